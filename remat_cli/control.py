@@ -1,0 +1,90 @@
+"""The clock and the brake of a run: one deadline, one interruption flag, one progress channel.
+
+A command makes one :class:`Control` when it starts. Everything that may take long looks at it: strategies and
+solvers stop soon after :meth:`Control.stopping` becomes true and return the best they have. What they have found
+so far they publish, so that nothing is lost if they do not stop in time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from remat_cli.errors import Interrupted, LimitReached
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a search stands; None for what is not known.
+
+    Attributes:
+        activity: What is being done, in a few words: ``building the model``, ``HiGHS``.
+        cost: Cost of the best plan so far, in the graph's cost unit.
+        bound: Best proven lower bound on the cost, in the same unit.
+        nodes: Branch-and-bound nodes (or steps of a search) so far.
+    """
+
+    activity: str
+    cost: float | None = None
+    bound: float | None = None
+    nodes: int | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """(cost - bound) / cost, or None when either is unknown."""
+        if self.cost is None or self.bound is None:
+            return None
+        return max(0.0, (self.cost - self.bound) / self.cost) if self.cost > 0 else 0.0
+
+
+@dataclass(slots=True)
+class Control:
+    """Deadline, interruption flag and progress channel of one command.
+
+    Attributes:
+        deadline_s: Point of ``time.monotonic()`` at which everything has to stop; None for no limit.
+        cancelled: Set at the first Ctrl-C.
+        listener: Called with every :class:`Progress`, from any thread; must be quick.
+    """
+
+    deadline_s: float | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    listener: Callable[[Progress], None] | None = None
+
+    @classmethod
+    def within(cls, time_limit_s: float | None, *, started_s: float | None = None) -> Control:
+        """A control that stops ``time_limit_s`` seconds after ``started_s`` (default: now)."""
+        if time_limit_s is None:
+            return cls()
+        return cls(deadline_s=(time.monotonic() if started_s is None else started_s) + time_limit_s)
+
+    def remaining_s(self) -> float | None:
+        """Seconds left, never negative; None without a deadline."""
+        return None if self.deadline_s is None else max(0.0, self.deadline_s - time.monotonic())
+
+    def out_of_time(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline_s is not None and time.monotonic() >= self.deadline_s
+
+    def stopping(self) -> bool:
+        """Whether work should stop: interrupted, or out of time."""
+        return self.cancelled.is_set() or self.out_of_time()
+
+    def check(self) -> None:
+        """Raise when work should stop, for stretches that have nothing to return.
+
+        Raises:
+            Interrupted: After the first Ctrl-C.
+            LimitReached: After the deadline.
+        """
+        if self.cancelled.is_set():
+            raise Interrupted("interrupted before a plan was found")
+        if self.out_of_time():
+            raise LimitReached("the time limit came before any plan", hint="give more time with --time-limit")
+
+    def report(self, progress: Progress) -> None:
+        """Hand ``progress`` to the listener, if there is one."""
+        if self.listener is not None:
+            self.listener(progress)

@@ -1,0 +1,139 @@
+"""Every error that remat raises on purpose, with its exit code and a hint how to mend it.
+
+Rooms raise these; only ``cli/main.py`` catches them. An exception of another type that leaves a
+room is a defect of remat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+SHOWN_PROBLEMS = 20
+"""How many problems of one document are worded; the rest are counted."""
+
+
+class ExitCode(IntEnum):
+    """What the exit status of every command means."""
+
+    OK = 0
+    """The answer is yes: a plan within the budget, a valid document."""
+    NO = 1
+    """The answer is no: infeasible, plan invalid or over budget, not proven though required."""
+    USAGE = 2
+    """Wrong usage or bad input."""
+    SOLVER = 3
+    """A solver is missing or failed, or a strategy returned a plan that does not replay."""
+    LIMIT = 4
+    """A limit was reached before any plan was found."""
+    INTERRUPTED = 130
+    """Interrupted before any plan was found."""
+
+
+class RematError(Exception):
+    """Base of all errors of this project.
+
+    Args:
+        message: What is wrong, in one line, without a final stop.
+        hint: What the user can do about it; may be empty.
+    """
+
+    exit_code: ExitCode = ExitCode.USAGE
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(RematError):
+    """A request that makes no sense as asked: an unknown name, an option out of range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a document: where, what, and how to mend it.
+
+    Attributes:
+        message: What is wrong, the offending value included.
+        pointer: JSON pointer to the place (``/nodes/3/memory``; empty for the whole document).
+        line: Line in the file, from 1; None when unknown.
+        column: Column in that line, from 1; None when unknown.
+        hint: The remedy.
+    """
+
+    message: str
+    pointer: str = ""
+    line: int | None = None
+    column: int | None = None
+    hint: str = ""
+
+    def text(self, source: str) -> str:
+        """The problem in one line: ``source:line:column: pointer: message (hint)``."""
+        place = source
+        if self.line is not None:
+            place += f":{self.line}" + (f":{self.column}" if self.column is not None else "")
+        parts = [place, *([self.pointer] if self.pointer else []), self.message]
+        return ": ".join(parts) + (f" ({self.hint})" if self.hint else "")
+
+
+class InputError(RematError):
+    """A document that cannot be used.
+
+    Args:
+        source: Name of the file, or ``<stdin>``.
+        problems: What is wrong, in the order of the document; at least one.
+    """
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        lines = [p.text(source) for p in problems[:SHOWN_PROBLEMS]]
+        if len(problems) > SHOWN_PROBLEMS:
+            lines.append(f"{source}: and {len(problems) - SHOWN_PROBLEMS} more problems")
+        super().__init__("\n".join(lines))
+        self.source = source
+        self.problems = tuple(problems)
+
+
+class Infeasible(RematError):
+    """No plan fits: the answer is no. ``message`` gives the reason, ``hint`` a budget that works."""
+
+    exit_code = ExitCode.NO
+
+
+class StrategyMismatch(RematError):
+    """The strategy does not take this graph (it needs phases, or a chain); the message says why."""
+
+
+class LimitReached(RematError):
+    """The time limit came before any plan."""
+
+    exit_code = ExitCode.LIMIT
+
+
+class Interrupted(RematError):
+    """The user interrupted before there was any plan."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+class SolverUnavailable(RematError):
+    """The solver asked for is not installed; the hint says how to install it."""
+
+    exit_code = ExitCode.SOLVER
+
+
+class SolverFailed(RematError):
+    """The solver crashed or gave an answer that makes no sense; the message ends with its last words."""
+
+    exit_code = ExitCode.SOLVER
+
+
+class LicenceLimit(SolverFailed):
+    """The solver works, but its licence does not cover a model of this size."""
+
+
+class InvalidStrategyPlan(RematError):
+    """A strategy returned a plan that the replayer rejects: a defect of the strategy, never shown as a plan."""
+
+    exit_code = ExitCode.SOLVER

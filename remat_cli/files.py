@@ -1,0 +1,80 @@
+"""Reading and writing whole files: ``-`` for the standard streams, and never a half-written file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from remat_cli.errors import InputError, Problem, UsageError
+
+STDIN_NAME = "<stdin>"
+
+
+def read_text(path: str) -> tuple[str, str]:
+    """The text of ``path`` (``-`` for standard input) and the name to use for it in messages.
+
+    Raises:
+        InputError: If the file is missing, unreadable or not UTF-8.
+    """
+    name = STDIN_NAME if path == "-" else path
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except FileNotFoundError:
+        raise InputError(name, [Problem("there is no such file")]) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(name, [Problem(f"cannot be read: {reason}")]) from None
+    try:
+        return data.decode("utf-8-sig"), name
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            name, [Problem(f"byte 0x{data[error.start]:02x} is not UTF-8", line=line, hint="save the file as UTF-8 text")]
+        ) from None
+
+
+def write_text(path: str, text: str) -> None:
+    """Write ``text`` to ``path`` in one step (``-`` for standard output).
+
+    The text goes to a temporary file beside the target, which then takes the target's place, so that a reader
+    sees the old content or the new and an interruption loses neither. Something that is not a regular file
+    (``/dev/stdout``, a named pipe) is written to directly.
+
+    Raises:
+        UsageError: If the file cannot be written.
+    """
+    if path == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    target = Path(path)
+    try:
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8", newline="\n")
+            return
+        target = target.resolve()  # write through a symbolic link, not over it
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            # mkstemp makes the file private; give it the mode that a plain open() would have given.
+            Path(temporary).chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
+            Path(temporary).replace(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+            raise
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}", hint="choose another file with -o") from None
+
+
+def _umask() -> int:
+    """The process's umask. Reading it means setting it, so set it back at once."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

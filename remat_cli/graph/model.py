@@ -1,0 +1,124 @@
+"""The dataflow graph that everything else works on: immutable, indexed, framework-free.
+
+Ids are strings in documents and dense integers here. Node ``i`` is the i-th node in execution order. Values are
+numbered through: node ``i`` makes the values ``first_value[i] .. first_value[i + 1] - 1``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Phase(StrEnum):
+    """Part of a training step to which a node belongs."""
+
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation; runs as a whole and may be computed several times.
+
+    Attributes:
+        id: Unique name.
+        cost: Cost of one computation, in the graph's cost unit; finite, not negative.
+        inputs: Values it reads, by index, each once.
+        outputs: Bytes of every value it makes; may be empty.
+        workspace: Bytes it needs only while it runs.
+        recompute: False if it may be computed only once.
+        op: Kind of operation, for reports.
+        phase: Part of the training step, where known.
+        payload: What a frontend needs to run it again; never looked into.
+    """
+
+    id: str
+    cost: float
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    workspace: int = 0
+    recompute: bool = True
+    op: str | None = None
+    phase: Phase | None = None
+    payload: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A directed acyclic graph of nodes in execution order (n nodes, V values).
+
+    Attributes:
+        name: For reports and file names.
+        nodes: All nodes; each reads only values of earlier ones.
+        outputs: Values resident at the end, by index, ascending.
+        cost_unit: Unit of all costs: ``flops``, ``us``, ...; shown, never converted.
+        fixed_memory: Bytes always resident.
+        metadata: Where the graph comes from; free-form, never looked into.
+        first_value: int[n + 1]; derived.
+        producer: int[V], the node that makes each value; derived.
+        size: int[V], bytes of each value; derived.
+        readers: int[V][...], the nodes that read each value, ascending; derived.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    outputs: tuple[int, ...]
+    cost_unit: str = "unit"
+    fixed_memory: int = 0
+    metadata: Any = None
+    first_value: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    producer: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    size: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    readers: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Number the values and turn the inputs round.
+
+        Raises:
+            ValueError: If a node reads a value that is not made before it, or an output does not exist.
+        """
+        first = [0]
+        producer: list[int] = []
+        size: list[int] = []
+        readers: list[list[int]] = []
+        for i, node in enumerate(self.nodes):
+            for value in node.inputs:
+                if not 0 <= value < len(producer):
+                    raise ValueError(f"node {node.id} reads value {value}, which no earlier node makes")
+                readers[value].append(i)
+            if len(set(node.inputs)) != len(node.inputs):
+                raise ValueError(f"node {node.id} reads a value twice")
+            producer.extend(i for _ in node.outputs)
+            size.extend(node.outputs)
+            readers.extend([] for _ in node.outputs)
+            first.append(len(producer))
+        if any(not 0 <= v < len(producer) for v in self.outputs) or list(self.outputs) != sorted(set(self.outputs)):
+            raise ValueError("graph outputs are not ascending indices of values")
+        object.__setattr__(self, "first_value", tuple(first))
+        object.__setattr__(self, "producer", tuple(producer))
+        object.__setattr__(self, "size", tuple(size))
+        object.__setattr__(self, "readers", tuple(tuple(r) for r in readers))
+
+    def values_of(self, node: int) -> range:
+        """Indices of the values that ``node`` makes."""
+        return range(self.first_value[node], self.first_value[node + 1])
+
+    def value_name(self, value: int) -> str:
+        """``bn1:0``, the name of a value in documents."""
+        node = self.producer[value]
+        return f"{self.nodes[node].id}:{value - self.first_value[node]}"
+
+    @property
+    def total_cost(self) -> float:
+        """C0: cost of computing every node once."""
+        return math.fsum(node.cost for node in self.nodes)
+
+    @property
+    def edges(self) -> int:
+        """Number of (value, reader) pairs."""
+        return sum(len(node.inputs) for node in self.nodes)

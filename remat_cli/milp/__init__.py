@@ -1,0 +1,1 @@
+"""Formulations in Pyomo, their compilation to arrays, and what their answers mean."""

@@ -1,0 +1,1 @@
+"""Results for people and pipelines: made from results only."""

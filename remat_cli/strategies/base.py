@@ -1,0 +1,143 @@
+"""The contract of a strategy: a graph and a budget in, a sequence of computes out.
+
+A strategy is a frozen dataclass whose fields are its options. It never says that its plan is valid: whoever calls
+it derives the statements and has them replayed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import ClassVar
+
+from remat_cli.control import Control
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Scope
+from remat_cli.solvers.base import Solver
+
+
+class Needs(StrEnum):
+    """What kind of graph a strategy takes."""
+
+    ANY = "any DAG"
+    PHASES = "phases"
+    """Every node says whether it is forward, loss, backward or update."""
+    CHAIN = "chain"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A sequence of computes.
+
+    Attributes:
+        computes: Nodes by index, in the order in which they run.
+        held: Values whose last instance stays to the end of the plan though nothing reads it any more. Only
+            strategies that keep on principle use it (``checkpoint-all``); it is empty otherwise.
+    """
+
+    computes: tuple[int, ...]
+    held: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a strategy is asked: the cheapest schedule of ``graph`` whose peak is at most ``budget_bytes``.
+
+    Attributes:
+        graph: The graph.
+        budget_bytes: Bytes, fixed memory included; None for no limit.
+    """
+
+    graph: Graph
+    budget_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a strategy may use.
+
+    Attributes:
+        control: Deadline, interruption, progress.
+        solver: The MIP solver to use, for strategies that need one.
+        gap: Relative gap at which to stop.
+        threads: Threads to use; None for the solver's own choice.
+        seed: Random seed.
+        publish: Hand over a schedule found on the way; should the strategy not stop in time, the best one
+            published is the answer. The second argument is a bound as in :class:`Found`.
+        write_model: File that gets the model, for strategies that build one; ``.lp`` or ``.mps``.
+        solver_log: File that gets the solver's log.
+    """
+
+    control: Control
+    solver: Solver
+    gap: float = 1e-4
+    threads: int | None = None
+    seed: int = 0
+    publish: Callable[[Found], None] = field(default=lambda found: None)
+    write_model: Path | None = None
+    solver_log: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A schedule and what is known about it.
+
+    Attributes:
+        schedule: The schedule.
+        lower_bound: No schedule of ``scope`` within the budget costs less; 0.0 when nothing is known.
+        scope: For which schedules the bound holds.
+        exhausted: Whether the search ended by itself rather than at a limit.
+        used_solver: Whether a MIP solver had a part in it.
+    """
+
+    schedule: Schedule
+    lower_bound: float = 0.0
+    scope: Scope = Scope.RESTRICTED
+    exhausted: bool = True
+    used_solver: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotFound:
+    """No schedule, and why.
+
+    Attributes:
+        reason: Why, in one sentence without a final stop.
+        scope: Proven: no schedule of this set fits. None when nothing is proven (a limit was reached).
+        best: The schedule with the smallest peak that came up, if any; its peak is a budget that works.
+        peak_bound_bytes: Proven: no schedule of ``scope`` has a smaller peak; None if unknown.
+        lower_bound: Lower bound on the cost, where only that was asked for.
+    """
+
+    reason: str
+    scope: Scope | None = None
+    best: Schedule | None = None
+    peak_bound_bytes: int | None = None
+    lower_bound: float | None = None
+
+
+class Strategy(ABC):
+    """A way to make schedules. Subclasses are frozen dataclasses; their fields are options."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """One line for ``remat strategies``."""
+    reference: ClassVar[str]
+    """The paper, or an empty string."""
+    needs: ClassVar[Needs] = Needs.ANY
+    minds_budget: ClassVar[bool] = True
+    """Whether it looks at the budget at all."""
+    uses_solver: ClassVar[bool] = False
+
+    @abstractmethod
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Look for the cheapest schedule within the budget.
+
+        Raises:
+            StrategyMismatch: If the graph is not what the strategy needs.
+            LimitReached, Interrupted: If it has to stop and has nothing.
+            SolverUnavailable, SolverFailed: From the solver.
+        """

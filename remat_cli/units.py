@@ -1,0 +1,152 @@
+"""Sizes, budgets and times as people write them, to and from integers and floats.
+
+Bytes: ``16GB`` = 16 * 10^9, ``16GiB`` = 16 * 2^30, a bare number is bytes. ``16G`` is refused: it means one thing
+to some and the other to the rest.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from remat_cli.errors import UsageError
+
+_SI = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
+_IEC = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
+_UNITS = {name.lower(): factor for name, factor in (_SI | _IEC).items()}
+_SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "min": Fraction(60), "h": Fraction(3600)}
+_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([^\d\s]*)", re.ASCII)
+_LONGEST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A budget as asked: bytes, or a percentage of the no-remat peak.
+
+    Attributes:
+        amount: Bytes, or percent.
+        relative: Whether ``amount`` is a percentage.
+        text: As the user wrote it.
+    """
+
+    amount: Fraction
+    relative: bool
+    text: str
+
+    def bytes_for(self, no_remat_peak_bytes: int) -> int:
+        """The budget in bytes, fixed memory included, floored."""
+        return math.floor(self.amount * no_remat_peak_bytes / 100 if self.relative else self.amount)
+
+
+def _split(text: str, what: str, example: str) -> tuple[Fraction, str]:
+    """The number and the unit of ``text``, or a UsageError that shows an example."""
+    match = _NUMBER.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    if match is None or match[1].endswith("_"):
+        raise UsageError(f'"{text[:_LONGEST]}" is not a {what}', hint=f"write it like {example}")
+    number = Fraction(match[1].replace("_", ""))
+    if number < 0:
+        raise UsageError(f'"{text}" is negative', hint=f"write a {what} like {example}")
+    return number, match[2]
+
+
+def _bytes(text: str) -> Fraction:
+    number, unit = _split(text, "size", "16GB (10^9) or 16GiB (2^30)")
+    factor = _UNITS.get(unit.lower()) if unit else 1
+    if factor is not None:
+        return number * factor
+    letter = unit.upper()
+    digits = text.strip()[: -len(unit)].strip()
+    if letter in {"K", "M", "G", "T", "P"}:
+        raise UsageError(
+            f'"{text}" is ambiguous', hint=f"write {digits}{letter}B (powers of 1000) or {digits}{letter}iB (of 1024)"
+        )
+    raise UsageError(f'"{text}" has the unknown unit "{unit}"', hint="known units: B, kB, MB, GB, TB, KiB, MiB, GiB, TiB")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as ``64MiB``, ``1.5GB`` or ``4096``; a fraction of a byte is rounded up.
+
+    Raises:
+        UsageError: If ``text`` is no size, negative, or ambiguous (``16G``).
+    """
+    return math.ceil(_bytes(text))
+
+
+def parse_budget(text: str) -> Budget:
+    """A budget such as ``16GB``, ``12.5GiB`` or ``80%``.
+
+    Raises:
+        UsageError: If ``text`` is neither a size nor a percentage.
+    """
+    stripped = text.strip()
+    if stripped.endswith("%"):
+        number, unit = _split(stripped[:-1], "percentage", "80%")
+        if unit:
+            raise UsageError(f'"{text}" is not a percentage', hint="write it like 80%")
+        return Budget(number, True, stripped)
+    return Budget(_bytes(stripped), False, stripped)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration such as ``60s``, ``1.5m``, ``2h``, ``500ms`` or ``60``.
+
+    Raises:
+        UsageError: If ``text`` is no duration.
+    """
+    number, unit = _split(text, "duration", "60s, 5m or 1h")
+    factor = _SECONDS.get(unit.lower()) if unit else Fraction(1)
+    if factor is None:
+        raise UsageError(f'"{text}" has the unknown unit "{unit}"', hint="known units: ms, s, m, h")
+    return float(number * factor)
+
+
+def format_bytes(count: int, *, system: Literal["si", "iec"] = "si") -> str:
+    """``count`` bytes for people, to four significant digits: ``15.83 GB``, or ``14.74 GiB``."""
+    step, names = (1000, ("kB", "MB", "GB", "TB", "PB")) if system == "si" else (1024, ("KiB", "MiB", "GiB", "TiB", "PiB"))
+    amount, unit = float(count), "B"
+    for name in names:
+        if abs(amount) < step * 0.99995:
+            break
+        amount, unit = amount / step, name
+    return f"{count} B" if unit == "B" else f"{_digits(amount)} {unit}"
+
+
+def format_count(amount: float) -> str:
+    """A cost or a count for people: exact below 100,000, else four significant digits with k, M, G, T, P, E."""
+    if abs(amount) < 1e5:
+        return str(int(amount)) if amount == int(amount) else _digits(amount)
+    unit = ""
+    for unit in ("k", "M", "G", "T", "P", "E"):
+        amount /= 1000
+        if abs(amount) < 999.95:
+            break
+    return f"{_digits(amount)} {unit}" if abs(amount) < 999.95 else f"{amount:.3e} {unit}"
+
+
+def format_percent(ratio: float) -> str:
+    """A ratio as a percentage, small ones with more digits: ``25.0%``, ``0.0531%``."""
+    percent = 100 * ratio
+    if percent == 0:
+        return "0%"
+    if abs(percent) >= 10:
+        return f"{percent:.1f}%"
+    if abs(percent) >= 0.01:
+        return f"{percent:.{3 if abs(percent) >= 1 else 4}f}".rstrip("0").rstrip(".") + "%"
+    return f"{percent:.2g}%"
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds for people: ``0.42 s``, ``12.3 s``, ``3 min 20 s``, ``1 h 02 min``."""
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _digits(amount: float) -> str:
+    return f"{amount:.4g}" if abs(amount) < 1000 else f"{amount:.0f}"

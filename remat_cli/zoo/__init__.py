@@ -1,0 +1,1 @@
+"""Architectures as graphs: shape inference, FLOPs, backward rules; one file per family."""
