@@ -32,7 +32,14 @@ def read_text(path: str) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
-            name, [Problem(f"byte 0x{data[error.start]:02x} is not UTF-8", line=line, hint="save the file as UTF-8 text")]
+            name,
+            [
+                Problem(
+                    f"byte 0x{data[error.start]:02x} is not UTF-8",
+                    line=line,
+                    hint="save the file as UTF-8 text",
+                )
+            ],
         ) from None
 
 
@@ -70,7 +77,9 @@ def write_text(path: str, text: str) -> None:
                 Path(temporary).unlink()
             raise
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}", hint="choose another file with -o") from None
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror or error}", hint="choose another file with -o"
+        ) from None
 
 
 def _umask() -> int:

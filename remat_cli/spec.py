@@ -19,7 +19,16 @@ from remat_cli.units import parse_size
 
 T = TypeVar("T")
 _SPEC = re.compile(r"\s*([A-Za-z0-9][\w./+-]*)\s*(?:\{(.*)\})?\s*", re.DOTALL)
-_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_BOOLEANS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 
 
 def split_spec(text: str) -> tuple[str, dict[str, str]]:
@@ -57,7 +66,8 @@ def build(cls: type[T], name: str, options: Mapping[str, str]) -> T:
         if key not in known:
             listing = ", ".join(known) or "none"
             raise UsageError(
-                f'{name} has no option "{key}"', hint=suggestion(key, list(known)) or f"options of {name}: {listing}"
+                f'{name} has no option "{key}"',
+                hint=suggestion(key, list(known)) or f"options of {name}: {listing}",
             )
         values[key] = _convert(text, hints[key], known[key], f"{name}{{{key}}}")
     return cls(**values)

@@ -17,7 +17,13 @@ from remat_cli.errors import UsageError
 _SI = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
 _IEC = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 _UNITS = {name.lower(): factor for name, factor in (_SI | _IEC).items()}
-_SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "min": Fraction(60), "h": Fraction(3600)}
+_SECONDS = {
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+}
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([^\d\s]*)", re.ASCII)
 _LONGEST = 64
 
@@ -61,9 +67,12 @@ def _bytes(text: str) -> Fraction:
     digits = text.strip()[: -len(unit)].strip()
     if letter in {"K", "M", "G", "T", "P"}:
         raise UsageError(
-            f'"{text}" is ambiguous', hint=f"write {digits}{letter}B (powers of 1000) or {digits}{letter}iB (of 1024)"
+            f'"{text}" is ambiguous',
+            hint=f"write {digits}{letter}B (powers of 1000) or {digits}{letter}iB (of 1024)",
         )
-    raise UsageError(f'"{text}" has the unknown unit "{unit}"', hint="known units: B, kB, MB, GB, TB, KiB, MiB, GiB, TiB")
+    raise UsageError(
+        f'"{text}" has the unknown unit "{unit}"', hint="known units: B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
+    )
 
 
 def parse_size(text: str) -> int:
@@ -105,7 +114,9 @@ def parse_duration(text: str) -> float:
 
 def format_bytes(count: int, *, system: Literal["si", "iec"] = "si") -> str:
     """``count`` bytes for people, to four significant digits: ``15.83 GB``, or ``14.74 GiB``."""
-    step, names = (1000, ("kB", "MB", "GB", "TB", "PB")) if system == "si" else (1024, ("KiB", "MiB", "GiB", "TiB", "PiB"))
+    step, names = (
+        (1000, ("kB", "MB", "GB", "TB", "PB")) if system == "si" else (1024, ("KiB", "MiB", "GiB", "TiB", "PiB"))
+    )
     amount, unit = float(count), "B"
     for name in names:
         if abs(amount) < step * 0.99995:
@@ -118,12 +129,11 @@ def format_count(amount: float) -> str:
     """A cost or a count for people: exact below 100,000, else four significant digits with k, M, G, T, P, E."""
     if abs(amount) < 1e5:
         return str(int(amount)) if amount == int(amount) else _digits(amount)
-    unit = ""
-    for unit in ("k", "M", "G", "T", "P", "E"):
-        amount /= 1000
-        if abs(amount) < 999.95:
-            break
-    return f"{_digits(amount)} {unit}" if abs(amount) < 999.95 else f"{amount:.3e} {unit}"
+    power = min(6, max(1, math.floor(math.log10(abs(amount)) / 3)))
+    scaled = amount / 1000**power
+    if abs(scaled) >= 999.95 and power < 6:  # 999,999 is 1000 k to four digits: say 1 M
+        power, scaled = power + 1, scaled / 1000
+    return f"{_digits(scaled)} {'kMGTPE'[power - 1]}" if abs(scaled) < 999.95 else f"{amount:.3e}"
 
 
 def format_percent(ratio: float) -> str:

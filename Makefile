@@ -1,0 +1,45 @@
+# The two commands of the README: `make demo` and `make test`. Both set up everything they need.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: setup system demo test lint check-types graphs bench clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[all-solvers,dev]'
+	touch $@
+
+# glpsol, one of the two ways to run GLPK, comes from the system. The tests need both ways.
+system:
+	@command -v glpsol >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    apt-get update -qq && apt-get install -y -qq --no-install-recommends glpk-utils=5.0-1 >/dev/null; } || \
+	  { echo 'The tests need glpsol: install glpk-utils (Debian: apt-get install glpk-utils).' >&2; exit 1; }
+
+demo: setup
+	$(BIN)/remat solve graphs/vgg16.json --budget 80%
+	$(BIN)/remat check vgg16.plan.json
+	$(BIN)/remat show vgg16.plan.json
+
+lint: setup
+	$(BIN)/ruff check remat_cli tests benchmarks
+	$(BIN)/ruff format --check remat_cli tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: setup system lint
+	$(BIN)/python -m pytest -n 2
+
+# Makes every file in graphs/ again from the architectures in remat_cli/zoo.
+graphs: setup
+	$(BIN)/python -m remat_cli.zoo.regenerate graphs
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
