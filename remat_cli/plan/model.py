@@ -12,10 +12,14 @@ from remat_cli.graph.model import Graph
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Make room for one instance of ``value`` (an index) in ``register``, a name never used again."""
+    """Make room for one instance of ``value`` (an index) in ``register``, a name never used again.
+
+    ``size_bytes`` is what the document says; None stands for the size of the value.
+    """
 
     register: str
     value: int
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

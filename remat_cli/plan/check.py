@@ -1,0 +1,160 @@
+"""Is this plan allowed? The replay, the budget and the claim, put together in one report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan
+from remat_cli.plan.replay import Finding, Replay, Severity, replay
+
+_COST_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """A node computed more than once: ``times`` in all, ``extra_cost`` above computing it once."""
+
+    node: str
+    times: int
+    extra_cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A value that is in memory at the peak; ``size_bytes`` of it."""
+
+    value: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a plan does, as replayed, beside what its maker claims.
+
+    Attributes:
+        graph: The graph.
+        strategy: Text form of the strategy that made the plan.
+        solver: Solver and version, or None.
+        claim: What the maker says. Its lower bound was not computed here.
+        budget_bytes: The budget it is checked against, fixed memory included; None for no budget.
+        budget_text: The budget as asked, where that says more (``80%``); may be empty.
+        replay: What the judge saw.
+        findings: All findings, those of the replay first.
+        no_remat_peak_bytes: P0 of the graph.
+        recomputed: Nodes computed more than once, the costliest first.
+        peak_values: All residents at the peak, the largest first.
+        peak_node: Id of the node that runs, or whose outputs are being allocated or were freed, at the peak.
+    """
+
+    graph: Graph
+    strategy: str
+    solver: str | None
+    claim: Claim
+    budget_bytes: int | None
+    budget_text: str
+    replay: Replay
+    findings: tuple[Finding, ...]
+    no_remat_peak_bytes: int
+    recomputed: tuple[Recomputed, ...]
+    peak_values: tuple[Resident, ...]
+    peak_node: str | None
+
+    @property
+    def valid(self) -> bool:
+        """Whether the plan may be run: no finding is an error, the budget aside."""
+        return all(f.severity is not Severity.ERROR or f.code == OVER_BUDGET for f in self.findings)
+
+    @property
+    def within_budget(self) -> bool:
+        """Whether the peak is at most the budget (true without one)."""
+        return self.budget_bytes is None or self.replay.peak_bytes <= self.budget_bytes
+
+    @property
+    def ok(self) -> bool:
+        """Valid and within budget."""
+        return self.valid and self.within_budget
+
+    @property
+    def overhead(self) -> float:
+        """Cost / C0 - 1; 0 for a graph that costs nothing."""
+        base = self.graph.total_cost
+        return self.replay.cost / base - 1 if base > 0 else 0.0
+
+    @property
+    def gap(self) -> float:
+        """(replayed cost - claimed lower bound) / replayed cost."""
+        cost = self.replay.cost
+        return max(0.0, (cost - self.claim.lower_bound) / cost) if cost > 0 else 0.0
+
+
+OVER_BUDGET = "over-budget"
+
+
+def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "") -> Report:
+    """Replay ``plan`` and compare it with a budget and with its own claim.
+
+    Args:
+        plan: The plan.
+        budget_bytes: Budget to hold it against; None for the plan's own.
+        budget_text: That budget as the user wrote it.
+    """
+    budget = plan.budget_bytes if budget_bytes is None else budget_bytes
+    seen = replay(plan.graph, plan.statements, any_order=bool(plan.provenance.get("reorder", False)))
+    findings = list(seen.findings)
+    if budget is not None and seen.peak_bytes > budget:
+        at, over = seen.peak_statement, seen.peak_bytes - budget
+        message = f"statement {at}: peak memory {seen.peak_bytes} bytes is {over} over the budget {budget}"
+        findings.append(Finding(OVER_BUDGET, message, at))
+    findings += _claim_findings(plan.claim, seen.cost)
+    graph = plan.graph
+    recomputed = [
+        Recomputed(node.id, times, (times - 1) * node.cost)
+        for node, times in zip(graph.nodes, seen.times, strict=True)
+        if times > 1
+    ]
+    return Report(
+        graph=graph,
+        strategy=plan.strategy,
+        solver=f"{plan.solver} {plan.solver_version or ''}".strip() if plan.solver else None,
+        claim=plan.claim,
+        budget_bytes=budget,
+        budget_text=budget_text or (str(plan.provenance.get("budget", "")) if budget_bytes is None else ""),
+        replay=seen,
+        findings=tuple(findings),
+        no_remat_peak_bytes=no_remat_peak(graph),
+        recomputed=tuple(sorted(recomputed, key=lambda r: (-r.extra_cost, -r.times, r.node))),
+        peak_values=tuple(Resident(graph.value_name(v), size) for v, size in seen.residents),
+        peak_node=_node_at(plan, seen.peak_statement),
+    )
+
+
+def _claim_findings(claim: Claim, cost: float) -> list[Finding]:
+    """Where the claim and the replay disagree."""
+    findings = []
+    slack = _COST_TOLERANCE * max(1.0, abs(cost))
+    if abs(claim.cost - cost) > slack:
+        findings.append(Finding("claimed-cost", f"the plan claims cost {claim.cost!r}; the replay counts {cost!r}"))
+    if claim.lower_bound > cost + slack:
+        findings.append(
+            Finding("claimed-bound", f"the plan claims the lower bound {claim.lower_bound!r} above its cost {cost!r}")
+        )
+    elif claim.status is ClaimStatus.OPTIMAL and claim.gap > 0.01:
+        findings.append(
+            Finding(
+                "claimed-optimal",
+                f"the plan claims to be optimal, but its own bound leaves a gap of {claim.gap:.2%}",
+                severity=Severity.WARNING,
+            )
+        )
+    return findings
+
+
+def _node_at(plan: Plan, at: int | None) -> str | None:
+    """The node that is being prepared or run at statement ``at``: the next compute from there on."""
+    if at is None:
+        return None
+    following = (s for s in plan.statements[at:] if isinstance(s, Compute))
+    first = next(following, None)
+    return None if first is None else plan.graph.nodes[first.node].id

@@ -1,0 +1,105 @@
+"""From a sequence of computes to statements: what to allocate and free, and when.
+
+The sequence says everything (DESIGN section 2): the latest earlier instance of a value serves a read, an instance
+dies right after the last read that it serves, one that serves none dies at once, and the last instance of a graph
+output stays. So memory follows from the sequence, and no strategy has to think about frees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
+
+_TO_THE_END = -1
+
+
+def derive(graph: Graph, computes: Sequence[int], held: frozenset[int] = frozenset()) -> tuple[Statement, ...]:
+    """Statements of the schedule ``computes``, in time linear in its reads.
+
+    Args:
+        graph: The graph.
+        computes: Nodes by index, in the order in which they run.
+        held: Values whose last instance is freed only after the last compute.
+
+    Returns:
+        Allocations right before each compute, frees right after it.
+
+    Raises:
+        ValueError: If a node is computed before one of its inputs ever was.
+    """
+    dying, leftover = _lifetimes(graph, computes, held)
+    statements: list[Statement] = []
+    register: dict[int, str] = {}
+    made = 0
+    for position, node in enumerate(computes):
+        names = []
+        for value in graph.values_of(node):
+            register[value] = name = f"%{made}"
+            made += 1
+            names.append(name)
+            statements.append(Allocate(name, value))
+        statements.append(Compute(node, tuple(names)))
+        statements.extend(Deallocate(register[value]) for value in dying[position])
+    statements.extend(Deallocate(register[value]) for value in leftover)
+    return tuple(statements)
+
+
+def peak(graph: Graph, computes: Sequence[int]) -> int:
+    """Peak bytes of the schedule ``computes``, fixed memory included; quick, for use inside a search."""
+    dying, _ = _lifetimes(graph, computes, frozenset())
+    live = highest = graph.fixed_memory
+    for position, index in enumerate(computes):
+        node = graph.nodes[index]
+        live += sum(node.outputs)
+        highest = max(highest, live + node.workspace)
+        live -= sum(graph.size[value] for value in dying[position])
+    return highest
+
+
+def prune(graph: Graph, computes: Sequence[int]) -> tuple[int, ...]:
+    """``computes`` without the recomputations that serve no read and leave no graph output.
+
+    Dropping one never raises the peak: its outputs go, and its inputs die no later.
+    """
+    seen: set[int] = set()
+    first = [not (node in seen or seen.add(node)) for node in computes]  # type: ignore[func-returns-value]  # add() is None
+    needed = set(graph.outputs)
+    kept = []
+    for position in range(len(computes) - 1, -1, -1):
+        node = computes[position]
+        values = graph.values_of(node)
+        if first[position] or any(v in needed for v in values):
+            kept.append(node)
+            needed.difference_update(values)
+            needed.update(graph.nodes[node].inputs)
+    return tuple(reversed(kept))
+
+
+def _lifetimes(graph: Graph, computes: Sequence[int], held: frozenset[int]) -> tuple[list[list[int]], list[int]]:
+    """For every position the values that die right after it, and the held values to free at the very end."""
+    # One entry per live instance: the position of the last read it has served so far.
+    last_use: dict[int, int] = {}
+    dying: list[list[int]] = [[] for _ in computes]
+    for position, node in enumerate(computes):
+        for value in graph.nodes[node].inputs:
+            if value not in last_use:
+                raise ValueError(f"{graph.nodes[node].id} is computed before its input {graph.value_name(value)}")
+            last_use[value] = position
+        for value in graph.values_of(node):
+            if value in last_use:  # the instance before this one ended at the last read it served
+                dying[last_use[value]].append(value)
+            last_use[value] = position
+    kept = set(graph.outputs)
+    leftover = []
+    for value, position in last_use.items():
+        if value in kept:
+            continue
+        if value in held:
+            leftover.append(value)
+        else:
+            dying[position].append(value)
+    for values in dying:
+        values.sort()
+    return dying, sorted(leftover)

@@ -1,0 +1,269 @@
+"""The judge: replays the statements of a plan one by one and says what is wrong with them.
+
+It knows the graph and the statements and nothing else. It shares no code with what derives plans or with any
+solver, and it trusts nothing: neither register counts, nor sizes, nor order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
+
+
+class Severity(StrEnum):
+    """How bad a finding is. One error makes a plan invalid."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing the judge has to say.
+
+    Attributes:
+        code: Short stable name, for machines: ``missing-input``.
+        message: One sentence without a final stop, the statement included.
+        statement: Index of the statement, from 0; None for the plan as a whole.
+        severity: Error or warning.
+    """
+
+    code: str
+    message: str
+    statement: int | None = None
+    severity: Severity = Severity.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What the judge saw.
+
+    Attributes:
+        findings: In the order of the statements.
+        peak_bytes: Largest memory in use, fixed memory included.
+        peak_statement: The first statement at which it is; None for an empty plan.
+        residents: ``(value, bytes)`` of the registers live at that statement, the largest first.
+        workspace_bytes: Workspace of the node computed at that statement.
+        cost: Sum of the costs of all computes.
+        times: int[n], how often each node is computed.
+        profile: Memory in use at each statement, workspace included; bytes.
+    """
+
+    findings: tuple[Finding, ...]
+    peak_bytes: int
+    peak_statement: int | None
+    residents: tuple[tuple[int, int], ...]
+    workspace_bytes: int
+    cost: float
+    times: tuple[int, ...]
+    profile: tuple[int, ...]
+
+    @property
+    def valid(self) -> bool:
+        """Whether no finding is an error."""
+        return all(f.severity is not Severity.ERROR for f in self.findings)
+
+
+@dataclass(slots=True)
+class _Register:
+    value: int
+    size: int
+    allocated: int
+    filled: bool = False
+
+
+@dataclass(slots=True)
+class _Judge:
+    """State of one replay. ``freed`` remembers where registers and values went, for the findings."""
+
+    graph: Graph
+    any_order: bool
+    live: dict[str, _Register] = field(default_factory=dict)
+    holder: dict[int, str] = field(default_factory=dict)
+    freed_register: dict[str, int] = field(default_factory=dict)
+    freed_value: dict[int, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    costs: list[float] = field(default_factory=list)
+    memory: int = 0
+    highest_first: int = -1
+
+    def complain(self, code: str, at: int | None, message: str) -> None:
+        """Record an error at statement ``at``."""
+        place = f"statement {at}: " if at is not None else ""
+        self.findings.append(Finding(code, place + message, at))
+
+    def allocate(self, at: int, statement: Allocate) -> None:
+        """Make room; a register name is used once, a value has one live register."""
+        name, value = statement.register, statement.value
+        label = self.graph.value_name(value)
+        if name in self.live or name in self.freed_register:
+            self.complain("register-reused", at, f"register {name} is allocated again; register names are used once")
+            return
+        size = self.graph.size[value] if statement.size_bytes is None else statement.size_bytes
+        if size != self.graph.size[value]:
+            wanted = self.graph.size[value]
+            self.complain("wrong-size", at, f"allocate {label} takes {size} bytes; the graph says {wanted}")
+        if value in self.holder:
+            self.complain(
+                "value-live-twice",
+                at,
+                f"allocate {label} though register {self.holder[value]} still holds it "
+                f"(allocated at {self.live[self.holder[value]].allocated})",
+            )
+        self.live[name] = _Register(value, self.graph.size[value], at)
+        self.holder[value] = name
+        self.memory += self.graph.size[value]
+
+    def compute(self, at: int, statement: Compute) -> int:
+        """Run a node; returns its workspace in bytes."""
+        node = self.graph.nodes[statement.node]
+        for value in node.inputs:
+            self.read(at, node.id, value)
+        if not node.recompute and self.times[statement.node]:
+            self.complain("recomputed", at, f"compute {node.id} again; it says recompute: false")
+        if not self.times[statement.node]:
+            if statement.node < self.highest_first and not self.any_order:
+                later = self.graph.nodes[self.highest_first].id
+                self.complain("out-of-order", at, f"compute {node.id} for the first time after {later}")
+            self.highest_first = max(self.highest_first, statement.node)
+        self.times[statement.node] += 1
+        self.costs.append(node.cost)
+        values = self.graph.values_of(statement.node)
+        if len(statement.registers) != len(values):
+            self.complain(
+                "register-count",
+                at,
+                f"compute {node.id} names {len(statement.registers)} registers; the node has {len(values)} outputs",
+            )
+        for value, name in zip(values, statement.registers, strict=False):
+            self.fill(at, node.id, value, name)
+        return node.workspace
+
+    def read(self, at: int, node_id: str, value: int) -> None:
+        """Check that ``value`` is resident and has been computed."""
+        label = self.graph.value_name(value)
+        name = self.holder.get(value)
+        if name is not None and self.live[name].filled:
+            return
+        if name is not None:
+            why = f"allocated at {self.live[name].allocated} but not computed since"
+        elif value in self.freed_value:
+            why = f"freed at {self.freed_value[value]}"
+        else:
+            why = "never computed before"
+        self.complain("missing-input", at, f"compute {node_id} reads {label}, {why}")
+
+    def fill(self, at: int, node_id: str, value: int, name: str) -> None:
+        """Write output ``value`` into register ``name``."""
+        label = self.graph.value_name(value)
+        register = self.live.get(name)
+        if register is None:
+            why = f"freed at {self.freed_register[name]}" if name in self.freed_register else "never allocated"
+            self.complain("missing-register", at, f"compute {node_id} writes {label} into {name}, {why}")
+        elif register.value != value:
+            held = self.graph.value_name(register.value)
+            self.complain("wrong-register", at, f"compute {node_id} writes {label} into {name}, allocated for {held}")
+        elif register.filled:
+            self.complain("overwritten", at, f"compute {node_id} writes {label} into {name}, which already holds it")
+        else:
+            register.filled = True
+
+    def deallocate(self, at: int, statement: Deallocate) -> None:
+        """Free a register."""
+        name = statement.register
+        register = self.live.pop(name, None)
+        if register is None:
+            why = f"already freed at {self.freed_register[name]}" if name in self.freed_register else "never allocated"
+            self.complain("double-free", at, f"deallocate {name}, {why}")
+            return
+        if not register.filled:
+            label = self.graph.value_name(register.value)
+            self.complain("freed-unused", at, f"deallocate {name} ({label}), which was never computed")
+        self.freed_register[name] = at
+        self.memory -= register.size
+        if self.holder.get(register.value) == name:
+            del self.holder[register.value]
+            self.freed_value[register.value] = at
+
+    def finish(self) -> None:
+        """Check what must hold after the last statement."""
+        for node, times in zip(self.graph.nodes, self.times, strict=True):
+            if times == 0:
+                self.complain("never-computed", None, f"{node.id} is never computed")
+        outputs = set(self.graph.outputs)
+        for name, register in self.live.items():
+            if register.value not in outputs:
+                label = self.graph.value_name(register.value)
+                self.complain(
+                    "left-over", None, f"{label} in {name} (allocated at {register.allocated}) is never freed"
+                )
+        for value in self.graph.outputs:
+            name = self.holder.get(value, "")
+            if not name or not self.live[name].filled:
+                freed = f", freed at {self.freed_value[value]}" if value in self.freed_value else ""
+                self.complain(
+                    "missing-output", None, f"output {self.graph.value_name(value)} is not there at the end{freed}"
+                )
+
+
+def replay(graph: Graph, statements: Sequence[Statement], *, any_order: bool = False) -> Replay:
+    """Replay ``statements`` in time linear in their number and their reads.
+
+    Args:
+        graph: The graph they are for.
+        statements: The plan.
+        any_order: Whether first computations may leave the document order.
+
+    Returns:
+        What was seen; a faulty statement is reported and the replay goes on.
+    """
+    judge = _Judge(graph, any_order, times=[0] * len(graph.nodes))
+    profile = []
+    for at, statement in enumerate(statements):
+        workspace = 0
+        match statement:
+            case Allocate():
+                judge.allocate(at, statement)
+            case Compute():
+                workspace = judge.compute(at, statement)
+            case Deallocate():
+                judge.deallocate(at, statement)
+        profile.append(graph.fixed_memory + judge.memory + workspace)
+    judge.finish()
+    peak_at = max(range(len(profile)), key=profile.__getitem__) if profile else None
+    return Replay(
+        findings=tuple(judge.findings),
+        peak_bytes=graph.fixed_memory if peak_at is None else max(graph.fixed_memory, profile[peak_at]),
+        peak_statement=peak_at,
+        residents=_residents(graph, statements, peak_at),
+        workspace_bytes=_workspace(graph, statements, peak_at),
+        cost=math.fsum(judge.costs),
+        times=tuple(judge.times),
+        profile=tuple(profile),
+    )
+
+
+def _residents(graph: Graph, statements: Sequence[Statement], at: int | None) -> tuple[tuple[int, int], ...]:
+    """``(value, bytes)`` of every register live at statement ``at``, the largest first."""
+    if at is None:
+        return ()
+    live: dict[str, int] = {}
+    for statement in statements[: at + 1]:
+        if isinstance(statement, Allocate):
+            live.setdefault(statement.register, statement.value)
+        elif isinstance(statement, Deallocate):
+            live.pop(statement.register, None)
+    return tuple(sorted(((v, graph.size[v]) for v in live.values()), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _workspace(graph: Graph, statements: Sequence[Statement], at: int | None) -> int:
+    if at is None:
+        return 0
+    statement = statements[at]
+    return graph.nodes[statement.node].workspace if isinstance(statement, Compute) else 0
