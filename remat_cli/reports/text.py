@@ -1,0 +1,237 @@
+"""The report on a plan that people read, after ``remat solve`` and ``remat check``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from remat_cli.errors import SHOWN_PROBLEMS
+from remat_cli.plan.check import OVER_BUDGET, Report
+from remat_cli.plan.replay import Severity
+from remat_cli.reports.bars import memory_bar
+from remat_cli.reports.style import Style, columns, fields, render, title
+from remat_cli.reports.words import (
+    certainty,
+    cost_column,
+    cost_words,
+    count,
+    exact_bytes,
+    maker,
+    overhead_words,
+    peak_words,
+    share_column,
+    share_words,
+    size_column,
+    verdict,
+)
+from remat_cli.units import format_bytes, format_duration, format_percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+SHOWN_ROWS = 8
+"""Rows of every table; the rest are counted."""
+
+
+def plan_text(
+    report: Report,
+    style: Style,
+    *,
+    run: Mapping[str, Any] | None = None,
+    path: str | None = None,
+    outcome: str = "",
+    checking: bool = False,
+) -> str:
+    """What was asked, what came out, where the peak is, what is recomputed, and how sure that is.
+
+    Args:
+        report: The plan as replayed.
+        style: Where it goes.
+        run: Timings in seconds under names that end in ``_s``; the largest is the whole.
+        path: Name of the plan's file.
+        outcome: How the search ended, where that needs words: ``time limit reached``.
+        checking: Whether somebody else's plan is checked, so that its claim is only reported.
+
+    Returns:
+        Lines that end with a newline.
+    """
+    parts: list[RenderableType] = [verdict_line(report, style)]
+    if outcome:
+        parts.append(_plain(style.clean(outcome)))
+    if not report.valid:
+        parts += findings_lines(report, style)
+    parts += ["", fields(_summary(report, style, run or {}, path, checking)), ""]
+    parts += memory_bar(report, style.columns, style)
+    parts += peak_section(report, style)
+    parts += recomputed_section(report, style)
+    if report.valid:
+        parts += findings_lines(report, style)
+    return render(style, *parts)
+
+
+def verdict_line(report: Report, style: Style) -> Text:
+    """The answer and the two numbers behind it."""
+    from rich.text import Text
+
+    good = report.ok
+    mark = style.glyph("✓" if good else "✗", "ok:" if good else "no:")
+    tail = f": {peak_words(report)}" + (f", {overhead_words(report)}" if report.valid else "")
+    return Text.assemble((f"{mark} {verdict(report)}", "bold green" if good else "bold red"), tail)
+
+
+def _plain(words: str) -> Text:
+    from rich.text import Text
+
+    return Text(words)
+
+
+def _summary(
+    report: Report, style: Style, run: Mapping[str, Any], path: str | None, checking: bool
+) -> list[tuple[str, str]]:
+    """What was asked and what came out, as labelled lines."""
+    graph = report.graph
+    sizes = f"{count(len(graph.nodes), 'node')}, {count(len(graph.size), 'value')}"
+    rows = [("graph", f"{style.clean(graph.name)}: {sizes}"), ("made by", style.clean(maker(report)))]
+    rows += budget_rows(report, style)
+    peak = report.replay.peak_bytes
+    before = report.no_remat_peak_bytes
+    against = "the same as no-remat" if peak == before else f"{share_words(peak, before)} of no-remat" if before else ""
+    rows.append(("peak", f"{exact_bytes(peak)}{', ' if against else ''}{against}"))
+    rows.append(("cost", cost_line(report)))
+    rows.append(("claim" if checking else "optimal?", claim_line(report, style, checking=checking)))
+    if timing := _timing(run):
+        rows.append(("time", timing))
+    if path:
+        rows.append(("plan", style.clean(path)))
+    return rows
+
+
+def budget_rows(report: Report, style: Style) -> list[tuple[str, str]]:
+    """The budget as asked and in bytes, and its two parts."""
+    if report.budget_bytes is None:
+        return [("budget", "none given")]
+    budget, fixed = report.budget_bytes, report.graph.fixed_memory
+    asked = ""
+    if report.budget_text and report.budget_text != str(budget):
+        asked = f"{style.clean(report.budget_text)} = "
+        if report.budget_text.endswith("%"):
+            asked = f"{style.clean(report.budget_text)} of no-remat {format_bytes(report.no_remat_peak_bytes)} = "
+    if budget >= fixed:
+        parts = f"{format_bytes(fixed)} fixed memory + {format_bytes(budget - fixed)} for values and workspace"
+    else:
+        parts = f"fixed memory alone takes {format_bytes(fixed)}"
+    return [("budget", asked + exact_bytes(budget)), ("", parts)]
+
+
+def cost_line(report: Report) -> str:
+    """The cost and what of it is recomputation."""
+    graph, cost = report.graph, report.replay.cost
+    words = cost_words(cost, graph.cost_unit)
+    if not report.valid and cost < graph.total_cost:
+        return f"{words}; computing every node once costs {cost_words(graph.total_cost, graph.cost_unit)}"
+    if not report.recomputed:
+        return f"{words}; nothing is recomputed"
+    if graph.total_cost == 0 or all(r.extra_cost == 0 for r in report.recomputed):
+        return f"{words}; what is recomputed costs nothing"
+    extra = cost_words(cost - graph.total_cost, graph.cost_unit)
+    return f"{words}, {format_percent(report.overhead)} over no-remat (+{extra})"
+
+
+def claim_line(report: Report, style: Style, *, checking: bool) -> str:
+    """How sure it is that no cheaper plan fits; when checking, who says so."""
+    words = certainty(report)
+    if checking and not words.startswith("certainly"):
+        return f"{words}. Its maker says so, for the budget it was made for; it is not verified here"
+    return words
+
+
+def _timing(run: Mapping[str, Any]) -> str:
+    """``12.3 s (build 1.20 s, solver 10.1 s)``: the longest is the whole."""
+    seconds = {
+        str(name).removesuffix("_s").replace("_", " "): float(value)
+        for name, value in run.items()
+        if str(name).endswith("_s") and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    if not seconds:
+        return ""
+    whole = max(seconds, key=lambda name: seconds[name])
+    parts = ", ".join(f"{name} {format_duration(value)}" for name, value in seconds.items() if name != whole)
+    return format_duration(seconds[whole]) + (f" ({parts})" if parts else "")
+
+
+def peak_section(report: Report, style: Style) -> list[RenderableType]:
+    """Where the peak is and the largest of what lives there."""
+    peak, at = report.replay.peak_bytes, report.replay.peak_statement
+    if at is None:
+        return []
+    rows = [(r.value, r.size_bytes) for r in report.peak_values[:SHOWN_ROWS]]
+    if rest := report.peak_values[SHOWN_ROWS:]:
+        rows.append((f"and {len(rest):,} more", sum(r.size_bytes for r in rest)))
+    if report.replay.workspace_bytes:
+        rows.append(("workspace", report.replay.workspace_bytes))
+    if report.graph.fixed_memory:
+        rows.append(("fixed memory", report.graph.fixed_memory))
+    node = "" if report.peak_node is None else f", node {style.short(report.peak_node, style.columns // 2)}"
+    heading = title("At the peak", f": statement {at:,} of {len(report.replay.profile):,}{node}")
+    if not rows:
+        return [heading, _plain("  nothing")]
+    sizes = [size for _, size in rows]
+    cells = list(zip((name for name, _ in rows), size_column(sizes), share_column(sizes, peak), strict=True))
+    return [heading, columns(cells, style, shares=[size / peak if peak else 0.0 for _, size in rows])]
+
+
+def recomputed_section(report: Report, style: Style) -> list[RenderableType]:
+    """What is recomputed most."""
+    nodes, unit = report.recomputed, report.graph.cost_unit
+    if not nodes:
+        return []
+    extra = sum(r.extra_cost for r in nodes)
+    again = sum(r.times - 1 for r in nodes)
+    rows = [(r.node, f"{r.times:,} times", r.extra_cost) for r in nodes[:SHOWN_ROWS]]
+    if rest := nodes[SHOWN_ROWS:]:
+        rows.append((f"and {len(rest):,} more", "", sum(r.extra_cost for r in rest)))
+    heading = title("Recomputed", f": {count(len(nodes), 'node')}, {count(again, 'extra computation')}")
+    costs = [cost for _, _, cost in rows]
+    cells = [
+        (name, times, *more)
+        for (name, times, _), *more in zip(rows, cost_column(costs, unit), share_column(costs, extra), strict=True)
+    ]
+    return [heading, columns(cells, style, shares=[cost / extra if extra else 0.0 for cost in costs])]
+
+
+def findings_lines(report: Report, style: Style) -> list[RenderableType]:
+    """The first findings, and how many more there are."""
+    from rich.text import Text
+
+    findings = [f for f in report.findings if f.code != OVER_BUDGET]  # the verdict says that one
+    if not findings:
+        return []
+    errors = sum(f.severity is Severity.ERROR for f in findings)
+    warnings = len(findings) - errors
+    counts = [count(errors, "error")] if errors else []
+    counts += [count(warnings, "warning")] if warnings else []
+    lines: list[RenderableType] = [title("Findings", f": {', '.join(counts)}")]
+    table = [
+        (
+            Text(f"{f.severity.value}", style="red" if f.severity is Severity.ERROR else "yellow"),
+            Text.assemble(style.clean(f.message), (f" [{style.clean(f.code)}]", "dim")),
+        )
+        for f in findings[:SHOWN_PROBLEMS]
+    ]
+    lines.append(_hanging(table))
+    if len(findings) > SHOWN_PROBLEMS:
+        lines.append(_plain(f"  and {len(findings) - SHOWN_PROBLEMS:,} more"))
+    return lines
+
+
+def _hanging(rows: list[tuple[Text, Text]]) -> RenderableType:
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    grid.add_column(width=2)
+    grid.add_column(width=max(len(label) for label, _ in rows), no_wrap=True)
+    grid.add_column(ratio=1, overflow="fold")
+    for label, message in rows:
+        grid.add_row("", label, message)
+    return grid

@@ -1,0 +1,152 @@
+"""What a report says in words: the verdict, the cost, and how sure its maker is that no plan is cheaper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from remat_cli.plan.check import Report
+from remat_cli.plan.model import ClaimStatus, Scope
+from remat_cli.units import format_bytes, format_count, format_percent
+
+_AMONG = {
+    Scope.ANY_ORDER: "all schedules, whatever their order",
+    Scope.DOCUMENT_ORDER: "all schedules that keep the order of the document",
+    Scope.FRONTIER: "frontier-advancing schedules",
+    Scope.CHAIN_PERSISTENT: "memory-persistent schedules of the chain",
+    Scope.RESTRICTED: "the schedules that the strategy searched",
+}
+_NONE = {
+    Scope.ANY_ORDER: "no schedule in any order",
+    Scope.DOCUMENT_ORDER: "no schedule that keeps the order of the document",
+    Scope.FRONTIER: "no frontier-advancing schedule",
+    Scope.CHAIN_PERSISTENT: "no memory-persistent schedule of the chain",
+    Scope.RESTRICTED: "no schedule that the strategy searched",
+}
+_EXACT = 1e-9
+"""Relative differences below this are rounding."""
+
+
+def count(number: int, noun: str) -> str:
+    """``1 node``, ``12 nodes``, ``20,000 nodes``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def cost_words(amount: float, unit: str) -> str:
+    """``1.234 T flops``, ``26 units``."""
+    number = format_count(amount) if math.isfinite(amount) else str(amount)
+    if unit == "unit":
+        unit = "unit" if amount == 1 else "units"
+    return f"{number} {unit}"
+
+
+def exact_bytes(number: int) -> str:
+    """``12.66 GB (12,664,123,392 bytes)``; below 1 kB just ``512 B``."""
+    return format_bytes(number) if abs(number) < 1000 else f"{format_bytes(number)} ({number:,} bytes)"
+
+
+def share_words(part: float, whole: float) -> str:
+    """``part`` of ``whole`` as a percentage; empty when the whole is nothing."""
+    return format_percent(part / whole) if whole else ""
+
+
+def size_column(sizes: Sequence[int]) -> list[str]:
+    """``sizes`` in bytes for one column: all in the unit of the largest, so that they can be compared at a glance."""
+    largest = max(sizes, default=0)
+    if largest < 1000:
+        return [f"{size} B" for size in sizes]
+    power = next(k for k in range(1, 6) if k == 5 or largest < 999.95 * 1000**k)
+    return [_scaled(size, largest, 1000**power, ("kB", "MB", "GB", "TB", "PB")[power - 1]) for size in sizes]
+
+
+def cost_column(costs: Sequence[float], unit: str) -> list[str]:
+    """``costs`` for one column, in a common power of 1000 with the sign of something added."""
+    largest = max(costs, default=0.0)
+    if largest < 1e5 or largest >= 1e21:
+        return [f"+{cost_words(cost, unit)}" for cost in costs]
+    power = next(k for k in range(1, 7) if k == 6 or largest < 999.95 * 1000.0**k)
+    unit = "units" if unit == "unit" else unit
+    return [f"+{_scaled(cost, largest, 1000.0**power, 'kMGTPE'[power - 1])} {unit}" for cost in costs]
+
+
+def _scaled(amount: float, largest: float, factor: float, unit: str) -> str:
+    """``amount`` in ``unit`` with as many decimals as give the largest four digits; never a bare zero for little."""
+    top = largest / factor
+    decimals = 3 if top < 9.9995 else 2 if top < 99.995 else 1 if top < 999.95 else 0
+    if 0 < amount / factor < 0.5 * 10**-decimals:
+        return f"<{10**-decimals:.{decimals}f} {unit}"
+    return f"{amount / factor:.{decimals}f} {unit}"
+
+
+def share_column(parts: Sequence[float], whole: float) -> list[str]:
+    """Shares of ``whole`` in percent with one decimal; empty when the whole is nothing."""
+    if not whole:
+        return ["" for _ in parts]
+    return ["<0.1%" if 0 < part / whole < 0.0005 else f"{100 * part / whole:.1f}%" for part in parts]
+
+
+def verdict(report: Report) -> str:
+    """The answer, in a few words: ``fits``, ``OVER BUDGET by 1.2 GB``, ``INVALID PLAN``, ``valid``."""
+    over = ""
+    if not report.within_budget and report.budget_bytes is not None:
+        over = f"OVER BUDGET by {format_bytes(report.replay.peak_bytes - report.budget_bytes)}"
+    if not report.valid:
+        return "INVALID PLAN" + (f" and {over}" if over else "")
+    return over or ("valid plan" if report.budget_bytes is None else "fits")
+
+
+def peak_words(report: Report) -> str:
+    """The peak beside the budget: ``peak 12.31 GB of 12.66 GB``."""
+    peak = f"peak {format_bytes(report.replay.peak_bytes)}"
+    if report.budget_bytes is None:
+        return f"{peak}, no budget given"
+    return f"{peak}{' of' if report.within_budget else ', budget'} {format_bytes(report.budget_bytes)}"
+
+
+def overhead_words(report: Report) -> str:
+    """What recomputation costs, relative to no-remat."""
+    if not report.recomputed:
+        return "nothing is recomputed"
+    if all(r.extra_cost == 0 for r in report.recomputed):
+        return "recomputation costs nothing"
+    return f"{format_percent(report.overhead)} over no-remat"
+
+
+def maker(report: Report) -> str:
+    """Who made the plan: ``checkmate-ilp with highs 1.15.1``."""
+    return report.strategy + (f" with {report.solver}" if report.solver else "")
+
+
+def certainty(report: Report) -> str:
+    """How sure we are that no cheaper plan fits: exactly what the claim says of its scope, and no more.
+
+    A plan that recomputes nothing is beyond doubt: every plan computes every node once. Anything else is what
+    the maker claims.
+    """
+    claim, unit = report.claim, report.graph.cost_unit
+    base, cost = report.graph.total_cost, report.replay.cost
+    if report.valid and cost <= base * (1 + _EXACT):
+        return "certainly optimal: every plan computes every node at least once, and this one does no more"
+    among, none = f"{_AMONG[claim.scope]} ({claim.scope.value})", f"{_NONE[claim.scope]} ({claim.scope.value})"
+    bound, gap = cost_words(claim.lower_bound, unit), format_percent(report.gap)
+    beyond = _beyond(claim.scope)
+    if claim.lower_bound > cost * (1 + _EXACT):
+        return f"contradictory: the claimed lower bound {bound} is above the cost"
+    if claim.status is ClaimStatus.OPTIMAL:
+        open_gap = f" up to a gap of {gap} (lower bound {bound})" if report.gap > _EXACT else ""
+        return f"proven optimal among {among}{open_gap}{beyond}"
+    if report.gap <= _EXACT:
+        return f"as cheap as the lower bound: {none} is cheaper{beyond}"
+    if claim.lower_bound <= base * (1 + _EXACT):
+        least = cost_words(base, unit)
+        return f"no proof: nothing is known but that every plan costs at least {least} (no-remat)"
+    if claim.scope is Scope.RESTRICTED:
+        return f"no proof: the lower bound {bound} (gap {gap}) holds only among {among}"
+    return f"{none} is more than {gap} cheaper (lower bound {bound}){beyond}"
+
+
+def _beyond(scope: Scope) -> str:
+    """What the claim leaves open."""
+    if scope in (Scope.ANY_ORDER, Scope.DOCUMENT_ORDER):
+        return ""
+    return "; others may be cheaper"
