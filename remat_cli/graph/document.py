@@ -1,0 +1,242 @@
+"""Documents of every kind: reading JSON and YAML, the schemas, and saying where in a file something is wrong.
+
+What a document means (a graph, a plan) is decided by the rooms that read its data; here it is only text, plain data
+and a schema. Positions are looked up when there is something to complain about, never before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from remat_cli.errors import InputError, Problem
+from remat_cli.files import STDIN_NAME, read_text
+from remat_cli.graph.jsontext import json_places, load_json
+from remat_cli.graph.text import SURROGATE, escape_token, printable, quote
+from remat_cli.graph.wording import complaints
+
+Format = Literal["json", "yaml"]
+KINDS = ("graph", "plan", "report")
+_VERSION = 1
+_SCHEMA_FIELD = re.compile(r"remat-([a-z]+)/([0-9]{1,9})", re.ASCII)
+_SUFFIXES: dict[str, Format] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document as data, and the text it was read from.
+
+    Attributes:
+        source: Name for messages: a file name, or ``<stdin>``.
+        data: The top-level mapping.
+        text: The text; None for data that did not come from a file, which then has no lines.
+        format: How the text is written.
+    """
+
+    source: str
+    data: dict[str, Any]
+    text: str | None = None
+    format: Format = "json"
+    _places: dict[str, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def locate(self, pointer: str) -> tuple[int, int] | None:
+        """Line and column, from 1, of the place that a JSON pointer names.
+
+        A member of an object is where its key is. A place that does not exist is where its innermost existing parent
+        is. The first call reads the text again; the next ones look up.
+        """
+        if self.text is None:
+            return None
+        if not self._places:
+            self._places.update(_find_places(self.text, self.format, self.source))
+        while pointer and pointer not in self._places:
+            pointer = pointer.rpartition("/")[0]
+        return self._places.get(pointer)
+
+    def problem(self, pointer: str, message: str, hint: str = "") -> Problem:
+        """A problem with the place that ``pointer`` names, line and column included."""
+        line, column = self.locate(pointer) or (None, None)
+        return Problem(message, pointer=printable(pointer), line=line, column=column, hint=hint)
+
+    def error(self, pointer: str, message: str, hint: str = "") -> InputError:
+        """An error with one problem."""
+        return InputError(self.source, [self.problem(pointer, message, hint)])
+
+
+def read_document(path: str) -> Document:
+    """The document in a file, or on standard input for ``-``.
+
+    The suffix tells the format (``.json``, ``.yaml``, ``.yml``); for standard input and other suffixes the text does:
+    what starts with a brace or a bracket is JSON.
+
+    Raises:
+        InputError: If it cannot be read, or is not well-formed.
+    """
+    text, source = read_text(path)
+    return parse_document(text, source, None if source == STDIN_NAME else _SUFFIXES.get(Path(path).suffix.lower()))
+
+
+def parse_document(text: str, source: str, format: Format | None = None) -> Document:
+    """The document in ``text``; ``source`` names it in messages.
+
+    Raises:
+        InputError: If the text is not JSON or YAML, has duplicate keys, numbers that are not finite, or anything that
+            the other format or a file could not hold, or is not a mapping.
+    """
+    text = text.removeprefix("\ufeff")
+    if format is None:
+        format = "json" if text.lstrip()[:1] in {"{", "["} else "yaml"
+    if not text.isascii() and SURROGATE.search(text):
+        raise InputError(source, [Problem("the text holds half of a surrogate pair", hint="save the file as UTF-8")])
+    data = _load(text, source, format)
+    if not isinstance(data, dict):
+        raise InputError(
+            source,
+            [
+                Problem(
+                    f"the document is {quote(data)}, expected a mapping with a schema field",
+                    line=1,
+                    hint="a graph starts with schema: remat-graph/1",
+                )
+            ],
+        )
+    return Document(source, data, text, format)
+
+
+def _load(text: str, source: str, format: Format) -> Any:
+    if format == "json":
+        return load_json(text, source)
+    from remat_cli.graph.yaml12 import load_yaml  # PyYAML takes 20 ms to import, and most documents are JSON
+
+    return load_yaml(text, source)
+
+
+def _find_places(text: str, format: Format, source: str) -> dict[str, tuple[int, int]]:
+    if format == "json":
+        return json_places(text)
+    from remat_cli.graph.yaml12 import load_yaml
+
+    places: dict[str, tuple[int, int]] = {}
+    load_yaml(text, source, places)
+    return places
+
+
+def kind_of(document: Document) -> str | None:
+    """``graph``, ``plan`` or ``report`` by the ``schema`` field of ``document``; None if that says nothing known."""
+    match = _SCHEMA_FIELD.fullmatch(str(document.data.get("schema")))
+    return match[1] if match is not None and match[1] in KINDS else None
+
+
+def schema_text(name: str) -> str:
+    """The text of the JSON Schema of ``graph``, ``plan`` or ``report`` documents."""
+    if name not in KINDS:
+        raise ValueError(f"no schema {name}")
+    file_name = f"{name}-v{_VERSION}.json"
+    packaged = files("remat_cli") / "schemas" / file_name
+    if packaged.is_file():
+        return packaged.read_text(encoding="utf-8")
+    # An editable install: the schemas are at the top of the repository.
+    return (Path(__file__).parents[2] / "schemas" / file_name).read_text(encoding="utf-8")
+
+
+@cache
+def load_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of ``graph``, ``plan`` or ``report`` documents. Not to be changed by the caller."""
+    return cast("dict[str, Any]", json.loads(schema_text(name)))
+
+
+def validate(document: Document, name: str, pointer: str = "") -> None:
+    """Check ``document``, or the document inside it at the top-level field ``pointer``, against a schema.
+
+    Args:
+        document: The document.
+        name: ``graph``, ``plan`` or ``report``.
+        pointer: Where the document to check is: empty, or ``/graph`` for the graph in a plan.
+
+    Raises:
+        InputError: With all problems, in the order of the document.
+    """
+    data = document.data[pointer[1:]] if pointer else document.data
+    header = _header_problem(document, data, name, pointer)
+    if header is not None:
+        raise InputError(document.source, [header])
+    if _accepts(name, data):
+        return
+    schema = inner_schema(name)
+    from jsonschema import Draft202012Validator  # 0.2 s to import; good documents never need it
+
+    found = complaints(Draft202012Validator(schema).iter_errors(data))
+    problems = [document.problem(pointer + where, message, hint) for where, message, hint in found]
+    problems.sort(key=lambda problem: (problem.line or 0, problem.column or 0))
+    if not problems:
+        raise AssertionError(f"the two validators disagree about {document.source}")
+    raise InputError(document.source, problems)
+
+
+def inner_schema(name: str) -> dict[str, Any]:
+    """The schema of ``name`` with references to other files taken out: what they refer to is checked on its own."""
+    schema = load_schema(name)
+    properties = {
+        key: {"type": "object"} if str(value.get("$ref", "#")).endswith(".json") else value
+        for key, value in schema["properties"].items()
+    }
+    return {key: value for key, value in schema.items() if key != "$id"} | {"properties": properties}
+
+
+def accepts_quickly(name: str, data: Any) -> bool:
+    """Whether fastjsonschema, told the same schema, accepts ``data``. Says no more than yes or no."""
+    return _accepts(name, data)
+
+
+def _accepts(name: str, data: Any) -> bool:
+    from fastjsonschema import JsonSchemaValueException
+
+    try:
+        _compiled(name)(data)
+    except JsonSchemaValueException:
+        return False
+    return True
+
+
+@cache
+def _compiled(name: str) -> Any:
+    import fastjsonschema
+
+    # It knows no draft after 7; the schemas use only what means the same in both.
+    schema = inner_schema(name) | {"$schema": "http://json-schema.org/draft-07/schema#"}
+    return fastjsonschema.compile(schema, use_default=False)
+
+
+def _header_problem(document: Document, data: Any, name: str, pointer: str) -> Problem | None:
+    """What is wrong with the ``schema`` field, if anything: then nothing else about the document can be told."""
+    expected = f"remat-{name}/{_VERSION}"
+    place = pointer + "/schema"
+    if not isinstance(data, dict):
+        return document.problem(pointer, f"is {quote(data)}, expected a {expected} document")
+    if "schema" not in data:
+        written = f'"schema": "{expected}"' if document.format == "json" else f"schema: {expected}"
+        return document.problem(pointer, "no field schema", f"add {written}")
+    value = data["schema"]
+    if value == expected:
+        return None
+    match = _SCHEMA_FIELD.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[1] not in KINDS:
+        return document.problem(place, f"is {quote(value)}, no schema that remat knows", f'expected "{expected}"')
+    if match[1] != name:
+        hint = f"give a {name}" if pointer == "" else f"put the {name} here"
+        return document.problem(place, f"this is a {match[1]}, expected a {name}", hint)
+    if int(match[2]) > _VERSION:
+        return document.problem(
+            place, f"{quote(value)} was made by a newer remat", f"this one reads {expected}: upgrade"
+        )
+    return document.problem(place, f"is {quote(value)}, a version that never was", f'expected "{expected}"')
+
+
+def join(pointer: str, *tokens: str | int) -> str:
+    """A JSON pointer further down: ``join("/nodes", 3, "id")`` is ``/nodes/3/id``."""
+    return pointer + "".join(f"/{escape_token(str(token))}" for token in tokens)

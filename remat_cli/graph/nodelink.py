@@ -1,0 +1,287 @@
+"""Node-link JSON, as ``networkx.node_link_data`` writes it, to graphs.
+
+Every node makes one value. Attributes become fields by a stated mapping (:class:`NodeLinkKeys`); the graph-level
+attributes ``name``, ``cost_unit`` and ``fixed_memory`` are used where present; all other attributes are ignored. The
+output of the graph is the value of the last node, as everywhere.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat_cli.graph.document import Document, join
+from remat_cli.graph.fields import MAX_BYTES, MAX_COST, Fields, shortest_path
+from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.graph.text import CONTROLS, quote
+from remat_cli.registry import suggestion
+
+_EDGE_LISTS = ("links", "edges")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLinkKeys:
+    """What the attributes of nodes and links are called.
+
+    Attributes:
+        id: Id of a node, as text or an integer.
+        cost: Cost of computing the node; required.
+        memory: Size of the node's value, as an integer or text such as ``64MiB``; required.
+        workspace: Bytes needed only while the node runs; optional.
+        op: Kind of operation; optional.
+        phase: forward, loss, backward or update; optional.
+        recompute: false for a node that may be computed only once; optional.
+        source: End of a link at the node that makes the value.
+        target: End of a link at the node that reads it.
+    """
+
+    id: str = "id"
+    cost: str = "cost"
+    memory: str = "memory"
+    workspace: str = "workspace"
+    op: str = "op"
+    phase: str = "phase"
+    recompute: str = "recompute"
+    source: str = "source"
+    target: str = "target"
+
+
+def is_node_link(document: Document) -> bool:
+    """Whether ``document`` looks like node-link JSON: no ``schema``, but ``nodes`` and ``links`` or ``edges``."""
+    data = document.data
+    return "schema" not in data and "nodes" in data and any(key in data for key in _EDGE_LISTS)
+
+
+def graph_from_node_link(document: Document, keys: NodeLinkKeys) -> Graph:
+    """The graph that node-link JSON states.
+
+    Nodes keep the order of the file where that order is an execution order. Otherwise they are sorted: each time the
+    first node of the file whose inputs are all there. ``metadata`` of the graph says which, and which keys were used.
+
+    Raises:
+        InputError: If the JSON is not node-link, or a node has no cost or size, or there is a cycle.
+    """
+    fields = Fields(document)
+    edge_list = _check_shape(fields, keys)
+    fields.finish()
+    data = document.data
+    ids = [_node_id(fields, node, keys, join("/nodes", i)) for i, node in enumerate(data["nodes"])]
+    _check_unique(fields, ids)
+    nodes = [_node(fields, node, ids[i], keys, join("/nodes", i)) for i, node in enumerate(data["nodes"])]
+    reads = _edges(fields, data[edge_list], {node_id: i for i, node_id in enumerate(ids)}, keys, edge_list)
+    attributes = data.get("graph")
+    attributes = attributes if isinstance(attributes, dict) else {}
+    fixed_memory = _bytes(fields, attributes, "fixed_memory", "/graph")
+    if sum(node.outputs[0] + node.workspace for node in nodes) + fixed_memory > MAX_BYTES:
+        fields.report("/nodes", "all sizes together are more than 2^63 - 1 bytes", "use smaller sizes")
+    if sum(node.cost for node in nodes) > MAX_COST:
+        fields.report("/nodes", f"all costs together are more than {MAX_COST:g}", "use a larger unit of cost")
+    fields.finish()
+    order = _execution_order(fields, ids, reads)
+    fields.finish()
+    place = {node: position for position, node in enumerate(order)}
+    return Graph(
+        name=_text(attributes, "name") or "graph",
+        nodes=tuple(replace(nodes[i], inputs=tuple(place[maker] for maker in reads[i])) for i in order),
+        outputs=(len(nodes) - 1,),
+        cost_unit=_text(attributes, "cost_unit") or "unit",
+        fixed_memory=fixed_memory,
+        metadata={
+            "format": "node-link",
+            "order": "as in the file" if order == list(range(len(order))) else "sorted topologically",
+            "keys": {name: getattr(keys, name) for name in NodeLinkKeys.__slots__},
+        },
+    )
+
+
+def _check_shape(fields: Fields, keys: NodeLinkKeys) -> str:
+    """The name of the list of links, after a look at the types of everything around the nodes."""
+    data = fields.document.data
+    present = [key for key in _EDGE_LISTS if key in data]
+    if len(present) > 1:
+        fields.report("", "has both links and edges", "keep one of them")
+    if data.get("directed", True) is not True:
+        fields.report("/directed", f"is {quote(data['directed'])}: the graph is not directed", "write a DiGraph")
+    for key, ends in (("nodes", (keys.id,)), (present[0], (keys.source, keys.target))):
+        entries = data[key]
+        if not isinstance(entries, list):
+            fields.report(f"/{key}", f"is {quote(entries)}, expected a list")
+            continue
+        if key == "nodes" and not entries:
+            fields.report("/nodes", "is an empty list, expected at least one node")
+        for i, entry in enumerate(entries):
+            if not isinstance(entry, dict):
+                fields.report(join("", key, i), f"is {quote(entry)}, expected an object")
+                continue
+            for end in ends:
+                if end not in entry:
+                    hint = "name the attribute with the key options if it is called otherwise"
+                    fields.report(join("", key, i), f"no attribute {quote(end)}", hint)
+    return present[0]
+
+
+def _node_id(fields: Fields, node: Mapping[str, Any], keys: NodeLinkKeys, pointer: str) -> str:
+    value = node[keys.id]
+    place = join(pointer, keys.id)
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        fields.report(place, f"is {quote(value)}, expected text or an integer", "ids are text or integers")
+        return pointer
+    text = str(value)
+    tail = text.rpartition(":")
+    if not text or CONTROLS.search(text) or (tail[1] and tail[2].isascii() and tail[2].isdigit()):
+        hint = "an id has no control characters and does not end in a colon and digits"
+        fields.report(place, f"{quote(text)} cannot be an id", hint)
+    return text
+
+
+def _check_unique(fields: Fields, ids: Sequence[str]) -> None:
+    first: dict[str, int] = {}
+    for i, node_id in enumerate(ids):
+        if first.setdefault(node_id, i) != i:
+            fields.report(
+                join("/nodes", i),
+                f"the id {quote(node_id)} is already used by /nodes/{first[node_id]}",
+                'give every node an id of its own; 1 and "1" are the same',
+            )
+
+
+def _node(fields: Fields, node: Mapping[str, Any], node_id: str, keys: NodeLinkKeys, pointer: str) -> Node:
+    for what, key in (("cost", keys.cost), ("memory", keys.memory)):
+        if key not in node:
+            close = suggestion(key, list(node))
+            others = ", ".join(quote(k) for k in node if k != keys.id) or "none"
+            hint = f"{close} " if close else ""
+            hint += f"say which attribute is the {what} with the key option {what}; attributes here: {others}"
+            fields.report(pointer, f"node {quote(node_id)} has no attribute {quote(key)}", hint)
+    return Node(
+        id=node_id,
+        cost=_cost(fields, node, keys.cost, pointer),
+        inputs=(),
+        outputs=(_bytes(fields, node, keys.memory, pointer),),
+        workspace=_bytes(fields, node, keys.workspace, pointer),
+        recompute=bool(_checked(fields, node, keys.recompute, pointer, "true or false", True, _is_bool)),
+        op=_checked(fields, node, keys.op, pointer, "text", None, _is_text),
+        phase=_phase(fields, node, keys, pointer),
+    )
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_cost(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_COST
+
+
+def _is_size(value: Any) -> bool:
+    if isinstance(value, str):
+        return True
+    return _is_cost(value) and (isinstance(value, int) or math.floor(value) == value)
+
+
+def _checked(
+    fields: Fields,
+    data: Mapping[str, Any],
+    key: str,
+    pointer: str,
+    expected: str,
+    default: Any,
+    good: Callable[[Any], bool],
+) -> Any:
+    """The attribute, or the default if it is absent or null or (after a report) not what is expected."""
+    value = data.get(key)
+    if value is None or good(value):
+        return default if value is None else value
+    fields.report(join(pointer, key), f"is {quote(value)}, expected {expected}")
+    return default
+
+
+def _cost(fields: Fields, data: Mapping[str, Any], key: str, pointer: str) -> float:
+    expected = f"a number from 0 to {MAX_COST:g}"
+    return float(_checked(fields, data, key, pointer, expected, 0, _is_cost)) + 0.0
+
+
+def _bytes(fields: Fields, data: Mapping[str, Any], key: str, pointer: str) -> int:
+    expected = "bytes as a whole number that is not negative, or text such as 64MiB"
+    return fields.size(_checked(fields, data, key, pointer, expected, 0, _is_size), join(pointer, key))
+
+
+def _phase(fields: Fields, node: Mapping[str, Any], keys: NodeLinkKeys, pointer: str) -> Phase | None:
+    known = [phase.value for phase in Phase]
+    value = _checked(fields, node, keys.phase, pointer, " or ".join(known), None, lambda v: v in known)
+    return None if value is None else Phase(value)
+
+
+def _text(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _edges(
+    fields: Fields, links: Sequence[Mapping[str, Any]], index: Mapping[str, int], keys: NodeLinkKeys, edge_list: str
+) -> list[list[int]]:
+    """For every node, the nodes it reads, each once, in the order of the links."""
+    reads: list[dict[int, None]] = [{} for _ in range(len(index))]
+    for k, link in enumerate(links):
+        ends = []
+        for key in (keys.source, keys.target):
+            end = link[key]
+            named = str(end) if isinstance(end, (str, int)) and not isinstance(end, bool) else None
+            node = index.get(named) if named is not None else None
+            if node is None:
+                closest = suggestion(named or "", list(index)) or "links name nodes by their id"
+                fields.report(join("", edge_list, k, key), f"there is no node {quote(end)}", closest)
+            else:
+                ends.append(node)
+        if len(ends) == 2 and not fields.problems:
+            reads[ends[1]][ends[0]] = None
+    return [list(makers) for makers in reads]
+
+
+def _execution_order(fields: Fields, ids: Sequence[str], reads: Sequence[Sequence[int]]) -> list[int]:
+    """Nodes so that each comes after what it reads; the first possible one of the file each time (Kahn)."""
+    readers: list[list[int]] = [[] for _ in ids]
+    missing = [len(makers) for makers in reads]
+    for node, makers in enumerate(reads):
+        for maker in makers:
+            readers[maker].append(node)
+    ready = [node for node, count in enumerate(missing) if count == 0]
+    order = []
+    while ready:
+        node = heapq.heappop(ready)
+        order.append(node)
+        for reader in readers[node]:
+            missing[reader] -= 1
+            if missing[reader] == 0:
+                heapq.heappush(ready, reader)
+    if len(order) < len(ids):
+        _report_cycle(fields, ids, reads, readers, missing)
+    return order
+
+
+def _report_cycle(
+    fields: Fields,
+    ids: Sequence[str],
+    reads: Sequence[Sequence[int]],
+    readers: Sequence[Sequence[int]],
+    missing: Sequence[int],
+) -> None:
+    """Name one cycle among the nodes that never became ready: going upstream from any of them leads into one."""
+    node = next(i for i, count in enumerate(missing) if count)
+    seen: set[int] = set()
+    while node not in seen:
+        seen.add(node)
+        node = next(maker for maker in reads[node] if missing[maker])
+    for reader in readers[node]:
+        path = shortest_path(readers, reader, node)
+        if path is not None:
+            cycle = " -> ".join(quote(ids[i])[1:-1] for i in [node, *path])
+            fields.report(join("/nodes", node), f"is part of a cycle: {cycle}", "a graph has no cycles: cut one link")
+            return

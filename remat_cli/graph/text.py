@@ -1,0 +1,44 @@
+"""What the readers of JSON and of YAML share: limits, JSON pointers, and values quoted in messages."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+MAX_DEPTH = 100
+"""Documents nested deeper are refused: no graph needs it, and every later walk over the data may recurse."""
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a character outside the basic plane: Python can hold it, no file can."""
+
+CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""What ids may not hold: control characters and line separators."""
+
+_LONGEST = 60
+
+
+def escape_token(key: str) -> str:
+    """A key as a token of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
+
+
+def printable(text: str) -> str:
+    """``text`` with everything that would break a line or move a cursor written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def quote(value: Any) -> str:
+    """A value for a message: as in JSON, on one line, at most some 60 characters; collections by their kind."""
+    if isinstance(value, list):
+        return f"a list of {len(value)}" if value else "an empty list"
+    if isinstance(value, dict):
+        return f"an object of {len(value)} fields" if value else "an empty object"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**_LONGEST:
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, str) and len(value) > _LONGEST:
+        return json.dumps(printable(value[:_LONGEST]), ensure_ascii=False)[:-1].replace("\\\\", "\\") + '..."'
+    text = json.dumps(value, ensure_ascii=False)
+    return printable(text)

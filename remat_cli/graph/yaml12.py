@@ -1,0 +1,223 @@
+"""YAML text to plain data, as YAML 1.2 reads it, and as strictly as JSON.
+
+PyYAML's own loaders follow YAML 1.1: to them ``1.2e9`` is a string, ``1:0`` the number 60 and ``on`` true. So only
+its parser is used (libyaml where PyYAML was built with it), never its resolvers and constructors: the stream of
+events is turned into dicts, lists and scalars here, by the core schema of YAML 1.2. Nothing in a document can make
+an object, and nothing can grow while it is read: tags, merge keys and aliases of collections are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import yaml
+
+from remat_cli.errors import InputError, Problem
+from remat_cli.graph.text import MAX_DEPTH, SURROGATE, escape_token, quote
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_WORDS: dict[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INTEGER = re.compile(r"[-+]?[0-9]+", re.ASCII)
+_BASED = re.compile(r"0o([0-7]+)|0x([0-9a-fA-F]+)", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_NUMBER_STARTS = frozenset("0123456789+-.")
+_LONGEST_BASED = 3000  # characters; what is longer cannot be written as a decimal number
+_COLLECTION = object()
+
+
+@dataclass(slots=True)
+class _Frame:
+    """An open mapping or sequence: what it holds, where it is, and the key that waits for its value."""
+
+    data: dict[str, Any] | list[Any]
+    pointer: str
+    key: str | None = None
+    lines: dict[str, int] = field(default_factory=dict)
+
+
+def load_yaml(text: str, source: str, places: dict[str, tuple[int, int]] | None = None) -> Any:
+    """The data of a YAML text that holds one document.
+
+    Args:
+        text: The text.
+        source: Its name in messages.
+        places: If given, gets line and column (from 1) of every key and item, by JSON pointer.
+
+    Raises:
+        InputError: If the text is not YAML, or says something that JSON could not say.
+    """
+    bad = _UNPRINTABLE.search(text)
+    if bad is not None:
+        line = text.count("\n", 0, bad.start()) + 1
+        raise InputError(source, [Problem(f"the character U+{ord(bad[0]):04X} is not allowed in YAML", line=line)])
+    builder = _Builder(source, places)
+    handlers = {
+        yaml.DocumentStartEvent: builder.start_document,
+        yaml.MappingStartEvent: builder.start_mapping,
+        yaml.SequenceStartEvent: builder.start_sequence,
+        yaml.MappingEndEvent: builder.end,
+        yaml.SequenceEndEvent: builder.end,
+        yaml.ScalarEvent: builder.scalar,
+        yaml.AliasEvent: builder.alias,
+    }
+    try:
+        for event in yaml.parse(text, Loader=_LOADER):
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(event)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        what = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
+        place = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
+        raise InputError(source, [Problem(f"not valid YAML: {what}", "", *place)]) from None
+    except (ValueError, OverflowError, IndexError) as error:
+        # The pure Python scanner lets these through, for "\UFFFFFFFF" or a "%" at the very end of the text.
+        raise InputError(source, [Problem(f"not valid YAML: {error}")]) from None
+    if not builder.documents:
+        raise InputError(source, [Problem("the file is empty", hint="a document starts with its schema field")])
+    return builder.root
+
+
+class _Builder:
+    """Turns YAML events into data."""
+
+    def __init__(self, source: str, places: dict[str, tuple[int, int]] | None) -> None:
+        self.root: Any = None
+        self.documents = 0
+        self._source = source
+        self._places = places
+        self._stack: list[_Frame] = []
+        self._anchors: dict[str, Any] = {}
+
+    def start_document(self, event: Any) -> None:
+        self.documents += 1
+        if self.documents > 1:
+            self._refuse(event, "a second document starts here", "put one document into one file")
+
+    def start_mapping(self, event: Any) -> None:
+        self._start(event, {})
+
+    def start_sequence(self, event: Any) -> None:
+        self._start(event, [])
+
+    def end(self, event: Any) -> None:
+        del event
+        self._stack.pop()
+
+    def scalar(self, event: Any) -> None:
+        if event.tag is not None:
+            self._refuse(event, f"the tag {quote(event.tag)} is not allowed", "leave the tag out")
+        text = event.value
+        if not text.isascii() and SURROGATE.search(text):
+            self._refuse(event, "half of a surrogate pair is not a character", "write the whole character")
+        value = self._resolve(event, text) if event.implicit[0] else text
+        if event.anchor is not None:
+            self._anchors[event.anchor] = value
+        if self._expects_key():
+            self._key(event, value)
+        else:
+            self._place(event, value)
+
+    def alias(self, event: Any) -> None:
+        if event.anchor not in self._anchors:
+            self._refuse(event, f"there is no anchor {quote(event.anchor)} before this alias")
+        value = self._anchors[event.anchor]
+        if value is _COLLECTION or self._expects_key():
+            what = "a list or mapping" if value is _COLLECTION else "a key"
+            self._refuse(event, f"an alias for {what} is not allowed", "write it out; aliases stand for scalars only")
+        self._place(event, value)
+
+    def _start(self, event: Any, data: dict[str, Any] | list[Any]) -> None:
+        if event.tag is not None:
+            self._refuse(event, f"the tag {quote(event.tag)} is not allowed", "leave the tag out")
+        if self._expects_key():
+            self._refuse(event, "a list or mapping cannot be a key", "write the key as text")
+        if len(self._stack) >= MAX_DEPTH:
+            self._refuse(event, f"nested deeper than {MAX_DEPTH} levels")
+        if event.anchor is not None:
+            self._anchors[event.anchor] = _COLLECTION
+        pointer = self._pointer()
+        self._place(event, data)
+        self._stack.append(_Frame(data, pointer))
+
+    def _expects_key(self) -> bool:
+        return bool(self._stack) and self._stack[-1].key is None and isinstance(self._stack[-1].data, dict)
+
+    def _key(self, event: Any, key: Any) -> None:
+        frame = self._stack[-1]
+        if event.implicit[0] and key == "<<":
+            self._refuse(event, "merge keys (<<) are not allowed", "write the fields out")
+        if not isinstance(key, str):
+            self._refuse(event, f"the key {event.value or 'null'} is not a string", "write the key in quotes")
+        line = event.start_mark.line + 1
+        if key in frame.lines:
+            frame.key = key
+            first = frame.lines[key]
+            self._refuse(event, f"the key {quote(key)} is here again, first on line {first}", "remove one of the two")
+        frame.lines[key] = line
+        frame.key = key
+        if self._places is not None:
+            self._places[self._pointer()] = (line, event.start_mark.column + 1)
+
+    def _place(self, event: Any, value: Any) -> None:
+        if not self._stack:
+            self.root = value
+            if self._places is not None:
+                self._places[""] = (event.start_mark.line + 1, event.start_mark.column + 1)
+            return
+        frame = self._stack[-1]
+        if isinstance(frame.data, list):
+            if self._places is not None:
+                self._places[self._pointer()] = (event.start_mark.line + 1, event.start_mark.column + 1)
+            frame.data.append(value)
+        elif frame.key is not None:
+            frame.data[frame.key] = value
+            frame.key = None
+
+    def _pointer(self) -> str:
+        """JSON pointer of the value that comes next."""
+        if not self._stack:
+            return ""
+        frame = self._stack[-1]
+        if isinstance(frame.data, list):
+            return f"{frame.pointer}/{len(frame.data)}"
+        return frame.pointer if frame.key is None else f"{frame.pointer}/{escape_token(frame.key)}"
+
+    def _resolve(self, event: Any, text: str) -> Any:
+        """The value of a plain scalar by the core schema of YAML 1.2."""
+        if text in _WORDS:
+            return _WORDS[text]
+        if text[0] not in _NUMBER_STARTS:
+            return text
+        try:
+            if _INTEGER.fullmatch(text):
+                return int(text)
+            based = _BASED.fullmatch(text)
+            if based is not None and len(text) < _LONGEST_BASED:
+                return int(based[1], 8) if based[1] else int(based[2], 16)
+        except ValueError:
+            based = _INTEGER.fullmatch(text)
+        if based is not None:
+            self._refuse(event, f"a number of {len(text)} digits is too long", "write it as 1.5e12")
+        if _FLOAT.fullmatch(text):
+            number = float(text)
+            if math.isfinite(number):
+                return number
+            self._refuse(event, f"{quote(text)[1:-1]} is too large for a number", "write a finite number")
+        if _NOT_FINITE.fullmatch(text):
+            self._refuse(event, f"{text} is not a finite number", "write a finite number")
+        return text
+
+    def _refuse(self, event: Any, message: str, hint: str = "") -> NoReturn:
+        mark = event.start_mark
+        problem = Problem(message, pointer=self._pointer(), line=mark.line + 1, column=mark.column + 1, hint=hint)
+        raise InputError(self._source, [problem])

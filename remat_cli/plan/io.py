@@ -1,0 +1,137 @@
+"""Plan documents to plans and back.
+
+A document that cannot be a plan (an unknown node, a missing field) is an input error. One that is a plan, but a bad
+one (wrong sizes, wrong numbers of registers, reads of freed values), is for the judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from remat_cli.graph.document import Document, read_document, validate
+from remat_cli.graph.fields import Fields, plain_number
+from remat_cli.graph.io import graph_from_document, graph_sha256, graph_to_document, unknown_value
+from remat_cli.graph.model import Graph
+from remat_cli.graph.text import quote
+from remat_cli.plan.model import Allocate, Claim, ClaimStatus, Compute, Deallocate, Plan, Scope, Statement
+from remat_cli.registry import suggestion
+
+SCHEMA = "remat-plan/1"
+
+
+def load_plan(path: str) -> tuple[Plan, Document]:
+    """The plan in a file (``-`` for standard input), and the document for places: ``/statements/812``.
+
+    Raises:
+        InputError: If there is no plan in it.
+    """
+    document = read_document(path)
+    return plan_from_document(document), document
+
+
+def plan_from_document(document: Document) -> Plan:
+    """The plan that a document states.
+
+    Raises:
+        InputError: With everything that is wrong with its graph, or else with the rest.
+    """
+    validate(document, "plan")
+    graph = graph_from_document(document, "/graph")
+    data = document.data
+    fields = Fields(document)
+    digest = graph_sha256(graph)
+    if data["graph_sha256"].lower() != digest:
+        fields.report(
+            "/graph_sha256",
+            f"the graph in this plan was changed after the plan was made: its digest is {digest}",
+            "solve the changed graph again",
+        )
+    statements = _statements(fields, graph, data["statements"])
+    fields.finish()
+    claim = data["claim"]
+    return Plan(
+        graph=graph,
+        statements=statements,
+        budget_bytes=None if data["budget"] is None else int(data["budget"]),
+        claim=Claim(
+            status=ClaimStatus(claim["status"]),
+            cost=float(claim["cost"]) + 0.0,  # turns -0.0 into 0.0
+            lower_bound=float(claim["lower_bound"]) + 0.0,
+            scope=Scope(claim["scope"]),
+        ),
+        strategy=data["strategy"],
+        strategy_options=data.get("strategy_options", {}),
+        solver=data.get("solver"),
+        solver_version=data.get("solver_version"),
+        provenance=data.get("provenance", {}),
+        run=data.get("run", {}),
+    )
+
+
+def plan_to_document(plan: Plan) -> dict[str, Any]:
+    """The canonical document of ``plan``. What differs from run to run is under ``run`` and nowhere else."""
+    claim = plan.claim
+    return {
+        "schema": SCHEMA,
+        "graph": graph_to_document(plan.graph),
+        "graph_sha256": graph_sha256(plan.graph),
+        "budget": plan.budget_bytes,
+        "strategy": plan.strategy,
+        "strategy_options": dict(plan.strategy_options),
+        "solver": plan.solver,
+        "solver_version": plan.solver_version,
+        "claim": {
+            "status": claim.status.value,
+            "cost": plain_number(claim.cost),
+            "lower_bound": plain_number(claim.lower_bound),
+            "gap": plain_number(claim.gap),
+            "scope": claim.scope.value,
+        },
+        "statements": [_statement_to_document(plan.graph, statement) for statement in plan.statements],
+        "provenance": dict(plan.provenance),
+        "run": dict(plan.run),
+    }
+
+
+def _statement_to_document(graph: Graph, statement: Statement) -> dict[str, Any]:
+    if isinstance(statement, Allocate):
+        size = graph.size[statement.value] if statement.size_bytes is None else statement.size_bytes
+        return {"allocate": statement.register, "value": graph.value_name(statement.value), "bytes": size}
+    if isinstance(statement, Compute):
+        return {"compute": graph.nodes[statement.node].id, "registers": list(statement.registers)}
+    return {"deallocate": statement.register}
+
+
+def _statements(fields: Fields, graph: Graph, entries: list[dict[str, Any]]) -> tuple[Statement, ...]:
+    """The statements; names that do not exist in the graph are reported."""
+    nodes = {node.id: i for i, node in enumerate(graph.nodes)}
+    values = {graph.value_name(value): value for value in range(len(graph.size))}
+    values |= {node.id: graph.first_value[i] for i, node in enumerate(graph.nodes) if node.outputs}
+    statements: list[Statement] = []
+    for k, entry in enumerate(entries):
+        if "compute" in entry:
+            node = nodes.get(entry["compute"])
+            if node is None:
+                closest = suggestion(entry["compute"], list(nodes)) or "compute names a node of the graph by its id"
+                fields.report(f"/statements/{k}/compute", f"there is no node {quote(entry['compute'])}", closest)
+            else:
+                statements.append(Compute(node, tuple(entry["registers"])))
+        elif "allocate" in entry:
+            value = values.get(entry["value"])
+            if value is None:
+                fields.report(f"/statements/{k}/value", *_unknown_value(graph, entry["value"]))
+            else:
+                statements.append(_allocate(graph, entry, value))
+        else:
+            statements.append(Deallocate(entry["deallocate"]))
+    return tuple(statements)
+
+
+def _allocate(graph: Graph, entry: Mapping[str, Any], value: int) -> Allocate:
+    size = int(entry["bytes"])
+    return Allocate(entry["allocate"], value, None if size == graph.size[value] else size)
+
+
+def _unknown_value(graph: Graph, name: str) -> tuple[str, str]:
+    return unknown_value(name, [{"id": node.id} for node in graph.nodes], [node.outputs for node in graph.nodes])
