@@ -91,6 +91,7 @@ class Found:
         scope: For which schedules the bound holds.
         exhausted: Whether the search ended by itself rather than at a limit.
         used_solver: Whether a MIP solver had a part in it.
+        maker: Text form of the strategy that made it, where that is not the one that was asked (``auto``).
     """
 
     schedule: Schedule
@@ -98,6 +99,7 @@ class Found:
     scope: Scope = Scope.RESTRICTED
     exhausted: bool = True
     used_solver: bool = False
+    maker: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,42 @@
+"""What the command line and a notebook call. Names load when they are used, so that this import stays light."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from remat_cli.api.solve import Solved, SolveOptions, solve
+    from remat_cli.graph.io import load_graph
+    from remat_cli.plan.check import Report, check
+    from remat_cli.plan.io import load_plan
+    from remat_cli.zoo.registry import build_graph
+
+_HOME = {
+    "Report": "remat_cli.plan.check",
+    "SolveOptions": "remat_cli.api.solve",
+    "Solved": "remat_cli.api.solve",
+    "build_graph": "remat_cli.zoo.registry",
+    "check": "remat_cli.plan.check",
+    "load_graph": "remat_cli.graph.io",
+    "load_plan": "remat_cli.plan.io",
+    "solve": "remat_cli.api.solve",
+}
+
+__all__ = [
+    "Report",
+    "SolveOptions",
+    "Solved",
+    "build_graph",
+    "check",
+    "load_graph",
+    "load_plan",
+    "solve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``name`` from where it lives."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

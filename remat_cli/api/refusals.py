@@ -1,0 +1,79 @@
+"""The answer "no" in words: why no plan fits, by how many bytes, and what would."""
+
+from __future__ import annotations
+
+from remat_cli.control import Control
+from remat_cli.errors import Infeasible, Interrupted, LimitReached, RematError
+from remat_cli.graph.analysis import PeakBound, no_remat_peak, peak_bound
+from remat_cli.graph.model import Graph
+from remat_cli.plan.check import Report
+from remat_cli.plan.derive import peak
+from remat_cli.strategies.base import NotFound
+from remat_cli.units import Budget, format_bytes
+
+
+def refuse_impossible(graph: Graph, budget_bytes: int, asked: Budget | None) -> None:
+    """Say at once what no plan can do, in any order: run a node whose working set does not fit."""
+    bound = peak_bound(graph)
+    if budget_bytes >= bound.bytes:
+        return
+    missing = bound.bytes - budget_bytes
+    fixed = f" beside {format_bytes(graph.fixed_memory)} of fixed memory" if graph.fixed_memory else ""
+    raise Infeasible(
+        f"no plan fits {_budget_words(budget_bytes, asked)}: {_bound_words(graph, bound)}{fixed}, "
+        f"{format_bytes(missing)} ({missing} bytes) too much",
+        hint=f"no budget below {_exact(bound.bytes)} can work; "
+        f"{_exact(no_remat_peak(graph))} works without recomputation",
+    )
+
+
+def no_plan(
+    graph: Graph, asked: Budget | None, budget_bytes: int | None, answer: NotFound, control: Control
+) -> RematError:
+    """The error for a strategy that found nothing: infeasible as far as proven, or out of time."""
+    if answer.scope is None:
+        bound = "" if answer.lower_bound is None else f"; every plan costs at least {answer.lower_bound:.10g}"
+        hint = "give more time with --time-limit, a larger --budget, or another --strategy"
+        if control.cancelled.is_set():
+            return Interrupted(f"interrupted before a plan was found{bound}", hint=hint)
+        return LimitReached(f"no plan: {answer.reason}{bound}", hint=hint)
+    works = no_remat_peak(graph)
+    if answer.best is not None:
+        works = min(works, peak(graph, answer.best.computes))
+    bound_bytes = max(answer.peak_bound_bytes or 0, peak_bound(graph).bytes)
+    scope = "any plan" if answer.peak_bound_bytes is None else f"any {answer.scope} plan"
+    return Infeasible(
+        f"{answer.reason} {_budget_words(budget_bytes, asked)}",
+        hint=f"the smallest budget known to work is {_exact(works)}; "
+        f"{'it is' if works <= bound_bytes else 'proven to need'} "
+        + (f"proven the least for {scope}" if works <= bound_bytes else f"at least {_exact(bound_bytes)} for {scope}"),
+    )
+
+
+def over_budget(report: Report) -> Infeasible:
+    """The error for a strategy that pays no heed to the budget and does not fit it."""
+    assert report.budget_bytes is not None
+    over = report.replay.peak_bytes - report.budget_bytes
+    return Infeasible(
+        f"the plan of {report.strategy} needs {_exact(report.replay.peak_bytes)}, "
+        f"{format_bytes(over)} more than the budget of {_exact(report.budget_bytes)}",
+        hint="take a strategy that looks at the budget, such as auto, or raise --budget",
+    )
+
+
+def _bound_words(graph: Graph, bound: PeakBound) -> str:
+    need = format_bytes(bound.bytes - graph.fixed_memory)
+    if bound.node is None:
+        return f"the graph outputs alone take {need} at the end"
+    return f"node {graph.nodes[bound.node].id} alone needs {need} (its inputs, outputs and workspace)"
+
+
+def _budget_words(budget_bytes: int | None, asked: Budget | None) -> str:
+    if budget_bytes is None:
+        return "without a budget"
+    words = f"a budget of {_exact(budget_bytes)}"
+    return f"{words}, {asked.text} of the no-remat peak" if asked is not None and asked.relative else words
+
+
+def _exact(count: int) -> str:
+    return f"{format_bytes(count)} ({count} bytes)" if count >= 1000 else f"{count} bytes"

@@ -1,0 +1,329 @@
+"""The MILP of the Checkmate paper, for nodes with any number of outputs.
+
+Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization", MLSys 2020, eq. 9:
+R[t,k] = node k is computed in row t, S[t,v] = value v is kept from row t-1 into row t, U[t,k] = memory in use
+once node k has run in row t (or would have), FREE[t,v,k] = value v is freed right after node k in row t. In each
+row nodes run in document order. Equation numbers in comments are the paper's.
+
+Generalised to several outputs by giving S, FREE and the terms of U one entry per value. FREE[t,v,k] for the node k
+that makes v is left out for nodes with one output, as in the paper (4.8), since such a node is never computed for
+nothing; a node with several outputs may leave some unread, and those have to go at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyomo.environ as pyo
+from pyomo.core.expr.numeric_expr import LinearExpression
+
+from remat_cli.control import Control
+from remat_cli.graph.model import Graph, Node
+from remat_cli.milp.compile import collection_paused
+
+CLOSING_ID = "(end)"
+_EXACT_UNITS = 10_000
+"""Up to this budget, in units of the sizes' gcd, memory rows are stated in those units and hold exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of R: which nodes it may compute, and the node it must compute.
+
+    Attributes:
+        width: Nodes 0 .. width - 1 may be computed.
+        required: The node that the row must compute; None if nothing is required.
+        before: Nodes 0 .. before - 1 may have been computed in earlier rows.
+    """
+
+    width: int
+    required: int | None
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Formulation:
+    """Which form of the MILP.
+
+    Attributes:
+        frontier: Row t computes node t for the first time (eq. 8a-c, "partitioned"). Otherwise any row may compute any
+            node, and only nodes without readers have to be computed at all (eq. 1e).
+        stage_split: Rows per stage: with k rows, a node may be computed up to k times within a stage (arXiv v1, 4.10).
+        minimize_peak: Minimise the peak instead of the cost.
+    """
+
+    frontier: bool = True
+    stage_split: int = 1
+    minimize_peak: bool = False
+
+
+@dataclass(slots=True)
+class CheckmateModel:
+    """The Pyomo model with what is needed to read its answers.
+
+    Attributes:
+        model: The ``ConcreteModel``; minimises cost / ``cost_scale`` (or peak bytes / ``unit_bytes``).
+        graph: The graph, with its closing node where one is needed.
+        rows: One per row of R.
+        unit_bytes: Memory rows are stated in this unit.
+        cost_scale: The objective is stated in this unit.
+        R: Variable of (row, node).
+        S: Variable of (row, value).
+        control: Looked at now and then while the model is built.
+    """
+
+    model: Any
+    graph: Graph
+    rows: tuple[Row, ...]
+    budget_bytes: int
+    unit_bytes: float
+    cost_scale: float
+    control: Control
+    R: dict[tuple[int, int], Any] = field(default_factory=dict)
+    S: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+
+def closed(graph: Graph) -> Graph:
+    """``graph`` with a closing node that reads the graph outputs, costs nothing and makes nothing.
+
+    Without that last row an output could not be made again after the last node. When the last node makes all
+    outputs they are there at the end anyway, and the graph is returned as it is.
+    """
+    last = len(graph.nodes) - 1
+    if all(graph.producer[v] == last for v in graph.outputs):
+        return graph
+    end = Node(id=CLOSING_ID, cost=0.0, inputs=graph.outputs, outputs=())
+    return Graph(graph.name, (*graph.nodes, end), graph.outputs, graph.cost_unit, graph.fixed_memory)
+
+
+def rows_of(graph: Graph, formulation: Formulation) -> tuple[Row, ...]:
+    """The rows of R for ``graph`` (already closed)."""
+    n = len(graph.nodes)
+    if not formulation.frontier:
+        return tuple(Row(n, None, n if t else 0) for t in range(n * formulation.stage_split))
+    rows: list[Row] = []
+    for t in range(n):
+        rows.extend(Row(t, None, t) for _ in range(formulation.stage_split - 1) if t)
+        rows.append(Row(t + 1, t, t))
+    return tuple(rows)
+
+
+def memory_unit(graph: Graph, budget_bytes: int) -> float:
+    """The unit for memory rows: the gcd of all sizes where the budget is few of them, else the budget itself.
+
+    In units of the gcd all memory is integral, so a solver's tolerance of 1e-6 cannot hide a violation. With real
+    sizes the numbers are too large for that; then rows are scaled to 1, and small violations are cut off later.
+    """
+    sizes = [*graph.size, *(node.workspace for node in graph.nodes)]
+    gcd = math.gcd(*sizes) or 1
+    free = max(1, budget_bytes - graph.fixed_memory)
+    return float(gcd) if free <= _EXACT_UNITS * gcd else float(free)
+
+
+def build(graph: Graph, budget_bytes: int, formulation: Formulation, control: Control) -> CheckmateModel:
+    """State the MILP.
+
+    Args:
+        graph: The graph.
+        budget_bytes: Fixed memory included; ignored when the peak is minimised, but for scaling.
+        formulation: Which form.
+        control: Looked at while building.
+
+    Raises:
+        LimitReached, Interrupted: If the control stops while the model is built.
+    """
+    graph = closed(graph)
+    stated = CheckmateModel(
+        model=pyo.ConcreteModel(name=f"checkmate {graph.name}"),
+        graph=graph,
+        rows=rows_of(graph, formulation),
+        budget_bytes=budget_bytes,
+        unit_bytes=memory_unit(graph, budget_bytes),
+        cost_scale=graph.total_cost or 1.0,
+        control=control,
+    )
+    with collection_paused():
+        _variables(stated, formulation)
+        _constraints(stated, "dependencies", _dependencies(stated))
+        _constraints(stated, "retention", _retention(stated))
+        _constraints(stated, "coverage", _coverage(stated, formulation))
+        _memory(stated, formulation)
+        _objective(stated, formulation)
+    return stated
+
+
+def _linear(lower: float | None, terms: Sequence[tuple[float, Any]], upper: float | None) -> tuple[Any, Any, Any]:
+    """``lower <= sum of coefficient * variable <= upper`` in the form that Pyomo compiles fastest."""
+    return (lower, LinearExpression(linear_coefs=[c for c, _ in terms], linear_vars=[v for _, v in terms]), upper)
+
+
+def _constraints(stated: CheckmateModel, name: str, rows: Iterator[tuple[Any, Any, Any]]) -> None:
+    """Add ``rows`` as one indexed constraint, looking at the clock on the way."""
+    stated.control.check()
+    bodies = []
+    for count, row in enumerate(rows):
+        if count % 4096 == 0:
+            stated.control.check()
+        bodies.append(row)
+
+    def rule(_: Any, index: int) -> tuple[Any, Any, Any]:
+        if index % 4096 == 0:
+            stated.control.check()
+        return bodies[index]
+
+    stated.model.add_component(name, pyo.Constraint(range(len(bodies)), rule=rule))
+
+
+def _variables(stated: CheckmateModel, formulation: Formulation) -> None:
+    """R and S, with what is known of R fixed."""
+    graph, model = stated.graph, stated.model
+    pairs = [(t, k) for t, row in enumerate(stated.rows) for k in range(row.width)]
+    kept = [(t, v) for t, row in enumerate(stated.rows) for v in range(graph.first_value[row.before])]
+    model.R = pyo.Var(pairs, domain=pyo.Binary)
+    model.S = pyo.Var(kept, domain=pyo.Binary)
+    stated.R.update(model.R.items())
+    stated.S.update(model.S.items())
+    for t, row in enumerate(stated.rows):
+        if row.required is not None:
+            stated.R[t, row.required].fix(1)
+    if formulation.frontier:
+        # `recompute: false`: only in the row that requires the node (its first computation).
+        for (_, k), var in stated.R.items():
+            if not graph.nodes[k].recompute and not var.fixed:
+                var.fix(0)
+
+
+def _dependencies(stated: CheckmateModel) -> Iterator[tuple[Any, Any, Any]]:
+    """(1b) R[t,k] <= R[t,i] + S[t,v] for every value v of node i that k reads."""
+    graph, R, S = stated.graph, stated.R, stated.S
+    for t, row in enumerate(stated.rows):
+        for k in range(row.width):
+            for v in graph.nodes[k].inputs:
+                terms = [(1.0, R[t, k]), (-1.0, R[t, graph.producer[v]])]
+                if (t, v) in S:
+                    terms.append((-1.0, S[t, v]))
+                yield _linear(None, terms, 0.0)
+
+
+def _retention(stated: CheckmateModel) -> Iterator[tuple[Any, Any, Any]]:
+    """(1c) S[t,v] <= R[t-1,i] + S[t-1,v] for every value v of node i."""
+    graph, R, S = stated.graph, stated.R, stated.S
+    for (t, v), kept in S.items():
+        terms = [(1.0, kept)]
+        if (t - 1, graph.producer[v]) in R:
+            terms.append((-1.0, R[t - 1, graph.producer[v]]))
+        if (t - 1, v) in S:
+            terms.append((-1.0, S[t - 1, v]))
+        yield _linear(None, terms, 0.0)
+
+
+def _coverage(stated: CheckmateModel, formulation: Formulation) -> Iterator[tuple[Any, Any, Any]]:
+    """(1e) Without the frontier: what nobody reads is computed, in document order, and some nodes only once."""
+    if formulation.frontier:
+        return
+    graph, R = stated.graph, stated.R
+    stages = range(len(stated.rows))
+    for k, node in enumerate(graph.nodes):
+        if not any(graph.readers[v] for v in graph.values_of(k)):
+            yield _linear(1.0, [(1.0, R[t, k]) for t in stages], None)
+        if not node.recompute:
+            yield _linear(None, [(1.0, R[t, k]) for t in stages], 1.0)
+        if k:
+            # First computations in document order: k not before k - 1.
+            for t in stages:
+                yield _linear(None, [(1.0, R[t, k]), *((-1.0, R[s, k - 1]) for s in range(t + 1))], 0.0)
+
+
+def _free_sites(graph: Graph, width: int) -> Iterator[tuple[int, int]]:
+    """(v, k): value v may be freed right after node k."""
+    for k in range(width):
+        for v in graph.nodes[k].inputs:
+            yield v, k
+        values = graph.values_of(k)
+        for v in values:
+            if len(values) > 1 or not graph.readers[v]:
+                yield v, k
+
+
+def _memory(stated: CheckmateModel, formulation: Formulation) -> None:
+    """(2), (3), (7a-c): FREE and U, and the budget; workspace has a row of its own beside the recurrence."""
+    graph, model = stated.graph, stated.model
+    sites = [(t, v, k) for t, row in enumerate(stated.rows) for v, k in _free_sites(graph, row.width)]
+    model.FREE = pyo.Var(sites, domain=pyo.Binary)
+    free = dict(model.FREE.items())
+    limit = (stated.budget_bytes - graph.fixed_memory) / stated.unit_bytes
+    model.U = pyo.Var(
+        list(stated.R), domain=pyo.NonNegativeReals, bounds=(0, None if formulation.minimize_peak else limit)
+    )
+    _constraints(stated, "free", _free_rows(stated, free))
+    _constraints(stated, "usage", _usage_rows(stated, free, dict(model.U.items())))
+    if formulation.minimize_peak:
+        model.peak = pyo.Var(domain=pyo.NonNegativeReals)
+        _constraints(stated, "budget", _peak_rows(stated, model.peak))
+    else:
+        _constraints(stated, "budget", _workspace_rows(stated, limit))
+
+
+def _free_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """(7b-c) FREE[t,v,k] = 1 exactly when k runs, v is not kept, and no later reader of v runs in row t."""
+    graph, R, S = stated.graph, stated.R, stated.S
+    for (t, v, k), var in free.items():
+        # hazards = (1 - R[t,k]) + S[t+1,v] + sum of R[t,j] over later readers j; FREE = 1 iff there are none.
+        hazards = [(-1.0, R[t, k])]
+        if (t + 1, v) in S:
+            hazards.append((1.0, S[t + 1, v]))
+        hazards.extend((1.0, R[t, j]) for j in graph.readers[v] if k < j < stated.rows[t].width)
+        most = float(len(hazards))
+        yield _linear(0.0, [(1.0, var), *hazards], None)  # 1 - FREE <= hazards
+        yield _linear(None, [(most, var), *hazards], most - 1.0)  # most * (1 - FREE) >= hazards
+
+
+def _usage_rows(
+    stated: CheckmateModel, free: dict[tuple[int, int, int], Any], U: dict[tuple[int, int], Any]
+) -> Iterator[tuple[Any, Any, Any]]:
+    """(2), (3) U[t,0] = kept + out_0 R[t,0]; U[t,k] = U[t,k-1] - freed after k-1 + out_k R[t,k]."""
+    graph, R, S, unit = stated.graph, stated.R, stated.S, stated.unit_bytes
+    freed_after: dict[tuple[int, int], list[tuple[float, Any]]] = {}
+    for (t, v, k), var in free.items():
+        freed_after.setdefault((t, k), []).append((graph.size[v] / unit, var))
+    kept: dict[int, list[tuple[float, Any]]] = {}
+    for (t, v), var in S.items():
+        kept.setdefault(t, []).append((-graph.size[v] / unit, var))
+    for (t, k), var in U.items():
+        terms = [(1.0, var), (-sum(graph.nodes[k].outputs) / unit, R[t, k])]
+        if k == 0:
+            terms += kept.get(t, [])
+        else:
+            terms += [(-1.0, U[t, k - 1]), *freed_after.get((t, k - 1), [])]
+        yield _linear(0.0, terms, 0.0)
+
+
+def _workspace_rows(stated: CheckmateModel, limit: float) -> Iterator[tuple[Any, Any, Any]]:
+    """U[t,k] + workspace of k, if it runs, within the budget."""
+    for (t, k), var in stated.model.U.items():
+        workspace = stated.graph.nodes[k].workspace
+        if workspace:
+            yield _linear(None, [(1.0, var), (workspace / stated.unit_bytes, stated.R[t, k])], limit)
+
+
+def _peak_rows(stated: CheckmateModel, peak: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """The peak is at least every U[t,k] and its workspace."""
+    for (t, k), var in stated.model.U.items():
+        workspace = stated.graph.nodes[k].workspace / stated.unit_bytes
+        yield _linear(None, [(1.0, var), (-1.0, peak), *([(workspace, stated.R[t, k])] if workspace else [])], 0.0)
+
+
+def _objective(stated: CheckmateModel, formulation: Formulation) -> None:
+    """(1a) Total cost in units of one run of everything; or the peak."""
+    if formulation.minimize_peak:
+        stated.model.objective = pyo.Objective(expr=stated.model.peak)
+        return
+    nodes, scale = stated.graph.nodes, stated.cost_scale
+    stated.model.objective = pyo.Objective(
+        expr=LinearExpression(
+            linear_coefs=[nodes[k].cost / scale for _, k in stated.R], linear_vars=list(stated.R.values())
+        )
+    )

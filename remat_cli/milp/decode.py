@@ -1,0 +1,121 @@
+"""From the columns of a solution back to a sequence of computes, and to rows that cut off a false one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat_cli.graph.model import Graph
+from remat_cli.milp.checkmate import CLOSING_ID, CheckmateModel
+from remat_cli.milp.compile import Compiled
+from remat_cli.mip import Floats, Ints
+
+CutRow = tuple[list[int], list[float], float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Reads the answers of one compiled model.
+
+    Attributes:
+        stated: The model as stated.
+        compiled: The model as compiled.
+        pairs: (row, node) of every R, in the order of ``columns``.
+        columns: int64[len(pairs)], the column of each; -1 where R is fixed.
+        fixed: The value of each where it is fixed.
+    """
+
+    stated: CheckmateModel
+    compiled: Compiled
+    pairs: tuple[tuple[int, int], ...]
+    columns: Ints
+    fixed: Floats
+
+    @classmethod
+    def of(cls, stated: CheckmateModel, compiled: Compiled) -> Decoder:
+        """The decoder of ``stated``, compiled to ``compiled``."""
+        variables = list(stated.R.values())
+        return cls(
+            stated=stated,
+            compiled=compiled,
+            pairs=tuple(stated.R),
+            columns=np.array([compiled.column_of.get(id(v), -1) for v in variables], dtype=np.int64),
+            # An R that no row mentions is free to be 0.
+            fixed=np.array([float(v.value) if v.fixed else 0.0 for v in variables]),
+        )
+
+    def chosen(self, values: Floats) -> list[tuple[int, int]]:
+        """The (row, node) pairs that a solution computes, in the order in which they run."""
+        level = np.where(self.columns >= 0, values[self.columns], self.fixed) if len(values) else self.fixed
+        return sorted(self.pairs[i] for i in np.flatnonzero(level > 0.5))
+
+    def computes(self, chosen: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """The sequence of computes of ``chosen``, without the closing node."""
+        nodes = self.stated.graph.nodes
+        end = len(nodes) - (nodes[-1].id == CLOSING_ID)
+        return tuple(k for _, k in chosen if k < end)
+
+    def cover_cuts(self, chosen: Sequence[tuple[int, int]]) -> list[CutRow]:
+        """Rows that every schedule within the budget meets and ``chosen`` does not; none if it is within the budget.
+
+        A solver may exceed a row by its tolerance, 1e-6 of it: kilobytes of gigabytes. For each step that is really
+        over the budget, the decisions that put a cover of its resident values there cannot all be taken.
+        """
+        return [row for step in _overfull_steps(self.stated, chosen) if (row := self._cut(chosen, step)) is not None]
+
+    def _cut(self, chosen: Sequence[tuple[int, int]], step: _Step) -> CutRow | None:
+        stated, graph = self.stated, self.stated.graph
+        t, k = chosen[step.position]
+        node = graph.nodes[k]
+        own = {*node.inputs, *graph.values_of(k)}
+        total = graph.fixed_memory + node.workspace + sum(graph.size[v] for v in own)
+        reasons = [stated.R[t, k]]
+        for v in sorted(step.resident - own, key=lambda v: -graph.size[v]):
+            if total > stated.budget_bytes:
+                break
+            total += graph.size[v]
+            row, reader = chosen[step.next_read[v]]
+            if graph.producer[v] > k:
+                reasons.append(stated.S[t, v])
+            elif row == t:
+                reasons.append(stated.R[t, reader])
+            else:
+                reasons.append(stated.S[t + 1, v])
+        columns = sorted({self.compiled.column_of[id(r)] for r in reasons if not r.fixed})
+        return (columns, [1.0] * len(columns), -math.inf, len(columns) - 1.0) if columns else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A compute during which memory is over the budget: what is resident, and where each value is read next."""
+
+    position: int
+    resident: frozenset[int]
+    next_read: dict[int, int]
+
+
+def _overfull_steps(stated: CheckmateModel, chosen: Sequence[tuple[int, int]]) -> list[_Step]:
+    """Steps of ``chosen`` over the budget, found by walking the sequence backwards."""
+    graph: Graph = stated.graph
+    next_read: dict[int, int] = {}
+    live: set[int] = set()
+    size = graph.fixed_memory
+    steps = []
+    for position in range(len(chosen) - 1, -1, -1):
+        node = graph.nodes[chosen[position][1]]
+        outputs = set(graph.values_of(chosen[position][1]))
+        extra = sum(graph.size[v] for v in (outputs | set(node.inputs)) - live) + node.workspace
+        if size + extra > stated.budget_bytes:
+            reads = {v: next_read[v] for v in live - outputs if v in next_read}
+            steps.append(_Step(position, frozenset(live | outputs | set(node.inputs)), reads))
+        size -= sum(graph.size[v] for v in outputs & live)
+        live -= outputs
+        for v in node.inputs:
+            if v not in live:
+                live.add(v)
+                size += graph.size[v]
+            next_read[v] = position
+    return steps

@@ -1,0 +1,87 @@
+"""Running something long so that its deadline and Ctrl-C hold, whatever it is busy with."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Generic, TypeVar
+
+from remat_cli.control import Control
+
+T = TypeVar("T")
+
+_POLL_S = 0.05
+
+
+class Abandoned(Exception):
+    """The work did not stop in time; it goes on in a thread that ends with the process."""
+
+
+class _Work(Generic[T]):
+    """A function in a thread of its own, and what became of it."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self.done = threading.Event()
+        self.value: T | None = None
+        self.error: BaseException | None = None
+        self._function = function
+
+    def __call__(self) -> None:
+        try:
+            self.value = self._function()
+        except BaseException as error:  # handed to the waiting thread as it is
+            self.error = error
+        finally:
+            self.done.set()
+
+
+def run(function: Callable[[], T], control: Control, *, grace_s: float) -> T:
+    """Run ``function`` in a worker thread and wait for it, with the main thread free for signals.
+
+    Args:
+        function: The work; expected to end soon after ``control.stopping()`` becomes true.
+        control: Its deadline and interruption flag.
+        grace_s: Seconds that it gets to end by itself once it should stop.
+
+    Raises:
+        Abandoned: If it is still busy after that.
+    """
+    work = _Work(function)
+    # A daemon: a solver that ignores its limits must not keep the process alive.
+    threading.Thread(target=work, name="remat-work", daemon=True).start()
+    left_s = grace_s
+    # Never Thread.join: a signal inside it makes Python believe that the thread has ended.
+    while not work.done.wait(_POLL_S):
+        if control.stopping():
+            left_s -= _POLL_S
+            if left_s <= 0:
+                raise Abandoned
+    if work.error is not None:
+        raise work.error
+    return work.value  # type: ignore[return-value]  # set whenever there is no error
+
+
+@contextmanager
+def interruptible(control: Control) -> Iterator[None]:
+    """While inside, the first Ctrl-C (or SIGTERM) sets ``control.cancelled``; the second raises KeyboardInterrupt.
+
+    Does nothing outside the main thread, where Python allows no signal handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if control.cancelled.is_set():
+            raise KeyboardInterrupt
+        control.cancelled.set()
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,40 @@
+"""Checkmate's "checkpoint all": what frameworks do by default, keeping every forward value to the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from remat_cli.errors import StrategyMismatch
+from remat_cli.graph.model import Phase
+from remat_cli.plan.model import Scope
+from remat_cli.strategies.base import Context, Found, Needs, Schedule, Strategy, Task
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAll(Strategy):
+    """Compute every node once and keep the values of all forward nodes to the end of the step."""
+
+    name: ClassVar[str] = "checkpoint-all"
+    summary: ClassVar[str] = "compute everything once, keep all forward values to the end"
+    reference: ClassVar[str] = "Jain et al., Checkmate, MLSys 2020, table 1"
+    needs: ClassVar[Needs] = Needs.PHASES
+    minds_budget: ClassVar[bool] = False
+
+    def solve(self, task: Task, context: Context) -> Found:
+        """The only schedule it knows.
+
+        Raises:
+            StrategyMismatch: If a node does not say to which phase it belongs.
+        """
+        graph = task.graph
+        for node in graph.nodes:
+            if node.phase is None:
+                raise StrategyMismatch(
+                    f"checkpoint-all needs to know the forward nodes, and node {node.id} has no phase",
+                    hint="add phase: forward, loss, backward or update to every node",
+                )
+        forward = (i for i, node in enumerate(graph.nodes) if node.phase is Phase.FORWARD)
+        held = frozenset(v for i in forward for v in graph.values_of(i))
+        schedule = Schedule(tuple(range(len(graph.nodes))), held)
+        return Found(schedule, lower_bound=graph.total_cost, scope=Scope.ANY_ORDER)

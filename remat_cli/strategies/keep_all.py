@@ -1,0 +1,24 @@
+"""No rematerialisation: every node once, every value freed after its last read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from remat_cli.plan.model import Scope
+from remat_cli.strategies.base import Context, Found, Schedule, Strategy, Task
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAll(Strategy):
+    """Compute every node once, in document order. No plan is cheaper; its peak is P0."""
+
+    name: ClassVar[str] = "keep-all"
+    summary: ClassVar[str] = "compute everything once, free values after their last read (no rematerialisation)"
+    reference: ClassVar[str] = ""
+    minds_budget: ClassVar[bool] = False
+
+    def solve(self, task: Task, context: Context) -> Found:
+        """The only schedule it knows; it costs C0, which bounds every plan from below."""
+        graph = task.graph
+        return Found(Schedule(tuple(range(len(graph.nodes)))), lower_bound=graph.total_cost, scope=Scope.ANY_ORDER)

@@ -1,0 +1,28 @@
+"""The strategies remat knows. A new one is a file in this folder and a line here."""
+
+from __future__ import annotations
+
+from remat_cli.registry import Registry
+from remat_cli.spec import build, split_spec
+from remat_cli.strategies.base import Strategy
+
+STRATEGIES: Registry[Strategy] = Registry(
+    kind="strategy",
+    table={
+        "auto": "remat_cli.strategies.auto:Auto",
+        "checkmate-ilp": "remat_cli.strategies.checkmate_ilp:CheckmateIlp",
+        "checkpoint-all": "remat_cli.strategies.checkpoint_all:CheckpointAll",
+        "keep-all": "remat_cli.strategies.keep_all:KeepAll",
+    },
+    group="remat.strategies",
+)
+
+
+def strategy_from_spec(text: str) -> Strategy:
+    """The strategy that ``name{option=value,...}`` describes.
+
+    Raises:
+        UsageError: If there is no such strategy or option.
+    """
+    name, options = split_spec(text)
+    return build(STRATEGIES.load(name), name, options)
