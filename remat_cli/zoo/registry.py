@@ -1,0 +1,52 @@
+"""All architectures by name. A new one is a class in a file of its own and one line here."""
+
+from __future__ import annotations
+
+from remat_cli.graph.model import Graph
+from remat_cli.registry import Registry
+from remat_cli.spec import build, split_spec
+from remat_cli.zoo.base import Architecture
+
+ARCHITECTURES: Registry[Architecture] = Registry(
+    kind="architecture",
+    table={
+        "bert": "remat_cli.zoo.transformer:Bert",
+        "densenet121": "remat_cli.zoo.densenet:DenseNet121",
+        "densenet161": "remat_cli.zoo.densenet:DenseNet161",
+        "densenet201": "remat_cli.zoo.densenet:DenseNet201",
+        "fcn8": "remat_cli.zoo.fcn:Fcn8",
+        "gpt2": "remat_cli.zoo.transformer:Gpt2",
+        "inception-v3": "remat_cli.zoo.inception:InceptionV3",
+        "linear": "remat_cli.zoo.chain:Linear",
+        "mobilenet-v1": "remat_cli.zoo.mobilenet:MobileNetV1",
+        "mobilenet-v2": "remat_cli.zoo.mobilenet:MobileNetV2",
+        "resnet101": "remat_cli.zoo.resnet:ResNet101",
+        "resnet152": "remat_cli.zoo.resnet:ResNet152",
+        "resnet50": "remat_cli.zoo.resnet:ResNet50",
+        "segnet": "remat_cli.zoo.segnet:SegNet",
+        "unet": "remat_cli.zoo.unet:UNet",
+        "unit-chain": "remat_cli.zoo.chain:UnitChain",
+        "vgg16": "remat_cli.zoo.vgg:Vgg16",
+        "vgg19": "remat_cli.zoo.vgg:Vgg19",
+    },
+    group="remat.zoo",
+)
+
+
+def architecture(spec_text: str) -> Architecture:
+    """The architecture of a specification such as ``vgg16{batch=256,backward=operator}``.
+
+    Raises:
+        UsageError: If there is no such architecture, or an option is unknown or out of range.
+    """
+    name, options = split_spec(spec_text)
+    return build(ARCHITECTURES.load(name), name, options)
+
+
+def build_graph(spec_text: str) -> Graph:
+    """The graph of a specification such as ``vgg16{batch=256,backward=operator}``.
+
+    Raises:
+        UsageError: If there is no such architecture, or an option is unknown or out of range.
+    """
+    return architecture(spec_text).build()

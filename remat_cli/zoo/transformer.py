@@ -1,0 +1,128 @@
+"""Transformers: BERT (Devlin et al., 2019) and GPT-2 (Radford et al., 2019), of any depth and length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from remat_cli.errors import UsageError
+from remat_cli.zoo.base import NetworkArchitecture, option
+from remat_cli.zoo.layers.common import add, cross_entropy, dense, dropout, gelu, softmax
+from remat_cli.zoo.layers.sequence import (
+    add_positions,
+    attention_context,
+    attention_scores,
+    embedding,
+    layer_norm,
+    merge_heads,
+    split_heads,
+    tied_head,
+)
+from remat_cli.zoo.network import Network, Tensor
+
+DEEPEST = 10_000
+"""No network may have more blocks."""
+INDEX_BYTES = 8
+"""Bytes of a token's index, as PyTorch has them."""
+
+
+@dataclass(frozen=True)
+class _Transformer(NetworkArchitecture):
+    depth: int = option(12, "number of blocks")
+    heads: int = option(12, "attention heads of a block")
+    width: int = option(768, "features of a position; a multiple of heads")
+    sequence: int = option(512, "positions per sequence; as many have a learned vector")
+    vocab: int = option(30522, "size of the vocabulary")
+
+    def check(self) -> None:
+        """Refuse options that make no sense."""
+        super().check()
+        self.require("depth", 1, DEEPEST)
+        for name in ("heads", "width", "sequence", "vocab"):
+            self.require(name, 1)
+        if self.width % self.heads:
+            raise UsageError(
+                f"{self.name}{{width}}: {self.width} is not a multiple of {self.heads} heads",
+                hint=f"choose a width such as {-(-self.width // self.heads) * self.heads}",
+            )
+
+    def attention(self, name: str, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """From split heads to the output projection, dropout included."""
+        x = softmax(f"{name}/softmax", attention_scores(f"{name}/scores", queries, keys))
+        x = dropout(f"{name}/dropout", x)
+        x = merge_heads(f"{name}/merge", attention_context(f"{name}/context", x, values))
+        return dropout(f"{name}/out_dropout", dense(f"{name}/out", x, self.width))
+
+    def feed_forward(self, name: str, x: Tensor) -> Tensor:
+        """Two dense layers with four times the width between them, dropout included."""
+        x = gelu(f"{name}/gelu", dense(f"{name}/fc1", x, 4 * self.width))
+        return dropout(f"{name}/dropout", dense(f"{name}/fc2", x, self.width))
+
+
+@dataclass(frozen=True)
+class Bert(_Transformer):
+    """BERT with its masked-language-model head; the defaults are BERT-base, uncased."""
+
+    batch: int = option(16, "sequences per batch")
+
+    name: ClassVar[str] = "bert"
+    summary: ClassVar[str] = "BERT with masked-language-model head (defaults: BERT-base)"
+    reference: ClassVar[str] = "Devlin et al., NAACL 2019"
+
+    def network(self) -> Network:
+        """Embeddings of tokens, segments and positions; blocks that normalise after each sum; tied head."""
+        network = Network(self.name, self.dtype_bytes)
+        tokens = network.input(self.batch, self.sequence, element_bytes=INDEX_BYTES)
+        segments = network.input(self.batch, self.sequence, element_bytes=INDEX_BYTES)
+        x = add(
+            "embedding/add",
+            embedding("embedding/tokens", tokens, self.vocab, self.width),
+            embedding("embedding/segments", segments, 2, self.width),
+        )
+        x = layer_norm("embedding/norm", add_positions("embedding/positions", x))
+        x = dropout("embedding/dropout", x)
+        for k in range(1, self.depth + 1):
+            x = self._block(f"block{k}", x)
+        x = layer_norm("head/norm", gelu("head/gelu", dense("head/transform", x, self.width)))
+        return cross_entropy(tied_head("head/logits", x, self.vocab, bias=True))
+
+    def _block(self, name: str, x: Tensor) -> Tensor:
+        queries, keys, values = (
+            split_heads(f"{name}/attention/split_{part}", dense(f"{name}/attention/{part}", x, self.width), self.heads)
+            for part in ("query", "key", "value")
+        )
+        attended = self.attention(f"{name}/attention", queries, keys, values)
+        x = layer_norm(f"{name}/norm1", add(f"{name}/add1", x, attended))
+        return layer_norm(f"{name}/norm2", add(f"{name}/add2", x, self.feed_forward(f"{name}/mlp", x)))
+
+
+@dataclass(frozen=True)
+class Gpt2(_Transformer):
+    """GPT-2; the defaults are GPT-2 small."""
+
+    batch: int = option(8, "sequences per batch")
+    sequence: int = option(1024, "positions per sequence; as many have a learned vector")
+    vocab: int = option(50257, "size of the vocabulary")
+
+    name: ClassVar[str] = "gpt2"
+    summary: ClassVar[str] = "GPT-2 (defaults: GPT-2 small)"
+    reference: ClassVar[str] = "Radford et al., 2019"
+
+    def network(self) -> Network:
+        """Embeddings of tokens and positions; blocks that normalise before each branch; tied head."""
+        network = Network(self.name, self.dtype_bytes)
+        tokens = network.input(self.batch, self.sequence, element_bytes=INDEX_BYTES)
+        x = add_positions("embedding/positions", embedding("embedding/tokens", tokens, self.vocab, self.width))
+        x = dropout("embedding/dropout", x)
+        for k in range(1, self.depth + 1):
+            x = self._block(f"block{k}", x)
+        return cross_entropy(tied_head("head/logits", layer_norm("head/norm", x), self.vocab))
+
+    def _block(self, name: str, x: Tensor) -> Tensor:
+        projected = dense(f"{name}/attention/qkv", layer_norm(f"{name}/norm1", x), 3 * self.width)
+        queries, keys, values = (
+            split_heads(f"{name}/attention/split_{part}", projected, self.heads, part=k, parts=3)
+            for k, part in enumerate(("query", "key", "value"))
+        )
+        x = add(f"{name}/add1", x, self.attention(f"{name}/attention", queries, keys, values))
+        return add(f"{name}/add2", x, self.feed_forward(f"{name}/mlp", layer_norm(f"{name}/norm2", x)))
