@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan
 from remat_cli.plan.replay import Finding, Replay, Severity, replay
@@ -128,6 +129,21 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
         peak_values=tuple(Resident(graph.value_name(v), size) for v, size in seen.residents),
         peak_node=_node_at(plan, seen.peak_statement),
     )
+
+
+def other_graph(planned: Graph, given: Graph) -> list[Finding]:
+    """A finding if ``planned``, the graph of a plan, is not the graph ``given``: the first node that differs."""
+    if graph_sha256(planned) == graph_sha256(given):
+        return []
+    place = f"they have {len(planned.nodes)} and {len(given.nodes)} nodes"
+    for mine, theirs in zip(planned.nodes, given.nodes, strict=False):
+        if mine != theirs:
+            place = f"they first differ at node {mine.id}" + (f" / {theirs.id}" if theirs.id != mine.id else "")
+            break
+    else:
+        if len(planned.nodes) == len(given.nodes):
+            place = "their nodes are the same; name, outputs, fixed memory, cost unit or metadata differ"
+    return [Finding("other-graph", f"the plan is for another graph than the one given: {place}")]
 
 
 def _claim_findings(claim: Claim, cost: float) -> list[Finding]:

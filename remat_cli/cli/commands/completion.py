@@ -1,0 +1,23 @@
+"""``remat completion``: print the shell's completion script."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+_EPILOG = """\b
+To use it, add to your shell's start file:
+  bash  ~/.bashrc                      eval "$(remat completion bash)"
+  zsh   ~/.zshrc                       eval "$(remat completion zsh)"
+  fish  ~/.config/fish/config.fish     remat completion fish | source"""
+
+
+@click.command("completion", epilog=_EPILOG)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print the completion script for a shell."""
+    from remat_cli.cli.main import cli
+
+    found = get_completion_class(shell)
+    assert found is not None, shell
+    click.echo(found(cli, {}, "remat", "_REMAT_COMPLETE").source())

@@ -1,0 +1,14 @@
+"""``remat schema``: print a JSON Schema."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("schema", epilog="Example: remat schema graph > graph-v1.json")
+@click.argument("document", type=click.Choice(["graph", "plan", "report"]))
+def command(document: str) -> None:
+    """Print the JSON Schema (2020-12) of graphs, plans or reports."""
+    from remat_cli.graph.document import schema_text
+
+    click.echo(schema_text(document), nl=False)

@@ -1,0 +1,70 @@
+"""``remat solvers``: list the MIP solvers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from remat_cli.cli import params
+from remat_cli.cli.output import Output
+from remat_cli.errors import ExitCode
+
+
+@click.command("solvers", epilog="Use one: remat solve ... --solver cbc")
+@click.option("--check", is_flag=True, help="Also solve a tiny MILP with each; exit with 3 if one cannot.")
+@params.format_option("text", "json")
+@params.color_option
+def command(check: bool, form: str, color: str) -> int:
+    """List the MIP solvers: version, where each lives, its licence, and whether it can be used here."""
+    from remat_cli.solvers.registry import SOLVERS
+
+    out = Output(color)
+    rows = [_facts(name, SOLVERS.load(name), check=check) for name in SOLVERS.names()]
+    if form == "json":
+        from remat_cli.reports.jsonform import document_json
+
+        out.report(document_json({"solvers": rows}))
+    else:
+        from remat_cli.reports.listing import Entry, listing_text
+
+        out.report(listing_text([Entry(r["name"], _summary(r), _notes(r), mark=_mark(r)) for r in rows], out.style()))
+    return ExitCode.SOLVER if check and not all(r["solves"] for r in rows) else ExitCode.OK
+
+
+def _facts(name: str, solver_class: Any, *, check: bool) -> dict[str, Any]:
+    from remat_cli.solvers.selfcheck import check_solver
+    from remat_cli.spec import describe_options
+
+    solver = solver_class()
+    found = solver.availability()
+    facts = {
+        "name": name,
+        "title": solver.title,
+        "available": found.available,
+        "version": found.version,
+        "path": found.path,
+        "licence": found.licence,
+        "problem": found.problem,
+        "hint": found.hint,
+        "options": [list(o) for o in describe_options(solver_class)],
+    }
+    if check:
+        result = check_solver(solver)
+        facts |= {"solves": result.solved, "message": result.message}
+    return facts
+
+
+def _mark(row: dict[str, Any]) -> str:
+    return "missing" if not row["available"] else "fails" if row.get("solves") is False else ""
+
+
+def _summary(row: dict[str, Any]) -> str:
+    return f"{row['title']} {row['version'] or ''}".strip() if row["available"] else f"{row['title']}: {row['problem']}"
+
+
+def _notes(row: dict[str, Any]) -> list[str]:
+    notes = [row["path"], row["licence"]] if row["available"] else [row["hint"]]
+    notes.append(row.get("message", ""))
+    notes += [f"{name}={default or '...'}  {text}".rstrip() for name, default, text in row["options"]]
+    return [note for note in notes if note]

@@ -1,0 +1,45 @@
+"""Reading the graph that a command is given."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from remat_cli.errors import UsageError
+from remat_cli.graph.document import Document, read_document
+from remat_cli.graph.io import graph_from_document
+from remat_cli.graph.model import Graph
+from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
+from remat_cli.registry import suggestion
+
+
+def read_graph(path: str, keys: str | None) -> Graph:
+    """The graph in ``path``; ``keys`` (``cost=weight,memory=size``) names the attributes of a node-link document.
+
+    Raises:
+        InputError, UsageError: If the file or the keys make no sense.
+    """
+    return graph_of(read_document(path), keys)
+
+
+def graph_of(document: Document, keys: str | None) -> Graph:
+    """The graph that ``document`` states, as a graph document or as node-link JSON."""
+    if is_node_link(document):
+        return graph_from_node_link(document, NodeLinkKeys() if keys is None else node_link_keys(keys))
+    if keys is not None:
+        raise UsageError("--keys is for node-link graphs, and this is none", hint="leave it out")
+    return graph_from_document(document)
+
+
+def node_link_keys(text: str) -> NodeLinkKeys:
+    """The mapping that ``key=name,...`` describes."""
+    known = [f.name for f in fields(NodeLinkKeys)]
+    chosen: dict[str, str] = {}
+    for item in text.split(","):
+        key, _, name = (part.strip() for part in item.partition("="))
+        if not name:
+            raise UsageError(f'--keys: "{item}" is not key=name', hint="write it like cost=weight,memory=size")
+        if key not in known:
+            hint = suggestion(key, known) or f"known: {', '.join(known)}"
+            raise UsageError(f'--keys: there is no key "{key}"', hint=hint)
+        chosen[key] = name
+    return NodeLinkKeys(**chosen)

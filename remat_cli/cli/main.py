@@ -1,0 +1,132 @@
+"""The ``remat`` command: the group of all commands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from remat_cli import __version__
+from remat_cli.errors import ExitCode, RematError
+
+STARTED_S = time.monotonic()
+"""When the command started; time limits count from here."""
+
+_COMMANDS = {
+    "solve": "Find the cheapest plan of a graph within a memory budget.",
+    "check": "Replay a plan: is it valid, and does it fit?",
+    "show": "Show what a graph or a plan looks like.",
+    "export": "Write the graph of a model.",
+    "strategies": "List the strategies and their options.",
+    "solvers": "List the MIP solvers and whether they can be used here.",
+    "schema": "Print the JSON Schema of a document.",
+    "completion": "Print the shell's completion script.",
+}
+"""Name and help of every command. Each lives in ``cli/commands/NAME.py`` as ``command`` and loads when it is used."""
+
+_EPILOG = """\b
+Example:
+  remat export 'zoo:vgg16{batch=256}' -o vgg16.json
+  remat solve vgg16.json --budget 16GB
+  remat check vgg16.plan.json --budget 16GB
+
+\b
+Exit codes:
+  0    the answer is yes: a plan within budget
+  1    the answer is no: infeasible, or the plan is invalid or over budget
+  2    wrong usage or bad input
+  3    a solver is missing or failed
+  4    a limit was reached before any plan was found
+  130  interrupted before any plan was found
+
+Every option can be set in the environment: REMAT_SOLVE_BUDGET=16GB."""
+
+
+class _Commands(click.Group):
+    """A group whose commands are imported when they are asked for, so that ``--help`` stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"remat_cli.cli.commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(
+    cls=_Commands,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "REMAT"},
+)
+@click.version_option(__version__, "-V", "--version", message="remat %(version)s")
+def cli() -> None:
+    """Fit the training of neural networks into memory by recomputing values instead of keeping them.
+
+    remat reads a dataflow graph with a cost and sizes per node and a memory budget, and returns the cheapest
+    execution plan that fits: which values to keep, which to drop and compute again.
+    """
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code. Every error of remat ends here, in one message."""
+    code = _run(arguments)
+    # A broken pipe may show only now.
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+    with contextlib.suppress(BrokenPipeError):
+        sys.stderr.flush()
+    # A solver that did not stop in time may still be busy in a thread; tearing down Python under it could crash.
+    os._exit(code)
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        code: Any = cli.main(args=arguments, prog_name="remat", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except RematError as error:
+        _show(error)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("remat: interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return ExitCode.OK
+    except RecursionError:
+        click.echo("remat: error: the input is nested too deeply", err=True)
+        return ExitCode.USAGE
+    except MemoryError:
+        click.echo("remat: error: out of memory; the model of this graph is too large for this machine", err=True)
+        return ExitCode.SOLVER
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def _show(error: RematError) -> None:
+    label = click.style("error", fg="red", bold=True) if _colourful() else "error"
+    click.echo(f"remat: {label}: {error.message}", err=True, color=_colourful())
+    if error.hint:
+        click.echo(f"  hint: {error.hint}", err=True)
+
+
+def _colourful() -> bool:
+    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
+
+
+def _forget_stdout() -> None:
+    """Whoever read our output is gone: send the rest nowhere, so that the final flush does not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,103 @@
+"""Parameter types and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from remat_cli.errors import UsageError
+from remat_cli.units import Budget, parse_budget, parse_duration
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:  # older releases of Click have no type argument
+    _ParamType = click.ParamType
+
+
+class _Parsed(_ParamType):
+    """A value in a notation of ours; ``parse`` raises UsageError."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except UsageError as error:
+            self.fail(f"{error.message} ({error.hint})" if error.hint else error.message, param, ctx)
+
+
+class _Spec(_ParamType):
+    """A name with options, completed from a registry that is loaded only then."""
+
+    def __init__(self, name: str, names: Callable[[], list[str]]) -> None:
+        self.name = name
+        self._names = names
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]
+
+
+def _strategy_names() -> list[str]:
+    from remat_cli.strategies.registry import STRATEGIES
+
+    return STRATEGIES.names()
+
+
+def _solver_names() -> list[str]:
+    from remat_cli.solvers.registry import SOLVERS
+
+    return SOLVERS.names()
+
+
+def _budget_or_none(text: str) -> Budget | str:
+    return "none" if text.strip().lower() == "none" else parse_budget(text)
+
+
+BUDGET = _Parsed("budget", parse_budget)
+BUDGET_OR_NONE = _Parsed("budget", _budget_or_none)
+DURATION = _Parsed("duration", parse_duration)
+STRATEGY = _Spec("strategy", _strategy_names)
+SOLVER = _Spec("solver", _solver_names)
+READABLE = click.Path(allow_dash=True)
+"""A file to read; what is wrong with it is said by whoever reads it."""
+
+
+def color_option(command: F) -> F:
+    """``--color``."""
+    return click.option(
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        show_default=True,
+        help="When to use colour; auto: on a terminal, unless NO_COLOR is set.",
+    )(command)
+
+
+def quiet_option(command: F) -> F:
+    """``--quiet``."""
+    return click.option("-q", "--quiet", is_flag=True, help="No progress and no notes on standard error.")(command)
+
+
+def format_option(*formats: str) -> Callable[[F], F]:
+    """``--format`` with ``text`` as the default."""
+    return click.option(
+        "--format", "form", type=click.Choice(formats), default="text", show_default=True, help="Form of the output."
+    )
+
+
+def node_link_option(command: F) -> F:
+    """``--keys`` for node-link documents."""
+    return click.option(
+        "--keys",
+        metavar="KEY=NAME,...",
+        help="For node-link graphs: which attribute holds what, as in cost=weight,memory=size.",
+    )(command)

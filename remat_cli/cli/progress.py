@@ -1,0 +1,92 @@
+"""Progress on stderr: one live line on a terminal, a plain line every ten seconds elsewhere, nothing when quiet."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from remat_cli.control import Progress
+from remat_cli.units import format_count, format_duration, format_percent
+
+_PLAIN_EVERY_S = 10.0
+_LIVE_EVERY_S = 0.2
+
+
+class ProgressLine:
+    """Keeps the latest progress and words it.
+
+    Args:
+        base_cost: Cost of the graph without recomputation; costs are shown as overhead over it.
+        started_s: ``time.monotonic()`` from which elapsed time counts.
+    """
+
+    def __init__(self, base_cost: float, started_s: float) -> None:
+        self._base = base_cost
+        self._started_s = started_s
+        self._latest = Progress("starting")
+
+    def update(self, progress: Progress) -> None:
+        """Take news. A later stage that knows no cost or bound does not make earlier ones forgotten."""
+        old = self._latest
+        self._latest = Progress(
+            progress.activity,
+            old.cost if progress.cost is None else progress.cost,
+            old.bound if progress.bound is None else progress.bound,
+            progress.nodes,
+        )
+
+    def text(self) -> str:
+        """The latest progress in one line."""
+        now = self._latest
+        parts = [f"{format_duration(time.monotonic() - self._started_s)}", now.activity]
+        if now.cost is not None:
+            parts.append(f"best {self._overhead(now.cost)}")
+        if now.bound is not None:
+            parts.append(f"bound {self._overhead(max(now.bound, self._base))}")
+        if now.gap is not None:
+            parts.append(f"gap {format_percent(now.gap)}")
+        if now.nodes:
+            parts.append(f"{format_count(now.nodes)} nodes")
+        return "  ".join(parts)
+
+    def _overhead(self, cost: float) -> str:
+        return f"+{format_percent(cost / self._base - 1)}" if self._base > 0 else format_count(cost)
+
+
+@contextmanager
+def showing(line: ProgressLine, *, quiet: bool) -> Iterator[None]:
+    """Show ``line`` on stderr while inside."""
+    if quiet:
+        yield
+        return
+    live = sys.stderr.isatty()
+    stop = threading.Event()
+    thread = threading.Thread(target=_live if live else _plain, args=(line, stop), name="remat-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(1.0)
+
+
+def _plain(line: ProgressLine, stop: threading.Event) -> None:
+    while not stop.wait(_PLAIN_EVERY_S):
+        print(line.text(), file=sys.stderr, flush=True)  # noqa: T201 - progress is what this file is for
+
+
+def _live(line: ProgressLine, stop: threading.Event) -> None:
+    """Redraw one line through rich, which clips it to the terminal and hides the cursor."""
+    if stop.wait(0.5):  # nothing flickers when the answer comes at once
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    with Live(console=console, auto_refresh=False, transient=True) as screen:
+        while not stop.wait(_LIVE_EVERY_S):
+            screen.update(Text(line.text(), overflow="ellipsis", no_wrap=True, style="dim"), refresh=True)
