@@ -126,6 +126,14 @@ class Solver(ABC):
     def availability(self) -> Availability:
         """Whether this solver can be used here. Takes no licence and solves nothing."""
 
+    def check_licence(self) -> str:
+        """What the licence covers, in a few words; may take it for a moment, unlike :meth:`availability`.
+
+        Raises:
+            SolverUnavailable: If there is no valid licence.
+        """
+        return self.availability().licence
+
     @abstractmethod
     def solve(self, request: Request) -> Outcome:
         """Minimise the model.

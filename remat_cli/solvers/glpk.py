@@ -1,0 +1,289 @@
+"""GLPK, two ways: in a worker process through swiglpk, or with the system's ``glpsol``.
+
+Either way GLPK runs outside this process, so that a crash or a hang of it costs one answer and no more. The two ways
+are not equal: the worker hears Ctrl-C and the deadline in GLPK's callback and hands over its best solution and
+bound. ``glpsol`` writes its solution at the end only, also at its own time limit, but Ctrl-C ends it with nothing in
+hand. GLPK uses one thread and takes neither a seed nor a start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from remat_cli.errors import SolverUnavailable, UsageError
+from remat_cli.mip import Floats, LinearModel
+from remat_cli.solvers.answer import failed, outcome, stop_reason, without_solving
+from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
+from remat_cli.solvers.log import SolverLog
+from remat_cli.solvers.modelfile import write_model
+from remat_cli.solvers.process import ProcessEnd, run_process
+
+_PIP_HINT = "pip install 'remat[glpk]'"
+_HINT = f"{_PIP_HINT} (swiglpk), or apt-get install glpk-utils (glpsol)"
+_WORKER = Path(__file__).with_name("glpk_worker.py")
+_NUMBER = r"([-+]?\d\S*|-inf|\+inf)"
+_PROGRESS = re.compile(
+    rf"^\+\s*\d+:\s+(?:mip =|>>>>>)\s+(?:{_NUMBER}|not found yet) [><]=\s+(?:{_NUMBER}|tree is empty)"
+)
+_RELATIVE_PRINT_ERROR = 1e-9
+"""Bounds in the log have ten digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glpk(Solver):
+    """GLPK.
+
+    Attributes:
+        via: ``swiglpk`` (a worker process), ``glpsol`` (the binary), or ``auto``: the first of them that is installed.
+        path: The glpsol binary; by default REMAT_GLPSOL, then ``glpsol`` on PATH.
+        cuts: Whether to generate MIR, cover and clique cuts.
+    """
+
+    name: ClassVar[str] = "glpk"
+    title: ClassVar[str] = "GLPK"
+    warm_start: ClassVar[bool] = False
+
+    via: str = field(
+        default="auto", metadata={"choices": ("auto", "swiglpk", "glpsol"), "help": "which way to run GLPK"}
+    )
+    path: str | None = field(
+        default=None, metadata={"help": "the glpsol binary; default: $REMAT_GLPSOL, glpsol on PATH"}
+    )
+    cuts: bool = field(default=True, metadata={"help": "generate MIR, cover and clique cuts"})
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.path is not None and self.via == "swiglpk":
+            raise UsageError(
+                "glpk{path} names a glpsol binary, and via=swiglpk runs none", hint="leave one of them out"
+            )
+
+    def availability(self) -> Availability:
+        """Whether the way asked for is there; ``path`` says which one it is."""
+        try:
+            way = self._way()
+        except SolverUnavailable as error:
+            return Availability(problem=error.message, hint=error.hint)
+        if way == "swiglpk":
+            spec = find_spec("swiglpk")
+            place = spec.origin if spec is not None else None
+            return Availability(version=f"swiglpk {version('swiglpk')}", path=place, licence="GPL-3.0")
+        try:
+            told = subprocess.run(
+                [way, "--version"], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return Availability(path=way, problem=f"{way} does not run: {error}", hint=_HINT)
+        match = re.search(r"GLPSOL.*?(\d+\.\d+)", told.stdout)
+        if match is None:
+            return Availability(path=way, problem=f"{way} does not say that it is glpsol", hint=_HINT)
+        return Availability(version=match[1], path=way, licence="GPL-3.0")
+
+    def _way(self) -> str:
+        """``swiglpk``, or the path of glpsol.
+
+        Raises:
+            SolverUnavailable: If the way asked for, or for ``auto`` both, are missing.
+        """
+        if self.path is None and self.via in {"auto", "swiglpk"}:
+            if find_spec("swiglpk") is not None:
+                return "swiglpk"
+            if self.via == "swiglpk":
+                raise SolverUnavailable("swiglpk is not installed", hint=_PIP_HINT)
+        asked = self.path or os.environ.get("REMAT_GLPSOL") or "glpsol"
+        found = shutil.which(asked)
+        if found is None:
+            missing = "glpsol is not installed" if asked == "glpsol" else f"{asked} is not a program"
+            raise SolverUnavailable("GLPK is not installed" if self.via == "auto" else missing, hint=_HINT)
+        return str(Path(found).absolute())
+
+    def solve(self, request: Request) -> Outcome:
+        """Minimise the model; see :meth:`remat_cli.solvers.base.Solver.solve`."""
+        way = self._way()
+        done = without_solving(request)
+        if done is not None:
+            return done
+        started_s = time.monotonic()
+        watch = _Watch(request)
+        with (
+            SolverLog(request.log_path) as log,
+            tempfile.TemporaryDirectory(prefix="remat-", ignore_cleanup_errors=True) as name,
+        ):
+            folder = Path(name)
+            write_model(_with_offset_column(request.model), folder / "model.mps", named=False)
+            if request.start is not None:
+                log.note("GLPK takes no start; it is ignored")
+            worker = way == "swiglpk"
+            arguments = _worker_arguments(self, request) if worker else _glpsol_arguments(self, way, request)
+            end = run_process(arguments, request.control, log, folder=folder, on_line=watch.line)
+            read = _read_worker if worker else _read_glpsol
+            termination, values, bound = read(self, request, end, watch, folder, log.text())
+            return outcome(self, request, termination, values=values, bound=bound, started_s=started_s, log=log.text())
+
+
+def _with_offset_column(model: LinearModel) -> LinearModel:
+    """The model with its offset as a fixed column: GLPK reads the constant of an MPS file with the other sign."""
+    if not model.offset:
+        return model
+    return replace(
+        model,
+        cost=np.append(model.cost, model.offset),
+        lower=np.append(model.lower, 1.0),
+        upper=np.append(model.upper, 1.0),
+        integer=np.append(model.integer, False),
+        offset=0.0,
+        column_names=(),
+    )
+
+
+class _Watch:
+    """Bound and progress from GLPK's log; both ways print the same lines."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.bound: float | None = None
+        self.words: set[str] = set()
+
+    def line(self, line: str) -> None:
+        """Take one line of the log."""
+        if line.isupper():
+            self.words.add(line.strip())
+        match = _PROGRESS.match(line)
+        if match is None:
+            return
+        best = float(match[1]) if match[1] else None
+        bound = float(match[2]) if match[2] else best  # "tree is empty": the best is the optimum
+        if bound is not None and np.isfinite(bound):
+            self.bound = bound - _RELATIVE_PRINT_ERROR * abs(bound)
+        if self._request.on_progress is not None:
+            self._request.on_progress(Incumbent(best, self.bound))
+
+    def said(self, words: str) -> bool:
+        """Whether GLPK printed a verdict that contains ``words``."""
+        return any(words in line for line in self.words)
+
+
+def _gap_bound(request: Request, values: Floats, bound: float | None) -> float:
+    """The bound of a run that stopped at the gap, (objective - bound) / |objective|, or reached the optimum."""
+    objective = request.model.objective(values)
+    implied = objective - request.gap * abs(objective)
+    return implied if bound is None else max(implied, bound)
+
+
+# The worker ------------------------------------------------------------------------------------------------------
+
+
+def _worker_arguments(solver: Glpk, request: Request) -> list[str]:
+    # -P keeps the worker's own folder, with its process.py and registry.py, out of the way of other modules.
+    arguments = [sys.executable, "-P", str(_WORKER), "model.mps", "result.json", "--gap", repr(float(request.gap))]
+    remaining_s = request.control.remaining_s()
+    if remaining_s is not None:
+        arguments += ["--time-limit", f"{max(0.05, remaining_s):.3f}"]
+    return [*arguments, *(["--cuts"] if solver.cuts else [])]
+
+
+def _read_worker(
+    solver: Glpk, request: Request, end: ProcessEnd, watch: _Watch, folder: Path, log: str
+) -> tuple[Termination, Floats | None, float | None]:
+    """How the worker ended, with its solution and bound."""
+    if end.crashed:
+        raise failed(solver, end.text(), log)
+    try:
+        answer = json.loads((folder / "result.json").read_text(encoding="ascii"))
+    except FileNotFoundError:
+        if end.told_to_stop:
+            return stop_reason(request.control), None, watch.bound
+        raise failed(solver, "wrote no result", log) from None
+    ending, bound = answer["ending"], answer["bound"]
+    values = None if answer["values"] is None else np.array(answer["values"][: request.model.columns])
+    if ending == "gap" and values is not None:
+        return Termination.OPTIMAL, values, _gap_bound(request, values, bound)
+    if ending == "stopped":
+        return stop_reason(request.control), values, bound
+    if ending == "failed":
+        raise failed(solver, f"failed ({answer['message']})", log)
+    if ending == "optimal" and values is not None:
+        bound = request.model.objective(values)
+    return Termination(ending), values, bound
+
+
+# glpsol ----------------------------------------------------------------------------------------------------------
+
+
+def _glpsol_arguments(solver: Glpk, binary: str, request: Request) -> list[str]:
+    arguments = [binary, "--freemps", "model.mps", "--write", "solution.txt", "--mipgap", repr(float(request.gap))]
+    remaining_s = request.control.remaining_s()
+    if remaining_s is not None:
+        # Whole seconds only; within half a second of the deadline, which process.LATE_S allows for.
+        arguments += ["--tmlim", str(max(1, round(remaining_s)))]
+    return [*arguments, *(["--mir", "--cover", "--clique"] if solver.cuts else [])]
+
+
+def _read_glpsol(
+    solver: Glpk, request: Request, end: ProcessEnd, watch: _Watch, folder: Path, log: str
+) -> tuple[Termination, Floats | None, float | None]:
+    """How glpsol ended, from its solution file and from what it printed."""
+    bound = watch.bound if request.model.integer.any() else None
+    try:
+        lines = (folder / "solution.txt").read_text(encoding="ascii", errors="replace").splitlines()
+    except FileNotFoundError:
+        if end.told_to_stop:
+            return stop_reason(request.control), None, bound
+        raise failed(solver, end.text() if end.crashed else "wrote no solution file", log) from None
+    if end.crashed:
+        raise failed(solver, end.text(), log)
+    status, columns = _parse_solution(solver, lines, log)
+    if watch.said("NO PRIMAL FEASIBLE") or watch.said("NO INTEGER FEASIBLE") or status == "n":
+        return Termination.INFEASIBLE, None, None
+    if watch.said("NO DUAL FEASIBLE") or watch.said("UNBOUNDED"):
+        return Termination.INFEASIBLE_OR_UNBOUNDED, None, None
+    solution = {i: value for i, value in columns if i < request.model.columns}
+    values = np.array([solution.get(i, np.nan) for i in range(request.model.columns)])
+    if status == "o":
+        return Termination.OPTIMAL, values, _gap_bound(replace(request, gap=0.0), values, None)
+    if status == "f" and watch.said("GAP TOLERANCE REACHED"):
+        return Termination.OPTIMAL, values, _gap_bound(request, values, bound)
+    if watch.said("TIME LIMIT EXCEEDED"):
+        return Termination.TIME_LIMIT, values if status == "f" else None, bound
+    if status == "f":
+        return Termination.STOPPED, values, bound
+    raise failed(solver, f'ended with the status "{status}"', log)
+
+
+def _parse_solution(solver: Glpk, lines: list[str], log: str) -> tuple[str, list[tuple[int, float]]]:
+    """Status and column values of glpsol's plain-text solution.
+
+    The status is ``o`` (optimal), ``f`` (feasible), ``n`` (no solution exists) or ``u`` (undefined); for a linear
+    model it is made from the two letters, primal and dual, that the file has.
+    """
+    status = ""
+    columns: list[tuple[int, float]] = []
+    try:
+        for line in lines:
+            match line.split():
+                case ["s", "mip", _, _, letter, *_]:
+                    status = letter
+                case ["s", "bas", _, _, primal, dual, *_]:
+                    # Without integer columns only an optimum counts as a solution: primal and dual feasible.
+                    status = "o" if primal == dual == "f" else "n" if primal == "n" else "u"
+                case ["j", number, *rest] if rest:
+                    columns.append((int(number) - 1, float(rest[-1] if len(rest) == 1 else rest[1])))
+    except ValueError:
+        raise failed(solver, "wrote a solution file that cannot be read", log) from None
+    if not status:
+        raise failed(solver, "wrote a solution file that cannot be read", log)
+    return status, columns

@@ -1,0 +1,286 @@
+"""Gurobi, embedded through gurobipy.
+
+The package comes with a licence for 2,000 variables and 2,000 constraints; with another licence in the usual places
+(GRB_LICENSE_FILE, ~/gurobi.lic) there is no such limit. Whether a licence is valid shows only when an environment
+starts, so :meth:`Gurobi.availability` does not say; :func:`check_licence` does.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from remat_cli.errors import LicenceLimit, SolverUnavailable, UsageError
+from remat_cli.mip import Floats, LinearModel
+from remat_cli.solvers.answer import failed, outcome, stop_reason, without_solving
+from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
+from remat_cli.solvers.log import SolverLog
+from remat_cli.solvers.worker import Call
+
+_HINT = "pip install 'remat[gurobi]'"
+_LICENCE_HINT = "set GRB_LICENSE_FILE to a valid licence, or choose another solver with --solver"
+_RESTRICTED = "restricted (2,000 variables, 2,000 constraints) unless there is a licence file"
+_SIZE_LIMIT_EXCEEDED = 10010
+_LICENCE_ERRORS = frozenset({10009, 10022, 10023, 10024, 10030, 10032})
+"""No licence; licence file not found; token server and network licensing errors; licence expired or of another host."""
+_INFINITE = 1e99
+_ENDINGS = {
+    2: Termination.OPTIMAL,
+    3: Termination.INFEASIBLE,
+    4: Termination.INFEASIBLE_OR_UNBOUNDED,
+    5: Termination.UNBOUNDED,
+    9: Termination.TIME_LIMIT,
+    11: Termination.INTERRUPTED,
+    # Iteration, node, solution, work and memory limits, and answers below Gurobi's own standards.
+    **dict.fromkeys((7, 8, 10, 13, 15, 16, 17), Termination.STOPPED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gurobi(Solver):
+    """Gurobi.
+
+    Attributes:
+        tolerance: How far a row or integrality may be violated.
+    """
+
+    name: ClassVar[str] = "gurobi"
+    title: ClassVar[str] = "Gurobi"
+    warm_start: ClassVar[bool] = True
+
+    tolerance: float = field(
+        default=1e-9, metadata={"help": "largest violation of a row or of integrality, 1e-9 to 1e-2"}
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if not 1e-9 <= self.tolerance <= 1e-2:
+            raise UsageError(f"gurobi{{tolerance}}: {self.tolerance} is not between 1e-9 and 1e-2")
+
+    def availability(self) -> Availability:
+        """Whether gurobipy is installed; takes no licence."""
+        spec = find_spec("gurobipy")
+        if spec is None:
+            return Availability(problem="gurobipy is not installed", hint=_HINT)
+        path = str(Path(spec.origin).parent) if spec.origin else None
+        file = os.environ.get("GRB_LICENSE_FILE")
+        return Availability(
+            version=version("gurobipy"), path=path, licence=f"commercial, from {file}" if file else _RESTRICTED
+        )
+
+    def check_licence(self) -> str:
+        """What the licence covers; takes it for a moment. See :func:`check_licence`."""
+        return check_licence()
+
+    def solve(self, request: Request) -> Outcome:
+        """Minimise the model; see :meth:`remat_cli.solvers.base.Solver.solve`."""
+        gurobi = _import()
+        done = without_solving(request)
+        if done is not None:
+            return done
+        with SolverLog(request.log_path) as log, _licence_errors(gurobi), _environment(gurobi) as environment:
+            return _Run(self, request, gurobi, log).outcome(environment)
+
+
+def check_licence() -> str:
+    """Start an environment, which takes a licence for a moment, and say in a few words which one it was.
+
+    Raises:
+        SolverUnavailable: If gurobipy is missing or no licence is valid.
+    """
+    gurobi = _import()
+    with _licence_errors(gurobi), _environment(gurobi) as environment, gurobi.Model(env=environment) as model:
+        # The size limit shows only when a model beyond it is solved.
+        model.addMVar(2001)
+        try:
+            model.optimize()
+        except gurobi.GurobiError as error:
+            if error.errno != _SIZE_LIMIT_EXCEEDED:
+                raise
+            kind = "restricted to 2,000 variables and 2,000 constraints"
+        else:
+            kind = "without a size limit"
+        expires = str(model.LicenseExpiration)
+    if len(expires) == 8:
+        return f"{kind}, until {expires[:4]}-{expires[4:6]}-{expires[6:]}"
+    return kind
+
+
+def _import() -> Any:
+    try:
+        import gurobipy  # only a run pays for it
+    except ImportError as error:
+        raise SolverUnavailable(f"Gurobi cannot be used: {error}", hint=_HINT) from None
+    return gurobipy
+
+
+@contextmanager
+def _licence_errors(gurobi: Any) -> Iterator[None]:
+    """Turn Gurobi's errors into ours."""
+    try:
+        yield
+    except gurobi.GurobiError as error:
+        if error.errno == _SIZE_LIMIT_EXCEEDED:
+            raise LicenceLimit(
+                "Gurobi's licence covers models of up to 2,000 variables and 2,000 constraints, and this one is larger",
+                hint="set GRB_LICENSE_FILE to a full licence, or choose another solver with --solver",
+            ) from None
+        if error.errno in _LICENCE_ERRORS:
+            raise SolverUnavailable(f"Gurobi has no valid licence: {error}", hint=_LICENCE_HINT) from None
+        raise failed(Gurobi(), f"failed (error {error.errno}: {error})", "") from None
+
+
+@contextmanager
+def _environment(gurobi: Any) -> Iterator[Any]:
+    with gurobi.Env(empty=True) as environment:
+        environment.setParam("OutputFlag", 0)  # before the start, which would print the licence
+        environment.start()
+        yield environment
+
+
+class _Run:
+    """One run of Gurobi."""
+
+    def __init__(self, solver: Gurobi, request: Request, gurobi: Any, log: SolverLog) -> None:
+        self.solver = solver
+        self.request = request
+        self.gurobi = gurobi
+        self.log = log
+        self.started_s = time.monotonic()
+        self.stop = threading.Event()
+        self.silent = threading.Event()
+        self.best: Floats | None = None
+        self.bound: float | None = None
+        self.columns: list[Any] = []
+
+    def outcome(self, environment: Any) -> Outcome:
+        model = self._model(environment)
+        call = Call(lambda: self._solve(model), self.stop.set, self.silent.set)
+        result = call.wait(self.request.control)
+        if result is None:
+            self.log.note("Gurobi did not stop when told to; it is abandoned and its best solution so far is used")
+            return self._answer(stop_reason(self.request.control), self.best, self.bound, None)
+        return result
+
+    def _model(self, environment: Any) -> Any:
+        given, request = self.request.model, self.request
+        model = self.gurobi.Model(env=environment)
+        for name, value in self._parameters().items():
+            model.setParam(name, value)
+        kinds = np.where(given.integer, self.gurobi.GRB.INTEGER, self.gurobi.GRB.CONTINUOUS)
+        x = model.addMVar(given.columns, lb=given.lower, ub=given.upper, obj=given.cost, vtype=kinds)
+        model.ObjCon = given.offset
+        matrix, senses, sides = _one_sided(given)
+        if len(sides):
+            model.addMConstr(matrix, x, senses, sides)
+        if request.start is not None:
+            x.Start = request.start
+        model.update()
+        self.columns = model.getVars()
+        return model
+
+    def _parameters(self) -> dict[str, Any]:
+        request, solver = self.request, self.solver
+        parameters: dict[str, Any] = {
+            "LogToConsole": 0,
+            "OutputFlag": 1,  # the log goes to the message callback
+            "MIPGap": request.gap,
+            "MIPGapAbs": 1e-9,
+            "FeasibilityTol": solver.tolerance,
+            "IntFeasTol": solver.tolerance,
+            "Seed": request.seed % 2_000_000_000,
+        }
+        remaining_s = request.control.remaining_s()
+        if remaining_s is not None:
+            parameters["TimeLimit"] = remaining_s
+        if request.threads is not None:
+            parameters["Threads"] = request.threads
+        return parameters
+
+    def _solve(self, model: Any) -> Outcome:
+        """Runs in the solver's own thread."""
+        model.optimize(self._on_event)
+        try:
+            return self._read(model)
+        finally:
+            model.dispose()
+
+    def _on_event(self, model: Any, where: int) -> None:
+        codes = self.gurobi.GRB.Callback
+        if self.stop.is_set():
+            model.terminate()
+        if self.silent.is_set():
+            return
+        if where == codes.MESSAGE:
+            self.log.write(model.cbGet(codes.MSG_STRING))
+        elif where == codes.MIPSOL:
+            self.best = np.array(model.cbGetSolution(self.columns), dtype=np.float64)
+            self._report(model.cbGet(codes.MIPSOL_OBJBND), model.cbGet(codes.MIPSOL_NODCNT), self.best)
+        elif where == codes.MIP:
+            self._report(model.cbGet(codes.MIP_OBJBND), model.cbGet(codes.MIP_NODCNT), None)
+
+    def _report(self, bound: float, nodes: float, values: Floats | None) -> None:
+        news = _finite(bound)
+        if values is None and news == self.bound:
+            return  # the MIP callback comes many times a second
+        self.bound = news
+        if self.request.on_progress is not None:
+            objective = None if self.best is None else self.request.model.objective(self.best)
+            self.request.on_progress(Incumbent(objective, self.bound, values, int(nodes)))
+
+    def _read(self, model: Any) -> Outcome:
+        termination = _ENDINGS.get(model.Status)
+        integer = bool(self.request.model.integer.any())
+        if termination is None:
+            raise failed(self.solver, f"ended with the status {model.Status}", self.log.text())
+        if termination is Termination.INTERRUPTED:
+            termination = stop_reason(self.request.control)
+        if termination is Termination.UNBOUNDED and integer:
+            termination = Termination.INFEASIBLE_OR_UNBOUNDED  # Gurobi has a ray, not necessarily a solution
+        optimal = termination is Termination.OPTIMAL
+        # A linear model that is not optimal has values all the same, feasible or not.
+        values = np.array(model.X) if model.SolCount > 0 and (integer or optimal) else None
+        bound = _finite(model.ObjBound) if integer else model.ObjVal if optimal else None
+        return self._answer(termination, values, bound, int(model.NodeCount) if integer else None)
+
+    def _answer(
+        self, termination: Termination, values: Floats | None, bound: float | None, nodes: int | None
+    ) -> Outcome:
+        return outcome(
+            self.solver,
+            self.request,
+            termination,
+            values=values,
+            bound=bound,
+            started_s=self.started_s,
+            nodes=nodes,
+            log=self.log.text(),
+        )
+
+
+def _finite(bound: float) -> float | None:
+    return bound if abs(bound) < _INFINITE else None
+
+
+def _one_sided(model: LinearModel) -> tuple[Any, Any, Floats]:
+    """``(matrix, senses, right-hand sides)``: two-sided rows become two, rows without sides vanish."""
+    from scipy.sparse import csr_matrix  # 0.1 s; gurobipy takes its matrices in this form only
+
+    matrix = csr_matrix((model.values, model.indices, model.starts), shape=(model.rows, model.columns))
+    equal = model.row_lower == model.row_upper
+    below = np.flatnonzero(~equal & (model.row_upper != np.inf))
+    above = np.flatnonzero(~equal & (model.row_lower != -np.inf))
+    same = np.flatnonzero(equal)
+    senses = np.array(["="] * len(same) + ["<"] * len(below) + [">"] * len(above))
+    sides = np.concatenate([model.row_upper[same], model.row_upper[below], model.row_lower[above]])
+    return matrix[np.concatenate([same, below, above])], senses, sides

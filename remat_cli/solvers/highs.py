@@ -1,0 +1,253 @@
+"""HiGHS, embedded through highspy: the default solver.
+
+The arrays go in as they are; no file is written. ``run()`` works in a thread of its own, so that Ctrl-C and the
+deadline reach it through its interrupt callbacks and the best solution survives.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+import numpy as np
+
+from remat_cli.errors import SolverUnavailable, UsageError
+from remat_cli.mip import Floats, LinearModel
+from remat_cli.solvers.answer import failed, outcome, stop_reason, without_solving
+from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
+from remat_cli.solvers.log import SolverLog
+from remat_cli.solvers.worker import Call
+
+_HINT = "pip install highspy"
+_FEASIBLE = 2  # kSolutionStatusFeasible
+_ENDINGS = {
+    "kOptimal": Termination.OPTIMAL,
+    "kModelEmpty": Termination.OPTIMAL,
+    "kInfeasible": Termination.INFEASIBLE,
+    "kUnbounded": Termination.UNBOUNDED,
+    "kUnboundedOrInfeasible": Termination.INFEASIBLE_OR_UNBOUNDED,
+    "kTimeLimit": Termination.TIME_LIMIT,
+    "kIterationLimit": Termination.STOPPED,
+    "kSolutionLimit": Termination.STOPPED,
+    "kMemoryLimit": Termination.STOPPED,
+    "kHighsInterrupt": Termination.INTERRUPTED,
+    "kInterrupt": Termination.INTERRUPTED,
+    "kUnknown": Termination.STOPPED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Highs(Solver):
+    """HiGHS.
+
+    Attributes:
+        presolve: Whether to presolve.
+        tolerance: How far a row, a bound or integrality may be violated. HiGHS's own 1e-6 is 16 kB of a 16 GB budget.
+    """
+
+    name: ClassVar[str] = "highs"
+    title: ClassVar[str] = "HiGHS"
+    warm_start: ClassVar[bool] = True
+
+    presolve: str = field(
+        default="choose", metadata={"choices": ("choose", "on", "off"), "help": "whether to presolve"}
+    )
+    tolerance: float = field(
+        default=1e-9, metadata={"help": "largest violation of a row or of integrality, 1e-10 to 1e-3"}
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if not 1e-10 <= self.tolerance <= 1e-3:
+            raise UsageError(f"highs{{tolerance}}: {self.tolerance} is not between 1e-10 and 1e-3")
+
+    def availability(self) -> Availability:
+        """Whether highspy is installed."""
+        spec = find_spec("highspy")
+        if spec is None:
+            return Availability(problem="highspy is not installed", hint=_HINT)
+        try:
+            number = version("highspy")
+        except PackageNotFoundError:
+            number = "unknown"
+        return Availability(version=number, path=_folder(spec.origin), licence="MIT")
+
+    def solve(self, request: Request) -> Outcome:
+        """Minimise the model; see :meth:`remat_cli.solvers.base.Solver.solve`."""
+        highspy = _import()
+        done = without_solving(request)
+        if done is not None:
+            return done
+        with SolverLog(request.log_path) as log:
+            return _Run(self, request, highspy, log).outcome()
+
+
+def _folder(origin: str | None) -> str | None:
+    return origin.rsplit("/", 1)[0] if origin else None
+
+
+def _import() -> Any:
+    try:
+        import highspy  # 0.4 s; only a run pays for it
+    except ImportError as error:
+        raise SolverUnavailable(f"HiGHS cannot be used: {error}", hint=_HINT) from None
+    return highspy
+
+
+class _Run:
+    """One run of HiGHS: what its callbacks saw, and how it ended."""
+
+    def __init__(self, solver: Highs, request: Request, highspy: Any, log: SolverLog) -> None:
+        self.solver = solver
+        self.request = request
+        self.highspy = highspy
+        self.log = log
+        self.started_s = time.monotonic()
+        self.stop = threading.Event()
+        self.best: Floats | None = None
+        self.bound: float | None = None
+        self.nodes: int | None = None
+
+    def outcome(self) -> Outcome:
+        highs = self.highspy.Highs()
+        self._set_options(highs)
+        self._subscribe(highs)
+        self._require(highs.passModel(_highs_lp(self.highspy, self.request.model)), "refuses the model")
+        if self.request.start is not None:
+            start = self.highspy.HighsSolution()
+            start.col_value = self.request.start.tolist()
+            if highs.setSolution(start) == self.highspy.HighsStatus.kError:
+                self.log.note("HiGHS refuses the start; it is ignored")
+        call = Call(lambda: self._solve(highs), self.stop.set, lambda: self._silence(highs))
+        result = call.wait(self.request.control)
+        if result is None:
+            self.log.note("HiGHS did not stop when told to; it is abandoned and its best solution so far is used")
+            return self._answer(stop_reason(self.request.control), self.best, self.bound)
+        return result
+
+    def _set_options(self, highs: Any) -> None:
+        request, solver = self.request, self.solver
+        remaining_s = request.control.remaining_s()
+        integer_costs = float(np.abs(request.model.cost).max(initial=0.0))
+        options: dict[str, Any] = {
+            "output_flag": True,  # the log goes to the logging callback ...
+            "log_to_console": False,  # ... and never to the terminal
+            "presolve": solver.presolve,
+            "mip_rel_gap": request.gap,
+            "mip_abs_gap": 1e-9 * max(1.0, integer_costs),
+            "mip_feasibility_tolerance": solver.tolerance,
+            "primal_feasibility_tolerance": solver.tolerance,
+            "random_seed": request.seed % (2**31 - 1),
+        }
+        if remaining_s is not None:
+            options["time_limit"] = remaining_s
+        if request.threads is not None:
+            options["threads"] = request.threads
+        for name, value in options.items():
+            self._require(highs.setOptionValue(name, value), f"refuses the option {name}={value}")
+
+    def _require(self, status: Any, what: str) -> None:
+        if status == self.highspy.HighsStatus.kError:
+            raise failed(self.solver, what, self.log.text())
+
+    def _subscribe(self, highs: Any) -> None:
+        highs.cbLogging += lambda event: self.log.write(event.message)
+        highs.cbMipImprovingSolution += self._on_solution
+        highs.cbMipLogging += self._on_news
+        for channel in (highs.cbMipInterrupt, highs.cbSimplexInterrupt, highs.cbIpmInterrupt):
+            channel.subscribe(self._on_interrupt)
+
+    def _silence(self, highs: Any) -> None:
+        """Switch callbacks off by their flags alone, which is safe while HiGHS runs."""
+        kinds = self.highspy.cb.HighsCallbackType
+        for kind in (kinds.kCallbackLogging, kinds.kCallbackMipImprovingSolution, kinds.kCallbackMipLogging):
+            highs.stopCallback(kind)
+        for kind in (kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt, kinds.kCallbackIpmInterrupt):
+            highs.stopCallback(kind)
+
+    def _on_interrupt(self, event: Any) -> None:
+        if self.stop.is_set():
+            event.data_in.user_interrupt = True
+
+    def _on_solution(self, event: Any) -> None:
+        self.best = np.array(event.data_out.mip_solution, dtype=np.float64)
+        self._on_news(event, self.best)
+
+    def _on_news(self, event: Any, values: Floats | None = None) -> None:
+        data = event.data_out
+        self.bound = _finite(data.mip_dual_bound)
+        self.nodes = int(data.mip_node_count)
+        if self.request.on_progress is not None:
+            objective = None if values is None else self.request.model.objective(values)
+            if objective is None and self.best is not None:
+                objective = _finite(data.mip_primal_bound)
+            self.request.on_progress(Incumbent(objective, self.bound, values, self.nodes))
+
+    def _solve(self, highs: Any) -> Outcome:
+        """Runs in the solver's own thread, from the first step to the last answer."""
+        try:
+            if highs.run() == self.highspy.HighsStatus.kError:
+                status = highs.modelStatusToString(highs.getModelStatus())
+                raise failed(self.solver, f"failed ({status})", self.log.text())
+            return self._read(highs)
+        finally:
+            highs.clearCallbacks()
+            # HiGHS has one scheduler per calling thread, with the number of threads of its first run.
+            self.highspy.Highs.resetGlobalScheduler(False)
+
+    def _read(self, highs: Any) -> Outcome:
+        status = highs.getModelStatus().name
+        info = highs.getInfo()
+        termination = _ENDINGS.get(status)
+        if termination is None:
+            raise failed(self.solver, f"failed ({highs.modelStatusToString(highs.getModelStatus())})", self.log.text())
+        if termination is Termination.INTERRUPTED:
+            termination = stop_reason(self.request.control)
+        values = None
+        if info.primal_solution_status == _FEASIBLE or termination is Termination.OPTIMAL:
+            values = np.array(highs.getSolution().col_value, dtype=np.float64)
+        elif self.best is not None:
+            values = self.best
+        if termination in {Termination.INFEASIBLE, Termination.UNBOUNDED, Termination.INFEASIBLE_OR_UNBOUNDED}:
+            return self._answer(termination, None, None)
+        if self.request.model.integer.any():
+            self.nodes = int(info.mip_node_count)
+            return self._answer(termination, values, _finite(info.mip_dual_bound))
+        optimal = termination is Termination.OPTIMAL
+        return self._answer(termination, values, float(info.objective_function_value) if optimal else None)
+
+    def _answer(self, termination: Termination, values: Floats | None, bound: float | None) -> Outcome:
+        return outcome(
+            self.solver,
+            self.request,
+            termination,
+            values=values,
+            bound=bound,
+            started_s=self.started_s,
+            nodes=self.nodes,
+            log=self.log.text(),
+        )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _highs_lp(highspy: Any, model: LinearModel) -> Any:
+    """The model in HiGHS's own form."""
+    kinds = highspy.HighsVarType
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = model.columns, model.rows
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = model.cost, model.lower, model.upper
+    lp.row_lower_, lp.row_upper_ = model.row_lower, model.row_upper
+    lp.offset_ = model.offset
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_, lp.a_matrix_.index_ = model.starts, model.indices
+    lp.a_matrix_.value_ = model.values
+    if model.integer.any():
+        lp.integrality_ = [kinds.kInteger if integer else kinds.kContinuous for integer in model.integer.tolist()]
+    return lp

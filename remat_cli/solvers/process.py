@@ -1,0 +1,234 @@
+"""One way to run a solver's binary: arguments as a list, a session of its own, a log, and an end that always comes.
+
+The child runs in a session of its own, so that the terminal's Ctrl-C reaches only remat, which passes it on once
+(POSIX only). When remat should stop, or the deadline has passed by more than a moment, the child's whole process
+group is interrupted, then terminated, then killed. Should remat itself be killed, a watcher, a one-line shell
+script that waits for the end of a pipe, kills the group.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from remat_cli.control import Control
+from remat_cli.errors import SolverUnavailable
+from remat_cli.solvers.log import SolverLog
+
+POLL_S = 0.05
+LATE_S = 0.75
+"""How long past the deadline a child with a time limit of its own is left to stop by itself."""
+INTERRUPT_GRACE_S = 3.0
+"""How long an interrupted child may take to write its best solution."""
+TERMINATE_GRACE_S = 0.5
+_WATCHER = ("/bin/sh", "-c", 'read -r line; kill -s KILL -- "-$0"')
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """How a child ended.
+
+    Attributes:
+        exit_code: Its exit status; None if a signal ended it.
+        signal: The signal that ended it; None if it exited.
+        cancelled: Whether it was told to stop because of ``control.cancelled``.
+        late: Whether it was told to stop because it ran past the deadline.
+        killed: Whether it had to be killed.
+        wall_s: Seconds it ran.
+    """
+
+    exit_code: int | None
+    signal: int | None
+    cancelled: bool
+    late: bool
+    killed: bool
+    wall_s: float
+
+    @property
+    def told_to_stop(self) -> bool:
+        """Whether we ended it."""
+        return self.cancelled or self.late
+
+    @property
+    def crashed(self) -> bool:
+        """Whether it ended by a signal that we did not send, or with a bad exit status."""
+        return not self.told_to_stop and self.exit_code != 0
+
+    def text(self) -> str:
+        """In words: ``ended by signal 11 (SIGSEGV)``."""
+        if self.signal is None:
+            return f"ended with status {self.exit_code}"
+        with contextlib.suppress(ValueError):
+            return f"ended by signal {self.signal} ({signal.Signals(self.signal).name})"
+        return f"ended by signal {self.signal}"
+
+
+def run_process(
+    arguments: Sequence[str],
+    control: Control,
+    log: SolverLog,
+    *,
+    folder: Path,
+    on_line: Callable[[str], None] | None = None,
+) -> ProcessEnd:
+    """Run ``arguments`` until it ends by itself or is made to.
+
+    Args:
+        arguments: The binary and its arguments; no shell reads them.
+        control: Deadline and interruption.
+        log: Gets what the child prints, both streams in one.
+        folder: Working directory of the child.
+        on_line: Called with every complete line that it prints.
+
+    Raises:
+        SolverUnavailable: If the binary cannot be started.
+    """
+    started_s = time.monotonic()
+    try:
+        child = subprocess.Popen(
+            arguments,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SolverUnavailable(
+            f"{arguments[0]} cannot be run: {error.strerror or error}", hint="check the path, or leave it out"
+        ) from None
+    with child, _leash(child.pid):
+        try:
+            return _follow(child, control, log, on_line, started_s)
+        finally:
+            if child.returncode is None:  # an exception, such as a KeyboardInterrupt, is on its way
+                _signal_group(child, signal.SIGKILL)
+
+
+def _follow(
+    child: subprocess.Popen[bytes],
+    control: Control,
+    log: SolverLog,
+    on_line: Callable[[str], None] | None,
+    started_s: float,
+) -> ProcessEnd:
+    """Read the child's output until it ends, raising the pressure once it should."""
+    assert child.stdout is not None  # opened as a pipe; for the type checker
+    ladder = _ladder(control)
+    state = ""
+    with contextlib.closing(_Output(child.stdout, log, on_line)) as output:
+        while child.poll() is None:
+            output.read(POLL_S)
+            state, step = next(ladder)
+            if step is not None:
+                log.note(f"sends {step.name}")
+                _signal_group(child, step)
+        output.drain()
+    code = child.returncode
+    return ProcessEnd(
+        exit_code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        cancelled=state == "cancelled",
+        late=state == "late",
+        killed=code == -signal.SIGKILL and bool(state),
+        wall_s=time.monotonic() - started_s,
+    )
+
+
+def _ladder(control: Control) -> Iterator[tuple[str, signal.Signals | None]]:
+    """At every look: why the child should stop (empty while it should not), and the signal that is due now, if any."""
+    state = ""
+    while not state:
+        late = control.deadline_s is not None and time.monotonic() >= control.deadline_s + LATE_S
+        state = "cancelled" if control.cancelled.is_set() else "late" if late else ""
+        if not state:
+            yield "", None
+    due_s = time.monotonic()
+    for step, grace_s in (
+        (signal.SIGINT, INTERRUPT_GRACE_S),
+        (signal.SIGTERM, TERMINATE_GRACE_S),
+        (signal.SIGKILL, TERMINATE_GRACE_S),
+    ):
+        yield state, step
+        due_s += grace_s
+        while time.monotonic() < due_s:
+            yield state, None
+    while True:
+        yield state, None
+
+
+class _Output:
+    """The child's output, read without ever waiting for its end: a grandchild may hold the pipe open."""
+
+    def __init__(self, stream: IO[bytes], log: SolverLog, on_line: Callable[[str], None] | None) -> None:
+        self._fd = stream.fileno()
+        os.set_blocking(self._fd, False)
+        self._log = log
+        self._on_line = on_line
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._fd, selectors.EVENT_READ)
+        self._open = True
+
+    def read(self, timeout_s: float) -> bool:
+        """Take what there is, waiting up to ``timeout_s`` for something; whether there was any."""
+        if not self._open:
+            time.sleep(timeout_s)
+            return False
+        if not self._selector.select(timeout_s):
+            return False
+        try:
+            data = os.read(self._fd, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._open = False
+        for line in self._log.write(self._decoder.decode(data)):
+            if self._on_line is not None:
+                self._on_line(line)
+        return bool(data)
+
+    def drain(self) -> None:
+        """Take what is still in the pipe."""
+        while self._open and self.read(0.0):
+            pass
+
+    def close(self) -> None:
+        """Free the selector; the pipe belongs to the child's handle."""
+        self._selector.close()
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
+
+
+@contextlib.contextmanager
+def _leash(group: int) -> Iterator[None]:
+    """While open, the process group dies with us, even if we are killed."""
+    read_end, write_end = os.pipe()  # not inherited: nobody but us holds the writing end
+    try:
+        watcher = subprocess.Popen(
+            [*_WATCHER, str(group)],
+            stdin=read_end,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    finally:
+        os.close(read_end)
+    try:
+        yield
+    finally:
+        watcher.kill()
+        watcher.wait()
+        os.close(write_end)

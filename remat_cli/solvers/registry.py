@@ -1,0 +1,31 @@
+"""The solvers by name: the one table to extend, besides the entry-point group ``remat.solvers``."""
+
+from __future__ import annotations
+
+from remat_cli.registry import Registry
+from remat_cli.solvers.base import Solver
+from remat_cli.spec import build, split_spec
+
+SOLVERS: Registry[Solver] = Registry(
+    kind="solver",
+    table={
+        "highs": "remat_cli.solvers.highs:Highs",
+        "cbc": "remat_cli.solvers.cbc:Cbc",
+        "glpk": "remat_cli.solvers.glpk:Glpk",
+        "gurobi": "remat_cli.solvers.gurobi:Gurobi",
+    },
+    group="remat.solvers",
+)
+
+DEFAULT_SOLVER = "highs"
+"""The solver of a command that names none."""
+
+
+def solver_from_spec(text: str) -> Solver:
+    """The solver that ``text`` names, options included: ``cbc{path=/opt/cbc}``.
+
+    Raises:
+        UsageError: If the name or an option is unknown, or a value is bad.
+    """
+    name, options = split_spec(text)
+    return build(SOLVERS.load(name), name, options)

@@ -1,0 +1,83 @@
+"""Does a solver work here? Solve a tiny problem whose answer is known."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat_cli.control import Control
+from remat_cli.errors import RematError
+from remat_cli.mip import LinearModel
+from remat_cli.solvers.base import Request, Solver, Termination
+
+TIME_LIMIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SelfCheck:
+    """What a solver showed.
+
+    Attributes:
+        available: Whether it is installed.
+        version: Its version; None if it is not installed.
+        path: Where it lives.
+        licence: In a few words.
+        solved: Whether it solved the test problem correctly.
+        wall_s: Seconds that took.
+        message: What went wrong and how to mend it; empty when nothing did.
+    """
+
+    available: bool
+    version: str | None
+    path: str | None
+    licence: str
+    solved: bool
+    wall_s: float
+    message: str
+
+
+def known_problem() -> tuple[LinearModel, float]:
+    """A small problem with its optimum: a knapsack, a fractional relaxation, a continuous and a free column.
+
+    Minimise 10 - 5a - 4b - 3c + d with 2a + 3b + c <= 5, 4a + b + 2c <= 11, 3a + 4b + 2c <= 8, a, b, c binary, and
+    d free with d >= a - 1/2 and d >= -1.5. Its optimum is a = b = 1, c = 0, d = 1/2.
+    """
+    rows = [[2.0, 3.0, 1.0, 0.0], [4.0, 1.0, 2.0, 0.0], [3.0, 4.0, 2.0, 0.0], [-1.0, 0.0, 0.0, 1.0]]
+    model = LinearModel(
+        cost=np.array([-5.0, -4.0, -3.0, 1.0]),
+        lower=np.array([0.0, 0.0, 0.0, -1.5]),
+        upper=np.array([1.0, 1.0, 1.0, np.inf]),
+        integer=np.array([True, True, True, False]),
+        starts=np.arange(0, 17, 4),
+        indices=np.tile(np.arange(4), 4),
+        values=np.array(rows).ravel(),
+        row_lower=np.array([-np.inf, -np.inf, -np.inf, -0.5]),
+        row_upper=np.array([5.0, 11.0, 8.0, np.inf]),
+        offset=10.0,
+    )
+    return model, 1.5
+
+
+def check_solver(solver: Solver) -> SelfCheck:
+    """Solve the test problem with ``solver``; failures are told, not raised."""
+    available = solver.availability()
+    if not available.available:
+        message = f"{available.problem} ({available.hint})" if available.hint else available.problem
+        return SelfCheck(False, available.version, available.path, available.licence, False, 0.0, message)
+    model, optimum = known_problem()
+    licence, started_s = available.licence, time.monotonic()
+    try:
+        licence = solver.check_licence()
+        started_s = time.monotonic()
+        found = solver.solve(Request(model, Control.within(TIME_LIMIT_S), gap=0.0, threads=1))
+    except RematError as error:
+        message = f"{error.message} ({error.hint})" if error.hint else error.message
+    else:
+        objective = found.objective
+        right = found.termination is Termination.OPTIMAL and objective is not None and abs(objective - optimum) < 1e-6
+        told = f"{found.termination}, objective {objective}"
+        message = "" if right else f"the test problem has the optimum {optimum}, and the answer was: {told}"
+    wall_s = time.monotonic() - started_s
+    return SelfCheck(True, available.version, available.path, licence, not message, wall_s, message)

@@ -1,0 +1,92 @@
+"""Running an embedded solver so that it can be stopped, and left behind if it will not stop."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from remat_cli.control import Control
+
+T = TypeVar("T")
+
+POLL_S = 0.05
+LATE_S = 0.5
+"""How long past the deadline a solver with a time limit of its own is left to stop by itself."""
+GRACE_S = 2.0
+"""How long a solver that was told to stop may take before it is abandoned."""
+_EXIT_GRACE_S = 5.0
+
+_abandoned: list[tuple[threading.Event, Callable[[], None]]] = []
+
+
+class Call(Generic[T]):
+    """One call of ``work`` in a thread of its own.
+
+    Args:
+        work: Solves and returns the result.
+        interrupt: Asks the solver to stop; called from the waiting thread, perhaps several times.
+        silence: Keeps an abandoned solver from calling back into Python.
+    """
+
+    def __init__(self, work: Callable[[], T], interrupt: Callable[[], None], silence: Callable[[], None]) -> None:
+        self._work = work
+        self._interrupt = interrupt
+        self._silence = silence
+        self._done = threading.Event()
+        self._results: list[T] = []
+        self._errors: list[BaseException] = []
+
+    def _run(self) -> None:
+        try:
+            self._results.append(self._work())
+        except BaseException as error:  # raised again in the waiting thread
+            self._errors.append(error)
+        finally:
+            self._done.set()
+
+    def wait(self, control: Control) -> T | None:
+        """Start the work and wait for it, until the control says stop and the grace is over.
+
+        Returns:
+            The result, or None if the solver did not stop and was abandoned.
+
+        Raises:
+            Exception: Whatever ``work`` raises.
+        """
+        threading.Thread(target=self._run, name="remat-solver", daemon=True).start()
+        try:
+            self._watch(control)
+        except BaseException:  # KeyboardInterrupt, where nobody turned Ctrl-C into control.cancelled
+            self._stop()
+            raise
+        if self._errors:
+            raise self._errors[0]
+        return self._results[0] if self._results else None
+
+    def _watch(self, control: Control) -> None:
+        # Event.wait in steps, never Thread.join: a signal inside join makes Python 3.11 believe the thread has ended.
+        while not self._done.wait(POLL_S):
+            late = control.deadline_s is not None and time.monotonic() >= control.deadline_s + LATE_S
+            if control.cancelled.is_set() or late:
+                self._stop()
+                return
+
+    def _stop(self) -> None:
+        end_s = time.monotonic() + GRACE_S
+        while time.monotonic() < end_s:
+            self._interrupt()
+            if self._done.wait(POLL_S):
+                return
+        _abandoned.append((self._done, self._silence))
+
+
+@atexit.register
+def _await_abandoned() -> None:
+    """Give abandoned solvers a last chance: a thread that enters a dying interpreter aborts the process."""
+    end_s = time.monotonic() + _EXIT_GRACE_S
+    for done, silence in _abandoned:
+        if not done.wait(max(0.0, end_s - time.monotonic())):
+            silence()
