@@ -47,9 +47,9 @@ class _Builder:
     def add(
         self, node_id: str, op: str, phase: Phase, reads: Iterable[int], outputs: Iterable[int], cost: int
     ) -> tuple[int, ...]:
-        """Add a node; returns its values by index. Values read twice are read once."""
+        """Add a node; returns its values by index. A value that comes twice among ``reads`` is read once."""
         sizes = tuple(outputs)
-        self.nodes.append(Node(node_id, float(cost), tuple(sorted(set(reads))), sizes, op=op, phase=phase))
+        self.nodes.append(Node(node_id, float(cost), tuple(dict.fromkeys(reads)), sizes, op=op, phase=phase))
         values = tuple(range(self._values, self._values + len(sizes)))
         self._values += len(sizes)
         return values
@@ -120,7 +120,7 @@ def _checkmate(network: Network, loss: Layer, builder: _Builder, values: list[tu
         for j in users[i]:
             reads.update(values[j], gradient.get(j, ()))
         gradient[i] = builder.add(
-            f"grad/{layer.id}", f"{layer.op}_grad", Phase.BACKWARD, reads, [sum(layer.outputs)], 2 * layer.flops
+            f"grad/{layer.id}", f"{layer.op}_grad", Phase.BACKWARD, sorted(reads), [sum(layer.outputs)], 2 * layer.flops
         )
     return set(gradient[0])
 

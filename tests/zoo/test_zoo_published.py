@@ -1,0 +1,144 @@
+"""Parameters and multiply-accumulates of the networks against published numbers."""
+
+import math
+
+import pytest
+
+from remat_cli.zoo.network import Network
+from remat_cli.zoo.registry import architecture, build_graph
+
+# Parameters and GMAC at batch 1, by network. Sources:
+# [tv]  torchvision's table of pre-trained weights (num_params; GFLOPS, which counts one per multiply-accumulate).
+# [mn]  Howard et al. 2017, table 4: 569 million mult-adds, 4.2 million parameters; Keras counts 4,231,976 trainable.
+# [hf]  Hugging Face: num_parameters() of BertForMaskedLM("bert-base-uncased") and GPT2LMHeadModel("gpt2").
+# [fcn] Long et al. 2015, table 1: FCN-VGG16 has 134 million parameters.
+# [seg] SegNet is quoted with 29.46 million parameters (ENet, Paszke et al. 2016: 29.46 M, of which ours counts
+#       21 classes rather than 12).
+# [unet] U-Net is quoted with 31.03 million parameters (Zhou et al. 2018, UNet++, and others; rounding 31.0 M).
+PUBLISHED = {
+    "vgg16": (138_357_544, 15.47),  # [tv]
+    "vgg19": (143_667_240, 19.632),  # [tv]
+    "resnet50": (25_557_032, 4.089),  # [tv]
+    "resnet101": (44_549_160, 7.801),  # [tv]
+    "resnet152": (60_192_808, 11.514),  # [tv]
+    "mobilenet-v1": (4_231_976, 0.569),  # [mn]
+    "mobilenet-v2": (3_504_872, 0.301),  # [tv]
+    "densenet121": (7_978_856, 2.834),  # [tv]
+    "densenet161": (28_681_000, 7.728),  # [tv]
+    "densenet201": (20_013_928, 4.291),  # [tv]
+    "inception-v3": (27_161_264 - 3_326_696, 5.713),  # [tv], without the auxiliary classifier
+    "bert": (109_514_298, None),  # [hf]
+    "gpt2": (124_439_808, None),  # [hf]
+}
+# Millions of parameters where sources give only rounded numbers.
+ROUNDED = {"fcn8": 134, "segnet": 29.46, "unet": 31.03}
+
+
+def network_of(spec: str) -> Network:
+    return architecture(spec).network()  # type: ignore[attr-defined]  # every architecture asked for here has one
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_and_macs_are_the_published_ones(name):
+    parameters, gmac = PUBLISHED[name]
+    network = network_of(f"{name}{{batch=1}}")
+    assert network.parameters == parameters
+    if gmac is not None:
+        assert network.macs / 1e9 == pytest.approx(gmac, rel=0.003)
+
+
+@pytest.mark.parametrize(("name", "millions"), ROUNDED.items())
+def test_parameters_agree_with_rounded_published_numbers(name, millions):
+    assert network_of(name).parameters / 1e6 == pytest.approx(millions, rel=0.005)
+
+
+def test_the_auxiliary_classifier_of_inception_is_in_the_published_total():
+    assert network_of("inception-v3{auxiliary=true}").parameters == 27_161_264  # [tv]
+
+
+def test_width_and_classes_change_the_published_way():
+    # MobileNet v1 at half width: Howard et al. 2017, table 6: 149 million mult-adds, 1.3 million parameters.
+    half = network_of("mobilenet-v1{width=0.5,batch=1}")
+    assert half.macs / 1e6 == pytest.approx(149, rel=0.01)
+    assert half.parameters / 1e6 == pytest.approx(1.3, abs=0.05)
+    # ResNet-50's dense layer has 2049 parameters per class.
+    assert network_of("resnet50").parameters - network_of("resnet50{classes=10}").parameters == 990 * 2049
+
+
+def test_transformer_macs_follow_the_closed_form():
+    depth, width, length, vocab = 3, 64, 40, 100
+    network = network_of(f"gpt2{{batch=2,depth={depth},width={width},heads=4,sequence={length},vocab={vocab}}}")
+    per_token = depth * (12 * width**2 + 2 * length * width) + vocab * width
+    assert network.macs == 2 * length * per_token
+
+
+def test_gpt2_medium_has_the_published_parameters():
+    # [hf] GPT2LMHeadModel("gpt2-medium")
+    assert network_of("gpt2{depth=24,width=1024,heads=16}").parameters == 354_823_168
+
+
+def test_costs_and_inputs_grow_with_the_batch_and_parameters_do_not():
+    one, four = network_of("resnet50{batch=1}"), network_of("resnet50{batch=4}")
+    assert four.macs == 4 * one.macs
+    assert four.flops == 4 * one.flops
+    assert four.input_bytes == 4 * one.input_bytes == 4 * 4 * 3 * 224 * 224
+    assert four.parameters == one.parameters
+
+
+def test_convolutions_cost_two_flops_per_multiply_accumulate():
+    for layer in network_of("mobilenet-v2{batch=2}").layers:
+        if layer.macs:
+            assert layer.flops == 2 * layer.macs
+        else:
+            assert layer.op not in {"conv2d", "depthwise_conv2d", "dense"}
+
+
+# Bytes of outputs at batch 512 and multiply-accumulates, as Checkmate's own extraction from Keras gives them.
+CHECKMATE_MOBILENET = {
+    "stem/conv": (5_549_064_192, 822_083_584),
+    "block1/dw/conv": (1_849_688_064, 822_083_584),
+    "block1/pw/conv": (13_153_337_344, 1_644_167_168),
+    "block2/dw/conv": (924_844_032, 411_041_792),
+    "block2/pw/conv": (13_153_337_344, 822_083_584),
+}
+
+
+def test_mobilenet_agrees_with_checkmates_extraction():
+    layers = {layer.id: layer for layer in network_of("mobilenet-v1").layers}
+    for name, (macs, size) in CHECKMATE_MOBILENET.items():
+        assert layers[name].macs == macs
+        assert layers[name].outputs == (size,)
+    assert layers["stem/bn"].flops == 822_083_584
+    assert layers["stem/relu6"].flops == 205_520_896
+
+
+@pytest.mark.parametrize(
+    ("spec", "forward"),
+    # Layers of Keras's graphs as Checkmate counts them, without padding, reshape and separate softmax layers.
+    [("vgg16{fused=true}", 22), ("resnet50", 174), ("mobilenet-v1", 84), ("densenet121", 426), ("inception-v3", 313)],
+)
+def test_granularity_is_that_of_keras_graphs(spec, forward):
+    assert len(network_of(spec).layers) == forward
+    assert len(build_graph(spec).nodes) == 2 * forward + 1
+
+
+def test_metadata_says_what_the_network_is():
+    graph = build_graph("vgg16{batch=2,backward=operator}")
+    network = network_of("vgg16{batch=2}")
+    assert graph.metadata == {
+        "architecture": "vgg16",
+        "spec": "vgg16{batch=2,backward=operator}",
+        "options": {
+            "batch": 2,
+            "backward": "operator",
+            "dtype_bytes": 4,
+            "resolution": "224",
+            "classes": 1000,
+            "fused": False,
+        },
+        "parameters": 138_357_544,
+        "forward_flops": network.flops,
+        "forward_macs": network.macs,
+    }
+    assert graph.cost_unit == "flops"
+    assert math.isclose(network.macs / 2e9, 15.47, rel_tol=1e-3)
