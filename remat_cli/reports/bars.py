@@ -115,10 +115,13 @@ def memory_bar(report: Report, width: int, style: Style) -> list[Text]:
     def column_of(amount: int) -> int:
         return min(width - 1, max(0, (2 * width * amount + scale) // (2 * scale) - 1))
 
-    marks = [Mark(column_of(peak), f"peak {format_bytes(peak)}", leftward=budget is not None and budget >= peak)]
+    marks = [Mark(column_of(peak), f"peak {format_bytes(peak)}", leftward=budget is not None and budget > peak)]
     if budget is not None:
         at = column_of(budget)
-        marks.append(Mark(at, f"budget {format_bytes(budget)}", "bold", leftward=budget < peak))
+        if budget == peak:
+            marks = [Mark(at, f"peak = budget {format_bytes(budget)}", "bold")]
+        else:
+            marks.append(Mark(at, f"budget {format_bytes(budget)}", "bold", leftward=budget < peak))
         limit_mark = Text(style.glyph("┃", "|"), style="bold")
         bar = bar[:at].append_text(limit_mark).append_text(bar[at + 1 :])
     if 0 < fixed < peak:

@@ -20,6 +20,7 @@ NARROWEST = 40
 """Columns below which no report is laid out."""
 
 _INDENT = 2
+_SHORTEST_NAME = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def title(words: str, rest: str = "") -> Text:
     return Text.assemble("\n", (words, "bold"), rest)
 
 
-def fields(rows: Sequence[tuple[str, str | Text]]) -> Table:
+def fields(rows: Sequence[tuple[str, str]], style: Style) -> Table:
     """Labels on the left, what they stand for on the right, wrapped there. Lines without a label continue."""
     from rich.table import Table
     from rich.text import Text
@@ -114,12 +115,14 @@ def fields(rows: Sequence[tuple[str, str | Text]]) -> Table:
     grid.add_column(width=max((len(label) for label, _ in rows), default=0), style="dim", no_wrap=True)
     grid.add_column(ratio=1, overflow="fold")
     for label, value in rows:
-        grid.add_row(Text(label), Text(value) if isinstance(value, str) else value)
+        grid.add_row(Text(label), Text(style.clean(value)))
     return grid
 
 
 def columns(rows: Sequence[tuple[str, ...]], style: Style, *, shares: Sequence[float] | None = None) -> Table:
     """A table without lines: the first column is names, shortened to fit; the others are numbers, right-aligned.
+
+    Where there is no room for all numbers, the last ones go.
 
     Args:
         rows: Cells of every row, the same number each; names from documents may be in the first.
@@ -131,9 +134,11 @@ def columns(rows: Sequence[tuple[str, ...]], style: Style, *, shares: Sequence[f
     from rich.text import Text
 
     names = [style.clean(row[0]) for row in rows]
-    widths = [max(cell_len(row[k]) for row in rows) for k in range(1, len(rows[0]))] if rows else []
-    taken = _INDENT + sum(width + 2 for width in widths)
-    room = max(8, style.columns - taken)
+    numbers = [[style.short(cell, style.columns // 3) for cell in row[1:]] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*numbers, strict=True)]
+    while widths and style.columns - _INDENT - sum(width + 2 for width in widths) < _SHORTEST_NAME:
+        widths.pop()
+    room = style.columns - _INDENT - sum(width + 2 for width in widths)
     wanted = max((cell_len(name) for name in names), default=0)
     bar = min(24, max(0, room - wanted - 2)) if shares is not None else 0
     if shares is not None and bar < 8:  # a short bar says more than the middle of a long name
@@ -143,8 +148,8 @@ def columns(rows: Sequence[tuple[str, ...]], style: Style, *, shares: Sequence[f
     grid.add_column(no_wrap=True)
     for width in widths:
         grid.add_column(justify="right", no_wrap=True, min_width=width)
-    for i, row in enumerate(rows):
-        cells = [Text(" " * _INDENT + style.short(names[i], room)), *(Text(cell) for cell in row[1:])]
+    for i, name in enumerate(names):
+        cells = [Text(" " * _INDENT + style.short(name, room)), *map(Text, numbers[i][: len(widths)])]
         if bar and shares is not None:
             cells.append(Text(share_bar(shares[i], bar, style), style="cyan"))
         grid.add_row(*cells)

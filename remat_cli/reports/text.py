@@ -61,7 +61,7 @@ def plan_text(
         parts.append(_plain(style.clean(outcome)))
     if not report.valid:
         parts += findings_lines(report, style)
-    parts += ["", fields(_summary(report, style, run or {}, path, checking)), ""]
+    parts += ["", fields(_summary(report, style, run or {}, path, checking), style), ""]
     parts += memory_bar(report, style.columns, style)
     parts += peak_section(report, style)
     parts += recomputed_section(report, style)
@@ -117,7 +117,9 @@ def budget_rows(report: Report, style: Style) -> list[tuple[str, str]]:
         asked = f"{style.clean(report.budget_text)} = "
         if report.budget_text.endswith("%"):
             asked = f"{style.clean(report.budget_text)} of no-remat {format_bytes(report.no_remat_peak_bytes)} = "
-    if budget >= fixed:
+    if fixed == 0:
+        parts = "all of it for values and workspace (no fixed memory)"
+    elif budget >= fixed:
         parts = f"{format_bytes(fixed)} fixed memory + {format_bytes(budget - fixed)} for values and workspace"
     else:
         parts = f"fixed memory alone takes {format_bytes(fixed)}"
@@ -140,6 +142,8 @@ def cost_line(report: Report) -> str:
 
 def claim_line(report: Report, style: Style, *, checking: bool) -> str:
     """How sure it is that no cheaper plan fits; when checking, who says so."""
+    if not report.valid:
+        return "void: the plan is invalid"
     words = certainty(report)
     if checking and not words.startswith("certainly"):
         return f"{words}. Its maker says so, for the budget it was made for; it is not verified here"
@@ -229,7 +233,7 @@ def _hanging(rows: list[tuple[Text, Text]]) -> RenderableType:
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
-    grid.add_column(width=2)
+    grid.add_column(width=1)
     grid.add_column(width=max(len(label) for label, _ in rows), no_wrap=True)
     grid.add_column(ratio=1, overflow="fold")
     for label, message in rows:

@@ -1,0 +1,172 @@
+"""What ``remat show GRAPH`` prints: a graph in numbers, as text and as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from remat_cli.graph.summary import BudgetHint, GraphSummary, OpShare
+from remat_cli.reports.jsonform import document_json
+from remat_cli.reports.style import Style, columns, fields, render, title
+from remat_cli.reports.words import (
+    cost_column,
+    cost_words,
+    count,
+    exact_bytes,
+    share_column,
+    share_words,
+    size_column,
+)
+from remat_cli.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_SHOWN_OPS = 6
+
+
+def graph_text(summary: GraphSummary, style: Style) -> str:
+    """Size, memory, bounds, what weighs and costs most, and budgets worth trying; lines that end with a newline."""
+    from rich.text import Text
+
+    shape = f"{count(summary.nodes, 'node')}, {count(summary.values, 'value')}, {count(summary.edges, 'edge')}"
+    parts: list[RenderableType] = [
+        Text.assemble((style.clean(summary.name), "bold"), f": {shape}"),
+        "",
+        fields([*_structure(summary), *_memory(summary, style)], style),
+    ]
+    parts += _sizes("Largest working sets", "inputs, outputs and workspace of one node", summary.working_sets, style)
+    parts += _sizes("Largest values", "", summary.largest_values, style, whole=summary.value_bytes)
+    parts += _costs(summary, style)
+    parts += _budgets(summary, style)
+    return render(style, *parts)
+
+
+def _structure(summary: GraphSummary) -> list[tuple[str, str]]:
+    """Phases, shape and cost."""
+    given = [f"{phase.value if phase else 'none'} {number:,}" for phase, number in summary.phases]
+    phases = ", ".join(given) if any(phase for phase, _ in summary.phases) else "not given"
+    shape = "a chain: every node reads the one before it" if summary.is_chain else "not a chain"
+    cost = cost_words(summary.total_cost, summary.cost_unit)
+    notes = [f"{count(summary.zero_cost_nodes, 'node')} free of cost"] if summary.zero_cost_nodes else []
+    if summary.only_once_nodes:
+        notes.append(f"{count(summary.only_once_nodes, 'node')} with recompute: false")
+    return [
+        ("phases", phases),
+        ("shape", f"{shape}; longest path {count(summary.longest_path, 'node')}"),
+        ("cost", "; ".join([f"{cost} for computing every node once", *notes])),
+    ]
+
+
+def _memory(summary: GraphSummary, style: Style) -> list[tuple[str, str]]:
+    """Values, peak and the bound on every peak."""
+    peak, bound = summary.no_remat_peak_bytes, summary.bound_bytes
+    room = style.columns // 2
+    at = f" at {style.short(summary.no_remat_peak_node, room)}" if summary.no_remat_peak_node is not None else ""
+    if summary.bound_node is None:
+        why = "the outputs at the end"
+    else:
+        why = f"the working set of {style.short(summary.bound_node, room)}"
+    why += " with fixed memory" if summary.fixed_bytes else ""
+    fixed = f", fixed memory {format_bytes(summary.fixed_bytes)}"
+    outputs = f"{count(summary.outputs, 'output')} of {format_bytes(summary.output_bytes)}"
+    share = ", the same as no-remat" if bound == peak else f", {share_words(bound, peak)} of no-remat" if peak else ""
+    return [
+        ("memory", f"values {format_bytes(summary.value_bytes)} in all{fixed}, {outputs}"),
+        ("no-remat", f"peak {exact_bytes(peak)}{at}"),
+        ("bound", f"no plan stays below {exact_bytes(bound)}{share}: {why}"),
+    ]
+
+
+def _sizes(
+    words: str, meaning: str, items: Sequence[Any], style: Style, *, whole: int | None = None
+) -> list[RenderableType]:
+    """A table of names and bytes, with shares of ``whole`` if given, else bars against the largest."""
+    if not items:
+        return []
+    sizes = [item.bytes for item in items]
+    rows: list[tuple[str, ...]] = list(zip((item.name for item in items), size_column(sizes), strict=True))
+    if whole is not None:
+        rows = [(*row, share) for row, share in zip(rows, share_column(sizes, whole), strict=True)]
+    reference = whole if whole is not None else sizes[0]
+    heading = title(words, f": {meaning}" if meaning else "")
+    return [heading, columns(rows, style, shares=[size / reference for size in sizes])]
+
+
+def _costs(summary: GraphSummary, style: Style) -> list[RenderableType]:
+    """The costliest kinds of operation; the costliest nodes where no node says what it is."""
+    if not summary.total_cost:
+        return []
+    if all(share.op is None for share in summary.ops):
+        costs = [item.cost for item in summary.costliest]
+        names = [item.name for item in summary.costliest]
+        amounts = [amount.removeprefix("+") for amount in cost_column(costs, summary.cost_unit)]
+        rows = list(zip(names, amounts, share_column(costs, summary.total_cost), strict=True))
+        shares = [cost / summary.total_cost for cost in costs]
+        return [title("Costliest nodes"), columns(rows, style, shares=shares)]
+    shown = list(summary.ops[:_SHOWN_OPS])
+    names = ["(no op)" if share.op is None else share.op for share in shown]
+    if rest := summary.ops[_SHOWN_OPS:]:
+        names.append(f"and {len(rest):,} more")
+        shown.append(OpShare(None, sum(r.nodes for r in rest), sum(r.cost for r in rest), sum(r.bytes for r in rest)))
+    costs = [share.cost for share in shown]
+    table = zip(
+        names,
+        [count(share.nodes, "node") for share in shown],
+        [f"{part} of cost" for part in share_column(costs, summary.total_cost)],
+        [
+            f"{part} of bytes" if part else ""
+            for part in share_column([share.bytes for share in shown], summary.value_bytes)
+        ],
+        strict=True,
+    )
+    shares = [cost / summary.total_cost for cost in costs]
+    return [title("Costliest operations"), columns(list(table), style, shares=shares)]
+
+
+def _budgets(summary: GraphSummary, style: Style) -> list[RenderableType]:
+    """Budgets worth trying."""
+    from rich.text import Text
+
+    if not summary.budgets:
+        return [title("Budgets", ": no plan can save anything, the no-remat peak is the bound")]
+    hints = summary.budgets
+    sizes = size_column([hint.bytes for hint in hints])
+    rows = [
+        (percent_words(hint), size, f"{hint.bytes:,} bytes", _note(hint, summary.bound_bytes))
+        for hint, size in zip(hints, sizes, strict=True)
+    ]
+    widths = [max(len(row[k]) for row in rows) for k in range(3)]
+    lines: list[RenderableType] = [title("Budgets worth trying", ": of the no-remat peak, fixed memory included")]
+    for hint, row in zip(hints, rows, strict=True):
+        left, middle, exact = (cell.rjust(width) for cell, width in zip(row[:3], widths, strict=True))
+        line = f"  {left}  {middle}  {exact}  {row[3]}".rstrip()
+        if len(line) > style.columns:
+            line = f"  {left}  {middle}  {row[3]}".rstrip()
+        lines.append(Text(line, style="" if hint.possible else "dim"))
+    return lines
+
+
+def percent_words(hint: BudgetHint) -> str:
+    """``80%`` or ``57.6%``."""
+    return f"{hint.percent:.4g}%"
+
+
+def _note(hint: BudgetHint, bound_bytes: int) -> str:
+    if not hint.possible:
+        return "impossible: below the bound"
+    return "about the bound" if hint.bytes * 1000 <= bound_bytes * 1002 else ""
+
+
+def graph_summary_document(summary: GraphSummary) -> dict[str, Any]:
+    """The summary as JSON values, ``remat-graph-summary/1``; fields are named as in :class:`GraphSummary`."""
+    document = asdict(summary)
+    document["schema"] = "remat-graph-summary/1"
+    document["phases"] = {(phase.value if phase else "none"): number for phase, number in summary.phases}
+    return document
+
+
+def graph_summary_json(summary: GraphSummary) -> str:
+    """:func:`graph_summary_document` as text: sorted keys, a final newline."""
+    return document_json(graph_summary_document(summary))

@@ -1,0 +1,76 @@
+"""The report on a plan as a document, ``remat-report/1`` (schemas/report-v1.json): stable bytes for pipelines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from remat_cli.plan.check import Report
+
+SHOWN_RESIDENTS = 100
+"""Residents at the peak that are listed; ``peak_value_count`` says how many there are."""
+
+
+def report_document(report: Report) -> dict[str, Any]:
+    """The report as JSON values. What a solver said stands in ``claim``; everything else was replayed.
+
+    ``lower_bound`` and ``gap`` repeat the claim's bound (null when it has none) against the replayed cost.
+    """
+    graph, claim, seen = report.graph, report.claim, report.replay
+    bound = claim.lower_bound if claim.lower_bound > 0 else None
+    return {
+        "schema": "remat-report/1",
+        "valid": report.valid,
+        "within_budget": None if report.budget_bytes is None else report.within_budget,
+        "budget": report.budget_bytes,
+        "budget_asked": report.budget_text or None,
+        "peak_memory": seen.peak_bytes,
+        "peak_statement": seen.peak_statement,
+        "peak_node": report.peak_node,
+        "peak_values": [{"value": r.value, "bytes": r.size_bytes} for r in report.peak_values[:SHOWN_RESIDENTS]],
+        "peak_value_count": len(report.peak_values),
+        "peak_workspace": seen.workspace_bytes,
+        "fixed_memory": graph.fixed_memory,
+        "cost": seen.cost,
+        "cost_unit": graph.cost_unit,
+        "no_remat_cost": graph.total_cost,
+        "no_remat_peak": report.no_remat_peak_bytes,
+        "overhead": report.overhead if graph.total_cost > 0 else None,
+        "recomputed": [{"node": r.node, "times": r.times, "cost": r.extra_cost} for r in report.recomputed],
+        "lower_bound": bound,
+        "gap": None if bound is None else report.gap,
+        "claim": {
+            "status": claim.status.value,
+            "cost": claim.cost,
+            "lower_bound": claim.lower_bound,
+            "gap": claim.gap,
+            "scope": claim.scope.value,
+        },
+        "graph": {
+            "name": graph.name,
+            "nodes": len(graph.nodes),
+            "values": len(graph.size),
+            "edges": graph.edges,
+        },
+        "strategy": report.strategy,
+        "solver": report.solver,
+        "statements": len(seen.profile),
+        "findings": [
+            {"code": f.code, "severity": f.severity.value, "message": f.message, "statement": f.statement}
+            for f in report.findings
+        ],
+    }
+
+
+def report_json(report: Report) -> str:
+    """:func:`report_document` as text: sorted keys, two spaces, ASCII, a final newline; no timings."""
+    return document_json(report_document(report))
+
+
+def document_json(document: dict[str, Any]) -> str:
+    """``document`` as text that depends on nothing but its content.
+
+    Raises:
+        ValueError: If it holds a number that JSON cannot express.
+    """
+    return json.dumps(document, sort_keys=True, indent=2, allow_nan=False) + "\n"
