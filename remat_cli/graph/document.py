@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 from remat_cli.errors import InputError, Problem
 from remat_cli.files import STDIN_NAME, read_text
 from remat_cli.graph.jsontext import json_places, load_json
-from remat_cli.graph.text import SURROGATE, escape_token, printable, quote
+from remat_cli.graph.text import SURROGATE, escape_token, quote, show_pointer
 from remat_cli.graph.wording import complaints
 
 Format = Literal["json", "yaml"]
@@ -61,7 +61,7 @@ class Document:
     def problem(self, pointer: str, message: str, hint: str = "") -> Problem:
         """A problem with the place that ``pointer`` names, line and column included."""
         line, column = self.locate(pointer) or (None, None)
-        return Problem(message, pointer=printable(pointer), line=line, column=column, hint=hint)
+        return Problem(message, pointer=show_pointer(pointer), line=line, column=column, hint=hint)
 
     def error(self, pointer: str, message: str, hint: str = "") -> InputError:
         """An error with one problem."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from remat_cli.errors import SHOWN_PROBLEMS, InputError, Problem, UsageError
 from remat_cli.graph.document import Document
 from remat_cli.graph.text import quote
+from remat_cli.registry import suggestion
 from remat_cli.units import parse_size
 
 MAX_BYTES = 2**63 - 1
@@ -18,6 +19,7 @@ MAX_COST = 1e300
 """No sum of costs is larger, so that the cost of no plan overflows."""
 
 _EXACT = 2**53
+_COMPARISONS = 50_000
 
 
 class Fields:
@@ -32,6 +34,7 @@ class Fields:
         self.document = document
         self.problems: list[Problem] = []
         self._sizes: dict[str, int] = {}
+        self._comparisons_left = _COMPARISONS
 
     def report(self, pointer: str, message: str, hint: str = "") -> None:
         """Remember a problem with the place that ``pointer`` names."""
@@ -56,6 +59,34 @@ class Fields:
             self.report(pointer, f"{quote(value)} is more than 2^63 - 1 bytes", "use a size that a machine can have")
             return 0
         return size
+
+    def closest(self, name: str, known: Collection[str], otherwise: str) -> str:
+        """A hint with the known name closest to ``name``, or ``otherwise``.
+
+        Comparing is slow, so a document with many wrong names gets suggestions for the first of them only.
+        """
+        if self._comparisons_left <= 0:
+            return otherwise
+        self._comparisons_left -= len(known)
+        return suggestion(name, list(known)) or otherwise
+
+    def report_value(self, pointer: str, name: str, counts: Mapping[str, int]) -> None:
+        """Remember that there is no value ``name`` where nodes have as many outputs as ``counts`` says."""
+        node_id, colon, index = name.rpartition(":")
+        if not (colon and index.isascii() and index.isdigit()):
+            node_id = name
+        count = counts.get(node_id)
+        if count is None:
+            hint = self.closest(node_id, counts, "write the id of a node, or id:k for its output k")
+            self.report(pointer, f"there is no node {quote(node_id)}", hint)
+        elif count == 0:
+            message = f"{quote(name)} does not exist: {quote(node_id)} has no outputs"
+            self.report(pointer, message, "give it outputs, or leave this out")
+        else:
+            several = count > 1
+            message = f"{quote(name)} does not exist: {quote(node_id)} has {count} output{'s' if several else ''}"
+            last = f" to {quote(f'{node_id}:{count - 1}')}" if several else ""
+            self.report(pointer, message, f"write {quote(f'{node_id}:0')}{last}")
 
     def finish(self) -> None:
         """Raise what was remembered, if anything.

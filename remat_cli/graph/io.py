@@ -12,7 +12,6 @@ from remat_cli.graph.fields import MAX_BYTES, MAX_COST, Fields, plain_number, re
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
 from remat_cli.graph.text import quote
-from remat_cli.registry import suggestion
 
 SCHEMA = "remat-graph/1"
 DEFAULT_NAME = "graph"
@@ -191,13 +190,14 @@ def _all_inputs(
     """The values that every node reads, each once, in the order of the document."""
     inputs: list[tuple[int, ...]] = []
     too_late: list[tuple[int, int, str]] = []  # value, reader, pointer
+    counts = {node["id"]: len(of_node) for node, of_node in zip(nodes, sizes, strict=True)}
     made = 0
     for i, node in enumerate(nodes):
         values: dict[int, None] = {}
         for k, name in enumerate(node["inputs"]):
             value = names.get(name)
             if value is None:
-                fields.report(join(pointer, "nodes", i, "inputs", k), *unknown_value(name, nodes, sizes))
+                fields.report_value(join(pointer, "nodes", i, "inputs", k), name, counts)
                 continue
             values[value] = None
             if value >= made:
@@ -212,22 +212,6 @@ def _all_inputs(
     return inputs
 
 
-def unknown_value(name: str, nodes: Sequence[Mapping[str, Any]], sizes: Sequence[tuple[int, ...]]) -> tuple[str, str]:
-    """Message and hint for the name of a value that does not exist."""
-    counts = {node["id"]: len(of_node) for node, of_node in zip(nodes, sizes, strict=True)}
-    node_id, colon, index = name.rpartition(":")
-    if not (colon and index.isascii() and index.isdigit()):
-        node_id = name
-    if node_id not in counts:
-        closest = suggestion(node_id, list(counts)) or "write the id of a node, or id:k for its output k"
-        return f"there is no node {quote(node_id)}", closest
-    count = counts[node_id]
-    if count == 0:
-        return f"{quote(name)} does not exist: {quote(node_id)} has no outputs", "give it outputs, or leave this out"
-    last = f"write {quote(f'{node_id}:0')}" + (f" to {quote(f'{node_id}:{count - 1}')}" if count > 1 else "")
-    return f"{quote(name)} does not exist: {quote(node_id)} has {count} output{'s' if count > 1 else ''}", last
-
-
 def _outputs(
     fields: Fields,
     data: Mapping[str, Any],
@@ -239,10 +223,11 @@ def _outputs(
         made = sum(map(len, sizes))
         return tuple(range(made - len(sizes[-1]), made))
     outputs = set()
+    counts = {node["id"]: len(of_node) for node, of_node in zip(data["nodes"], sizes, strict=True)}
     for k, name in enumerate(data["outputs"]):
         value = names.get(name)
         if value is None:
-            fields.report(join(pointer, "outputs", k), *unknown_value(name, data["nodes"], sizes))
+            fields.report_value(join(pointer, "outputs", k), name, counts)
         else:
             outputs.add(value)
     return tuple(sorted(outputs))

@@ -16,9 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import InputError, Problem
-from remat_cli.graph.text import MAX_DEPTH, SURROGATE, escape_token, quote
+from remat_cli.graph.text import MAX_DEPTH, SURROGATE, escape_token, quote, show_pointer
 
-_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+', re.DOTALL)
+_TOKEN = re.compile(
+    r""""[^"\\]*(?:\\.[^"\\]*)*" | [\[\]{}:,] | NaN | -?Infinity | true | false | null
+    | -?[0-9]+ (?:\.[0-9]+)? (?:[eE][-+]?[0-9]+)? | \S""",
+    re.DOTALL | re.VERBOSE | re.ASCII,
+)
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SYNTAX = {
     "Expecting value": "expected a value",
@@ -27,6 +31,7 @@ _SYNTAX = {
     "Expecting ':' delimiter": "expected a colon",
     "Extra data": "the document ended before this",
     "Unterminated string starting at": "this string has no end",
+    "Invalid control character at": "this character must be written as an escape",
     "Illegal trailing comma before end of object": "a comma before the closing brace",
     "Illegal trailing comma before end of array": "a comma before the closing bracket",
 }
@@ -188,7 +193,7 @@ def _first_offence(text: str) -> Problem:
     for pointer, offset, problem in _walk(text):
         if problem is not None:
             line, column = _place(_line_starts(text), offset)
-            return Problem(problem.message, pointer=pointer, line=line, column=column, hint=problem.hint)
+            return Problem(problem.message, pointer=show_pointer(pointer), line=line, column=column, hint=problem.hint)
     raise AssertionError("the fast reader refused a text in which the walk finds nothing wrong")
 
 

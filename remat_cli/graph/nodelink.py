@@ -236,7 +236,7 @@ def _edges(
             named = str(end) if isinstance(end, (str, int)) and not isinstance(end, bool) else None
             node = index.get(named) if named is not None else None
             if node is None:
-                closest = suggestion(named or "", list(index)) or "links name nodes by their id"
+                closest = fields.closest(named or "", index, "links name nodes by their id")
                 fields.report(join("", edge_list, k, key), f"there is no node {quote(end)}", closest)
             else:
                 ends.append(node)

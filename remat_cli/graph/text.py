@@ -16,6 +16,7 @@ CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """What ids may not hold: control characters and line separators."""
 
 _LONGEST = 60
+_LONGEST_POINTER = 160
 
 
 def escape_token(key: str) -> str:
@@ -30,6 +31,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def show_pointer(pointer: str) -> str:
+    """A JSON pointer for a message: on one line, and cut off where no reader would follow."""
+    return printable(pointer if len(pointer) <= _LONGEST_POINTER else pointer[:_LONGEST_POINTER] + "...")
+
+
 def quote(value: Any) -> str:
     """A value for a message: as in JSON, on one line, at most some 60 characters; collections by their kind."""
     if isinstance(value, list):
@@ -39,6 +45,5 @@ def quote(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**_LONGEST:
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, str) and len(value) > _LONGEST:
-        return json.dumps(printable(value[:_LONGEST]), ensure_ascii=False)[:-1].replace("\\\\", "\\") + '..."'
-    text = json.dumps(value, ensure_ascii=False)
-    return printable(text)
+        return printable(json.dumps(value[:_LONGEST], ensure_ascii=False)[:-1]) + '..."'
+    return printable(json.dumps(value, ensure_ascii=False))

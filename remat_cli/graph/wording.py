@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Complaint = tuple[str, str, str]
 """JSON pointer, message, hint."""
 
+_SHOWN_FIELDS = 8
 _KINDS = {
     "object": "an object",
     "array": "a list",
@@ -51,8 +52,12 @@ def _described(message: Callable[[ValidationError], str]) -> Callable[[Validatio
 
 def _description(error: ValidationError) -> str:
     schema: Any = error.schema
-    text = str(schema.get("description", "")) if isinstance(schema, dict) else ""
-    return text.rstrip(".")
+    return _as_hint(schema)
+
+
+def _as_hint(schema: dict[str, Any]) -> str:
+    text = str(schema.get("description", "")).rstrip(".")
+    return text[:1].lower() + text[1:]
 
 
 def _type(error: ValidationError) -> str:
@@ -71,12 +76,7 @@ def _required(error: ValidationError, pointer: str) -> list[Complaint]:
     instance: Any = error.instance
     schema: Any = error.schema
     missing = [str(name) for name in wanted if name not in instance]
-    return [(pointer, f"no field {name}", _remedy(schema, name)) for name in missing]
-
-
-def _remedy(schema: dict[str, Any], name: str) -> str:
-    text = str(schema["properties"][name].get("description", "")).rstrip(".")
-    return f"add it: {text[:1].lower()}{text[1:]}" if text else "add it"
+    return [(pointer, f"no field {name}", f"add it: {_as_hint(schema['properties'][name])}") for name in missing]
 
 
 def _unknown_fields(error: ValidationError, pointer: str) -> list[Complaint]:
@@ -98,6 +98,8 @@ def _one_of_fields(error: ValidationError, pointer: str) -> list[Complaint]:
     """Wording of a choice between required fields, which is all that the schemas use ``oneOf`` for."""
     branches: Any = error.validator_value
     instance: Any = error.instance
+    if not isinstance(instance, dict):
+        return []  # its type is wrong, which is a complaint of its own
     names = [str(branch["required"][0]) for branch in branches]
     present = [name for name in names if name in instance]
     message = f"has both {' and '.join(present)}" if present else f"has neither {' nor '.join(names)}"
@@ -115,24 +117,25 @@ def _or(words: list[str]) -> str:
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
+def _fields(instance: Any) -> str:
+    names = [quote(name)[1:-1] for name in instance]
+    if not names:
+        return "no fields"
+    return f"the fields {', '.join(names[:_SHOWN_FIELDS])}{', ...' if len(names) > _SHOWN_FIELDS else ''}"
+
+
 _WORDING: dict[str, Callable[[ValidationError, str], list[Complaint]]] = {
     "type": _described(_type),
     "const": _described(lambda error: f"is {quote(error.instance)}, expected {quote(error.validator_value)}"),
     "minimum": _described(lambda error: f"is {quote(error.instance)}, expected at least {error.validator_value}"),
     "maximum": _described(lambda error: f"is {quote(error.instance)}, expected at most {error.validator_value}"),
     "minLength": _described(lambda error: f"is {quote(error.instance)}, expected some text"),
-    "minItems": _described(lambda error: f"is {quote(error.instance)}, expected at least {error.validator_value}"),
+    "minItems": _described(lambda error: f"is {quote(error.instance)}, expected at least one item"),
     "not": _described(lambda error: f"is {quote(error.instance)}, which is not allowed"),
     "pattern": _described(lambda error: f"is {quote(error.instance)}, which is not of the right form"),
-    "anyOf": _described(
-        lambda error: f"is {quote(error.instance)} ({_fields(error.instance)}) that do not belong together"
-    ),
+    "anyOf": _described(lambda error: f"has {_fields(error.instance)}: not one of the forms"),
     "required": _required,
     "additionalProperties": _unknown_fields,
     "oneOf": _one_of_fields,
     "enum": _enum,
 }
-
-
-def _fields(instance: Any) -> str:
-    return ", ".join(quote(name)[1:-1] for name in instance) if isinstance(instance, dict) else ""

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import yaml
 
 from remat_cli.errors import InputError, Problem
-from remat_cli.graph.text import MAX_DEPTH, SURROGATE, escape_token, quote
+from remat_cli.graph.text import MAX_DEPTH, SURROGATE, escape_token, quote, show_pointer
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -219,5 +219,7 @@ class _Builder:
 
     def _refuse(self, event: Any, message: str, hint: str = "") -> NoReturn:
         mark = event.start_mark
-        problem = Problem(message, pointer=self._pointer(), line=mark.line + 1, column=mark.column + 1, hint=hint)
+        problem = Problem(
+            message, pointer=show_pointer(self._pointer()), line=mark.line + 1, column=mark.column + 1, hint=hint
+        )
         raise InputError(self._source, [problem])

@@ -11,11 +11,10 @@ from typing import Any
 
 from remat_cli.graph.document import Document, read_document, validate
 from remat_cli.graph.fields import Fields, plain_number
-from remat_cli.graph.io import graph_from_document, graph_sha256, graph_to_document, unknown_value
+from remat_cli.graph.io import graph_from_document, graph_sha256, graph_to_document
 from remat_cli.graph.model import Graph
 from remat_cli.graph.text import quote
 from remat_cli.plan.model import Allocate, Claim, ClaimStatus, Compute, Deallocate, Plan, Scope, Statement
-from remat_cli.registry import suggestion
 
 SCHEMA = "remat-plan/1"
 
@@ -108,19 +107,20 @@ def _statements(fields: Fields, graph: Graph, entries: list[dict[str, Any]]) -> 
     nodes = {node.id: i for i, node in enumerate(graph.nodes)}
     values = {graph.value_name(value): value for value in range(len(graph.size))}
     values |= {node.id: graph.first_value[i] for i, node in enumerate(graph.nodes) if node.outputs}
+    counts = {node.id: len(node.outputs) for node in graph.nodes}
     statements: list[Statement] = []
     for k, entry in enumerate(entries):
         if "compute" in entry:
             node = nodes.get(entry["compute"])
             if node is None:
-                closest = suggestion(entry["compute"], list(nodes)) or "compute names a node of the graph by its id"
+                closest = fields.closest(entry["compute"], nodes, "compute names a node of the graph by its id")
                 fields.report(f"/statements/{k}/compute", f"there is no node {quote(entry['compute'])}", closest)
             else:
                 statements.append(Compute(node, tuple(entry["registers"])))
         elif "allocate" in entry:
             value = values.get(entry["value"])
             if value is None:
-                fields.report(f"/statements/{k}/value", *_unknown_value(graph, entry["value"]))
+                fields.report_value(f"/statements/{k}/value", entry["value"], counts)
             else:
                 statements.append(_allocate(graph, entry, value))
         else:
@@ -131,7 +131,3 @@ def _statements(fields: Fields, graph: Graph, entries: list[dict[str, Any]]) -> 
 def _allocate(graph: Graph, entry: Mapping[str, Any], value: int) -> Allocate:
     size = int(entry["bytes"])
     return Allocate(entry["allocate"], value, None if size == graph.size[value] else size)
-
-
-def _unknown_value(graph: Graph, name: str) -> tuple[str, str]:
-    return unknown_value(name, [{"id": node.id} for node in graph.nodes], [node.outputs for node in graph.nodes])

@@ -1,0 +1,134 @@
+"""Ways to spoil documents, for tests that nothing but a clean error comes of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+from graphgen import JSON_VALUES
+from hypothesis import strategies as st
+
+from remat_cli.errors import InputError
+
+
+class _QuotingDumper(yaml.SafeDumper):
+    """Writes all text in double quotes: what PyYAML takes for a string may be a number in YAML 1.2."""
+
+
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+
+
+_QuotingDumper.add_representer(str, _quoted)
+_QuotingDumper.ignore_aliases = lambda self, data: True  # type: ignore[method-assign]  # the usual way to say so
+
+
+def to_yaml(data: Any) -> str:
+    return yaml.dump(data, Dumper=_QuotingDumper, allow_unicode=True, sort_keys=False, width=10**6)
+
+
+def _places(data: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value below ``data``."""
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [path for key, value in items for path in [(*prefix, key), *_places(value, (*prefix, key))]]
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, data: Any) -> Any:
+    """``data`` with one to three values replaced, removed, renamed or moved."""
+    data = copy.deepcopy(data)
+    for _ in range(draw(st.integers(1, 3))):
+        places = _places(data)
+        if not places:
+            break
+        *path, last = draw(st.sampled_from(places))
+        holder = data
+        for key in path:
+            holder = holder[key]
+        what = draw(st.sampled_from(["replace", "replace", "number", "text", "remove", "add", "copy"]))
+        if what == "replace":
+            holder[last] = draw(JSON_VALUES)
+        elif what == "number":
+            holder[last] = draw(
+                st.one_of(st.integers(-3, 10), st.sampled_from([2**63, 10**400, 1e301, 0.5, 3.0, -0.0]))
+            )
+        elif what == "text":
+            holder[last] = draw(
+                st.sampled_from(["16G", "1kB", "-1B", "n0:1", "n0", "n1:0", "", "%1", "a\nb", "x:7", "🙂"])
+            )
+        elif what == "remove":
+            del holder[last]
+        elif what == "copy":
+            source: Any = data
+            for key in draw(st.sampled_from(places)):
+                try:
+                    source = source[key]
+                except (KeyError, IndexError, TypeError):
+                    break
+            holder[last] = copy.deepcopy(source)
+        elif isinstance(holder, dict):
+            holder[draw(st.text(st.characters(exclude_categories=("Cs",)), max_size=8))] = draw(JSON_VALUES)
+        else:
+            holder.insert(last, copy.deepcopy(holder[last]))
+    return data
+
+
+@st.composite
+def spoiled_text(draw: st.DrawFn, text: str) -> str:
+    """``text`` cut off, or with pieces removed, doubled, exchanged or put in."""
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(text)))
+        end = min(len(text), start + draw(st.integers(0, 12)))
+        what = draw(st.sampled_from(["cut", "remove", "double", "insert", "insert"]))
+        if what == "cut":
+            text = text[:start]
+        elif what == "remove":
+            text = text[:start] + text[end:]
+        elif what == "double":
+            text = text[:end] + text[start:]
+        else:
+            piece = draw(
+                st.one_of(
+                    st.sampled_from(
+                        [
+                            "{",
+                            "}",
+                            "[",
+                            "]",
+                            ",",
+                            ":",
+                            '"',
+                            "\n",
+                            "NaN",
+                            "1e999",
+                            "-",
+                            "\\ud800",
+                            "&a ",
+                            "*a ",
+                            "<<: ",
+                            "!x ",
+                        ]
+                    ),
+                    st.sampled_from(
+                        ["9" * 5000, "[" * 200, "\x00", "\ufeff", "\t", "- ", "? ", "| ", "%", "---\n", "..."]
+                    ),
+                    st.text(max_size=3),
+                )
+            )
+            text = text[:start] + piece + text[start:]
+    return text
+
+
+def outcome(action: Callable[[], Any]) -> tuple[Any, str]:
+    """What ``action`` returns, or None and the text of the InputError that it raises. Nothing else is caught."""
+    try:
+        return action(), ""
+    except InputError as error:
+        return None, str(error)
+
+
+def as_json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False)
