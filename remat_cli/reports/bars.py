@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from remat_cli.plan.check import Report
-from remat_cli.reports.style import Style
+from remat_cli.reports.style import Style, cells
 from remat_cli.units import format_bytes
 
 if TYPE_CHECKING:
@@ -89,8 +89,6 @@ def _apart(one: _Piece, other: _Piece) -> bool:
 
 def memory_bar(report: Report, width: int, style: Style) -> list[Text]:
     """Peak against budget: fixed memory, the rest of the peak, what is left or over, and the no-remat peak."""
-    from rich.text import Text
-
     fixed, peak, budget = report.graph.fixed_memory, report.replay.peak_bytes, report.budget_bytes
     before = report.no_remat_peak_bytes
     scale = max(fixed, peak, budget or 0, before)
@@ -106,11 +104,13 @@ def memory_bar(report: Report, width: int, style: Style) -> list[Text]:
         (limit, style.glyph("░", "."), "dim"),
         (scale, style.glyph("·", " "), "dim"),
     )
-    bar = Text()
-    for column in range(width):
-        here = (2 * column + 1) * scale
-        glyph, colour = next(((g, c) for upto, g, c in kinds if here <= 2 * width * upto), (" ", ""))
-        bar.append(glyph, style=colour)
+    bar = [
+        next(
+            ((glyph, colour) for upto, glyph, colour in kinds if (2 * column + 1) * scale <= 2 * width * upto),
+            (" ", ""),
+        )
+        for column in range(width)
+    ]
 
     def column_of(amount: int) -> int:
         return min(width - 1, max(0, (2 * width * amount + scale) // (2 * scale) - 1))
@@ -122,10 +122,9 @@ def memory_bar(report: Report, width: int, style: Style) -> list[Text]:
             marks = [Mark(at, f"peak = budget {format_bytes(budget)}", "bold")]
         else:
             marks.append(Mark(at, f"budget {format_bytes(budget)}", "bold", leftward=budget < peak))
-        limit_mark = Text(style.glyph("┃", "|"), style="bold")
-        bar = bar[:at].append_text(limit_mark).append_text(bar[at + 1 :])
+        bar[at] = (style.glyph("┃", "|"), "bold")
     if 0 < fixed < peak:
         marks.append(Mark(column_of(fixed), f"fixed {format_bytes(fixed)}", "blue"))
     if before != peak:
         marks.append(Mark(column_of(before), f"no-remat {format_bytes(before)}", "dim", leftward=True))
-    return [bar, *ruler(marks, width, style)]
+    return [cells(bar), *ruler(marks, width, style)]

@@ -7,8 +7,9 @@ markup, and never reaches a terminal raw: see :meth:`Style.clean`.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -97,6 +98,16 @@ def render(style: Style, *renderables: RenderableType) -> str:
     console.file.flush()
     lines = raw.getvalue().decode(encoding).split("\n")
     return "\n".join(line.rstrip() for line in lines)
+
+
+def cells(drawn: Iterable[tuple[str, str]]) -> Text:
+    """One line from ``(character, colour)`` pairs, with as few colour codes as possible; blanks get none."""
+    from rich.text import Text
+
+    line = Text()
+    for colour, run in groupby(drawn, key=lambda cell: cell[1] if cell[0] != " " else ""):
+        line.append("".join(character for character, _ in run), style=colour)
+    return line
 
 
 def title(words: str, rest: str = "") -> Text:

@@ -11,7 +11,7 @@ from remat_cli.graph.model import Graph, Phase
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Compute, Plan, Statement
 from remat_cli.reports.bars import Mark, ruler
-from remat_cli.reports.style import Style, fields, render
+from remat_cli.reports.style import Style, cells, fields, render
 from remat_cli.reports.text import (
     budget_rows,
     claim_line,
@@ -142,18 +142,19 @@ def _area(report: Report, plot: _Plot, scale: int, style: Style, labels: dict[in
     lines = []
     for row in range(_ROWS):
         label = labels.get(row, "")
-        line = Text.assemble((f"{label:>{gutter - 2}} {style.glyph('┤' if label else '│', '|')}", "dim"))
+        axis = Text.assemble((f"{label:>{gutter - 2}} {style.glyph('┤' if label else '│', '|')}", "dim"))
         base = (_ROWS - 1 - row) * scale  # all amounts of this row times the number of rows
+        drawn = []
         for top in plot.tops:
             eighths = _eighths(top * _ROWS - base, scale)
             if eighths == 0:
-                line.append(empty if row == limit_row else " ", style="bold")
+                drawn.append((empty if row == limit_row else " ", "bold"))
             elif base + scale <= fixed * _ROWS:
-                line.append(style.glyph("▒", "="), style="blue")
+                drawn.append((style.glyph("▒", "="), "blue"))
             else:
                 glyph = style.glyph(_EIGHTHS[eighths], "#" if eighths > 4 else ".")
-                line.append(glyph, style="red" if budget is not None and top > budget else "cyan")
-        lines.append(line)
+                drawn.append((glyph, "red" if budget is not None and top > budget else "cyan"))
+        lines.append(axis.append_text(cells(drawn)))
     return lines
 
 

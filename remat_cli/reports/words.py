@@ -60,8 +60,11 @@ def size_column(sizes: Sequence[int]) -> list[str]:
 
 
 def cost_column(costs: Sequence[float], unit: str) -> list[str]:
-    """``costs`` for one column, in a common power of 1000 with the sign of something added."""
-    largest = max(costs, default=0.0)
+    """``costs`` for one column, the largest first, in its power of 1000 with the sign of something added.
+
+    A sum of many may follow at the end and be larger; the unit is still that of the first.
+    """
+    largest = costs[0] if costs else 0.0
     if largest < 1e5 or largest >= 1e21:
         return [f"+{cost_words(cost, unit)}" for cost in costs]
     power = next(k for k in range(1, 7) if k == 6 or largest < 999.95 * 1000.0**k)
