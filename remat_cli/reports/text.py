@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 SHOWN_ROWS = 8
 """Rows of every table; the rest are counted."""
 
+_ENDED = {
+    "finished": "",
+    "time limit": "stopped at the time limit; this is the best plan found until then",
+    "interrupted": "interrupted; this is the best plan found until then",
+}
+
 
 def plan_text(
     report: Report,
@@ -50,15 +56,16 @@ def plan_text(
         style: Where it goes.
         run: Timings in seconds under names that end in ``_s``; the largest is the whole.
         path: Name of the plan's file.
-        outcome: How the search ended, where that needs words: ``time limit reached``.
+        outcome: How the search ended: ``finished`` needs no words, ``time limit`` and ``interrupted`` get some;
+            anything else is shown as it is.
         checking: Whether somebody else's plan is checked, so that its claim is only reported.
 
     Returns:
         Lines that end with a newline.
     """
     parts: list[RenderableType] = [verdict_line(report, style)]
-    if outcome:
-        parts.append(_plain(style.clean(outcome)))
+    if ended := _ENDED.get(outcome, outcome):
+        parts.append(_plain(style.clean(ended)))
     if not report.valid:
         parts += findings_lines(report, style)
     parts += ["", fields(_summary(report, style, run or {}, path, checking), style), ""]

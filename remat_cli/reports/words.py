@@ -25,6 +25,8 @@ _NONE = {
 }
 _EXACT = 1e-9
 """Relative differences below this are rounding."""
+_TINY = 1e-6
+"""Gaps below this are told apart from none, but not worth their digits."""
 
 
 def count(number: int, noun: str) -> str:
@@ -131,7 +133,8 @@ def certainty(report: Report) -> str:
     if report.valid and cost <= base * (1 + _EXACT):
         return "certainly optimal: every plan computes every node at least once, and this one does no more"
     among, none = f"{_AMONG[claim.scope]} ({claim.scope.value})", f"{_NONE[claim.scope]} ({claim.scope.value})"
-    bound, gap = cost_words(claim.lower_bound, unit), format_percent(report.gap)
+    bound = cost_words(claim.lower_bound, unit)
+    gap = format_percent(report.gap) if report.gap >= _TINY else f"less than {format_percent(_TINY)}"
     beyond = _beyond(claim.scope)
     if claim.lower_bound > cost * (1 + _EXACT):
         return f"contradictory: the claimed lower bound {bound} is above the cost"

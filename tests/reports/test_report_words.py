@@ -79,6 +79,11 @@ def test_certainty(status: str, share: float, scope: str, words: str) -> None:
     assert certainty(check(plan)) == words
 
 
+def test_tiny_gaps_are_not_spelled_out() -> None:
+    plan = plan_of(GRAPH, COMPUTES, PEAK, bound_share=1 - 1e-8, scope=Scope.ANY_ORDER)
+    assert "up to a gap of less than 0.0001% (lower bound" in certainty(check(plan))
+
+
 def test_nothing_recomputed_is_certain_whatever_is_claimed() -> None:
     plan = plan_of(GRAPH, range(25), None, status=ClaimStatus.FEASIBLE, bound_share=0.0, scope=Scope.RESTRICTED)
     assert certainty(check(plan)).startswith("certainly optimal")
@@ -161,9 +166,27 @@ def test_budget_is_shown_as_asked_and_in_both_parts() -> None:
     assert "no fixed memory" in text
 
 
-def test_outcome_and_path_are_named() -> None:
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [
+        ("finished", ""),
+        ("", ""),
+        ("time limit", "stopped at the time limit; this is the best plan found until then"),
+        ("interrupted", "interrupted; this is the best plan found until then"),
+        ("it rained", "it rained"),
+    ],
+)
+def test_outcome_is_told_where_it_matters(outcome: str, line: str) -> None:
+    report = check(plan_of(GRAPH, COMPUTES, PEAK))
+    assert plan_text(report, Style(80, False, True), outcome=outcome).splitlines()[1] == line
+
+
+def test_path_and_timings_are_named() -> None:
     text = plan_text(
-        check(plan_of(GRAPH, COMPUTES, PEAK)), Style(80, False, True), outcome="time limit reached", path="a.json"
+        check(plan_of(GRAPH, COMPUTES, PEAK)),
+        Style(80, False, True),
+        run={"outcome": "finished", "build_s": 1, "wall_s": 75.5},
+        path="a.json",
     )
-    assert text.splitlines()[1] == "time limit reached"
-    assert "plan      a.json" in text
+    assert "plan      a.json\n" in text
+    assert "time      1 min 16 s (build 1.00 s)\n" in text
