@@ -21,7 +21,7 @@ def refuse_impossible(graph: Graph, budget_bytes: int, asked: Budget | None) -> 
     fixed = f" beside {format_bytes(graph.fixed_memory)} of fixed memory" if graph.fixed_memory else ""
     raise Infeasible(
         f"no plan fits {_budget_words(budget_bytes, asked)}: {_bound_words(graph, bound)}{fixed}, "
-        f"{format_bytes(missing)} ({missing} bytes) too much",
+        f"{_exact(missing)} too much",
         hint=f"no budget below {_exact(bound.bytes)} can work; "
         f"{_exact(no_remat_peak(graph))} works without recomputation",
     )
@@ -76,4 +76,6 @@ def _budget_words(budget_bytes: int | None, asked: Budget | None) -> str:
 
 
 def _exact(count: int) -> str:
-    return f"{format_bytes(count)} ({count} bytes)" if count >= 1000 else f"{count} bytes"
+    if count >= 1000:
+        return f"{format_bytes(count)} ({count} bytes)"
+    return "1 byte" if count == 1 else f"{count} bytes"

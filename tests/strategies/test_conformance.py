@@ -1,0 +1,120 @@
+"""What every strategy owes: a plan that replays, or an honest refusal; and never a cost below the optimum."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from bruteforce import cheapest
+from graphgen import random_graph
+
+from remat_cli.api.solve import SolveOptions, solve
+from remat_cli.errors import Infeasible, StrategyMismatch
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import ClaimStatus, Scope
+from remat_cli.plan.replay import replay
+from remat_cli.spec import describe_options, format_spec
+from remat_cli.strategies.base import Needs
+from remat_cli.strategies.registry import STRATEGIES, strategy_from_spec
+from remat_cli.zoo.registry import build_graph
+
+SEEDS = range(24)
+
+
+def graph_of(seed: int) -> Graph:
+    rng = random.Random(seed)
+    return random_graph(
+        rng,
+        rng.randint(1, 6),
+        max_outputs=rng.choice((1, 3)),
+        workspace=seed % 2 == 0,
+        recompute_false=rng.choice((0.0, 0.2)),
+        random_outputs=seed % 3 == 0,
+        zero_outputs=seed % 5 == 0,
+        fixed_memory=rng.choice((0, 7)),
+        phases=seed % 4 != 0,
+    )
+
+
+@pytest.fixture(params=STRATEGIES.names())
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_valid_plan_or_honest_refusal(name: str, seed: int) -> None:
+    graph = graph_of(seed)
+    top = no_remat_peak(graph)
+    for budget in (None, top, top - 1, top - 3):
+        if budget is not None and budget <= 0:
+            continue
+        truth = cheapest(graph, 10**9 if budget is None else budget)
+        try:
+            solved = solve(graph, budget, SolveOptions(strategy=name, threads=1))
+        except StrategyMismatch:
+            assert STRATEGIES.load(name).needs is not Needs.ANY
+            continue
+        except Infeasible as refusal:
+            _check_refusal(graph, budget, refusal, name)
+            continue
+        assert truth is not None, "a plan within a budget in which a search of all schedules finds none"
+        seen = replay(graph, solved.plan.statements)
+        assert seen.valid
+        assert budget is None or seen.peak_bytes <= budget
+        assert seen.cost >= truth
+        claim = solved.plan.claim
+        assert claim.cost == seen.cost
+        _check_bound(graph, budget, claim.lower_bound, claim.scope)
+        if claim.status is ClaimStatus.OPTIMAL and claim.scope is not Scope.RESTRICTED:
+            passes = 1 if claim.scope is Scope.FRONTIER else None
+            best = cheapest(graph, 10**9 if budget is None else budget, passes=passes)
+            assert best is None or seen.cost <= best * (1 + 1e-4)
+
+
+def _check_bound(graph: Graph, budget: int | None, bound: float, scope: Scope) -> None:
+    """No bound is above the true optimum of the schedules it speaks of."""
+    if scope is Scope.RESTRICTED:
+        return
+    passes = 1 if scope is Scope.FRONTIER else None
+    best = cheapest(graph, 10**9 if budget is None else budget, passes=passes)
+    if best is not None:
+        assert bound <= best + 1e-9
+
+
+def _check_refusal(graph: Graph, budget: int | None, refusal: Infeasible, name: str) -> None:
+    """A refusal is true: an unconditional one always, one of a class for that class."""
+    assert budget is not None
+    if "frontier-advancing" in refusal.message:
+        assert cheapest(graph, budget, passes=1) is None
+    elif refusal.message.startswith("no plan fits"):
+        assert budget < peak_bound(graph).bytes
+        assert cheapest(graph, budget) is None
+    else:
+        assert not STRATEGIES.load(name).minds_budget, refusal.message
+
+
+def test_every_strategy_describes_itself(name: str) -> None:
+    strategy_class = STRATEGIES.load(name)
+    assert strategy_class.name == name
+    assert strategy_class.summary
+    assert strategy_class.summary[0].islower()
+    for option, default, text in describe_options(strategy_class):
+        assert default, f"option {option} of {name} has no default"
+        assert text, f"option {option} of {name} has no help"
+    strategy = strategy_class()
+    assert strategy_from_spec(format_spec(name, strategy)) == strategy
+
+
+@pytest.mark.parametrize("budget", ["100%", "90%"])
+def test_same_input_same_plan(name: str, budget: str) -> None:
+    graph = build_graph("linear{n=12}")
+    options = SolveOptions(strategy=name, threads=1)
+
+    def outcome() -> object:
+        try:
+            return solve(graph, budget, options).plan.statements
+        except Infeasible as refusal:
+            return refusal.message
+
+    assert outcome() == outcome()
