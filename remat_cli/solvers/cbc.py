@@ -91,7 +91,9 @@ class Cbc(Solver):
             write_model(request.model, folder / "model.mps", named=False)
             if request.start is not None:
                 _write_start(request.model, request.start, folder / "start.txt")
-            end = run_process(_arguments(binary, request), request.control, log, folder=folder, on_line=watch.line)
+            end = run_process(
+                _arguments(binary, request), request.control, log, folder=folder, on_line=watch.line, terminal=True
+            )
             termination, values = _read_answer(self, request, end, watch, folder, log.text())
             bound = watch.final_bound(termination, values)
             return outcome(

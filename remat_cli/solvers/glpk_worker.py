@@ -79,7 +79,7 @@ def _parameters(glpk: Any, search: _Search, options: argparse.Namespace) -> Any:
     if options.time_limit is not None:
         parameters.tm_lim = _milliseconds(options.time_limit)
     if options.cuts:
-        parameters.mir_cuts = parameters.cov_cuts = parameters.clq_cuts = glpk.GLP_ON
+        parameters.mir_cuts = parameters.clq_cuts = glpk.GLP_ON
     raw = _ControlParameters.from_address(int(parameters.this))
     seen = (raw.tm_lim, raw.out_frq, raw.out_dly, raw.tol_int, raw.tol_obj)
     expected = (parameters.tm_lim, parameters.out_frq, parameters.out_dly, parameters.tol_int, parameters.tol_obj)

@@ -7,7 +7,9 @@ starts, so :meth:`Gurobi.availability` does not say; :func:`check_licence` does.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -162,6 +164,7 @@ class _Run:
         self.best: Floats | None = None
         self.bound: float | None = None
         self.columns: list[Any] = []
+        self.ctrl_c = _CtrlC()
 
     def outcome(self, environment: Any) -> Outcome:
         model = self._model(environment)
@@ -216,6 +219,7 @@ class _Run:
             model.dispose()
 
     def _on_event(self, model: Any, where: int) -> None:
+        self.ctrl_c.keep()
         codes = self.gurobi.GRB.Callback
         if self.stop.is_set():
             model.terminate()
@@ -244,6 +248,8 @@ class _Run:
         if termination is None:
             raise failed(self.solver, f"ended with the status {model.Status}", self.log.text())
         if termination is Termination.INTERRUPTED:
+            if not self.stop.is_set():
+                self.request.control.cancelled.set()  # a Ctrl-C before the first callback
             termination = stop_reason(self.request.control)
         if termination is Termination.UNBOUNDED and integer:
             termination = Termination.INFEASIBLE_OR_UNBOUNDED  # Gurobi has a ray, not necessarily a solution
@@ -266,6 +272,24 @@ class _Run:
             nodes=nodes,
             log=self.log.text(),
         )
+
+
+class _CtrlC:
+    """Keeps SIGINT ours: Gurobi puts a handler of its own in place, which prints to standard output.
+
+    Python's signal module works in the main thread only, and Gurobi's callbacks come in another.
+    """
+
+    def __init__(self) -> None:
+        self._get, self._set = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
+        self._get.argtypes, self._get.restype = [ctypes.c_int], ctypes.c_void_p
+        self._set.argtypes, self._set.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+        self._ours = self._get(signal.SIGINT)
+
+    def keep(self) -> None:
+        """Put the handler of before the run in place again, if another has taken its place."""
+        if self._get(signal.SIGINT) != self._ours:
+            self._set(signal.SIGINT, self._ours)
 
 
 def _finite(bound: float) -> float | None:

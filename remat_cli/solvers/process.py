@@ -15,10 +15,10 @@ import selectors
 import signal
 import subprocess
 import time
+import tty
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from remat_cli.control import Control
 from remat_cli.errors import SolverUnavailable
@@ -79,6 +79,7 @@ def run_process(
     *,
     folder: Path,
     on_line: Callable[[str], None] | None = None,
+    terminal: bool = False,
 ) -> ProcessEnd:
     """Run ``arguments`` until it ends by itself or is made to.
 
@@ -88,44 +89,55 @@ def run_process(
         log: Gets what the child prints, both streams in one.
         folder: Working directory of the child.
         on_line: Called with every complete line that it prints.
+        terminal: Whether it prints to a pseudo-terminal instead of a pipe: into a pipe, a program that does not
+            flush prints 4 kB at a time, which is several seconds of CBC.
 
     Raises:
         SolverUnavailable: If the binary cannot be started.
     """
     started_s = time.monotonic()
-    try:
-        child = subprocess.Popen(
-            arguments,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise SolverUnavailable(
-            f"{arguments[0]} cannot be run: {error.strerror or error}", hint="check the path, or leave it out"
-        ) from None
-    with child, _leash(child.pid):
+    ours, theirs = _channel(terminal)
+    with os.fdopen(ours, "rb", buffering=0) as stream:
         try:
-            return _follow(child, control, log, on_line, started_s)
+            child = subprocess.Popen(
+                arguments,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SolverUnavailable(
+                f"{arguments[0]} cannot be run: {error.strerror or error}", hint="check the path, or leave it out"
+            ) from None
         finally:
-            if child.returncode is None:  # an exception, such as a KeyboardInterrupt, is on its way
-                _signal_group(child, signal.SIGKILL)
+            os.close(theirs)
+        with child, _leash(child.pid):
+            try:
+                return _follow(child, _Output(stream.fileno(), log, on_line), control, log, started_s)
+            finally:
+                if child.returncode is None:  # an exception, such as a KeyboardInterrupt, is on its way
+                    _signal_group(child, signal.SIGKILL)
+
+
+def _channel(terminal: bool) -> tuple[int, int]:
+    """``(our end, the child's end)`` of what the child prints to."""
+    if terminal:
+        with contextlib.suppress(OSError):  # no pseudo-terminals here: a pipe tells the same, later
+            ours, theirs = os.openpty()
+            tty.setraw(theirs)  # line ends stay as they are
+            return ours, theirs
+    return os.pipe()
 
 
 def _follow(
-    child: subprocess.Popen[bytes],
-    control: Control,
-    log: SolverLog,
-    on_line: Callable[[str], None] | None,
-    started_s: float,
+    child: subprocess.Popen[bytes], output: _Output, control: Control, log: SolverLog, started_s: float
 ) -> ProcessEnd:
     """Read the child's output until it ends, raising the pressure once it should."""
-    assert child.stdout is not None  # opened as a pipe; for the type checker
     ladder = _ladder(control)
     state = ""
-    with contextlib.closing(_Output(child.stdout, log, on_line)) as output:
+    with contextlib.closing(output):
         while child.poll() is None:
             output.read(POLL_S)
             state, step = next(ladder)
@@ -169,8 +181,8 @@ def _ladder(control: Control) -> Iterator[tuple[str, signal.Signals | None]]:
 class _Output:
     """The child's output, read without ever waiting for its end: a grandchild may hold the pipe open."""
 
-    def __init__(self, stream: IO[bytes], log: SolverLog, on_line: Callable[[str], None] | None) -> None:
-        self._fd = stream.fileno()
+    def __init__(self, fd: int, log: SolverLog, on_line: Callable[[str], None] | None) -> None:
+        self._fd = fd
         os.set_blocking(self._fd, False)
         self._log = log
         self._on_line = on_line
@@ -190,6 +202,8 @@ class _Output:
             data = os.read(self._fd, 1 << 16)
         except BlockingIOError:
             return False
+        except OSError:  # EIO: how a pseudo-terminal says that its other end is closed
+            data = b""
         if not data:
             self._open = False
         for line in self._log.write(self._decoder.decode(data)):
@@ -203,7 +217,7 @@ class _Output:
             pass
 
     def close(self) -> None:
-        """Free the selector; the pipe belongs to the child's handle."""
+        """Free the selector; the channel itself is the caller's."""
         self._selector.close()
 
 
