@@ -163,18 +163,18 @@ def _walk(text: str) -> Iterator[tuple[str, int, Problem | None]]:
 
 def _enter_key(frame: _Frame, text: str, token: str, offset: int) -> Problem | None:
     assert frame.keys is not None
-    frame.key, frame.key_offset = json.loads(token, strict=False), offset
-    assert isinstance(frame.key, str)
-    if frame.key in frame.keys:
-        line = text.count("\n", 0, frame.keys[frame.key]) + 1
-        return Problem(f"the key {quote(frame.key)} is here again, first on line {line}", hint="remove one of the two")
-    frame.keys[frame.key] = offset
+    key: str = json.loads(token) if "\\" in token else token[1:-1]
+    frame.key, frame.key_offset = key, offset
+    if key in frame.keys:
+        line = text.count("\n", 0, frame.keys[key]) + 1
+        return Problem(f"the key {quote(key)} is here again, first on line {line}", hint="remove one of the two")
+    frame.keys[key] = offset
     return _scalar_problem(token)
 
 
 def _scalar_problem(token: str) -> Problem | None:
     if token[0] == '"':
-        if "\\u" in token and SURROGATE.search(json.loads(token, strict=False)):
+        if "\\u" in token and SURROGATE.search(json.loads(token)):
             return Problem("half of a surrogate pair is not a character", hint="write the whole character")
         return None
     if token in {"NaN", "Infinity", "-Infinity"}:
