@@ -26,7 +26,7 @@ import numpy as np
 
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.solvers.answer import failed, outcome, stop_reason, without_solving
+from remat_cli.solvers.answer import INTEGRAL_WITHIN, failed, outcome, stop_reason, without_solving
 from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.modelfile import write_model
@@ -107,8 +107,8 @@ class Glpk(Solver):
         asked = self.path or os.environ.get("REMAT_GLPSOL") or "glpsol"
         found = shutil.which(asked)
         if found is None:
-            missing = "glpsol is not installed" if asked == "glpsol" else f"{asked} is not a program"
-            raise SolverUnavailable("GLPK is not installed" if self.via == "auto" else missing, hint=_HINT)
+            missing = "GLPK is not installed" if self.via == "auto" else "glpsol is not installed"
+            raise SolverUnavailable(missing if asked == "glpsol" else f"{asked} is not a program", hint=_HINT)
         return str(Path(found).absolute())
 
     def solve(self, request: Request) -> Outcome:
@@ -124,7 +124,7 @@ class Glpk(Solver):
             tempfile.TemporaryDirectory(prefix="remat-", ignore_cleanup_errors=True) as name,
         ):
             folder = Path(name)
-            write_model(_with_offset_column(request.model), folder / "model.mps", named=False)
+            write_model(_for_glpk(request.model), folder / "model.mps", named=False)
             if request.start is not None:
                 log.note("GLPK takes no start; it is ignored")
             worker = way == "swiglpk"
@@ -135,15 +135,21 @@ class Glpk(Solver):
             return outcome(self, request, termination, values=values, bound=bound, started_s=started_s, log=log.text())
 
 
-def _with_offset_column(model: LinearModel) -> LinearModel:
-    """The model with its offset as a fixed column: GLPK reads the constant of an MPS file with the other sign."""
+def _for_glpk(model: LinearModel) -> LinearModel:
+    """The same model in a form that GLPK reads rightly.
+
+    The offset becomes a fixed last column, because GLPK reads the constant of an MPS file with the other sign, and
+    bounds of integer columns become whole, because it refuses others.
+    """
+    lower = np.where(model.integer, np.ceil(model.lower - INTEGRAL_WITHIN), model.lower)
+    upper = np.where(model.integer, np.floor(model.upper + INTEGRAL_WITHIN), model.upper)
     if not model.offset:
-        return model
+        return replace(model, lower=lower, upper=upper)
     return replace(
         model,
         cost=np.append(model.cost, model.offset),
-        lower=np.append(model.lower, 1.0),
-        upper=np.append(model.upper, 1.0),
+        lower=np.append(lower, 1.0),
+        upper=np.append(upper, 1.0),
         integer=np.append(model.integer, False),
         offset=0.0,
         column_names=(),

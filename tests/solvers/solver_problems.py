@@ -125,6 +125,12 @@ KNOWN = (
         -3.5,
     ),
     Known(
+        "fractional bounds of integer columns",
+        dense([-1.5, -2], [([1, 1], -INF, 7)], [-4.5, -2.5], [1.5, 2.75], [1, 1]),
+        Termination.OPTIMAL,
+        -5.5,
+    ),
+    Known(
         "two-sided rows",
         dense([1, 1], [([2, 3], 7, 8), ([1, -1], -1, 1)], [0, 0], [9, 9], [1, 1]),
         Termination.OPTIMAL,
