@@ -85,6 +85,19 @@ class CheckmateModel:
     R: dict[tuple[int, int], Any] = field(default_factory=dict)
     S: dict[tuple[int, int], Any] = field(default_factory=dict)
 
+    def computed(self, row: int, node: int) -> Any | None:
+        """R[row, node] as a variable; None where it is a constant."""
+        var = self.R[row, node]
+        return None if var.fixed else var
+
+    def kept(self, row: int, value: int) -> Any | None:
+        """S[row, value] as a variable; None where there is none."""
+        return self.S.get((row, value))
+
+    def choices(self) -> list[tuple[tuple[int, int], Any | None]]:
+        """Every (row, node) that a solution may compute, with its variable; None where it always does."""
+        return [(pair, self.computed(*pair)) for pair, var in self.R.items() if not var.fixed or var.value == 1]
+
 
 def closed(graph: Graph) -> Graph:
     """``graph`` with a closing node that reads the graph outputs, costs nothing and makes nothing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,3 +69,36 @@ def compile_model(model: Any) -> Compiled:
         ),
         column_of={id(v): column for column, v in enumerate(columns)},
     )
+
+
+def append_block(compiled: Compiled, block: Any) -> Compiled:
+    """``compiled`` with the rows of ``block`` appended, and its new variables as new columns.
+
+    Args:
+        compiled: The main model; not changed.
+        block: A ``ConcreteModel`` with rows over variables of the main model and its own, and any objective: the costs
+            of its own variables count, those of the main model's variables do not count twice.
+    """
+    extra = compile_model(block)
+    main = compiled.model
+    where = dict(compiled.column_of)
+    for key in extra.column_of:
+        where.setdefault(key, len(where))
+    to_main = np.empty(extra.model.columns, dtype=np.int64)
+    for key, column in extra.column_of.items():
+        to_main[column] = where[key]
+    new = np.flatnonzero(to_main >= main.columns)
+    model = replace(
+        main,
+        cost=np.concatenate([main.cost, extra.model.cost[new]]),
+        lower=np.concatenate([main.lower, extra.model.lower[new]]),
+        upper=np.concatenate([main.upper, extra.model.upper[new]]),
+        integer=np.concatenate([main.integer, extra.model.integer[new]]),
+        starts=np.concatenate([main.starts, main.starts[-1] + extra.model.starts[1:]]),
+        indices=np.concatenate([main.indices, to_main[extra.model.indices]]),
+        values=np.concatenate([main.values, extra.model.values]),
+        row_lower=np.concatenate([main.row_lower, extra.model.row_lower]),
+        row_upper=np.concatenate([main.row_upper, extra.model.row_upper]),
+        column_names=[*main.column_names, *(extra.model.column_names[int(j)] for j in new)],
+    )
+    return Compiled(model, where)

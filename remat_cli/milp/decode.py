@@ -5,15 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from remat_cli.graph.model import Graph
-from remat_cli.milp.checkmate import CLOSING_ID, CheckmateModel
+from remat_cli.milp.checkmate import CLOSING_ID
 from remat_cli.milp.compile import Compiled
 from remat_cli.mip import Floats, Ints
 
 CutRow = tuple[list[int], list[float], float, float]
+
+
+class Stated(Protocol):
+    """A model over R and S, whatever its formulation."""
+
+    graph: Graph
+    budget_bytes: int
+
+    def computed(self, stage: int, node: int, /) -> Any | None:
+        """R as a variable; None where it is a constant."""
+
+    def kept(self, stage: int, value: int, /) -> Any | None:
+        """S as a variable; None where there is none."""
+
+    def choices(self) -> list[tuple[tuple[int, int], Any | None]]:
+        """Every (stage, node) that a solution may compute, with its variable; None where it always does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,34 +40,35 @@ class Decoder:
     Attributes:
         stated: The model as stated.
         compiled: The model as compiled.
-        pairs: (row, node) of every R, in the order of ``columns``.
-        columns: int64[len(pairs)], the column of each; -1 where R is fixed.
-        fixed: The value of each where it is fixed.
+        pairs: (stage, node) of every choice, in the order in which they run.
+        columns: int64[len(pairs)], the column of each; -1 where there is none.
+        constant: float64[len(pairs)], the value of each that has no column.
     """
 
-    stated: CheckmateModel
+    stated: Stated
     compiled: Compiled
     pairs: tuple[tuple[int, int], ...]
     columns: Ints
-    fixed: Floats
+    constant: Floats
 
     @classmethod
-    def of(cls, stated: CheckmateModel, compiled: Compiled) -> Decoder:
+    def of(cls, stated: Stated, compiled: Compiled) -> Decoder:
         """The decoder of ``stated``, compiled to ``compiled``."""
-        variables = list(stated.R.values())
+        choices = sorted(stated.choices(), key=lambda choice: choice[0])
+        columns = [-1 if var is None else compiled.column_of.get(id(var), -1) for _, var in choices]
         return cls(
             stated=stated,
             compiled=compiled,
-            pairs=tuple(stated.R),
-            columns=np.array([compiled.column_of.get(id(v), -1) for v in variables], dtype=np.int64),
-            # An R that no row mentions is free to be 0.
-            fixed=np.array([float(v.value) if v.fixed else 0.0 for v in variables]),
+            pairs=tuple(pair for pair, _ in choices),
+            columns=np.array(columns, dtype=np.int64),
+            # A variable that no row and no cost mentions is free to be 0.
+            constant=np.array([1.0 if var is None else 0.0 for _, var in choices]),
         )
 
     def chosen(self, values: Floats) -> list[tuple[int, int]]:
         """The (row, node) pairs that a solution computes, in the order in which they run."""
-        level = np.where(self.columns >= 0, values[self.columns], self.fixed) if len(values) else self.fixed
-        return sorted(self.pairs[i] for i in np.flatnonzero(level > 0.5))
+        level = np.where(self.columns >= 0, values[self.columns], self.constant) if len(values) else self.constant
+        return [self.pairs[i] for i in np.flatnonzero(level > 0.5)]
 
     def computes(self, chosen: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         """The sequence of computes of ``chosen``, without the closing node."""
@@ -72,19 +90,19 @@ class Decoder:
         node = graph.nodes[k]
         own = {*node.inputs, *graph.values_of(k)}
         total = graph.fixed_memory + node.workspace + sum(graph.size[v] for v in own)
-        reasons = [stated.R[t, k]]
+        reasons = [stated.computed(t, k)]
         for v in sorted(step.resident - own, key=lambda v: -graph.size[v]):
             if total > stated.budget_bytes:
                 break
             total += graph.size[v]
             row, reader = chosen[step.next_read[v]]
             if graph.producer[v] > k:
-                reasons.append(stated.S[t, v])
+                reasons.append(stated.kept(t, v))
             elif row == t:
-                reasons.append(stated.R[t, reader])
+                reasons.append(stated.computed(t, reader))
             else:
-                reasons.append(stated.S[t + 1, v])
-        columns = sorted({self.compiled.column_of[id(r)] for r in reasons if not r.fixed})
+                reasons.append(stated.kept(t + 1, v))
+        columns = sorted({self.compiled.column_of[id(r)] for r in reasons if r is not None})
         return (columns, [1.0] * len(columns), -math.inf, len(columns) - 1.0) if columns else None
 
 
@@ -97,9 +115,9 @@ class _Step:
     next_read: dict[int, int]
 
 
-def _overfull_steps(stated: CheckmateModel, chosen: Sequence[tuple[int, int]]) -> list[_Step]:
+def _overfull_steps(stated: Stated, chosen: Sequence[tuple[int, int]]) -> list[_Step]:
     """Steps of ``chosen`` over the budget, found by walking the sequence backwards."""
-    graph: Graph = stated.graph
+    graph = stated.graph
     next_read: dict[int, int] = {}
     live: set[int] = set()
     size = graph.fixed_memory
@@ -119,3 +137,8 @@ def _overfull_steps(stated: CheckmateModel, chosen: Sequence[tuple[int, int]]) -
                 size += graph.size[v]
             next_read[v] = position
     return steps
+
+
+def overfull(stated: Stated, chosen: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The (stage, node) steps of ``chosen`` during which memory is over the budget."""
+    return [chosen[step.position] for step in _overfull_steps(stated, chosen)]

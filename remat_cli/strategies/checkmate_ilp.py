@@ -70,6 +70,7 @@ class _Run:
         task: Graph and budget.
         formulation: Form of the model.
         context: What the strategy may use.
+        stated: The model as stated.
         decoder: Reads the solver's answers.
         best: Cheapest schedule within the budget so far.
     """
@@ -77,6 +78,7 @@ class _Run:
     task: Task
     formulation: Formulation
     context: Context
+    stated: CheckmateModel
     decoder: Decoder
     best: tuple[float, Schedule] | None = None
 
@@ -87,12 +89,7 @@ class _Run:
         stated = build(task.graph, task.budget_bytes, formulation, context.control)
         compiled = compile_model(stated.model)
         context.control.check()
-        return cls(task, formulation, context, Decoder.of(stated, compiled))
-
-    @property
-    def stated(self) -> CheckmateModel:
-        """The model as stated."""
-        return self.decoder.stated
+        return cls(task, formulation, context, stated, Decoder.of(stated, compiled))
 
     def relaxation(self) -> NotFound:
         """The bound of the linear relaxation."""

@@ -1,0 +1,339 @@
+"""The retention MILP: the optimal frontier-advancing schedule with neither FREE nor U.
+
+R[t,i] = node i is computed again in stage t (its first computation, in stage i, is a constant); S[t,v] = value v is
+kept from stage t-1 into stage t. While node t runs in stage t, what is resident is what t reads, what it writes, and
+what is kept into stage t+1, so one row per stage over S alone is exact there (the *frontier rows*). What is resident
+while a node k < t is recomputed in stage t takes a row of its own (the *in-stage rows*), which are stated for the
+steps where they turn out to matter.
+
+The model is stated over a *support*: the stages in which each node may be computed again. Between two consecutive
+stages in which something can happen to a value, S does not change, so there is one variable for each such gap.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyomo.environ as pyo
+from pyomo.core.expr.numeric_expr import LinearExpression
+
+from remat_cli.control import Control
+from remat_cli.graph.model import Graph
+from remat_cli.milp.checkmate import closed, memory_unit
+from remat_cli.milp.compile import collection_paused
+
+Support = tuple[tuple[int, ...], ...]
+"""For every node the stages, ascending, in which it may be computed again."""
+
+_CHEAP_SHARE = 0.05
+_CHEAP_LENGTH = 0.25
+
+
+def support_within(graph: Graph, depth: float) -> Support:
+    """Stages near the uses of each node: an optimal schedule recomputes hardly anything anywhere else.
+
+    Node i may be computed again in the stage of each of its readers, and in every stage in which a reader may itself be
+    computed again, if the readers in between are at most ``depth`` long together. A reader counts 1, and one that
+    costs less than a twentieth of the mean a quarter, so that chains of nearly free nodes may grow long.
+
+    Args:
+        graph: With its closing node.
+        depth: 0 for the stages of the readers alone; infinity for everything that could ever be useful.
+    """
+    mean = graph.total_cost / max(1, len(graph.nodes))
+    length = [1.0 if node.cost >= _CHEAP_SHARE * mean else _CHEAP_LENGTH for node in graph.nodes]
+    reach: list[dict[int, float]] = [{} for _ in graph.nodes]
+    for i in range(len(graph.nodes) - 1, -1, -1):
+        near = reach[i]
+        for v in graph.values_of(i):
+            for j in graph.readers[v]:
+                near[j] = 0.0
+                if not graph.nodes[j].recompute:
+                    continue
+                for t, distance in reach[j].items():
+                    longer = distance + length[j]
+                    if longer <= depth and longer < near.get(t, math.inf):
+                        near[t] = longer
+    return tuple(tuple(sorted(near)) if graph.nodes[i].recompute else () for i, near in enumerate(reach))
+
+
+def full_support(graph: Graph) -> Support:
+    """Every stage after a node's own; nothing is left out."""
+    n = len(graph.nodes)
+    return tuple(tuple(range(i + 1, n)) if node.recompute else () for i, node in enumerate(graph.nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """The stages in which something can happen to one value; between them S is one variable.
+
+    Attributes:
+        events: Stages, ascending: the first computation, and every stage in which it may be computed or read again.
+        kept: One variable per gap: ``kept[k]`` is S[t,v] for ``events[k] < t <= events[k + 1]``.
+    """
+
+    events: tuple[int, ...]
+    kept: tuple[Any, ...]
+
+    def into(self, stage: int) -> Any | None:
+        """S[stage, v]: whether the value is kept into ``stage``; None if it cannot be needed there."""
+        k = bisect_left(self.events, stage) - 1
+        return self.kept[k] if 0 <= k < len(self.kept) else None
+
+
+@dataclass(slots=True)
+class RetentionModel:
+    """The Pyomo model with what is needed to read its answers.
+
+    Attributes:
+        model: The ``ConcreteModel``; minimises cost / ``cost_scale``.
+        graph: The graph, with its closing node where one is needed.
+        support: Where nodes may be computed again.
+        budget_bytes: Fixed memory included.
+        unit_bytes: Memory rows are stated in this unit.
+        cost_scale: The objective is stated in this unit.
+        control: Looked at now and then while the model is built.
+        R: Variable of (stage, node), first computations left out.
+        gaps: One per value.
+        stated_steps: (stage, node) whose in-stage row is there.
+    """
+
+    model: Any
+    graph: Graph
+    support: Support
+    budget_bytes: int
+    unit_bytes: float
+    cost_scale: float
+    control: Control
+    R: dict[tuple[int, int], Any] = field(default_factory=dict)
+    gaps: list[Gaps] = field(default_factory=list)
+    stated_steps: set[tuple[int, int]] = field(default_factory=set)
+
+    def computed(self, stage: int, node: int) -> Any | None:
+        """R[stage, node] as a variable; None for a first computation, or where it is 0."""
+        return self.R.get((stage, node))
+
+    def kept(self, stage: int, value: int) -> Any | None:
+        """S[stage, value] as a variable; None where it is 0."""
+        return self.gaps[value].into(stage)
+
+    def choices(self) -> list[tuple[tuple[int, int], Any | None]]:
+        """Every (stage, node) that a solution may compute, with its variable; None for first computations."""
+        return [*(((i, i), None) for i in range(len(self.graph.nodes))), *self.R.items()]
+
+    @property
+    def room(self) -> float:
+        """Budget without fixed memory, in ``unit_bytes``."""
+        return (self.budget_bytes - self.graph.fixed_memory) / self.unit_bytes
+
+
+def build(
+    graph: Graph, budget_bytes: int, support_depth: float | None, control: Control, *, cost_scale: float | None = None
+) -> RetentionModel:
+    """State the model with all frontier rows and no in-stage row.
+
+    Args:
+        graph: The graph.
+        budget_bytes: Fixed memory included.
+        support_depth: For :func:`support_within`; None for :func:`full_support`.
+        control: Looked at while building.
+        cost_scale: Unit of the objective; None for one that suits the graph.
+
+    Raises:
+        LimitReached, Interrupted: If the control stops meanwhile.
+    """
+    graph = closed(graph)
+    support = full_support(graph) if support_depth is None else support_within(graph, support_depth)
+    stated = RetentionModel(
+        model=pyo.ConcreteModel(name=f"retention {graph.name}"),
+        graph=graph,
+        support=support,
+        budget_bytes=budget_bytes,
+        unit_bytes=memory_unit(graph, budget_bytes),
+        cost_scale=cost_scale or graph.total_cost or 1.0,
+        control=control,
+    )
+    with collection_paused():
+        _variables(stated)
+        _add_rows(stated, "dependencies", _dependencies(stated))
+        _add_rows(stated, "retention", _retention(stated))
+        _add_rows(stated, "frontier", _frontier(stated))
+        nodes, scale = graph.nodes, stated.cost_scale
+        coefs = [nodes[i].cost / scale for _, i in stated.R]
+        constant = graph.total_cost / scale
+        stated.model.objective = pyo.Objective(
+            expr=LinearExpression(constant=constant, linear_coefs=coefs, linear_vars=list(stated.R.values()))
+        )
+    return stated
+
+
+def _add_rows(stated: RetentionModel, name: str, rows: Iterable[tuple[Any, Any, Any]]) -> None:
+    bodies = []
+    for count, row in enumerate(rows):
+        if count % 4096 == 0:
+            stated.control.check()
+        bodies.append(row)
+
+    def rule(_: Any, index: int) -> tuple[Any, Any, Any]:
+        if index % 4096 == 0:
+            stated.control.check()
+        return bodies[index]
+
+    stated.model.add_component(name, pyo.Constraint(range(len(bodies)), rule=rule))
+
+
+def _linear(lower: float | None, terms: Sequence[tuple[float, Any]], upper: float | None) -> tuple[Any, Any, Any]:
+    return (lower, LinearExpression(linear_coefs=[c for c, _ in terms], linear_vars=[v for _, v in terms]), upper)
+
+
+def _variables(stated: RetentionModel) -> None:
+    graph, support, model = stated.graph, stated.support, stated.model
+    model.R = pyo.Var([(t, i) for i, stages in enumerate(support) for t in stages], domain=pyo.Binary)
+    stated.R.update(model.R.items())
+    events = [_events(graph, support, v) for v in range(len(graph.size))]
+    model.S = pyo.Var([(e, v) for v, stages in enumerate(events) for e in stages[1:]], domain=pyo.Binary)
+    kept = dict(model.S.items())
+    stated.gaps = [Gaps(stages, tuple(kept[e, v] for e in stages[1:])) for v, stages in enumerate(events)]
+
+
+def _events(graph: Graph, support: Support, value: int) -> tuple[int, ...]:
+    """Stages in which ``value`` can be made or read, up to the last in which it can be read."""
+    read: set[int] = set()
+    for j in graph.readers[value]:
+        read.add(j)
+        read.update(support[j])
+    last = max(read, default=-1)
+    maker = graph.producer[value]
+    return tuple(sorted({maker, *read, *(t for t in support[maker] if t < last)}))
+
+
+def _dependencies(stated: RetentionModel) -> Iterator[tuple[Any, Any, Any]]:
+    """R[t,j] <= R[t,i] + S[t,v] for every value v of node i that j reads; R[j,j] = 1."""
+    graph, R = stated.graph, stated.R
+    for j, node in enumerate(graph.nodes):
+        for v in node.inputs:
+            i = graph.producer[v]
+            for t in (j, *stated.support[j]):
+                sources = [var for var in (R.get((t, i)), stated.kept(t, v)) if var is not None]
+                needed = R.get((t, j))
+                terms = [(-1.0, var) for var in sources]
+                if needed is None:
+                    yield _linear(None, terms, -1.0)
+                else:
+                    yield _linear(None, [(1.0, needed), *terms], 0.0)
+
+
+def _retention(stated: RetentionModel) -> Iterator[tuple[Any, Any, Any]]:
+    """S[t+1,v] <= S[t,v] + R[t,i] for every value v of node i, at the stages t where something can happen to v."""
+    for v, gaps in enumerate(stated.gaps):
+        maker = stated.graph.producer[v]
+        for k in range(1, len(gaps.kept)):
+            terms = [(1.0, gaps.kept[k]), (-1.0, gaps.kept[k - 1])]
+            again = stated.R.get((gaps.events[k], maker))
+            if again is not None:
+                terms.append((-1.0, again))
+            yield _linear(None, terms, 0.0)
+
+
+def _frontier(stated: RetentionModel) -> Iterator[tuple[Any, Any, Any]]:
+    """What t reads and writes, its workspace, and everything else kept into stage t+1, within the budget."""
+    graph, unit = stated.graph, stated.unit_bytes
+    kept: list[list[tuple[float, Any]]] = [[] for _ in graph.nodes]
+    for v, gaps in enumerate(stated.gaps):
+        size = graph.size[v] / unit
+        if size == 0:
+            continue
+        readers = set(graph.readers[v])
+        for k, var in enumerate(gaps.kept):
+            for t in range(gaps.events[k], gaps.events[k + 1]):
+                if t not in readers and t != graph.producer[v]:
+                    kept[t].append((size, var))
+    for t, node in enumerate(graph.nodes):
+        own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
+        room = stated.room - own / unit
+        if math.fsum(size for size, _ in kept[t]) > room:
+            yield _linear(None, kept[t], room)
+
+
+@dataclass(frozen=True, slots=True)
+class InStageRows:
+    """In-stage rows as a block to compile on its own and append.
+
+    Attributes:
+        block: A ``ConcreteModel`` over variables of the main model and its own w.
+        levels: Every w with the variables whose maximum it is, in an order in which they can be computed.
+    """
+
+    block: Any
+    levels: tuple[tuple[Any, tuple[Any, ...]], ...]
+
+
+def in_stage_rows(stated: RetentionModel, steps: Iterable[tuple[int, int]]) -> InStageRows | None:
+    """Rows for the memory in use while node k is computed again in stage t, for each (t, k) of ``steps``.
+
+    Of the values of nodes between k and t those kept into stage t are resident. A value of a node before k is if it is
+    kept into stage t+1 or read in stage t by k or a later node, which is the continuous variable w: one for each of
+    those readers, each at least the next. Steps whose row is there already are left out; None if none remains.
+    """
+    new = sorted({step for step in steps if step not in stated.stated_steps})
+    if not new:
+        return None
+    stated.stated_steps.update(new)
+    builder = _InStage(stated)
+    rows = [builder.row(t, k) for t, k in new]
+    block = pyo.ConcreteModel()
+    block.w = pyo.Var(range(len(builder.sources)), bounds=(0, 1))
+    variables = list(block.w.values())
+    named = [tuple(variables[s] if isinstance(s, int) else s for s in sources) for sources in builder.sources]
+    bodies = [_linear(0.0, [(1.0, variables[k]), (-1.0, s)], None) for k, of in enumerate(named) for s in of]
+    for terms, room in rows:
+        bodies.append(_linear(None, [(c, variables[x] if isinstance(x, int) else x) for c, x in terms], room))
+    block.rows = pyo.Constraint(range(len(bodies)), rule=lambda _, index: bodies[index])
+    block.objective = pyo.Objective(expr=LinearExpression(linear_coefs=[0.0] * len(variables), linear_vars=variables))
+    return InStageRows(block, tuple(zip(variables, named, strict=True)))
+
+
+@dataclass(slots=True)
+class _InStage:
+    """Collects the w variables (by number) while in-stage rows are put together."""
+
+    stated: RetentionModel
+    sources: list[tuple[Any, ...]] = field(default_factory=list)
+    known: dict[tuple[int, int, int], int | None] = field(default_factory=dict)
+
+    def row(self, t: int, k: int) -> tuple[list[tuple[float, Any]], float]:
+        """Terms and room of the row for node k in stage t."""
+        stated, graph, unit = self.stated, self.stated.graph, self.stated.unit_bytes
+        again = stated.R[t, k]
+        node = graph.nodes[k]
+        terms: list[tuple[float, Any]] = [((sum(node.outputs) + node.workspace) / unit, again)]
+        room = stated.room
+        read_by_t = set(graph.nodes[t].inputs)
+        for v in range(graph.first_value[k]):
+            size = graph.size[v] / unit
+            if v in read_by_t:
+                room -= size
+            elif size and (level := self._level(t, v, k)) is not None:
+                terms.append((size, level))
+        for v in range(graph.first_value[k + 1], graph.first_value[t]):
+            kept = stated.kept(t, v)
+            if kept is not None and graph.size[v]:
+                terms.append((graph.size[v] / unit, kept))
+        return terms, room
+
+    def _level(self, t: int, v: int, k: int) -> Any | None:
+        """The variable that says whether v is live while k runs in stage t; None if it never is."""
+        readers = [j for j in self.stated.graph.readers[v] if k <= j < t and (t, j) in self.stated.R]
+        level: Any = self.stated.kept(t + 1, v)
+        for j in reversed(readers):
+            key = (t, v, j)
+            if key not in self.known:
+                sources = (self.stated.R[t, j],) if level is None else (self.stated.R[t, j], level)
+                self.known[key] = len(self.sources)
+                self.sources.append(sources)
+            level = self.known[key]
+        return level

@@ -1,0 +1,84 @@
+"""Between sequences of computes and Checkmate's matrices R and S: the one place that knows that convention.
+
+Stage t ends with the first computation of node t. R[t, i] says that node i is computed in stage t, S[t, v] that value
+v is kept from stage t-1 into stage t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from remat_cli.graph.model import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """R and S as sets of index pairs.
+
+    Attributes:
+        computed: (t, i) with R[t, i] = 1; what happens after the last first computation is in stage n.
+        kept: For every value the half-open stage intervals (s, e]: kept into the stages s+1 .. e.
+    """
+
+    computed: frozenset[tuple[int, int]]
+    kept: tuple[tuple[tuple[int, int], ...], ...]
+
+
+def matrices_of(graph: Graph, computes: Sequence[int]) -> Matrices:
+    """R and S of a sequence of computes.
+
+    Raises:
+        ValueError: If first computations are not in document order, or a node is read before it was computed.
+    """
+    stage = 0
+    computed: set[tuple[int, int]] = set()
+    made: dict[int, int] = {}  # value -> stage of its latest instance
+    needed: dict[int, int] = {}  # value -> last stage that reads this instance
+    kept: list[list[tuple[int, int]]] = [[] for _ in graph.size]
+    for node in computes:
+        if node > stage:
+            raise ValueError(f"{graph.nodes[node].id} is computed before {graph.nodes[stage].id} ever was")
+        computed.add((stage, node))
+        for value in graph.nodes[node].inputs:
+            if value not in made:
+                raise ValueError(f"{graph.nodes[node].id} is computed before its input {graph.value_name(value)}")
+            needed[value] = stage
+        for value in graph.values_of(node):
+            if needed.get(value, -1) > made.get(value, stage):
+                kept[value].append((made[value], needed[value]))
+            made[value] = needed[value] = stage
+        stage += node == stage
+    for value in graph.outputs:
+        needed[value] = len(graph.nodes)
+    for value, last in needed.items():
+        if last > made[value]:
+            kept[value].append((made[value], last))
+    return Matrices(frozenset(computed), tuple(tuple(intervals) for intervals in kept))
+
+
+def least_recomputation(graph: Graph, kept: Callable[[int, int], bool]) -> tuple[int, ...]:
+    """The sequence with the fewest computes for a given S (Checkmate, Algorithm 2, phase two).
+
+    Args:
+        graph: The graph, with its closing node if one is needed.
+        kept: ``kept(t, v)``: whether value v is to be kept from stage t-1 into stage t.
+
+    Returns:
+        In every stage, in document order, what has to be computed so that node t can run and that what is kept into the
+        next stage is there.
+    """
+    computes: list[int] = []
+    here: set[int] = set()  # values kept into the stage at hand
+    for t in range(len(graph.nodes)):
+        following = {v for v in range(graph.first_value[t + 1]) if kept(t + 1, v)}
+        todo = [t, *{graph.producer[v] for v in following if v not in here}]
+        chosen: set[int] = set()
+        while todo:
+            node = todo.pop()
+            if node not in chosen:
+                chosen.add(node)
+                todo.extend(graph.producer[v] for v in graph.nodes[node].inputs if v not in here)
+        computes.extend(sorted(chosen))
+        here = following
+    return tuple(computes)
