@@ -24,8 +24,13 @@ _SECONDS = {
     "min": Fraction(60),
     "h": Fraction(3600),
 }
-_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([^\d\s]*)", re.ASCII)
+_NUMBER = re.compile(r"([+-]?(?:\d+(?:_\d+)*\.?(?:\d+(?:_\d+)*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([^\d\s]*)", re.ASCII)
 _LONGEST = 64
+
+MOST_BYTES = 2**63 - 1
+"""The largest size there is: what a signed 64-bit integer holds, as in every allocator and array."""
+MOST_SECONDS = 10**9
+"""The longest time there is, some thirty years: clocks and solvers overflow far above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +48,19 @@ class Budget:
     text: str
 
     def bytes_for(self, no_remat_peak_bytes: int) -> int:
-        """The budget in bytes, fixed memory included, floored."""
-        return math.floor(self.amount * no_remat_peak_bytes / 100 if self.relative else self.amount)
+        """The budget in bytes, fixed memory included, floored.
+
+        Raises:
+            UsageError: If a percentage makes more bytes than there can be.
+        """
+        amount = self.amount * no_remat_peak_bytes / 100 if self.relative else self.amount
+        return math.floor(_bounded(amount, self.text))
 
 
 def _split(text: str, what: str, example: str) -> tuple[Fraction, str]:
     """The number and the unit of ``text``, or a UsageError that shows an example."""
     match = _NUMBER.fullmatch(text.strip()) if len(text) <= _LONGEST else None
-    if match is None or match[1].endswith("_"):
+    if match is None:
         raise UsageError(f'"{text[:_LONGEST]}" is not a {what}', hint=f"write it like {example}")
     number = Fraction(match[1].replace("_", ""))
     if number < 0:
@@ -62,7 +72,7 @@ def _bytes(text: str) -> Fraction:
     number, unit = _split(text, "size", "16GB (10^9) or 16GiB (2^30)")
     factor = _UNITS.get(unit.lower()) if unit else 1
     if factor is not None:
-        return number * factor
+        return _bounded(number * factor, text)
     letter = unit.upper()
     digits = text.strip()[: -len(unit)].strip()
     if letter in {"K", "M", "G", "T", "P"}:
@@ -75,11 +85,18 @@ def _bytes(text: str) -> Fraction:
     )
 
 
+def _bounded(amount: Fraction, text: str) -> Fraction:
+    """``amount`` bytes, or a UsageError if there cannot be that many; ``text`` is what was asked for."""
+    if amount > MOST_BYTES:
+        raise UsageError(f'"{text}" is more than {MOST_BYTES} bytes', hint="is the unit right?")
+    return amount
+
+
 def parse_size(text: str) -> int:
     """Bytes of a size such as ``64MiB``, ``1.5GB`` or ``4096``; a fraction of a byte is rounded up.
 
     Raises:
-        UsageError: If ``text`` is no size, negative, or ambiguous (``16G``).
+        UsageError: If ``text`` is no size, negative, ambiguous (``16G``), or above 2^63 - 1 bytes.
     """
     return math.ceil(_bytes(text))
 
@@ -103,12 +120,14 @@ def parse_duration(text: str) -> float:
     """Seconds of a duration such as ``60s``, ``1.5m``, ``2h``, ``500ms`` or ``60``.
 
     Raises:
-        UsageError: If ``text`` is no duration.
+        UsageError: If ``text`` is no duration, or one of more than 10^9 seconds.
     """
     number, unit = _split(text, "duration", "60s, 5m or 1h")
     factor = _SECONDS.get(unit.lower()) if unit else Fraction(1)
     if factor is None:
         raise UsageError(f'"{text}" has the unknown unit "{unit}"', hint="known units: ms, s, m, h")
+    if number * factor > MOST_SECONDS:
+        raise UsageError(f'"{text}" is longer than {MOST_SECONDS} seconds', hint="leave it out for no limit")
     return float(number * factor)
 
 
@@ -141,7 +160,7 @@ def format_percent(ratio: float) -> str:
     percent = 100 * ratio
     if percent == 0:
         return "0%"
-    if abs(percent) >= 10:
+    if abs(percent) >= 9.9995:  # what rounds to 10 looks like 10
         return f"{percent:.1f}%"
     if abs(percent) >= 0.01:
         return f"{percent:.{3 if abs(percent) >= 1 else 4}f}".rstrip("0").rstrip(".") + "%"
@@ -150,8 +169,8 @@ def format_percent(ratio: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """Seconds for people: ``0.42 s``, ``12.3 s``, ``3 min 20 s``, ``1 h 02 min``."""
-    if seconds < 60:
-        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    if seconds < 59.95:  # what rounds to a minute is one
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"

@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remat_cli.errors import UsageError
+from remat_cli.units import (
+    MOST_BYTES,
+    MOST_SECONDS,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    parse_budget,
+    parse_duration,
+    parse_size,
+)
+
+_FACTORS = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "PB": 10**15,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+    "PiB": 2**50,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("16GB", 16 * 10**9),
+        ("16GiB", 16 * 2**30),
+        ("16gb", 16 * 10**9),
+        ("16gib", 16 * 2**30),
+        ("16 GB", 16 * 10**9),
+        ("  1.5MiB ", 3 * 2**19),
+        (".5kB", 500),
+        ("5.kB", 5000),
+        ("1e9", 10**9),
+        ("1.2e-3MB", 1200),
+        ("+7B", 7),
+        ("1_000_000", 10**6),
+        ("1_000.2_5kB", 1_000_250),
+        ("0.1GB", 10**8),
+        ("0.3B", 1),
+        ("1.0001kB", 1001),
+        ("0.1KiB", 103),
+        (str(MOST_BYTES), MOST_BYTES),
+        ("9223372036854775807B", MOST_BYTES),
+        ("9.2e18", 92 * 10**17),
+    ],
+)
+def test_sizes_are_exact_and_fractions_of_a_byte_round_up(text, expected):
+    assert parse_size(text) == expected
+
+
+@given(st.integers(0, MOST_BYTES), st.sampled_from(sorted(_FACTORS)), st.sampled_from(["", " "]))
+def test_every_number_of_bytes_in_every_unit_reads_back_exactly(count, unit, space):
+    factor = _FACTORS[unit]
+    whole = count // factor
+    assert parse_size(f"{whole}{space}{unit}") == whole * factor
+    assert parse_size(f"{whole:_}{space}{unit.lower()}") == whole * factor
+
+
+@given(st.integers(0, 8191), st.integers(1, 6), st.sampled_from(sorted(_FACTORS)))
+def test_decimal_fractions_are_exact(digits, places, unit):
+    text = f"{digits // 10**places}.{digits % 10**places:0{places}d}{unit}"
+    assert parse_size(text) == math.ceil(Fraction(digits, 10**places) * _FACTORS[unit])
+
+
+@pytest.mark.parametrize("letter", ["K", "k", "M", "G", "g", "T", "P"])
+def test_a_bare_prefix_is_refused_and_both_spellings_are_shown(letter):
+    with pytest.raises(UsageError, match="ambiguous") as caught:
+        parse_size(f"16{letter}")
+    assert f"16{letter.upper()}B" in caught.value.hint
+    assert f"16{letter.upper()}iB" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["-1", "-16GB", "-0.5MiB", "-1e3"])
+def test_negative_sizes_are_refused(text):
+    with pytest.raises(UsageError, match="negative"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["9223372036854775808", "8192PiB", "1e19", "9.3e18B", "1e999", "1e999PB"])
+def test_sizes_no_machine_can_hold_are_refused(text):
+    with pytest.raises(UsageError, match="more than 9223372036854775807 bytes"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "GB",
+        "16GBB",
+        "1.2.3",
+        "1__0",
+        "_1",
+        "1_",
+        "1_.5",
+        "1._5",
+        "1e",
+        "1e1000",
+        "0x10",
+        "1,5GB",
+        "nan",
+        "inf",
+    ],
+)
+def test_what_is_no_number_is_refused_with_a_remedy(text):
+    with pytest.raises(UsageError) as caught:
+        parse_size(text)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["infGB", "1/2", "٣GB", "1 6GB", "16 G B", "--1", "1e5_0", "9" * 65, "16GB\x00", "½GB"],
+)
+def test_what_is_no_size_is_refused_in_one_line_with_a_remedy(text):
+    with pytest.raises(UsageError) as caught:
+        parse_size(text)
+    assert caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_read_or_refused_never_more(text):
+    for parse in (parse_size, parse_budget, parse_duration):
+        try:
+            parse(text)
+        except UsageError as error:
+            told = error
+        else:
+            continue
+        assert told.message
+        assert told.hint
+
+
+def test_a_percentage_budget_is_floored_to_bytes():
+    assert parse_budget("80%").bytes_for(10) == 8
+    assert parse_budget("80%").bytes_for(11) == 8
+    assert parse_budget("79.99%").bytes_for(10) == 7
+    assert parse_budget("0.1%").bytes_for(999) == 0
+    assert parse_budget("100%").bytes_for(MOST_BYTES) == MOST_BYTES
+    assert parse_budget(" 33.333 % ").bytes_for(10**18) == 333330000000000000
+    assert parse_budget("150%").bytes_for(7) == 10
+
+
+def test_an_absolute_budget_is_floored_and_ignores_the_peak():
+    assert parse_budget("16GB").bytes_for(1) == 16 * 10**9
+    assert parse_budget("1.0001kB").bytes_for(1) == 1000  # a size would be rounded up; a limit must not
+    assert parse_budget("12.5GiB").bytes_for(1) == 25 * 2**29
+
+
+@given(st.integers(0, 10**6), st.integers(0, 2**62))
+def test_a_percentage_never_gives_more_than_its_share(thousandths, peak):
+    budget = parse_budget(f"{thousandths / 1000:.3f}%")
+    if Fraction(thousandths, 100_000) * peak > MOST_BYTES:
+        with pytest.raises(UsageError):
+            budget.bytes_for(peak)
+        return
+    given_bytes = budget.bytes_for(peak)
+    assert given_bytes * 100_000 <= thousandths * peak < (given_bytes + 1) * 100_000
+
+
+def test_a_percentage_of_more_bytes_than_there_can_be_is_refused():
+    with pytest.raises(UsageError, match=r'"1e30%" is more than'):
+        parse_budget("1e30%").bytes_for(10**9)
+
+
+@pytest.mark.parametrize("text", ["16G", "80%%", "%", "-5%", "80%GB", "80 GB%", "eighty%", "1e99"])
+def test_what_is_no_budget_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_budget(text)
+
+
+def test_a_budget_remembers_how_it_was_written():
+    assert parse_budget(" 16GB ").text == "16GB"
+    assert parse_budget("80%").text == "80%"
+    assert parse_budget("80%").relative
+    assert not parse_budget("80").relative
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("60", 60.0),
+        ("60s", 60.0),
+        ("1.5m", 90.0),
+        ("2h", 7200.0),
+        ("500ms", 0.5),
+        ("1min", 60.0),
+        ("5 S", 5.0),
+        ("0", 0.0),
+    ],
+)
+def test_durations(text, seconds):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["-1s", "1d", "1:30", "1h30m", "", "s", "1e400", "1e300", "300000h", "inf"])
+def test_what_is_no_duration_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_duration(text)
+
+
+def test_the_longest_duration_can_be_waited_for():
+    assert parse_duration(str(MOST_SECONDS)) == MOST_SECONDS
+    with pytest.raises(UsageError, match="longer than"):
+        parse_duration(str(MOST_SECONDS + 1))
+
+
+@pytest.mark.parametrize(
+    ("count", "si", "iec"),
+    [
+        (0, "0 B", "0 B"),
+        (1, "1 B", "1 B"),
+        (999, "999 B", "999 B"),
+        (1000, "1 kB", "1000 B"),
+        (1023, "1.023 kB", "1023 B"),
+        (1024, "1.024 kB", "1 KiB"),
+        (99_995, "100 kB", "97.65 KiB"),
+        (999_949, "999.9 kB", "976.5 KiB"),
+        (999_950, "1 MB", "976.5 KiB"),
+        (2**20 - 1, "1.049 MB", "1 MiB"),
+        (2**20, "1.049 MB", "1 MiB"),
+        (15_830_000_000, "15.83 GB", "14.74 GiB"),
+        (10**15, "1 PB", "909.5 TiB"),
+        (MOST_BYTES, "9223 PB", "8192 PiB"),
+    ],
+)
+def test_bytes_for_people(count, si, iec):
+    assert format_bytes(count) == si
+    assert format_bytes(count, system="iec") == iec
+
+
+@given(st.integers(0, MOST_BYTES), st.sampled_from(["si", "iec"]))
+def test_written_bytes_read_back_to_four_digits(count, system):
+    text = format_bytes(count, system=system)
+    number = text.split()[0]
+    assert abs(Fraction(number) * _FACTORS[text.split()[1]] - count) <= Fraction(count, 1999) + (count >= 1000)
+    assert len(number.replace(".", "").lstrip("0")) <= 4
+    if count < 1000:
+        assert parse_size(text) == count
+
+
+@given(st.integers(0, MOST_BYTES), st.integers(0, MOST_BYTES))
+def test_written_bytes_keep_the_order(first, second):
+    low, high = sorted((first, second))
+    texts = [format_bytes(low).split(), format_bytes(high).split()]
+    values = [Fraction(number) * _FACTORS[unit] for number, unit in texts]
+    assert values[0] <= values[1]
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0"),
+        (0.5, "0.5"),
+        (1.0, "1"),
+        (99_999, "99999"),
+        (100_000, "100 k"),
+        (999_949, "999.9 k"),
+        (999_950, "1 M"),
+        (1.2345e9, "1.234 G"),
+        (9.9994e17, "999.9 P"),
+        (1e18, "1 E"),
+        (1e21, "1.000e+21"),
+        (-1.5e6, "-1.5 M"),
+    ],
+)
+def test_counts_for_people(amount, text):
+    assert format_count(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (0, "0%"),
+        (1, "100.0%"),
+        (0.25, "25.0%"),
+        (12.3456, "1234.6%"),
+        (0.1, "10.0%"),
+        (0.09999999, "10.0%"),
+        (0.0999, "9.99%"),
+        (0.01, "1%"),
+        (0.000531, "0.0531%"),
+        (0.0001, "0.01%"),
+        (0.00009999999, "0.01%"),
+        (1e-5, "0.001%"),
+        (-0.5, "-50.0%"),
+    ],
+)
+def test_percentages_for_people(ratio, text):
+    assert format_percent(ratio) == text
+
+
+@given(st.floats(0, 1e6, allow_subnormal=False))
+def test_written_percentages_are_close(ratio):
+    written = float(format_percent(ratio).removesuffix("%")) / 100
+    assert written == pytest.approx(ratio, rel=0.051, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.00 s"),
+        (0.42, "0.42 s"),
+        (9.994, "9.99 s"),
+        (9.996, "10.0 s"),
+        (12.34, "12.3 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.6, "1 h 00 min"),
+        (3720, "1 h 02 min"),
+        (360_000, "100 h 00 min"),
+    ],
+)
+def test_durations_for_people(seconds, text):
+    assert format_duration(seconds) == text
