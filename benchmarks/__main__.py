@@ -1,0 +1,69 @@
+"""``python -m benchmarks [NAME ...]``: run benchmarks, keep their results, and rebuild the page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.frame import NAMES, Benchmark, dump, load, perform, stored
+from benchmarks.machine import ROOT
+from benchmarks.measure import BenchmarkError
+from benchmarks.page import page, section
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    unknown = [name for name in asked.names if name not in NAMES]
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(NAMES)}")
+    if asked.list:
+        for name in NAMES:
+            print(f"{name:12}{load(name).title}")
+        return 0
+    output: Path | None = asked.output
+    if output is None and not asked.quick:
+        output = ROOT / "benchmarks"
+    failed = False
+    for name in [] if asked.page else asked.names or NAMES:
+        failed |= not _run(load(name), output, quick=asked.quick)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        results = stored(output / "results")
+        (output / "README.md").write_text(page([load(name) for name in NAMES], results), encoding="utf-8")
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run the benchmarks of remat.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which; all by default")
+    parser.add_argument("--quick", action="store_true", help="small inputs, one run: shows that a benchmark works")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
+    parser.add_argument("--page", action="store_true", help="run nothing: rebuild the page from the results")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder for README.md and results/NAME.json; by default benchmarks/, and none with --quick",
+    )
+    return parser
+
+
+def _run(benchmark: Benchmark, output: Path | None, *, quick: bool) -> bool:
+    """Run one, print it, keep its result. False if it failed: then its old result stays."""
+    try:
+        result = perform(benchmark, quick=quick)
+    except BenchmarkError as error:
+        print(f"{benchmark.name}: failed: {error}", file=sys.stderr)
+        return False
+    print(section(benchmark, result))
+    if output is not None:
+        path = output / "results" / f"{benchmark.name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dump(result), encoding="utf-8")
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

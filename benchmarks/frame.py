@@ -1,0 +1,175 @@
+"""What a benchmark is, and how one is run.
+
+A benchmark is a module ``benchmarks/NAME.py`` with a docstring (its first line is the title, the rest goes onto the
+page), ``TABLES``, perhaps ``TARGETS``, and ``run(session)``, which returns rows. The module itself imports nothing
+heavy: whatever is measured runs in fresh processes (:mod:`benchmarks.measure`), so a row's start-up and memory are its
+own. A new benchmark is a file and its name in ``NAMES``.
+
+A row is a mapping from column keys to plain values; ``table`` says which table it belongs to. A time is the mapping
+that :func:`benchmarks.measure.spread` returns. A cell that failed holds None, and another column says why.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.machine import Load, machine, versions
+
+NAMES = ("startup", "documents", "replay", "handoff", "solvers")
+"""All benchmarks, in the order in which they run and appear on the page."""
+
+Row = dict[str, Any]
+Kind = Literal["text", "seconds", "bytes", "count", "ratio", "number"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: the key in the rows, its heading, and how its values are written."""
+
+    key: str
+    heading: str
+    kind: Kind = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table on the page: the rows whose ``table`` is ``key``, with a title and a note below it."""
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A number to reach: in the one row of ``table`` that has all of ``where``, ``column`` is below ``below``."""
+
+    text: str
+    table: str
+    where: Mapping[str, Any]
+    column: str
+    below: float
+
+    def measured(self, rows: Sequence[Row]) -> Any:
+        """The value in the row it speaks of; None if there is no such row.
+
+        Raises:
+            ValueError: If there are several.
+        """
+        found = [r for r in rows if r["table"] == self.table and all(r[k] == v for k, v in self.where.items())]
+        if len(found) > 1:
+            raise ValueError(f'{len(found)} rows answer to the target "{self.text}"')
+        return found[0][self.column] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One run of one benchmark.
+
+    Attributes:
+        quick: Whether to do as little as shows that the benchmark works.
+        folder: A temporary folder for its files.
+        say: Tells what is being done, in a few words.
+    """
+
+    quick: bool
+    folder: Path
+    say: Callable[[str], None]
+
+    def times(self, full: int) -> int:
+        """How often to repeat: ``full`` times, once if quick."""
+        return 1 if self.quick else full
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark as its module states it."""
+
+    name: str
+    title: str
+    about: str
+    tables: tuple[Table, ...]
+    run: Callable[[Session], list[Row]]
+    targets: tuple[Target, ...] = field(default=())
+
+
+def load(name: str) -> Benchmark:
+    """The benchmark in ``benchmarks/NAME.py``."""
+    module = import_module(f"benchmarks.{name}")
+    title, _, about = (module.__doc__ or "").strip().partition("\n")
+    return Benchmark(
+        name=name,
+        title=title.rstrip("."),
+        about=about.strip(),
+        tables=module.TABLES,
+        run=module.run,
+        targets=getattr(module, "TARGETS", ()),
+    )
+
+
+def perform(benchmark: Benchmark, *, quick: bool) -> dict[str, Any]:
+    """Run ``benchmark``; its rows, with where, when and on what they were measured.
+
+    Raises:
+        ValueError: If a row is not as the tables say.
+    """
+    said = lambda text: print(f"{benchmark.name}: {text}", file=sys.stderr, flush=True)  # noqa: E731  # one use, one line
+    started_s = time.monotonic()
+    load = Load.now()
+    with tempfile.TemporaryDirectory(prefix="remat-bench-") as folder:
+        rows = benchmark.run(Session(quick, Path(folder), said))
+    check_rows(benchmark, rows)
+    return {
+        "benchmark": benchmark.name,
+        "date": datetime.now(UTC).date().isoformat(),
+        "load": load.until_now(),
+        "machine": machine(),
+        "quick": quick,
+        "rows": rows,
+        "versions": versions(),
+        "wall_s": round(time.monotonic() - started_s, 1),
+    }
+
+
+def check_rows(benchmark: Benchmark, rows: Sequence[Row]) -> None:
+    """Every row belongs to a table and has exactly its columns.
+
+    Raises:
+        ValueError: If one does not.
+    """
+    columns = {table.key: {column.key for column in table.columns} for table in benchmark.tables}
+    for row in rows:
+        wanted = columns.get(row.get("table", ""))
+        if wanted is None:
+            raise ValueError(f"{benchmark.name}: no table for the row {row}")
+        if set(row) != wanted | {"table"}:
+            raise ValueError(f"{benchmark.name}: table {row['table']} has {sorted(wanted)}, the row {sorted(row)}")
+
+
+def dump(result: Mapping[str, Any]) -> str:
+    """A result as text: sorted keys, a line per row."""
+    lines = []
+    for key in sorted(result):
+        value = result[key]
+        if key == "rows":
+            text = "[\n" + ",\n".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in value) + "\n]"
+        else:
+            text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+        lines.append(f'"{key}": {text}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def stored(folder: Path) -> dict[str, dict[str, Any]]:
+    """The results in ``folder`` by name, in the order of ``NAMES``."""
+    paths = {name: folder / f"{name}.json" for name in NAMES}
+    return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.is_file()}

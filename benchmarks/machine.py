@@ -1,0 +1,134 @@
+"""Where a benchmark was run: the machine, the versions, and who else was using it. No names of hosts, no paths."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = (
+    "click",
+    "fastjsonschema",
+    "gurobipy",
+    "highspy",
+    "jsonschema",
+    "numpy",
+    "pulp",
+    "pyomo",
+    "pyyaml",
+    "rich",
+    "scipy",
+    "swiglpk",
+)
+_BUSY = 0.1
+"""Cores that others may use before a machine counts as shared."""
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores that this process may use, memory, operating system."""
+    return {
+        "cores": _cores(),
+        "cpu": _cpu_model(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def versions() -> dict[str, Any]:
+    """Python, remat with its commit, and the packages that matter; None for one that is not installed."""
+    return {
+        "commit": _commit(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "remat": _version("remat"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the machine and this program were at one moment."""
+
+    average: float
+    wall_s: float
+    busy_s: float | None
+    own_s: float
+
+    @classmethod
+    def now(cls) -> Load:
+        """Now."""
+        own = os.times()
+        return cls(
+            average=os.getloadavg()[0],
+            wall_s=time.monotonic(),
+            busy_s=_busy_s(),
+            own_s=own.user + own.system + own.children_user + own.children_system,
+        )
+
+    def until_now(self) -> dict[str, Any]:
+        """The load since then: ``average_before`` (one minute), and the cores that other programs used, on average.
+
+        ``shared`` if that load was above 1 or the others used more than a tenth of a core. The load average alone does
+        not tell: with several benchmarks in one run it counts the one before.
+        """
+        end = Load.now()
+        others = None
+        if self.busy_s is not None and end.busy_s is not None:
+            wall_s = max(end.wall_s - self.wall_s, 1e-3)
+            others = round(max(0.0, end.busy_s - self.busy_s - (end.own_s - self.own_s)) / wall_s, 2)
+        return {
+            "average_before": round(self.average, 2),
+            "others_cores": others,
+            "shared": self.average > 1 or (others is not None and others > _BUSY),
+        }
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []  # not Linux
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or "unknown"
+
+
+def _busy_s() -> float | None:
+    """Seconds that all cores together have been busy since the machine started; None where nothing tells."""
+    try:
+        first = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()
+    except OSError:
+        return None  # not Linux
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, first[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of this checkout, with ``+changes`` if the program differs from it; None without git."""
+    head = _git("rev-parse", "--short=12", "HEAD")
+    if head is None:
+        return None
+    return head + ("+changes" if _git("status", "--porcelain", "--", "remat_cli", "benchmarks/*.py") else "")
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        told = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return told.stdout.strip() if told.returncode == 0 else None

@@ -1,0 +1,152 @@
+"""Results as a page of Markdown tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.frame import Benchmark, Column, Row, Table, Target
+from benchmarks.measure import median
+
+_HEAD = """\
+# Benchmarks
+
+Made by `make bench` (`python -m benchmarks --help` for parts of it) from the results in `results/`; do not edit.
+Times are medians, with the smallest and the largest of all runs in brackets; one run where there are no brackets.
+Memory is the largest resident memory of a process made for that measurement. What stands side by side was measured in
+the same run; on a shared machine compare ratios rather than times.
+"""
+
+
+def page(benchmarks: Sequence[Benchmark], results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The whole page: the targets, then a section per benchmark; one without a result says so."""
+    parts = [_HEAD, "## Targets\n", _targets(benchmarks, results)]
+    places = {_place(result) for result in results.values()}
+    if len(places) == 1:
+        parts.append(f"Measured on: {places.pop()}\n")
+    for benchmark in benchmarks:
+        result = results.get(benchmark.name)
+        if result is None:
+            parts.append(f"## {benchmark.title}\n\nNot measured yet: `python -m benchmarks {benchmark.name}`.\n")
+        else:
+            parts.append(section(benchmark, result, place=len({_place(r) for r in results.values()}) > 1))
+    return "\n".join(parts)
+
+
+def section(benchmark: Benchmark, result: Mapping[str, Any], *, place: bool = True) -> str:
+    """The title, the story, the tables and the circumstances of one result."""
+    parts = [f"## {benchmark.title}\n"]
+    if benchmark.about:
+        parts.append(benchmark.about + "\n")
+    for table in benchmark.tables:
+        rows = [row for row in result["rows"] if row["table"] == table.key]
+        if rows:
+            parts.append(_table(table, rows))
+    parts.append(_circumstances(result))
+    if place:
+        parts.append(f"Measured on: {_place(result)}\n")
+    return "\n".join(parts)
+
+
+def _targets(benchmarks: Sequence[Benchmark], results: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = [_line(["target", "measured", "met"]), "| --- | ---: | --- |"]
+    for benchmark in benchmarks:
+        result = results.get(benchmark.name)
+        for target in benchmark.targets:
+            lines.append(_line([target.text, *_verdict(benchmark, target, result)]))
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(benchmark: Benchmark, target: Target, result: Mapping[str, Any] | None) -> tuple[str, str]:
+    measured = None if result is None else target.measured(result["rows"])
+    number = median(measured)
+    if number is None:
+        return "", "not measured"
+    columns = {c.key: c for table in benchmark.tables if table.key == target.table for c in table.columns}
+    return written(measured, columns[target.column]), "yes" if number < target.below else "**no**"
+
+
+def _table(table: Table, rows: Sequence[Row]) -> str:
+    lines = [f"### {table.title}\n"] if table.title else []
+    lines.append(_line([column.heading for column in table.columns]))
+    lines.append("| " + " | ".join("---" if column.kind == "text" else "---:" for column in table.columns) + " |")
+    before: Row = {}
+    for row in rows:
+        cells = [written(row[column.key], column) for column in table.columns]
+        # The first column is the group: say it once.
+        first = table.columns[0].key
+        if before.get(first) == row[first]:
+            cells[0] = ""
+        lines.append(_line(cells))
+        before = row
+    if table.note:
+        lines += ["", table.note]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _circumstances(result: Mapping[str, Any]) -> str:
+    load = result["load"]
+    others = load["others_cores"]
+    text = f"{result['date']}, {result['wall_s']:.0f} s in all. "
+    if load["shared"]:
+        text += f"The machine was shared: load average {load['average_before']:.1f} before the start"
+    else:
+        text += f"Load average {load['average_before']:.1f} before the start"
+    text += f", and other programs used {others:.1f} cores meanwhile.\n" if others is not None else ".\n"
+    return text + ("Quick run: small inputs, measured once.\n" if result["quick"] else "")
+
+
+def _place(result: Mapping[str, Any]) -> str:
+    machine, versions = result["machine"], result["versions"]
+    packages = ", ".join(f"{name} {number}" for name, number in sorted(versions["packages"].items()) if number)
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {_bytes(machine['memory_bytes'])} of memory, "
+        f"{machine['system']}; {versions['python']}; "
+        f"remat {versions['remat']} at commit {versions['commit']}; {packages}."
+    )
+
+
+def written(value: Any, column: Column) -> str:
+    """A cell: numbers with the digits that mean something, nothing for None."""
+    if value is None:
+        return ""
+    if column.kind == "seconds":
+        return _seconds(value)
+    if column.kind == "bytes":
+        return _bytes(value)
+    if column.kind == "count":
+        return f"{value:,}"
+    if column.kind == "ratio":
+        return f"{value:.1f}×"
+    return f"{value:.10g}" if column.kind == "number" else str(value)
+
+
+def _seconds(value: Any) -> str:
+    """``123 ms (118–140)``: all three in the unit of the median."""
+    middle = median(value)
+    assert middle is not None
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if middle >= 0.9995 * scale or unit == "µs":
+            break
+    if isinstance(value, Mapping) and value["runs"] > 1:
+        low, high = _digits(value["min"] / scale), _digits(value["max"] / scale)
+        return f"{_digits(middle / scale)} {unit} ({low}–{high})"
+    return f"{_digits(middle / scale)} {unit}"
+
+
+def _digits(number: float) -> str:
+    """Three significant digits, never in the form 1e+03."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _bytes(count: float) -> str:
+    amount, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB"):
+        if amount < 999.5:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{_digits(amount)} {unit}"

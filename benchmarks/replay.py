@@ -1,0 +1,102 @@
+"""From computes to a checked plan.
+
+Deriving the statements of a schedule, replaying them, and the whole check (replay, budget, claim), in one process; and
+`remat check` of the plan's file as a user runs it. Two families: the unit training chain under square-root
+checkpointing (half of the nodes are computed twice), and random graphs of three inputs per node in which every second
+node has one of its inputs computed again. Time per statement that does not grow with the size says that all three
+are linear.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.frame import Column, Row, Session, Table, Target
+from benchmarks.measure import call_or_fail, median, repeated, rounded, run_process, spread, succeeded
+from benchmarks.startup import remat_command
+
+_FAMILIES = ("training chain", "random DAG")
+_SIZES = (5_000, 10_000, 20_000, 40_000)
+_TARGET = 20_000
+
+TABLES = (
+    Table(
+        "replay",
+        "",
+        (
+            Column("family", "family"),
+            Column("nodes", "nodes", "count"),
+            Column("computes", "computes", "count"),
+            Column("statements", "statements", "count"),
+            Column("derive", "derive", "seconds"),
+            Column("replay", "replay", "seconds"),
+            Column("check", "check", "seconds"),
+            Column("per_statement", "replay per statement", "seconds"),
+            Column("command", "`remat check` of the file", "seconds"),
+            Column("peak_bytes", "its memory", "bytes"),
+        ),
+    ),
+)
+TARGETS = tuple(
+    Target(
+        f"a 20,000-node plan replays in less than 2 s ({family})",
+        "replay",
+        {"family": family, "nodes": _TARGET},
+        "replay",
+        2.0,
+    )
+    for family in _FAMILIES
+)
+
+
+def run(session: Session) -> list[Row]:
+    rows: list[Row] = []
+    for family in _FAMILIES:
+        for n in (200, 400) if session.quick else _SIZES:
+            session.say(f"{family}, {n} nodes")
+            path = session.folder / "made.plan.json"
+            seen = call_or_fail(
+                "benchmarks.replay:measured", family=family, n=n, path=str(path), times=session.times(5)
+            ).values
+            ended = succeeded(run_process([remat_command(), "check", str(path)]), "remat check")
+            rows.append(
+                {
+                    "table": "replay",
+                    "family": family,
+                    "nodes": n,
+                    **seen,
+                    "per_statement": rounded(median(seen["replay"]) / seen["statements"]),
+                    "command": rounded(ended.wall_s),
+                    "peak_bytes": ended.peak_bytes,
+                }
+            )
+    return rows
+
+
+def measured(family: str, n: int, path: str, times: int) -> dict[str, Any]:
+    """Times of deriving, replaying and checking; writes the plan to ``path``.
+
+    Raises:
+        ValueError: If the plan is not valid.
+    """
+    from benchmarks.inputs import case, plan_of
+    from remat_cli.graph.io import dump_document
+    from remat_cli.plan.check import check
+    from remat_cli.plan.derive import derive
+    from remat_cli.plan.io import plan_to_document
+    from remat_cli.plan.replay import replay
+
+    graph, computes = case(family, n)
+    plan = plan_of(graph, computes)
+    report = check(plan)
+    if report.findings:
+        raise ValueError(f"the plan to measure with is wrong: {report.findings[0].message}")
+    Path(path).write_text(dump_document(plan_to_document(plan)), encoding="utf-8")
+    return {
+        "computes": len(computes),
+        "statements": len(plan.statements),
+        "derive": spread(repeated(lambda: derive(graph, computes), times)),
+        "replay": spread(repeated(lambda: replay(graph, plan.statements), times)),
+        "check": spread(repeated(lambda: check(plan), times)),
+    }
