@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -52,12 +53,14 @@ def run(function: Callable[[], T], control: Control, *, grace_s: float) -> T:
     work = _Work(function)
     # A daemon: a solver that ignores its limits must not keep the process alive.
     threading.Thread(target=work, name="remat-work", daemon=True).start()
-    left_s = grace_s
+    patience_ends_s: float | None = None
     # Never Thread.join: a signal inside it makes Python believe that the thread has ended.
     while not work.done.wait(_POLL_S):
         if control.stopping():
-            left_s -= _POLL_S
-            if left_s <= 0:
+            # By the clock, not by counting turns: a thread busy in C code may hold us up for a second at each.
+            if patience_ends_s is None:
+                patience_ends_s = time.monotonic() + grace_s
+            if time.monotonic() >= patience_ends_s:
                 raise Abandoned
     if work.error is not None:
         raise work.error
@@ -68,7 +71,8 @@ def run(function: Callable[[], T], control: Control, *, grace_s: float) -> T:
 def interruptible(control: Control) -> Iterator[None]:
     """While inside, the first Ctrl-C (or SIGTERM) sets ``control.cancelled``; the second raises KeyboardInterrupt.
 
-    Does nothing outside the main thread, where Python allows no signal handlers.
+    Does nothing outside the main thread, where Python allows no signal handlers, and leaves signals alone that the
+    process ignores, as a shell's background jobs do with Ctrl-C.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -79,7 +83,8 @@ def interruptible(control: Control) -> Iterator[None]:
             raise KeyboardInterrupt
         control.cancelled.set()
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    heeded = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) not in {signal.SIG_IGN, None}]
+    previous = {number: signal.signal(number, handle) for number in heeded}
     try:
         yield
     finally:

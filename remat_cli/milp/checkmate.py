@@ -22,7 +22,7 @@ from pyomo.core.expr.numeric_expr import LinearExpression
 
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph, Node
-from remat_cli.milp.compile import collection_paused
+from remat_cli.milp.compile import under_construction
 
 CLOSING_ID = "(end)"
 _EXACT_UNITS = 10_000
@@ -158,7 +158,7 @@ def build(graph: Graph, budget_bytes: int, formulation: Formulation, control: Co
         cost_scale=graph.total_cost or 1.0,
         control=control,
     )
-    with collection_paused():
+    with under_construction():
         _variables(stated, formulation)
         _constraints(stated, "dependencies", _dependencies(stated))
         _constraints(stated, "retention", _retention(stated))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import logging
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +13,12 @@ from typing import Any
 import numpy as np
 from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 
-from remat_cli.mip import LinearModel
+from remat_cli.mip import Ints, LinearModel
+
+_PYOMO_LOG = logging.getLogger("pyomo")
+_entrance = threading.Lock()
+_inside: list[int] = []
+_before: list[tuple[bool, int]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +29,37 @@ class Compiled:
         model: The arrays.
         column_of: ``id`` of a Pyomo variable to its column. Variables that are fixed, or that no row and no
             objective mentions, have none.
+        rows_of: Name of a constraint component to its rows: int64[...].
     """
 
     model: LinearModel
     column_of: dict[int, int]
+    rows_of: dict[str, Ints]
 
 
 @contextmanager
-def collection_paused() -> Iterator[None]:
-    """Keep Python's cycle collector from walking the many small objects of a model under construction."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+def under_construction() -> Iterator[None]:
+    """Build or compile a model inside: fast, and silent when it is broken off.
+
+    Python's cycle collector would walk the many small objects again and again, and Pyomo would log an error when a
+    rule of ours raises because time is up. Several threads may be inside: one may have been left behind there.
+    """
+    with _entrance:
+        if not _inside:
+            _before.append((gc.isenabled(), _PYOMO_LOG.level))
+            gc.disable()
+            _PYOMO_LOG.setLevel(logging.CRITICAL)
+        _inside.append(threading.get_ident())
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        with _entrance:
+            _inside.remove(threading.get_ident())
+            if not _inside:
+                was_enabled, level = _before.pop()
+                _PYOMO_LOG.setLevel(level)
+                if was_enabled:
+                    gc.enable()
 
 
 def compile_model(model: Any) -> Compiled:
@@ -46,7 +68,7 @@ def compile_model(model: Any) -> Compiled:
     Args:
         model: A ``ConcreteModel`` with one active objective, to be minimised.
     """
-    with collection_paused():
+    with under_construction():
         form = LinearStandardFormCompiler().write(model, mixed_form=True)
     columns = form.columns
     matrix = form.A.tocsr()
@@ -68,7 +90,15 @@ def compile_model(model: Any) -> Compiled:
             column_names=[v.name for v in columns],
         ),
         column_of={id(v): column for column, v in enumerate(columns)},
+        rows_of=_rows_of(form.rows),
     )
+
+
+def _rows_of(rows: Sequence[Any]) -> dict[str, Ints]:
+    found: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        found.setdefault(row.constraint.parent_component().name, []).append(index)
+    return {name: np.array(indices, dtype=np.int64) for name, indices in found.items()}
 
 
 def append_block(compiled: Compiled, block: Any) -> Compiled:
@@ -101,4 +131,4 @@ def append_block(compiled: Compiled, block: Any) -> Compiled:
         row_upper=np.concatenate([main.row_upper, extra.model.row_upper]),
         column_names=[*main.column_names, *(extra.model.column_names[int(j)] for j in new)],
     )
-    return Compiled(model, where)
+    return Compiled(model, where, compiled.rows_of)

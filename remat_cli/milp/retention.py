@@ -24,7 +24,7 @@ from pyomo.core.expr.numeric_expr import LinearExpression
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 from remat_cli.milp.checkmate import closed, memory_unit
-from remat_cli.milp.compile import collection_paused
+from remat_cli.milp.compile import under_construction
 
 Support = tuple[tuple[int, ...], ...]
 """For every node the stages, ascending, in which it may be computed again."""
@@ -157,7 +157,7 @@ def build(
         cost_scale=cost_scale or graph.total_cost or 1.0,
         control=control,
     )
-    with collection_paused():
+    with under_construction():
         _variables(stated)
         _add_rows(stated, "dependencies", _dependencies(stated))
         _add_rows(stated, "retention", _retention(stated))

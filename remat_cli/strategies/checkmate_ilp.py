@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from remat_cli import running
 from remat_cli.control import Control, Progress
 from remat_cli.errors import Interrupted, LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak
@@ -85,11 +86,21 @@ class _Run:
     @classmethod
     def start(cls, task: Task, formulation: Formulation, context: Context) -> _Run:
         """State and compile the model."""
-        assert task.budget_bytes is not None
-        stated = build(task.graph, task.budget_bytes, formulation, context.control)
-        compiled = compile_model(stated.model)
+        budget_bytes = task.budget_bytes
+        assert budget_bytes is not None
+
+        def state() -> tuple[CheckmateModel, Decoder]:
+            stated = build(task.graph, budget_bytes, formulation, context.control)
+            return stated, Decoder.of(stated, compile_model(stated.model))
+
+        try:
+            # Nothing in Pyomo's compiler looks at the clock, and half a model is worth no waiting.
+            stated, decoder = running.run(state, context.control, grace_s=0.0)
+        except running.Abandoned:
+            context.control.check()
+            raise
         context.control.check()
-        return cls(task, formulation, context, stated, Decoder.of(stated, compiled))
+        return cls(task, formulation, context, stated, decoder)
 
     def relaxation(self) -> NotFound:
         """The bound of the linear relaxation."""
@@ -141,6 +152,8 @@ class _Run:
 
     def _solve(self, model: LinearModel, *, control: Control | None = None) -> Outcome:
         context = self.context
+        if not self.formulation.minimize_peak:
+            context.control.report(Progress(context.solver.title))
         return context.solver.solve(
             Request(
                 model=model,
@@ -161,7 +174,9 @@ class _Run:
             if values is not None:
                 self._keep(self.decoder.computes(self.decoder.chosen(values)))
             bound = None if incumbent.bound is None else incumbent.bound * scale
-            cost = None if self.best is None else self.best[0]
+            # A solver that tells an objective without values has something that we shall see at its end.
+            costs = [] if incumbent.objective is None else [incumbent.objective * scale]
+            cost = min([*costs, *([] if self.best is None else [self.best[0]])], default=None)
             self.context.control.report(Progress(self.context.solver.title, cost, bound, incumbent.nodes))
 
     def _infeasible(self) -> NotFound:
