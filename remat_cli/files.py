@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import tempfile
@@ -52,6 +53,7 @@ def write_text(path: str, text: str) -> None:
 
     Raises:
         UsageError: If the file cannot be written.
+        OSError: If standard output cannot be written.
     """
     if path == "-":
         sys.stdout.write(text)
@@ -80,6 +82,39 @@ def write_text(path: str, text: str) -> None:
         raise UsageError(
             f"{path}: cannot be written: {error.strerror or error}", hint="choose another file with -o"
         ) from None
+
+
+def require_writable(path: str, *, option: str = "-o") -> None:
+    """Refuse a target that :func:`write_text` could not write, before hours of work are spent on what goes there.
+
+    Args:
+        path: The target, or ``-``.
+        option: The option that named it, for the hint.
+
+    Raises:
+        UsageError: If there is no such folder, it may not be written, or the target is a folder itself.
+    """
+    if path == "-":
+        return
+    problem = None
+    try:
+        target = Path(path).resolve()
+        if target.is_dir():
+            problem = errno.EISDIR
+        elif target.exists() and not target.is_file():
+            problem = None if os.access(target, os.W_OK) else errno.EACCES
+        elif not target.parent.exists():
+            problem = errno.ENOENT
+        elif not target.parent.is_dir():
+            problem = errno.ENOTDIR
+        elif not os.access(target.parent, os.W_OK | os.X_OK):
+            problem = errno.EACCES
+    except (OSError, RuntimeError) as error:  # a loop of links, a name that is too long
+        problem = getattr(error, "errno", None) or errno.ELOOP
+    if problem is not None:
+        raise UsageError(
+            f"{path}: cannot be written: {os.strerror(problem)}", hint=f"choose another file with {option}"
+        )
 
 
 def _umask() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import time
@@ -12,10 +13,16 @@ from typing import Any, NoReturn
 import click
 
 from remat_cli import __version__
-from remat_cli.errors import ExitCode, RematError
+from remat_cli.cli.output import Output
+from remat_cli.cli.session import Session
+from remat_cli.errors import ExitCode, RematError, UsageError
+from remat_cli.registry import suggestion
 
-STARTED_S = time.monotonic()
-"""When the command started; time limits count from here."""
+_STARTED_S = time.monotonic()
+"""When the process started, as nearly as we can tell."""
+COMPLETION = "_REMAT_COMPLETE"
+"""Set in the environment when a shell asks for completions."""
+_STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 
 _COMMANDS = {
     "solve": "Find the cheapest plan of a graph within a memory budget.",
@@ -55,9 +62,18 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
-            return None
+            return None  # resolve_command words the error
         command: click.Command = import_module(f"remat_cli.cli.commands.{cmd_name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS and not ctx.resilient_parsing:
+            known = list(_COMMANDS)
+            hint = suggestion(args[0], known) or f"commands: {', '.join(known)}"
+            raise UsageError(f'there is no command "{args[0]}"', hint=hint)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -80,53 +96,60 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code. Every error of remat ends here, in one message."""
-    code = _run(arguments)
-    # A broken pipe may show only now.
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
-    with contextlib.suppress(BrokenPipeError):
-        sys.stderr.flush()
+    try:
+        code = run(arguments, started_s=_STARTED_S)
+        # What a closed pipe does not take any more, nobody misses.
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
+        with contextlib.suppress(BrokenPipeError):
+            sys.stderr.flush()
+    except KeyboardInterrupt:  # in the middle of the last words
+        code = ExitCode.INTERRUPTED
     # A solver that did not stop in time may still be busy in a thread; tearing down Python under it could crash.
     os._exit(code)
 
 
-def _run(arguments: list[str] | None) -> int:
+def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: What comes after ``remat``; None for those of the process.
+        started_s: ``time.monotonic()`` from which time limits count; None for now.
+    """
+    session = Session() if started_s is None else Session(started_s)
     try:
-        code: Any = cli.main(args=arguments, prog_name="remat", standalone_mode=False)
-    except click.exceptions.Exit as error:
-        return error.exit_code
+        code: Any = cli.main(args=arguments, prog_name="remat", standalone_mode=False, obj=session)
     except click.ClickException as error:
         error.show()
         return ExitCode.USAGE
     except RematError as error:
-        _show(error)
+        _show(error, session)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("remat: interrupted", err=True)
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        _forget_stdout()
-        return ExitCode.OK
+    except SystemExit as end:
+        # Click ends so in two cases: completion is done, or whoever read our output is gone.
+        return int(end.code or 0) if COMPLETION in os.environ else ExitCode.OK
+    except OSError as error:
+        if error.errno not in _STORAGE_ERRORS:
+            raise
+        message = f"writing failed: {error.strerror}"
+        _show(UsageError(message, hint="make room, or send the output elsewhere with -o"), session)
+        return ExitCode.USAGE
     except RecursionError:
-        click.echo("remat: error: the input is nested too deeply", err=True)
+        _show(UsageError("the input is nested too deeply"), session)
         return ExitCode.USAGE
     except MemoryError:
-        click.echo("remat: error: out of memory; the model of this graph is too large for this machine", err=True)
+        _show(UsageError("out of memory; the model of this graph is too large for this machine"), session)
         return ExitCode.SOLVER
     return code if isinstance(code, int) else ExitCode.OK
 
 
-def _show(error: RematError) -> None:
-    label = click.style("error", fg="red", bold=True) if _colourful() else "error"
-    click.echo(f"remat: {label}: {error.message}", err=True, color=_colourful())
-    if error.hint:
-        click.echo(f"  hint: {error.hint}", err=True)
-
-
-def _colourful() -> bool:
-    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
-
-
-def _forget_stdout() -> None:
-    """Whoever read our output is gone: send the rest nowhere, so that the final flush does not fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _show(error: RematError, session: Session) -> None:
+    color = Output(session.color).colourful(sys.stderr)
+    label = click.style("error", fg="red", bold=True) if color else "error"
+    with contextlib.suppress(OSError):  # with nowhere to complain, the exit code has to say it
+        click.echo(f"remat: {label}: {error.message}", err=True, color=color)
+        if error.hint:
+            click.echo(f"  hint: {error.hint}", err=True)

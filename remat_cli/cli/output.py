@@ -57,13 +57,25 @@ class Output:
 
     def report(self, text: str) -> None:
         """Print a report (which ends in a newline)."""
-        if not (self.quiet and self.payload_on_stdout):
+        if self.quiet and self.payload_on_stdout:
+            return
+        try:
             click.echo(text, nl=False, file=self.report_stream, color=True)
+        except BrokenPipeError:
+            # The reader has seen enough (head, grep -q). Our exit code still says what we found.
+            _forget(self.report_stream)
 
     def note(self, text: str) -> None:
         """Print a note about what was done."""
         if not self.quiet:
             click.echo(text, err=True)
+
+
+def _forget(stream: TextIO) -> None:
+    """Send what is left for ``stream`` nowhere, so that a later flush does not fail."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _terminal_width(stream: TextIO) -> int:

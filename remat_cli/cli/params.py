@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from remat_cli.cli.session import Session
 from remat_cli.errors import UsageError
 from remat_cli.units import Budget, parse_budget, parse_duration
 
@@ -71,6 +72,14 @@ READABLE = click.Path(allow_dash=True)
 """A file to read; what is wrong with it is said by whoever reads it."""
 
 
+def _remember_color(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Keep ``--color`` for errors too, which are printed after the command has ended."""
+    session = ctx.find_object(Session)
+    if session is not None:
+        session.color = value
+    return value
+
+
 def color_option(command: F) -> F:
     """``--color``."""
     return click.option(
@@ -78,6 +87,8 @@ def color_option(command: F) -> F:
         type=click.Choice(["auto", "always", "never"]),
         default="auto",
         show_default=True,
+        is_eager=True,  # so that complaints about other options heed it
+        callback=_remember_color,
         help="When to use colour; auto: on a terminal, unless NO_COLOR is set.",
     )(command)
 

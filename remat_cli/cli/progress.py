@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -13,6 +14,10 @@ from remat_cli.units import format_count, format_duration, format_percent
 
 _PLAIN_EVERY_S = 10.0
 _LIVE_EVERY_S = 0.2
+_LIVE_AFTER_S = 0.5
+"""Nothing flickers when the answer comes at once."""
+_NOTHING = 1e-9
+"""An overhead below this is a solver's rounding."""
 
 
 class ProgressLine:
@@ -53,7 +58,10 @@ class ProgressLine:
         return "  ".join(parts)
 
     def _overhead(self, cost: float) -> str:
-        return f"+{format_percent(cost / self._base - 1)}" if self._base > 0 else format_count(cost)
+        if self._base <= 0:
+            return format_count(cost)
+        ratio = cost / self._base - 1
+        return f"+{format_percent(ratio if ratio > _NOTHING else 0.0)}"
 
 
 @contextmanager
@@ -62,7 +70,7 @@ def showing(line: ProgressLine, *, quiet: bool) -> Iterator[None]:
     if quiet:
         yield
         return
-    live = sys.stderr.isatty()
+    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     stop = threading.Event()
     thread = threading.Thread(target=_live if live else _plain, args=(line, stop), name="remat-progress", daemon=True)
     thread.start()
@@ -80,7 +88,7 @@ def _plain(line: ProgressLine, stop: threading.Event) -> None:
 
 def _live(line: ProgressLine, stop: threading.Event) -> None:
     """Redraw one line through rich, which clips it to the terminal and hides the cursor."""
-    if stop.wait(0.5):  # nothing flickers when the answer comes at once
+    if stop.wait(_LIVE_AFTER_S):
         return
     from rich.console import Console
     from rich.live import Live

@@ -8,7 +8,7 @@ import click
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
-from remat_cli.errors import ExitCode
+from remat_cli.errors import ExitCode, UsageError
 from remat_cli.units import Budget
 
 _EPILOG = """\b
@@ -27,8 +27,9 @@ Exits with 0 if the plan is valid and within the budget, with 1 if not."""
 )
 @click.option("--graph", "graph_path", type=params.READABLE, help="Make sure that the plan is for this graph.")
 @params.format_option("text", "json", "github", "junit")
+@params.node_link_option
 @params.color_option
-def command(plan: str, budget: Budget | None, graph_path: str | None, form: str, color: str) -> int:
+def command(plan: str, budget: Budget | None, graph_path: str | None, form: str, keys: str | None, color: str) -> int:
     """Replay PLAN statement by statement: is it valid, and does it fit?
 
     The replay trusts nothing the plan says of itself. What the plan's maker claims (that no plan is cheaper, say)
@@ -40,13 +41,18 @@ def command(plan: str, budget: Budget | None, graph_path: str | None, form: str,
     from remat_cli.plan.check import check, other_graph
     from remat_cli.plan.io import load_plan
 
+    if plan == "-" and graph_path == "-":
+        raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")
+    if keys is not None and graph_path is None:
+        raise UsageError("--keys is for the graph of --graph", hint="add --graph, or leave it out")
     loaded, document = load_plan(plan)
     budget_bytes = None if budget is None else budget.bytes_for(no_remat_peak(loaded.graph))
     report = check(loaded, budget_bytes=budget_bytes, budget_text="" if budget is None else budget.text)
     if graph_path is not None:
-        from remat_cli.graph.io import load_graph
+        from remat_cli.cli.graphs import read_graph
 
-        report = replace(report, findings=(*other_graph(loaded.graph, load_graph(graph_path)), *report.findings))
+        given = read_graph(graph_path, keys)
+        report = replace(report, findings=(*other_graph(loaded.graph, given), *report.findings))
     out = Output(color)
     out.report(_formatted(report, form, plan, document, out))
     return ExitCode.OK if report.ok else ExitCode.NO

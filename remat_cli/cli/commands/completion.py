@@ -16,8 +16,8 @@ To use it, add to your shell's start file:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print the completion script for a shell."""
-    from remat_cli.cli.main import cli
+    from remat_cli.cli.main import COMPLETION, cli
 
     found = get_completion_class(shell)
     assert found is not None, shell
-    click.echo(found(cli, {}, "remat", "_REMAT_COMPLETE").source())
+    click.echo(found(cli, {}, "remat", COMPLETION).source())

@@ -38,10 +38,11 @@ def command(source: str | None, output: str, listing: bool, quiet: bool, color: 
         raise UsageError(
             f'"{source}" is not a source', hint="write zoo:NAME, as in zoo:vgg16; remat export --list names all"
         )
-    from remat_cli.files import write_text
+    from remat_cli.files import require_writable, write_text
     from remat_cli.graph.io import dump_document, graph_to_document
     from remat_cli.zoo.registry import build_graph
 
+    require_writable(output)
     graph = build_graph(rest)
     write_text(output, dump_document(graph_to_document(graph)))
     if output != "-":

@@ -8,7 +8,8 @@ import click
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
-from remat_cli.files import write_text
+from remat_cli.errors import UsageError
+from remat_cli.files import require_writable, write_text
 
 if TYPE_CHECKING:
     from remat_cli.graph.document import Document
@@ -37,6 +38,9 @@ def command(file: str, output: str, form: str, keys: str | None, color: str) -> 
     out = Output(color)
     document = read_document(file)
     is_plan = kind_of(document) == "plan"
+    if is_plan and keys is not None:
+        raise UsageError("--keys is for node-link graphs, and this is a plan", hint="leave it out")
+    require_writable(output)
     text = _plan(document, form, out) if is_plan else _graph(document, form, keys, out)
     if output == "-":
         out.report(text)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
-from remat_cli.errors import ExitCode
+from remat_cli.errors import ExitCode, UsageError
 from remat_cli.units import Budget
+
+if TYPE_CHECKING:
+    from remat_cli.api.solve import SolveOptions
 
 _EPILOG = """\b
 Examples:
@@ -61,12 +64,13 @@ def command(graph: str, budget: Budget | str, output: str | None, require_optima
     """
     from remat_cli.api.solve import SolveOptions, solve
     from remat_cli.cli.graphs import read_graph
-    from remat_cli.cli.main import STARTED_S
     from remat_cli.cli.progress import ProgressLine, showing
+    from remat_cli.cli.session import current
     from remat_cli.files import write_text
     from remat_cli.graph.io import dump_document
     from remat_cli.plan.io import plan_to_document
 
+    started_s = current().started_s
     out = Output(options["color"], options["quiet"], payload_on_stdout=output == "-")
     chosen = SolveOptions(
         strategy=options["strategy"],
@@ -77,17 +81,20 @@ def command(graph: str, budget: Budget | str, output: str | None, require_optima
         seed=options["seed"],
         write_model=options["write_model"],
         solver_log=options["solver_log"],
-        started_s=STARTED_S,
+        started_s=started_s,
     )
     model = read_graph(graph, options["keys"])
-    line = ProgressLine(model.total_cost, STARTED_S)
+    path = output or f"{_stem(graph, model.name)}.plan.json"
+    _refuse_targets(graph, path, chosen)
+    line = ProgressLine(model.total_cost, started_s)
     with showing(line, quiet=out.quiet):
         solved = solve(model, None if budget == "none" else budget, chosen, listener=line.update)
-    path = output or f"{_stem(graph, model.name)}.plan.json"
     write_text(path, dump_document(plan_to_document(solved.plan)))
     _report(solved, path, out, options["form"])
+    if solved.plan.solver is None:
+        _note_unused(out, solved.plan.strategy, chosen)
     if require_optimal and solved.plan.claim.status != "optimal":
-        out.note("remat: the plan is not proven optimal, as --require-optimal asks")
+        click.echo("remat: the plan is not proven optimal, as --require-optimal asks", err=True)
         return ExitCode.NO
     return ExitCode.OK
 
@@ -104,8 +111,29 @@ def _report(solved: Any, path: str, out: Output, form: str) -> None:
     out.report(plan_text(solved.report, out.style(), run=solved.plan.run, path=shown, outcome=solved.outcome))
 
 
+def _refuse_targets(graph: str, plan: str, options: SolveOptions) -> None:
+    """Refuse, before the search, files that could not be written or would take the graph's place."""
+    from remat_cli.files import require_writable
+
+    named = {"-o": plan, "--write-model": options.write_model, "--solver-log": options.solver_log}
+    for option, target in named.items():
+        if target is None:
+            continue
+        require_writable(str(target), option=option)
+        if graph != "-" and Path(target).exists() and Path(target).samefile(graph):
+            raise UsageError(f"{target} is the graph itself", hint=f"choose another file with {option}")
+
+
+def _note_unused(out: Output, strategy: str, options: SolveOptions) -> None:
+    """Say which files were asked for and not written, because no solver ran."""
+    if options.write_model is not None:
+        out.note(f"remat: {options.write_model} was not written: {strategy} builds no model")
+    if options.solver_log is not None:
+        out.note(f"remat: {options.solver_log} was not written: {strategy} uses no solver")
+
+
 def _stem(source: str, name: str) -> str:
     """The first part of the plan's file name: that of the graph's file, or its name when it came through a pipe."""
     if source == "-":
         return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "graph"
-    return re.sub(r"\.(json|ya?ml)$", "", Path(source).name, flags=re.IGNORECASE)
+    return re.sub(r"\.(json|ya?ml)$", "", Path(source).name, flags=re.IGNORECASE) or "graph"

@@ -1,0 +1,27 @@
+"""What one invocation of the command line knows about itself; Click carries it as ``ctx.obj``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import click
+
+
+@dataclass(slots=True)
+class Session:
+    """One invocation.
+
+    Attributes:
+        started_s: ``time.monotonic()`` at its start; time limits count from here.
+        color: ``--color`` of the command, once it is known.
+    """
+
+    started_s: float = field(default_factory=time.monotonic)
+    color: str = "auto"
+
+
+def current() -> Session:
+    """The session of the command that runs."""
+    found = click.get_current_context().find_object(Session)
+    return Session() if found is None else found
