@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,14 +11,66 @@ import numpy as np
 from remat_cli.control import Control
 from remat_cli.errors import SolverFailed
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.solvers.base import Outcome, Request, Solver, Termination
+from remat_cli.solvers.base import Incumbent, Outcome, Request, Solver, Termination
+from remat_cli.solvers.log import SolverLog
 
 INTEGRAL_WITHIN = 1e-5
 """An integer column this close to a whole number is that number."""
 GROSS_VIOLATION = 1e-4
 """Beyond this, in units of the largest coefficient (at least 1), an answer is no solution of the model."""
 
+LARGEST_COST = 1e6
+"""No cost that a solver sees is larger."""
 _WITHOUT_SOLUTION = {Termination.INFEASIBLE, Termination.UNBOUNDED, Termination.INFEASIBLE_OR_UNBOUNDED}
+
+
+def solve_around(request: Request, solve: Callable[[Request], Outcome]) -> Outcome:
+    """What every adapter does: answer what needs no solver, and hand over the rest with a well-scaled objective.
+
+    Solvers accept reduced costs of -1e-7. With costs in units of the whole graph's cost that is more than some
+    columns cost: CBC and GLPK then "prove" bounds above the optimum (1.000447 for 1.000130 on VGG16 at 60%, with
+    5,550 columns). The factor is a power of two, so that nothing is rounded.
+
+    Args:
+        request: What was asked.
+        solve: Solves the scaled request.
+    """
+    done = without_solving(request)
+    if done is not None:
+        return done
+    factor = objective_scale(request.model.cost)
+    if factor == 1.0:
+        return solve(request)
+    if request.log_path is not None:
+        with SolverLog(request.log_path) as log:
+            log.note(f"the objective is multiplied by {factor!r} for the solver")
+    listener = request.on_progress
+
+    def on_progress(news: Incumbent) -> None:
+        if listener is not None:
+            listener(replace(news, objective=_over(news.objective, factor), bound=_over(news.bound, factor)))
+
+    model = request.model
+    scaled = replace(model, cost=model.cost * factor, offset=model.offset * factor)
+    found = solve(replace(request, model=scaled, on_progress=None if listener is None else on_progress))
+    objective = None if found.values is None else model.objective(found.values)
+    bound = _over(found.bound, factor)
+    if bound is not None and objective is not None:
+        bound = min(bound, objective)
+    return replace(found, objective=objective, bound=bound)
+
+
+def objective_scale(cost: Floats) -> float:
+    """The power of two that brings the median cost near 1, the largest staying below ``LARGEST_COST``."""
+    sizes = np.abs(cost[cost != 0])
+    if not len(sizes):
+        return 1.0
+    wanted = min(1.0 / float(np.median(sizes)), LARGEST_COST / float(sizes.max()))
+    return float(2.0 ** np.floor(np.log2(wanted)))
+
+
+def _over(value: float | None, factor: float) -> float | None:
+    return None if value is None else value / factor
 
 
 def without_solving(request: Request) -> Outcome | None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from remat_cli.errors import SolverUnavailable
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.solvers.answer import failed, outcome, stop_reason, without_solving
+from remat_cli.solvers.answer import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.modelfile import write_model
@@ -78,9 +78,9 @@ class Cbc(Solver):
     def solve(self, request: Request) -> Outcome:
         """Minimise the model; see :meth:`remat_cli.solvers.base.Solver.solve`."""
         binary = find_cbc(self.path)
-        done = without_solving(request)
-        if done is not None:
-            return done
+        return solve_around(request, lambda scaled: self._run(binary, scaled))
+
+    def _run(self, binary: str, request: Request) -> Outcome:
         started_s = time.monotonic()
         watch = _Watch(request)
         with (
@@ -152,7 +152,7 @@ def _arguments(binary: str, request: Request) -> list[str]:
     remaining_s = request.control.remaining_s()
     if remaining_s is not None:
         arguments += ["-timeMode", "elapsed", "-sec", f"{max(0.1, remaining_s):.2f}"]
-    arguments += ["-ratio", repr(float(request.gap)), "-increment", "1e-9"]
+    arguments += ["-ratio", repr(float(request.gap)), "-increment", "1e-7"]
     if request.threads is not None and request.threads > 1:
         arguments += ["-threads", str(request.threads)]
     if request.seed:  # 0 would mean the time of day

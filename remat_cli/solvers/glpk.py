@@ -26,7 +26,7 @@ import numpy as np
 
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.solvers.answer import INTEGRAL_WITHIN, failed, outcome, stop_reason, without_solving
+from remat_cli.solvers.answer import INTEGRAL_WITHIN, failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.modelfile import write_model
@@ -114,9 +114,9 @@ class Glpk(Solver):
     def solve(self, request: Request) -> Outcome:
         """Minimise the model; see :meth:`remat_cli.solvers.base.Solver.solve`."""
         way = self._way()
-        done = without_solving(request)
-        if done is not None:
-            return done
+        return solve_around(request, lambda scaled: self._run(way, scaled))
+
+    def _run(self, way: str, request: Request) -> Outcome:
         started_s = time.monotonic()
         watch = _Watch(request)
         with (

@@ -24,7 +24,7 @@ import numpy as np
 
 from remat_cli.errors import LicenceLimit, SolverUnavailable, UsageError
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.solvers.answer import failed, outcome, stop_reason, without_solving
+from remat_cli.solvers.answer import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.worker import Call
@@ -87,11 +87,12 @@ class Gurobi(Solver):
     def solve(self, request: Request) -> Outcome:
         """Minimise the model; see :meth:`remat_cli.solvers.base.Solver.solve`."""
         gurobi = _import()
-        done = without_solving(request)
-        if done is not None:
-            return done
-        with SolverLog(request.log_path) as log, _licence_errors(gurobi), _environment(gurobi) as environment:
-            return _Run(self, request, gurobi, log).outcome(environment)
+
+        def solve(scaled: Request) -> Outcome:
+            with SolverLog(scaled.log_path) as log, _licence_errors(gurobi), _environment(gurobi) as environment:
+                return _Run(self, scaled, gurobi, log).outcome(environment)
+
+        return solve_around(request, solve)
 
 
 def check_licence() -> str:
@@ -198,7 +199,7 @@ class _Run:
             "LogToConsole": 0,
             "OutputFlag": 1,  # the log goes to the message callback
             "MIPGap": request.gap,
-            "MIPGapAbs": 1e-9,
+            "MIPGapAbs": 1e-6,  # a millionth of the median cost
             "FeasibilityTol": solver.tolerance,
             "IntFeasTol": solver.tolerance,
             "Seed": request.seed % 2_000_000_000,

@@ -17,7 +17,7 @@ import numpy as np
 
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.solvers.answer import failed, outcome, stop_reason, without_solving
+from remat_cli.solvers.answer import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.worker import Call
@@ -79,11 +79,12 @@ class Highs(Solver):
     def solve(self, request: Request) -> Outcome:
         """Minimise the model; see :meth:`remat_cli.solvers.base.Solver.solve`."""
         highspy = _import()
-        done = without_solving(request)
-        if done is not None:
-            return done
-        with SolverLog(request.log_path) as log:
-            return _Run(self, request, highspy, log).outcome()
+
+        def solve(scaled: Request) -> Outcome:
+            with SolverLog(scaled.log_path) as log:
+                return _Run(self, scaled, highspy, log).outcome()
+
+        return solve_around(request, solve)
 
 
 def _folder(origin: str | None) -> str | None:
@@ -132,13 +133,12 @@ class _Run:
     def _set_options(self, highs: Any) -> None:
         request, solver = self.request, self.solver
         remaining_s = request.control.remaining_s()
-        integer_costs = float(np.abs(request.model.cost).max(initial=0.0))
         options: dict[str, Any] = {
             "output_flag": True,  # the log goes to the logging callback ...
             "log_to_console": False,  # ... and never to the terminal
             "presolve": solver.presolve,
             "mip_rel_gap": request.gap,
-            "mip_abs_gap": 1e-9 * max(1.0, integer_costs),
+            "mip_abs_gap": 1e-6,  # a millionth of the median cost
             "mip_feasibility_tolerance": solver.tolerance,
             "primal_feasibility_tolerance": solver.tolerance,
             "random_seed": request.seed % (2**31 - 1),

@@ -19,7 +19,7 @@ from remat_cli.control import Control
 from remat_cli.errors import ExitCode, LicenceLimit, RematError, SolverFailed, SolverUnavailable, UsageError
 from remat_cli.mip import LinearModel
 from remat_cli.solvers import cbc, glpk, gurobi, highs, process, worker
-from remat_cli.solvers.answer import outcome, polish
+from remat_cli.solvers.answer import objective_scale, outcome, polish
 from remat_cli.solvers.base import Incumbent, Request, Termination
 from remat_cli.solvers.registry import SOLVERS, solver_from_spec
 from remat_cli.solvers.selfcheck import check_solver
@@ -366,3 +366,11 @@ def test_answers_are_checked() -> None:
     assert done.bound == -23.0
     done = outcome(solver, request, Termination.STOPPED, values=values, bound=-INF, started_s=0.0)
     assert done.bound is None
+
+
+def test_the_objective_is_scaled_by_a_power_of_two() -> None:
+    for cost in ([3e-8, 1e-5, 0.0], [1e9, 3e12, -1e10], [1e-7, 1e-7, 1e-7, 1.0], [1e-300, 1e300]):
+        factor = objective_scale(np.array(cost))
+        assert factor == 2.0 ** round(np.log2(factor))
+        assert max(abs(c) for c in cost) * factor <= 1e6
+    assert objective_scale(np.zeros(3)) == objective_scale(np.ones(3)) == 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,3 +84,23 @@ def test_agrees_with_enumeration(spec: str, model: LinearModel) -> None:
         assert model.violation(found.values) <= 1e-6
         assert found.objective == pytest.approx(expected, abs=1e-6)
         assert found.bound == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(model=models(), scale=st.sampled_from([1e-9, 1.0, 1e9]))
+def test_bounds_hold_at_a_wide_gap(spec: str, model: LinearModel, scale: float) -> None:
+    """Stopping early must not make the bound wrong, whatever the unit of the costs."""
+    expected = enumerated(model)
+    model = replace(model, cost=model.cost * scale, offset=model.offset * scale)
+    found = installed(spec).solve(Request(model, Control.within(20.0), gap=0.3, threads=1))
+    if expected is None:
+        assert found.termination is Termination.INFEASIBLE
+        return
+    assert found.termination is Termination.OPTIMAL
+    assert found.objective is not None
+    assert found.bound is not None
+    slack = 1e-6 * scale
+    assert found.bound <= expected * scale + slack
+    assert found.objective >= expected * scale - slack
+    assert found.objective - found.bound <= 0.3 * abs(found.objective) + slack
