@@ -68,7 +68,8 @@ class Registry(Generic[T]):
         """The class behind ``name``.
 
         Raises:
-            UsageError: If there is no such name; the hint gives the closest one, or all of them.
+            UsageError: If there is no such name (the hint gives the closest one, or all of them), or if what another
+                package registered under it cannot be loaded.
         """
         target = self.entries.get(name)
         if target is None:
@@ -78,4 +79,12 @@ class Registry(Generic[T]):
                 hint=suggestion(name, known) or f"known: {', '.join(known)}",
             )
         module, _, attribute = target.partition(":")
-        return cast("type[T]", getattr(import_module(module), attribute))
+        try:
+            return cast("type[T]", getattr(import_module(module), attribute))
+        except (ImportError, AttributeError) as error:
+            if name in self.table:  # one of ours: a defect, to be seen in full
+                raise
+            raise UsageError(
+                f'the {self.kind} "{name}" ({target}) cannot be loaded: {error}',
+                hint="reinstall or remove the package that provides it",
+            ) from error

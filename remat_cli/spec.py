@@ -6,6 +6,7 @@ The fields of the dataclass are the options. A field whose metadata says ``{"uni
 
 from __future__ import annotations
 
+import math
 import re
 import typing
 from collections.abc import Mapping
@@ -57,7 +58,7 @@ def build(cls: type[T], name: str, options: Mapping[str, str]) -> T:
     """An instance of the dataclass ``cls`` from options in text form.
 
     Raises:
-        UsageError: If an option is unknown, has a bad value, or ``cls`` refuses the combination.
+        UsageError: If an option is unknown, missing without a default, or has a bad value, or if ``cls`` refuses the combination.
     """
     known = {f.name: f for f in fields(cls) if f.init}  # type: ignore[arg-type]  # every registered class is a dataclass
     hints = typing.get_type_hints(cls)
@@ -70,6 +71,9 @@ def build(cls: type[T], name: str, options: Mapping[str, str]) -> T:
                 hint=suggestion(key, list(known)) or f"options of {name}: {listing}",
             )
         values[key] = _convert(text, hints[key], known[key], f"{name}{{{key}}}")
+    for key, option in known.items():
+        if key not in values and option.default is MISSING and option.default_factory is MISSING:
+            raise UsageError(f"{name}{{{key}}} is missing", hint=f"write {name}{{{key}=...}}")
     return cls(**values)
 
 
@@ -115,7 +119,10 @@ def _convert(text: str, kind: Any, option: Field[Any], where: str) -> Any:
     try:
         if base is bool:
             return _BOOLEANS[text.lower()]
-        return base(text)
+        value = base(text)
+        if base is float and not math.isfinite(value):
+            raise ValueError
+        return value
     except (KeyError, ValueError):
-        words = {bool: "true or false", int: "a whole number", float: "a number"}.get(base, base.__name__)
+        words = {bool: "true or false", int: "a whole number", float: "a finite number"}.get(base, base.__name__)
         raise UsageError(f'{where}: "{text}" is not {words}') from None
