@@ -8,6 +8,7 @@ from remat_cli.graph.analysis import PeakBound, no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.derive import peak
+from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import NotFound
 from remat_cli.units import Budget, format_bytes
 
@@ -37,17 +38,27 @@ def no_plan(
         if control.cancelled.is_set():
             return Interrupted(f"interrupted before a plan was found{bound}", hint=hint)
         return LimitReached(f"no plan: {answer.reason}{bound}", hint=hint)
+    return Infeasible(f"{answer.reason} {_budget_words(budget_bytes, asked)}", hint=_what_works(graph, answer))
+
+
+def _what_works(graph: Graph, answer: NotFound) -> str:
+    """The smallest budget known to work, and below which none does."""
     works = no_remat_peak(graph)
     if answer.best is not None:
         works = min(works, peak(graph, answer.best.computes))
-    bound_bytes = max(answer.peak_bound_bytes or 0, peak_bound(graph).bytes)
-    scope = "any plan" if answer.peak_bound_bytes is None else f"any {answer.scope} plan"
-    return Infeasible(
-        f"{answer.reason} {_budget_words(budget_bytes, asked)}",
-        hint=f"the smallest budget known to work is {_exact(works)}; "
-        f"{'it is' if works <= bound_bytes else 'proven to need'} "
-        + (f"proven the least for {scope}" if works <= bound_bytes else f"at least {_exact(bound_bytes)} for {scope}"),
-    )
+    needs, who = peak_bound(graph).bytes, "every plan"
+    if answer.peak_bound_bytes is not None and answer.peak_bound_bytes > needs:
+        needs, who = answer.peak_bound_bytes, _EVERY[answer.scope or Scope.RESTRICTED]
+    return f"the smallest budget known to work is {_exact(works)}; {who} needs at least {_exact(needs)}"
+
+
+_EVERY = {
+    Scope.ANY_ORDER: "every plan",
+    Scope.DOCUMENT_ORDER: "every plan in document order",
+    Scope.FRONTIER: "every frontier-advancing plan",
+    Scope.CHAIN_PERSISTENT: "every memory-persistent plan",
+    Scope.RESTRICTED: "every plan of the kind searched",
+}
 
 
 def over_budget(report: Report) -> Infeasible:

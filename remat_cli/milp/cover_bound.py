@@ -16,8 +16,11 @@ from remat_cli.graph.analysis import last_readers
 from remat_cli.graph.model import Graph
 from remat_cli.milp.checkmate import closed
 
+IMPOSSIBLE = "impossible"
+"""What :func:`build` returns when no schedule in document order fits the budget."""
 
-def build(graph: Graph, budget_bytes: int) -> Any | None:
+
+def build(graph: Graph, budget_bytes: int) -> Any:
     """The model, which minimises the cost of recomputation (C0 left out) in units of C0.
 
     Args:
@@ -25,7 +28,8 @@ def build(graph: Graph, budget_bytes: int) -> Any | None:
         budget_bytes: Fixed memory included.
 
     Returns:
-        A ``ConcreteModel``; None if no stage is over the budget, so that the bound is C0.
+        A ``ConcreteModel``; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some
+        stage giving up everything that may be recomputed does not make enough room.
     """
     graph = closed(graph)
     last = last_readers(graph)
@@ -33,13 +37,12 @@ def build(graph: Graph, budget_bytes: int) -> Any | None:
     rows = _undominated([row for t in stages if (row := _row(graph, last, budget_bytes, t)) is not None])
     if not rows:
         return None
+    if any(sum(parts.values()) < need for need, parts in rows):
+        return IMPOSSIBLE
     model = pyo.ConcreteModel(name=f"cover {graph.name}")
     used = sorted({i for _, parts in rows for i in parts})
     model.x = pyo.Var(used, domain=pyo.Binary)
     x = dict(model.x.items())
-    for i in used:
-        if not graph.nodes[i].recompute:
-            x[i].fix(0)
     bodies = [
         (
             1.0,
@@ -56,15 +59,40 @@ def build(graph: Graph, budget_bytes: int) -> Any | None:
     return model
 
 
-def _row(graph: Graph, last: list[int], budget_bytes: int, t: int) -> tuple[int, dict[int, int]] | None:
-    """Bytes to give up at stage t, and the bytes that each node offers, capped at that; None if everything fits."""
+def least_peak(graph: Graph) -> int:
+    """Bytes below which no schedule in document order stays, fixed memory included.
+
+    At the first computation of some node its working set is there, and everything made before and read later that may
+    not be made again.
+    """
+    closing = closed(graph)
+    last = last_readers(closing)
+    needs = []
+    for t in range(len(closing.nodes)):
+        own, waiting, parts = _stage(closing, last, t)
+        needs.append(own + waiting - sum(parts.values()))
+    return graph.fixed_memory + max(needs)
+
+
+def _stage(graph: Graph, last: list[int], t: int) -> tuple[int, int, dict[int, int]]:
+    """Working set of t, bytes that wait beside it to be read later, and what of those each node could make again."""
     node = graph.nodes[t]
     parts: dict[int, int] = {}
+    waiting = 0
     for v in range(graph.first_value[t]):
         if last[v] > t and v not in node.inputs:
-            parts[graph.producer[v]] = parts.get(graph.producer[v], 0) + graph.size[v]
+            waiting += graph.size[v]
+            maker = graph.producer[v]
+            if graph.nodes[maker].recompute:
+                parts[maker] = parts.get(maker, 0) + graph.size[v]
     own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
-    need = sum(parts.values()) + own - (budget_bytes - graph.fixed_memory)
+    return own, waiting, parts
+
+
+def _row(graph: Graph, last: list[int], budget_bytes: int, t: int) -> tuple[int, dict[int, int]] | None:
+    """Bytes to give up at stage t, and the bytes that each node offers, capped at that; None if everything fits."""
+    own, waiting, parts = _stage(graph, last, t)
+    need = waiting + own - (budget_bytes - graph.fixed_memory)
     if need <= 0:
         return None
     return need, {i: min(size, need) for i, size in parts.items() if size}

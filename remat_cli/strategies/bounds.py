@@ -1,16 +1,68 @@
-"""Lower bounds on cost: what they are worth once a solver's rounding is taken into account."""
+"""Lower bounds on cost, each with the schedules it holds for, and safe against a solver's rounding."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
+from remat_cli.control import Control
 from remat_cli.graph.model import Graph
+from remat_cli.milp import cover_bound as cover
+from remat_cli.milp.compile import compile_model
 from remat_cli.plan.model import Scope
-from remat_cli.strategies.base import Found
+from remat_cli.solvers.base import Request, Termination
+from remat_cli.strategies.base import Context, Found
 
 _SOLVER_TOLERANCE = 1e-6
 """A solver's bound on a model scaled to about 1 may be too high by this much."""
 _INTEGRAL_LIMIT = 2.0**40
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """No schedule of ``scope`` within the budget costs less than ``cost``; infinity when there is none at all."""
+
+    cost: float
+    scope: Scope
+
+
+def cover_bound(graph: Graph, budget_bytes: int, context: Context, *, time_limit_s: float) -> Bound:
+    """The cover bound (see ``milp/cover_bound``): cheap, and often equal to the optimum at moderate budgets.
+
+    Args:
+        graph: The graph.
+        budget_bytes: Fixed memory included.
+        context: Solver and control.
+        time_limit_s: Time for it; what the solver has proven by then counts.
+
+    Returns:
+        A bound for document order; infinite if no schedule in document order fits, because some stage needs more room
+        than giving up all that may be recomputed would make.
+    """
+    trivial = Bound(graph.total_cost, Scope.ANY_ORDER)
+    model = cover.build(graph, budget_bytes)
+    if model is None:
+        return trivial
+    if model == cover.IMPOSSIBLE:
+        return Bound(math.inf, Scope.DOCUMENT_ORDER)
+    control = shortened(context.control, time_limit_s)
+    compiled = compile_model(model)
+    outcome = context.solver.solve(
+        Request(compiled.model, control, gap=1e-6, threads=context.threads, seed=context.seed)
+    )
+    if outcome.termination is Termination.INFEASIBLE or outcome.bound is None:
+        return trivial
+    scale = graph.total_cost or 1.0
+    safe = safe_bound(graph, graph.total_cost + max(0.0, outcome.bound) * scale)
+    return Bound(safe, Scope.DOCUMENT_ORDER) if safe > graph.total_cost else trivial
+
+
+def shortened(control: Control, time_limit_s: float) -> Control:
+    """``control`` with a deadline at most ``time_limit_s`` from now."""
+    early = Control.within(time_limit_s).deadline_s
+    assert early is not None
+    deadline = early if control.deadline_s is None else min(early, control.deadline_s)
+    return replace(control, deadline_s=deadline)
 
 
 def safe_bound(graph: Graph, bound: float | None) -> float:

@@ -182,8 +182,11 @@ class _Run:
     def _infeasible(self) -> NotFound:
         """No schedule of the class fits: look for the budget that would do, for a while."""
         form = self.formulation
-        plain = form.frontier and form.stage_split == 1
-        reason = f"no {'frontier-advancing schedule' if plain else 'schedule of the form asked for'} fits"
+        reason = "no frontier-advancing schedule fits"
+        if not form.frontier:
+            reason = "no schedule of as many stages as nodes fits"
+        elif form.stage_split > 1:
+            reason = f"no schedule with at most {form.stage_split} passes through each stage fits"
         control = self.context.control
         remaining = control.remaining_s()
         limit = time.monotonic() + (_EXPLAIN_S if remaining is None else min(_EXPLAIN_S, 0.8 * remaining))

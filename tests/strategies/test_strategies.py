@@ -59,7 +59,7 @@ def test_auto_takes_keep_all_when_it_fits() -> None:
 
 def test_auto_takes_the_milp_when_it_does_not() -> None:
     solved = solve(UNIT, 4)
-    assert solved.plan.strategy == "checkmate-ilp"
+    assert solved.plan.strategy == "optimal"
     assert solved.plan.solver == "highs"
     assert solved.plan.claim.cost == 26
     assert solved.plan.claim.lower_bound == 26
@@ -97,9 +97,15 @@ def test_infeasible_for_the_milp_gives_the_smallest_budget_that_works() -> None:
     )
     graph = Graph("g", nodes, (7,))
     with pytest.raises(Infeasible) as caught:
-        solve(graph, 3)
-    assert caught.value.message == "no frontier-advancing schedule fits a budget of 3 bytes"
-    assert caught.value.hint.startswith("the smallest budget known to work is 5 bytes; it is proven the least")
+        solve(graph, 4)
+    assert caught.value.message.startswith("no schedule in document order fits a budget of 4 bytes")
+    assert "every plan in document order needs at least 5 bytes" in caught.value.hint
+    with pytest.raises(Infeasible) as caught:
+        solve(graph, 4, SolveOptions(strategy="checkmate-ilp"))
+    assert caught.value.message == "no frontier-advancing schedule fits a budget of 4 bytes"
+    assert caught.value.hint == (
+        "the smallest budget known to work is 5 bytes; every frontier-advancing plan needs at least 5 bytes"
+    )
 
 
 def test_time_limit_without_a_plan() -> None:

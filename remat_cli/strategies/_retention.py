@@ -1,0 +1,204 @@
+"""One retention model on its way through a solver: relaxed and rounded, solved, and searched around a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from remat_cli.control import Control
+from remat_cli.milp.compile import Compiled, append_block, compile_model
+from remat_cli.milp.decode import Decoder, overfull
+from remat_cli.milp.retention import InStageRows, RetentionModel, build, in_stage_rows
+from remat_cli.mip import Bools, Floats, LinearModel
+from remat_cli.plan.matrices import least_recomputation, matrices_of
+from remat_cli.solvers.base import Incumbent, Outcome, Request, Termination
+from remat_cli.strategies._best import Best
+
+_THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
+_ROUNDS = 100
+_NEIGHBOURS = 2
+"""In-stage rows are stated for a step over the budget and for as many stages on either side of it."""
+
+
+@dataclass(slots=True)
+class Retention:
+    """A compiled retention model that grows in-stage rows where they are needed.
+
+    Attributes:
+        best: Gets every schedule that comes up.
+        stated: The model as stated.
+        compiled: The model as compiled, in-stage rows included.
+        blocks: The in-stage rows so far.
+        cuts: Rows that cut off schedules over the budget by the solver's tolerance.
+    """
+
+    best: Best
+    stated: RetentionModel
+    compiled: Compiled
+    blocks: list[InStageRows] = field(default_factory=list)
+    cuts: list[tuple[list[int], list[float], float, float]] = field(default_factory=list)
+
+    @classmethod
+    def over(cls, best: Best, depth: float | None, cost_scale: float) -> Retention:
+        """State and compile the model over a support of ``depth`` (None for the full one)."""
+        best.report("building the model")
+        stated = build(best.graph, best.budget_bytes, depth, best.context.control, cost_scale=cost_scale)
+        return cls(best, stated, compile_model(stated.model))
+
+    @property
+    def model(self) -> LinearModel:
+        """The arrays, with everything stated so far."""
+        return self.compiled.model.with_rows(self.cuts)
+
+    def round_relaxation(self, shares: Sequence[float], control: Control) -> None:
+        """Solve the linear relaxation, round it at several thresholds and offer the schedules.
+
+        Args:
+            shares: Budgets to relax it at, as shares of the real one: rounding needs some slack.
+            control: Clock.
+        """
+        for share in shares:
+            if control.stopping():
+                return
+            model = self.model.relaxed()
+            upper = model.row_upper.copy()
+            upper[self.compiled.rows_of.get("frontier", np.array([], dtype=np.int64))] -= (1 - share) * self.stated.room
+            outcome = self._run(replace(model, row_upper=upper), control, gap=1e-6, listen=False)
+            if outcome.values is None:
+                return
+            for threshold in _THRESHOLDS:
+                self.best.offer(self._rounded(outcome.values, threshold))
+
+    def _rounded(self, values: Floats, threshold: float) -> tuple[int, ...]:
+        """The least recomputation for what the relaxation keeps by at least ``threshold``."""
+        columns = self.compiled.column_of
+
+        def kept(stage: int, value: int) -> bool:
+            var = self.stated.kept(stage, value)
+            return var is not None and values[columns[id(var)]] >= threshold
+
+        end = len(self.best.graph.nodes)
+        return tuple(k for k in least_recomputation(self.stated.graph, kept) if k < end)
+
+    def solve(self, control: Control) -> Outcome | None:
+        """Solve the model, stating in-stage rows where its schedules need them, until it ends or time is up.
+
+        Returns:
+            The last outcome: ``OPTIMAL`` or ``INFEASIBLE`` if this support is exhausted.
+        """
+        outcome = None
+        for _ in range(_ROUNDS):
+            if control.stopping():
+                break
+            start = self.start_from_best()
+            outcome = self._run(self.model, control, start=start)
+            if outcome.values is None or not self._refine(outcome.values):
+                break
+        return outcome
+
+    def _refine(self, values: Floats) -> bool:
+        """Offer a solution; if it is over the budget, state what forbids it. Whether anything was stated."""
+        decoder = self.decoder
+        chosen = decoder.chosen(values)
+        self.best.offer(decoder.computes(chosen))
+        steps = overfull(self.stated, chosen)
+        if not steps:
+            return False
+        near = [
+            (t + d, k) for t, k in steps for d in range(-_NEIGHBOURS, _NEIGHBOURS + 1) if (t + d, k) in self.stated.R
+        ]
+        rows = in_stage_rows(self.stated, near)
+        if rows is not None:
+            self.blocks.append(rows)
+            self.compiled = append_block(self.compiled, rows.block)
+            return True
+        cuts = decoder.cover_cuts(chosen)
+        self.cuts += cuts
+        return bool(cuts)
+
+    @property
+    def decoder(self) -> Decoder:
+        """Reads answers of the model as it is now."""
+        return Decoder.of(self.stated, self.compiled)
+
+    def improve(self, free: Bools, control: Control) -> bool:
+        """Search around the best schedule: everything but the columns in ``free`` stays as it is there.
+
+        Returns:
+            Whether a better schedule was found.
+        """
+        start = self.start_from_best()
+        if start is None:
+            return False
+        model = self.model
+        hold = ~free & model.integer
+        lower = np.where(hold, start, model.lower)
+        upper = np.where(hold, start, model.upper)
+        before = self.best.cost
+        outcome = self._run(replace(model, lower=lower, upper=upper), control, start=start, listen=False)
+        if outcome.values is not None:
+            self._refine(outcome.values)
+        return self.best.cost < before
+
+    def start_from_best(self) -> Floats | None:
+        """The best schedule as a solution; None if there is none, or this support does not hold it."""
+        if self.best.computes is None:
+            return None
+        values = self.columns_of(self.best.computes)
+        return values if values is not None and self.model.violation(values) <= 1e-6 else None
+
+    def columns_of(self, computes: Sequence[int]) -> Floats | None:
+        """A schedule as a solution, perhaps violating rows; None if it recomputes outside the support."""
+        stated, columns = self.stated, self.compiled.column_of
+        seen = matrices_of(self.best.graph, computes)
+        values = np.zeros(self.compiled.model.columns)
+        for t, i in seen.computed:
+            if t != i:
+                var = stated.computed(t, i)
+                if var is None:
+                    return None
+                values[columns[id(var)]] = 1.0
+        for v, intervals in enumerate(seen.kept):
+            gaps = stated.gaps[v]
+            for k, var in enumerate(gaps.kept):
+                if any(s <= gaps.events[k] and gaps.events[k + 1] <= e for s, e in intervals):
+                    values[columns[id(var)]] = 1.0
+        for block in self.blocks:
+            for var, sources in block.levels:
+                values[columns[id(var)]] = max(values[columns[id(s)]] for s in sources)
+        return values
+
+    def _run(
+        self,
+        model: LinearModel,
+        control: Control,
+        *,
+        start: Floats | None = None,
+        gap: float | None = None,
+        listen: bool = True,
+    ) -> Outcome:
+        context = self.best.context
+        return context.solver.solve(
+            Request(
+                model=model,
+                control=control,
+                gap=context.gap / 4 if gap is None else gap,
+                threads=context.threads,
+                seed=context.seed,
+                start=start if context.solver.warm_start else None,
+                on_progress=self._listen if listen else None,
+                log_path=context.solver_log,
+            )
+        )
+
+    def _listen(self, incumbent: Incumbent) -> None:
+        if incumbent.values is not None:
+            self.best.offer(self.decoder.computes(self.decoder.chosen(incumbent.values)))
+        self.best.report(self.best.context.solver.title, incumbent.nodes)
+
+
+def exhausted(outcome: Outcome | None) -> bool:
+    """Whether the solver went through the whole support."""
+    return outcome is not None and outcome.termination in (Termination.OPTIMAL, Termination.INFEASIBLE)

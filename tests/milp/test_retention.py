@@ -1,0 +1,149 @@
+"""The retention MILP and the cover bound against searches of all schedules and against the paper's MILP."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from bruteforce import cheapest, least_peak
+from graphgen import random_graph
+
+from remat_cli.control import Control
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.model import Graph
+from remat_cli.milp import cover_bound, retention
+from remat_cli.milp.checkmate import Formulation, closed
+from remat_cli.milp.checkmate import build as build_checkmate
+from remat_cli.milp.compile import append_block, compile_model
+from remat_cli.milp.decode import Decoder, overfull
+from remat_cli.plan.derive import peak, prune
+from remat_cli.solvers.base import Request, Termination
+from remat_cli.solvers.highs import Highs
+from remat_cli.zoo.registry import build_graph
+
+
+def graph_of(seed: int, low: int = 2, high: int = 6) -> Graph:
+    rng = random.Random(seed)
+    return random_graph(
+        rng,
+        rng.randint(low, high),
+        max_outputs=rng.choice((1, 2, 3)),
+        workspace=rng.random() < 0.5,
+        recompute_false=rng.choice((0.0, 0.0, 0.2)),
+        random_outputs=rng.random() < 0.5,
+        zero_outputs=rng.random() < 0.3,
+        fixed_memory=rng.choice((0, 5)),
+    )
+
+
+def optimum(graph: Graph, budget: int, *, all_rows: bool) -> float | None:
+    """Optimum over the full support, all in-stage rows at once or only those that turn out to matter."""
+    stated = retention.build(graph, budget, None, Control())
+    compiled = compile_model(stated.model)
+    blocks = []  # keep the variables alive: columns are found by their identity
+    steps = list(stated.R) if all_rows else []
+    for _ in range(200):
+        rows = retention.in_stage_rows(stated, steps)
+        if rows is not None:
+            blocks.append(rows)
+            compiled = append_block(compiled, rows.block)
+        outcome = Highs().solve(Request(compiled.model, gap=1e-7, threads=1))
+        if outcome.termination is Termination.INFEASIBLE:
+            return None
+        assert outcome.values is not None
+        assert outcome.objective is not None
+        decoder = Decoder.of(stated, compiled)
+        chosen = decoder.chosen(outcome.values)
+        steps = overfull(stated, chosen)
+        if not steps:
+            computes = prune(graph, decoder.computes(chosen))
+            assert peak(graph, computes) <= budget
+            assert outcome.objective * stated.cost_scale == pytest.approx(sum(graph.nodes[k].cost for k in computes))
+            return round(outcome.objective * stated.cost_scale, 6)
+        assert not all_rows, "with all rows no step is over the budget"
+    raise AssertionError("rows on demand did not come to an end")
+
+
+def budgets(graph: Graph) -> range:
+    top = no_remat_peak(graph)
+    return range(max(peak_bound(graph).bytes, top - 4), top + 1)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_full_support_and_all_rows_equal_a_search_of_all_frontier_advancing_schedules(seed: int) -> None:
+    graph = graph_of(seed)
+    for budget in budgets(graph):
+        assert optimum(graph, budget, all_rows=True) == cheapest(graph, budget, passes=1)
+
+
+@pytest.mark.parametrize("seed", range(60, 90))
+def test_rows_on_demand_come_to_the_same(seed: int) -> None:
+    graph = graph_of(seed)
+    for budget in budgets(graph):
+        assert optimum(graph, budget, all_rows=False) == cheapest(graph, budget, passes=1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_equals_the_papers_milp_on_larger_graphs(seed: int) -> None:
+    graph = graph_of(1000 + seed, 8, 11)
+    budget = (no_remat_peak(graph) + peak_bound(graph).bytes) // 2
+    decoder = build_checkmate(graph, budget, Formulation(), Control())
+    outcome = Highs().solve(Request(compile_model(decoder.model).model, gap=1e-7, threads=1))
+    paper = None if outcome.objective is None else round(outcome.objective * decoder.cost_scale, 6)
+    assert optimum(graph, budget, all_rows=False) == paper
+
+
+def test_training_chain_relaxation_is_tight_where_the_papers_is_not() -> None:
+    graph = build_graph("unit-chain{n=17}")
+    stated = retention.build(graph, 4, None, Control())
+    compiled = compile_model(stated.model)
+    rows = retention.in_stage_rows(stated, list(stated.R))
+    assert rows is not None
+    model = append_block(compiled, rows.block).model
+    outcome = Highs().solve(Request(model.relaxed(), threads=1))
+    assert outcome.bound is not None
+    assert 22.5 < outcome.bound * stated.cost_scale <= 26  # the paper's relaxation: 22
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_cover_bound_is_never_above_the_truth(seed: int) -> None:
+    graph = graph_of(seed)
+    floor = cover_bound.least_peak(graph)
+    assert peak_bound(graph).bytes <= floor <= least_peak(graph)
+    for budget in budgets(graph):
+        truth = cheapest(graph, budget)
+        model = cover_bound.build(graph, budget)
+        if model is None:
+            continue
+        if model == cover_bound.IMPOSSIBLE:
+            assert truth is None
+            assert budget < floor
+            continue
+        assert budget >= floor
+        outcome = Highs().solve(Request(compile_model(model).model, gap=1e-7, threads=1))
+        assert outcome.bound is not None
+        bound = graph.total_cost * (1 + outcome.bound)
+        assert truth is None or bound <= truth * (1 + 1e-6)
+
+
+def test_cover_bound_is_worth_something() -> None:
+    graph = build_graph("unit-chain{n=17}")
+    model = cover_bound.build(graph, 5)
+    outcome = Highs().solve(Request(compile_model(model).model, gap=1e-7, threads=1))
+    assert outcome.bound is not None
+    assert graph.total_cost * (1 + outcome.bound) == pytest.approx(22)  # the optimum
+
+
+def test_supports_grow_with_depth_and_stay_within_the_full_one() -> None:
+    graph = closed(build_graph("linear{n=20}"))
+    full = retention.full_support(graph)
+    last: retention.Support = tuple(() for _ in graph.nodes)
+    for depth in (0.0, 0.25, 1.0, 3.0, math.inf):
+        support = retention.support_within(graph, depth)
+        for i, stages in enumerate(support):
+            assert set(last[i]) <= set(stages) <= set(full[i])
+        last = support
+    assert retention.support_within(graph, 0.0)[3] == tuple(
+        sorted({j for v in graph.values_of(3) for j in graph.readers[v]})
+    )

@@ -1,0 +1,57 @@
+"""R and S of a sequence, and the sequence with the least recomputation for an S."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from graphgen import random_graph
+from test_derive import random_sequence
+
+from remat_cli.graph.model import Graph, Node
+from remat_cli.milp.checkmate import closed
+from remat_cli.plan.derive import derive, peak, prune
+from remat_cli.plan.matrices import least_recomputation, matrices_of
+from remat_cli.plan.replay import replay
+
+CHAIN = Graph("g", tuple(Node(f"n{i}", 1.0, (i - 1,) if i else (), (1,)) for i in range(4)), (3,))
+
+
+def test_a_chain_by_hand() -> None:
+    seen = matrices_of(CHAIN, [0, 1, 0, 2, 3])
+    assert seen.computed == {(0, 0), (1, 1), (2, 0), (2, 2), (3, 3)}
+    # n0 is made for n1; the second time for nothing. n3 stays to the end, which is stage 4.
+    assert seen.kept == (((0, 1),), ((1, 2),), ((2, 3),), ((3, 4),))
+
+
+def test_bad_sequences_are_refused() -> None:
+    with pytest.raises(ValueError, match="n2 is computed before n1 ever was"):
+        matrices_of(CHAIN, [0, 2])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_keeping_what_a_frontier_advancing_sequence_keeps_gives_it_back(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = random_graph(rng, rng.randint(2, 10), max_outputs=2, random_outputs=True)
+    sequence = _ascending_stages(graph, random_sequence(rng, graph))
+    seen = matrices_of(graph, sequence)
+
+    def kept(stage: int, value: int) -> bool:
+        return any(s < stage <= e for s, e in seen.kept[value])
+
+    again = least_recomputation(closed(graph), kept)
+    again = tuple(k for k in again if k < len(graph.nodes))
+    assert replay(graph, derive(graph, again)).valid
+    # It may drop what served nothing, and nothing else; what it keeps lives no longer.
+    assert len(again) <= len(sequence)
+    assert prune(graph, again) == prune(graph, sequence) or peak(graph, again) <= peak(graph, sequence)
+
+
+def _ascending_stages(graph: Graph, sequence: list[int]) -> list[int]:
+    """The sequence with every stage sorted and without repeats, as frontier-advancing schedules have it."""
+    stages: list[set[int]] = [set()]
+    for node in sequence:
+        stages[-1].add(node)
+        if node == len(stages) - 1:
+            stages.append(set())
+    return [node for stage in stages for node in sorted(stage)]

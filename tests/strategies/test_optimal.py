@@ -1,0 +1,74 @@
+"""Strategy ``optimal``: equal to the paper's MILP where that answers, and far ahead where it does not."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from bruteforce import cheapest
+from graphgen import random_graph
+
+from remat_cli.api.solve import SolveOptions, solve
+from remat_cli.errors import Infeasible, UsageError
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.plan.model import ClaimStatus, Scope
+from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.zoo.registry import build_graph
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_equals_a_search_of_all_frontier_advancing_schedules(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = random_graph(
+        rng, rng.randint(3, 6), max_outputs=2, workspace=True, recompute_false=0.1, random_outputs=True
+    )
+    for budget in range(max(1, no_remat_peak(graph) - 4), no_remat_peak(graph)):
+        truth = cheapest(graph, budget, passes=1)
+        try:
+            solved = solve(graph, budget, SolveOptions(strategy="optimal", threads=1, gap=1e-6))
+        except Infeasible:
+            assert truth is None
+            continue
+        assert solved.plan.claim.cost == truth
+        assert solved.plan.claim.status is ClaimStatus.OPTIMAL
+
+
+@pytest.mark.parametrize(("budget", "cost"), [(3, 45), (4, 26), (5, 22), (6, 21), (7, 20), (8, 19), (9, 18)])
+def test_unit_chain(budget: int, cost: int) -> None:
+    solved = solve(build_graph("unit-chain{n=17}"), budget, SolveOptions(strategy="optimal"))
+    assert solved.plan.claim.cost == cost
+    assert solved.plan.claim.status is ClaimStatus.OPTIMAL
+
+
+@pytest.mark.parametrize("solver", ["cbc", "glpk", "gurobi"])
+def test_any_solver(solver: str) -> None:
+    solved = solve(build_graph("unit-chain{n=17}"), 5, SolveOptions(strategy="optimal", solver=solver))
+    assert (solved.plan.claim.cost, solved.plan.solver) == (22, solver)
+
+
+@pytest.mark.parametrize("budget", ["80%", "60%"])
+def test_mobilenet_is_proven_in_document_order(budget: str) -> None:
+    """169 nodes, on which the paper's MILP finds no plan within a minute."""
+    solved = solve(build_graph("mobilenet-v1"), budget, SolveOptions(strategy="optimal"))
+    assert solved.plan.claim.status is ClaimStatus.OPTIMAL
+    assert solved.plan.claim.scope is Scope.DOCUMENT_ORDER
+    assert solved.outcome == "finished"
+    assert 0 < solved.report.overhead < 0.01
+
+
+def test_a_time_limit_keeps_the_best_plan() -> None:
+    solved = solve(build_graph("densenet121"), "70%", SolveOptions(strategy="optimal", time_limit_s=20))
+    assert solved.report.ok
+    assert solved.outcome in {"time limit", "finished"}
+    assert 0 < solved.plan.claim.lower_bound <= solved.plan.claim.cost
+
+
+def test_depth_is_checked() -> None:
+    with pytest.raises(UsageError):
+        strategy_from_spec("optimal{depth=-1}")
+    assert strategy_from_spec("optimal{depth=2.5}")
+
+
+def test_what_no_plan_can_do_is_refused_at_once() -> None:
+    with pytest.raises(Infeasible, match="node n9 alone needs 3 B"):
+        solve(build_graph("unit-chain{n=17}"), 2, SolveOptions(strategy="optimal"))
