@@ -21,6 +21,8 @@ def read_text(path: str) -> tuple[str, str]:
         InputError: If the file is missing, unreadable or not UTF-8.
     """
     name = STDIN_NAME if path == "-" else path
+    if path == "-" and sys.stdin is None:
+        raise InputError(name, [Problem("standard input is closed")])
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except FileNotFoundError:
@@ -56,8 +58,9 @@ def write_text(path: str, text: str) -> None:
         OSError: If standard output cannot be written.
     """
     if path == "-":
-        sys.stdout.write(text)
         sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8"))  # documents are UTF-8 whatever the terminal is
+        sys.stdout.buffer.flush()
         return
     target = Path(path)
     try:
@@ -78,10 +81,9 @@ def write_text(path: str, text: str) -> None:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
             raise
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written: {error.strerror or error}", hint="choose another file with -o"
-        ) from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: how older Pythons report a loop of links
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path}: cannot be written: {reason}", hint="choose another file with -o") from None
 
 
 def require_writable(path: str, *, option: str = "-o") -> None:

@@ -58,7 +58,8 @@ def build(cls: type[T], name: str, options: Mapping[str, str]) -> T:
     """An instance of the dataclass ``cls`` from options in text form.
 
     Raises:
-        UsageError: If an option is unknown, missing without a default, or has a bad value, or if ``cls`` refuses the combination.
+        UsageError: If an option is unknown, missing without a default, or has a bad value, or if ``cls`` refuses the
+            combination.
     """
     known = {f.name: f for f in fields(cls) if f.init}  # type: ignore[arg-type]  # every registered class is a dataclass
     hints = typing.get_type_hints(cls)

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -96,6 +97,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code. Every error of remat ends here, in one message."""
+    _prepare_streams()
     try:
         code = run(arguments, started_s=_STARTED_S)
         # What a closed pipe does not take any more, nobody misses.
@@ -107,6 +109,16 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = ExitCode.INTERRUPTED
     # A solver that did not stop in time may still be busy in a thread; tearing down Python under it could crash.
     os._exit(code)
+
+
+def _prepare_streams() -> None:
+    """Make sure that printing cannot fail for want of a stream or of a character."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller, as in >&-
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for as long as we live
+        else:
+            stream.reconfigure(errors="backslashreplace")
 
 
 def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
