@@ -50,8 +50,8 @@ TABLES = (
             Column("ratio", "beside ours", "ratio"),
             Column("bytes", "file", "bytes"),
         ),
-        "CBC and GLPK read the same MPS file as HiGHS; the start of CBC's process is counted. Pyomo's interface does all "
-        "in one step.",
+        "CBC and GLPK read the same MPS file as HiGHS; the start of CBC's process is counted. Pyomo's interface does "
+        "all in one step.",
     ),
 )
 
@@ -61,7 +61,7 @@ def run(session: Session) -> list[Row]:
     paths: list[Row] = []
     for spec in ("linear{n=3}",) if session.quick else _GRAPHS:
         session.say(spec)
-        runs = [call_or_fail("benchmarks.handoff:straight", spec=spec) for _ in range(session.times(5))]
+        runs = [call_or_fail("benchmarks.handoff:straight", spec=spec) for _ in range(session.times(3))]
         walls = together([called.values["walls"] for called in runs])
         built.append({"table": "build", "graph": spec, **runs[0].values["sizes"], **walls, "peak_bytes": largest(runs)})
         ways = [

@@ -7,6 +7,7 @@ import platform
 import subprocess
 import time
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,12 @@ def machine() -> dict[str, Any]:
     }
 
 
+@cache
 def versions() -> dict[str, Any]:
-    """Python, remat with its commit, and the packages that matter; None for one that is not installed."""
+    """Python, remat with its commit, and the packages that matter; None for one that is not installed.
+
+    Told once: others may commit while benchmarks run.
+    """
     return {
         "commit": _commit(),
         "packages": {name: _version(name) for name in PACKAGES},

@@ -62,11 +62,23 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - started_s, result
 
 
-def repeated(work: Callable[[], Any], times: int, *, enough_s: float = 1e9) -> list[float]:
-    """Seconds of up to ``times`` runs of ``work`` in this process; no further run starts after ``enough_s`` in all."""
+def repeated(work: Callable[[], Any], times: int, *, enough_s: float = 1e9, collect: bool = True) -> list[float]:
+    """Seconds of up to ``times`` runs of ``work`` in this process.
+
+    Args:
+        work: What to measure.
+        times: Most runs.
+        enough_s: No further run starts after so many seconds in all.
+        collect: Whether Python's cycle collector is on meanwhile, as it is for users.
+    """
     seconds: list[float] = []
-    while not seconds or (len(seconds) < times and sum(seconds) < enough_s):
-        seconds.append(timed(work)[0])
+    if not collect:
+        gc.disable()
+    try:
+        while not seconds or (len(seconds) < times and sum(seconds) < enough_s):
+            seconds.append(timed(work)[0])
+    finally:
+        gc.enable()
     return seconds
 
 

@@ -14,7 +14,8 @@ _HEAD = """\
 Made by `make bench` (`python -m benchmarks --help` for parts of it) from the results in `results/`; do not edit.
 Times are medians, with the smallest and the largest of all runs in brackets; one run where there are no brackets.
 Memory is the largest resident memory of a process made for that measurement. What stands side by side was measured in
-the same run; on a shared machine compare ratios rather than times.
+the same run; on a shared machine compare ratios rather than times. A commit with `+changes` is one that had changes
+not yet committed.
 """
 
 
@@ -91,7 +92,7 @@ def _line(cells: Sequence[str]) -> str:
 def _circumstances(result: Mapping[str, Any]) -> str:
     load = result["load"]
     others = load["others_cores"]
-    text = f"{result['date']}, {result['wall_s']:.0f} s in all. "
+    text = f"{result['date']} at commit {result['versions']['commit']}, {result['wall_s']:.0f} s in all. "
     if load["shared"]:
         text += f"The machine was shared: load average {load['average_before']:.1f} before the start"
     else:
@@ -106,7 +107,7 @@ def _place(result: Mapping[str, Any]) -> str:
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {_bytes(machine['memory_bytes'])} of memory, "
         f"{machine['system']}; {versions['python']}; "
-        f"remat {versions['remat']} at commit {versions['commit']}; {packages}."
+        f"remat {versions['remat']}; {packages}."
     )
 
 
@@ -121,7 +122,7 @@ def written(value: Any, column: Column) -> str:
     if column.kind == "count":
         return f"{value:,}"
     if column.kind == "ratio":
-        return f"{value:.1f}×"
+        return f"{value:.0f}×" if value >= 10 else f"{value:.2g}×"
     return f"{value:.10g}" if column.kind == "number" else str(value)
 
 

@@ -1,9 +1,9 @@
 """The four solvers side by side.
 
-The same Checkmate MILPs, from wall clock zero at the adapter (files and processes included) to proven optimality within
-a gap of 1e-6, one thread, at most 60 s; each solver and model in a process of its own, after a tiny problem. Solvers
-that prove a model optimal must agree on its cost. Memory is that of the largest process: Python with Pyomo and the model,
-or the solver's own.
+The same Checkmate MILPs, each with one thread, until optimality is proven within a gap of 1e-6 or 60 s are over. Time
+is that of the adapter, files and processes included. Every solver and model has a process of its own, and solves a tiny
+problem first. Solvers that prove a model optimal must agree on its cost. Memory is that of the largest process: Python
+with Pyomo and the model, or the solver's own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TABLES = (
         "solvers",
         "",
         (
-            Column("model", "graph, budget"),
+            Column("model", "graph and budget"),
             Column("rows", "rows", "count"),
             Column("columns", "columns", "count"),
             Column("solver", "solver"),
@@ -45,8 +45,8 @@ TABLES = (
             Column("tree", "tree nodes", "count"),
             Column("peak_bytes", "memory", "bytes"),
         ),
-        "Up to three runs, fewer where one takes long. Every solver counts the nodes of its tree in its own way; GLPK does "
-        "not tell. Gurobi's free licence takes models of up to 2,000 rows and columns.",
+        "Up to three runs, fewer where one takes long. Every solver counts the nodes of its tree in its own way; GLPK "
+        "does not tell. Gurobi's free licence takes models of up to 2,000 rows and columns.",
     ),
 )
 
@@ -69,7 +69,7 @@ def run(session: Session) -> list[Row]:
             values = called.values or {**empty, "ending": called.problem}
             peak = called.peak_bytes if values["wall"] is not None else None
             here.append(
-                {"table": "solvers", "model": f"{spec}, {budget}", "solver": solver, **values, "peak_bytes": peak}
+                {"table": "solvers", "model": f"{spec} at {budget}", "solver": solver, **values, "peak_bytes": peak}
             )
         proven = {row["cost"] for row in here if row["ending"] == _OPTIMAL}
         if len(proven) > 1:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.frame import Column, Row, Session, Table, Target
 from benchmarks.machine import ROOT
-from benchmarks.measure import BenchmarkError, Ended, median, run_process, spread, succeeded
+from benchmarks.measure import BenchmarkError, Ended, median, rounded, run_process, spread, succeeded
 
 _BARE = "python -c pass"
 _HELP = "remat --help"
@@ -80,7 +80,7 @@ def run(session: Session) -> list[Row]:
             "table": "startup",
             "command": name,
             "wall": walls[name],
-            "ratio": round(median(walls[name]) / bare, 2),
+            "ratio": rounded(median(walls[name]) / bare),
             "modules": len(modules[name]),
             "large": ", ".join(package for package in _LARGE if package in modules[name]) or "none",
             "peak_bytes": max(end.peak_bytes for end in ended[name]),
