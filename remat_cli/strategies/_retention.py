@@ -18,6 +18,8 @@ from remat_cli.strategies._best import Best
 
 _THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
 _ROUNDS = 100
+_GAP = 1e-6
+"""Gap for the solver: far below the one asked for, since a tighter model is on its way anyway if time allows."""
 _NEIGHBOURS = 2
 """In-stage rows are stated for a step over the budget and for as many stages on either side of it."""
 
@@ -184,7 +186,7 @@ class Retention:
             Request(
                 model=model,
                 control=control,
-                gap=context.gap / 4 if gap is None else gap,
+                gap=min(context.gap / 4, _GAP) if gap is None else gap,
                 threads=context.threads,
                 seed=context.seed,
                 start=start if context.solver.warm_start else None,

@@ -65,6 +65,6 @@ def _summary(row: dict[str, Any]) -> str:
 
 def _notes(row: dict[str, Any]) -> list[str]:
     notes = [row["path"], row["licence"]] if row["available"] else [row["hint"]]
-    notes.append(row.get("message", ""))
+    notes.append("solved a tiny MILP" if row.get("solves") else row.get("message", ""))
     notes += [f"{name}={default or '...'}  {text}".rstrip() for name, default, text in row["options"]]
     return [note for note in notes if note]
