@@ -92,7 +92,13 @@ class Cbc(Solver):
             if request.start is not None:
                 _write_start(request.model, request.start, folder / "start.txt")
             end = run_process(
-                _arguments(binary, request), request.control, log, folder=folder, on_line=watch.line, terminal=True
+                _arguments(binary, request),
+                request.control,
+                log,
+                folder=folder,
+                on_line=watch.line,
+                terminal=True,
+                disposable=True,
             )
             termination, values = _read_answer(self, request, end, watch, folder, log.text())
             bound = watch.final_bound(termination, values)

@@ -129,7 +129,7 @@ class Glpk(Solver):
                 log.note("GLPK takes no start; it is ignored")
             worker = way == "swiglpk"
             arguments = _worker_arguments(self, request) if worker else _glpsol_arguments(self, way, request)
-            end = run_process(arguments, request.control, log, folder=folder, on_line=watch.line)
+            end = run_process(arguments, request.control, log, folder=folder, on_line=watch.line, disposable=True)
             read = _read_worker if worker else _read_glpsol
             termination, values, bound = read(self, request, end, watch, folder, log.text())
             return outcome(self, request, termination, values=values, bound=bound, started_s=started_s, log=log.text())

@@ -3,7 +3,7 @@
 The child runs in a session of its own, so that the terminal's Ctrl-C reaches only remat, which passes it on once
 (POSIX only). When remat should stop, or the deadline has passed by more than a moment, the child's whole process
 group is interrupted, then terminated, then killed. Should remat itself be killed, a watcher, a one-line shell
-script that waits for the end of a pipe, kills the group.
+script that waits for the end of a pipe, kills the group and clears its folder away.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LATE_S = 0.75
 INTERRUPT_GRACE_S = 3.0
 """How long an interrupted child may take to write its best solution."""
 TERMINATE_GRACE_S = 0.5
-_WATCHER = ("/bin/sh", "-c", 'read -r line; kill -s KILL -- "-$0"')
+_WATCHER = ("/bin/sh", "-c", 'read -r line; kill -s KILL -- "-$0"; [ -z "$1" ] || rm -rf -- "$1"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ def run_process(
     folder: Path,
     on_line: Callable[[str], None] | None = None,
     terminal: bool = False,
+    disposable: bool = False,
 ) -> ProcessEnd:
     """Run ``arguments`` until it ends by itself or is made to.
 
@@ -91,6 +92,8 @@ def run_process(
         on_line: Called with every complete line that it prints.
         terminal: Whether it prints to a pseudo-terminal instead of a pipe: into a pipe, a program that does not
             flush prints 4 kB at a time, which is several seconds of CBC.
+        disposable: Whether ``folder`` is temporary, so that it should go when remat is killed; the caller removes it
+            otherwise.
 
     Raises:
         SolverUnavailable: If the binary cannot be started.
@@ -113,7 +116,7 @@ def run_process(
             ) from None
         finally:
             os.close(theirs)
-        with child, _leash(child.pid):
+        with child, _leash(child.pid, folder if disposable else None):
             try:
                 return _follow(child, _Output(stream.fileno(), log, on_line), control, log, started_s)
             finally:
@@ -227,12 +230,12 @@ def _signal_group(child: subprocess.Popen[bytes], number: signal.Signals) -> Non
 
 
 @contextlib.contextmanager
-def _leash(group: int) -> Iterator[None]:
-    """While open, the process group dies with us, even if we are killed."""
+def _leash(group: int, folder: Path | None) -> Iterator[None]:
+    """While open, the process group (and the folder, if any) goes with us, even if we are killed."""
     read_end, write_end = os.pipe()  # not inherited: nobody but us holds the writing end
     try:
         watcher = subprocess.Popen(
-            [*_WATCHER, str(group)],
+            [*_WATCHER, str(group), "" if folder is None else str(folder)],
             stdin=read_end,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
