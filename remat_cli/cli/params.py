@@ -1,4 +1,8 @@
-"""Parameter types and options that several commands share."""
+"""Parameter types and options that several commands share.
+
+An option is passed on under the name of its flag, because Click names its environment variable after that:
+``--format`` of ``remat check`` is ``REMAT_CHECK_FORMAT``.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +105,7 @@ def quiet_option(command: F) -> F:
 def format_option(*formats: str) -> Callable[[F], F]:
     """``--format`` with ``text`` as the default."""
     return click.option(
-        "--format", "form", type=click.Choice(formats), default="text", show_default=True, help="Form of the output."
+        "--format", type=click.Choice(formats), default="text", show_default=True, help="Form of the output."
     )
 
 

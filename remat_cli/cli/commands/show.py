@@ -27,7 +27,7 @@ Examples:
 @params.format_option("text", "json")
 @params.node_link_option
 @params.color_option
-def command(file: str, output: str, form: str, keys: str | None, color: str) -> None:
+def command(file: str, output: str, format: str, keys: str | None, color: str) -> None:
     """Show what a graph or a plan looks like.
 
     For a graph: nodes, sizes, working sets, what bounds its memory from below, and budgets worth trying. For a plan:
@@ -41,20 +41,20 @@ def command(file: str, output: str, form: str, keys: str | None, color: str) -> 
     if is_plan and keys is not None:
         raise UsageError("--keys is for node-link graphs, and this is a plan", hint="leave it out")
     require_writable(output)
-    text = _plan(document, form, out) if is_plan else _graph(document, form, keys, out)
+    text = _plan(document, format, out) if is_plan else _graph(document, format, keys, out)
     if output == "-":
         out.report(text)
     else:
         write_text(output, text)
 
 
-def _plan(document: Document, form: str, out: Output) -> str:
+def _plan(document: Document, format: str, out: Output) -> str:
     from remat_cli.plan.check import check
     from remat_cli.plan.io import plan_from_document
 
     plan = plan_from_document(document)
     report = check(plan)
-    if form == "json":
+    if format == "json":
         from remat_cli.reports.jsonform import report_json
 
         return report_json(report)
@@ -63,12 +63,12 @@ def _plan(document: Document, form: str, out: Output) -> str:
     return plan_show(report, plan, out.style())
 
 
-def _graph(document: Document, form: str, keys: str | None, out: Output) -> str:
+def _graph(document: Document, format: str, keys: str | None, out: Output) -> str:
     from remat_cli.cli.graphs import graph_of
     from remat_cli.graph.summary import summarize
 
     summary = summarize(graph_of(document, keys))
-    if form == "json":
+    if format == "json":
         from remat_cli.reports.graphtext import graph_summary_document
         from remat_cli.reports.jsonform import document_json
 

@@ -90,7 +90,7 @@ def command(graph: str, budget: Budget | str, output: str | None, require_optima
     with showing(line, quiet=out.quiet):
         solved = solve(model, None if budget == "none" else budget, chosen, listener=line.update)
     write_text(path, dump_document(plan_to_document(solved.plan)))
-    _report(solved, path, out, options["form"])
+    _report(solved, path, out, options["format"])
     if solved.plan.solver is None:
         _note_unused(out, solved.plan.strategy, chosen)
     if require_optimal and solved.plan.claim.status != "optimal":
@@ -99,8 +99,8 @@ def command(graph: str, budget: Budget | str, output: str | None, require_optima
     return ExitCode.OK
 
 
-def _report(solved: Any, path: str, out: Output, form: str) -> None:
-    if form == "json":
+def _report(solved: Any, path: str, out: Output, format: str) -> None:
+    if format == "json":
         from remat_cli.reports.jsonform import report_json
 
         out.report(report_json(solved.report))

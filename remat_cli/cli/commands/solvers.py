@@ -15,13 +15,13 @@ from remat_cli.errors import ExitCode
 @click.option("--check", is_flag=True, help="Also solve a tiny MILP with each; exit with 3 if one cannot.")
 @params.format_option("text", "json")
 @params.color_option
-def command(check: bool, form: str, color: str) -> int:
+def command(check: bool, format: str, color: str) -> int:
     """List the MIP solvers: version, where each lives, its licence, and whether it can be used here."""
     from remat_cli.solvers.registry import SOLVERS
 
     out = Output(color)
     rows = [_facts(name, SOLVERS.load(name), check=check) for name in SOLVERS.names()]
-    if form == "json":
+    if format == "json":
         from remat_cli.reports.jsonform import document_json
 
         out.report(document_json({"solvers": rows}))

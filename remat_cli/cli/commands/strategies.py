@@ -11,14 +11,14 @@ from remat_cli.cli.output import Output
 @click.command("strategies", epilog="Use one with its options: remat solve ... --strategy 'NAME{option=value,...}'")
 @params.format_option("text", "json")
 @params.color_option
-def command(form: str, color: str) -> None:
+def command(format: str, color: str) -> None:
     """List the strategies: what each does, which graphs it takes, and its options."""
     from remat_cli.spec import describe_options
     from remat_cli.strategies.registry import STRATEGIES
 
     out = Output(color)
     classes = [STRATEGIES.load(name) for name in STRATEGIES.names()]
-    if form == "json":
+    if format == "json":
         from remat_cli.reports.jsonform import document_json
 
         rows = [

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from cli_process import GRAPHS, TOY, remat_process
+
+from remat_cli.graph.io import load_graph
+from remat_cli.zoo.registry import ARCHITECTURES, build_graph
+
+NODE_LINK = {
+    "directed": True,
+    "multigraph": False,
+    "graph": {"name": "nx"},
+    "nodes": [{"id": "a", "weight": 1, "size": 10}, {"id": "b", "weight": 2, "size": 20}],
+    "links": [{"source": "a", "target": "b"}],
+}
+
+
+def test_a_graph_is_shown(remat):
+    shown = remat("show", TOY)
+    assert (shown.code, shown.err) == (0, "")
+    for words in (
+        "toy: 9 nodes, 11 values, 13 edges",
+        "peak 270.5 MB",
+        "Largest working sets",
+        "grad/bn1",
+        "216,426,499",
+    ):
+        assert words in shown.out
+    assert shown.out.isprintable() or "\x1b" not in shown.out
+
+
+def test_a_graph_is_shown_as_json(remat):
+    shown = remat("show", TOY, "--format", "json")
+    assert shown.code == 0
+    facts = json.loads(shown.out)
+    assert 270_533_124 in facts.values() or "270533124" in shown.out
+    assert shown.out.endswith("}\n")
+
+
+def test_a_plan_is_shown(remat):
+    remat("solve", TOY, "-b", "80%")
+    shown = remat("show", "toy.plan.json")
+    assert (shown.code, shown.err) == (0, "")
+    for words in ("budget 216.4 MB", "recomputed", "Why: loss needs 67.11 MB", "conv1  2 times"):
+        assert words in shown.out
+    report = json.loads(remat("show", "toy.plan.json", "--format", "json").out)
+    assert report["peak_memory"] == 203_424_260
+
+
+def test_an_invalid_plan_is_shown_too(remat):
+    remat("solve", TOY, "-b", "80%")
+    plan = json.loads(Path("toy.plan.json").read_text(encoding="utf-8"))
+    del plan["statements"][5]
+    Path("bad.json").write_text(json.dumps(plan), encoding="utf-8")
+    shown = remat("show", "bad.json")
+    assert shown.code == 0
+    assert "statement" in shown.out
+
+
+def test_what_is_shown_goes_to_a_file(remat):
+    on_screen = remat("show", TOY, "--format", "json").out
+    shown = remat("show", TOY, "--format", "json", "-o", "summary.json")
+    assert (shown.code, shown.out) == (0, "")
+    assert Path("summary.json").read_text(encoding="utf-8") == on_screen
+
+
+def test_node_link_graphs_are_shown_with_keys(remat):
+    Path("nx.json").write_text(json.dumps(NODE_LINK), encoding="utf-8")
+    shown = remat("show", "nx.json", "--keys", "cost=weight,memory=size")
+    assert shown.code == 0
+    assert "nx: 2 nodes" in shown.out
+
+
+def test_keys_for_what_is_no_node_link_graph_are_refused(remat):
+    remat("solve", TOY, "-b", "none")
+    for file in (TOY, "toy.plan.json"):
+        shown = remat("show", file, "--keys", "cost=weight")
+        assert shown.code == 2
+        assert "--keys is for node-link graphs" in shown.err
+
+
+def test_from_standard_input(remat):
+    shown = remat("show", "-", stdin=Path(TOY).read_text(encoding="utf-8"))
+    assert shown.code == 0
+    assert "toy: 9 nodes" in shown.out
+
+
+@pytest.mark.parametrize("color", ["always", "never", "auto"])
+def test_colour_follows_the_option(remat, monkeypatch, color):
+    shown = remat("show", TOY, "--color", color)
+    assert ("\x1b[" in shown.out) == (color == "always")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert ("\x1b[" in remat("show", TOY, "--color", color).out) == (color == "always")
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert ("\x1b[" in remat("show", TOY, "--color", color).out) == (color != "never")
+
+
+def test_reports_survive_a_terminal_without_the_characters(remat, tmp_path):
+    graph = {
+        "schema": "remat-graph/1",
+        "nodes": [
+            {"id": "ü", "cost": 1, "memory": 5, "inputs": []},
+            {"id": "漢", "cost": 1, "memory": 5, "inputs": ["ü"]},
+        ],
+    }
+    Path("ü.json").write_text(json.dumps(graph), encoding="utf-8")
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    shown = remat_process("show", "ü.json", env=env)
+    assert (shown.code, shown.err) == (0, "")
+    assert "\\xfc" in shown.out
+    assert shown.out.isascii()
+    solved = remat_process("solve", "ü.json", "-b", "none", "-o", "-", "-q", env=env)
+    assert json.loads(solved.out)["graph"]["nodes"][1]["id"] == "漢"
+    missing = remat_process("show", "ö.json", env=env)
+    assert (missing.code, "there is no such file" in missing.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", [("show", str(GRAPHS / "resnet50.json")), ("export", "zoo:resnet50"), ("--help",)])
+def test_a_reader_that_has_seen_enough_ends_it_quietly(command):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    shown = remat_process(*command, stdout=write_end)
+    os.close(write_end)
+    assert (shown.code, shown.err) == (0, "")
+
+
+# Export
+
+
+def test_an_architecture_is_exported(remat):
+    exported = remat("export", "zoo:vgg16{batch=2,backward=operator}", "-o", "vgg.json")
+    assert (exported.code, exported.out) == (0, "")
+    assert exported.err.startswith("wrote vgg.json: vgg16, ")
+    assert load_graph("vgg.json") == build_graph("vgg16{batch=2,backward=operator}")
+
+
+def test_export_to_standard_output_is_the_same_and_says_nothing(remat):
+    remat("export", "zoo:linear{n=4}", "-o", "a.json", "--quiet")
+    exported = remat("export", "zoo:linear{n=4}")
+    assert (exported.code, exported.err) == (0, "")
+    assert exported.out == Path("a.json").read_text(encoding="utf-8")
+    assert remat("show", "-", stdin=exported.out).code == 0
+
+
+def test_the_architectures_are_listed(remat):
+    listed = remat("export", "--list")
+    assert listed.code == 0
+    for name in ARCHITECTURES.names():
+        assert f"zoo:{name}" in listed.out
+    assert "batch=256" in listed.out
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("zoo:resnet5O", 'did you mean "resnet50"?'),
+        ("zoo:vgg16{btach=1}", 'did you mean "batch"?'),
+        ("zoo:vgg16{batch=0}", "batch"),
+        ("zoo:vgg16{batch=many}", "a whole number"),
+        ("zoo:vgg16{backward=sideways}", "choose one of"),
+        ("zoo:vgg16{batch=1", "is not a name with options"),
+        ("zoo:", "is not a name with options"),
+        ("vgg16", "write zoo:NAME"),
+        ("torch:resnet50", "write zoo:NAME"),
+    ],
+)
+def test_bad_sources_are_refused_with_a_remedy(remat, source, words):
+    exported = remat("export", source, "-o", "x.json")
+    assert exported.code == 2
+    assert words in exported.err
+    assert not list(Path().iterdir())
+
+
+def test_nothing_to_export_is_refused(remat):
+    exported = remat("export")
+    assert exported.code == 2
+    assert "remat export --list" in exported.err

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+from cli_process import GRAPHS, TOY, TOY_PEAK
+
+from remat_cli.graph.document import load_schema
+
+PLAN = "toy.plan.json"
+
+
+def plan(path: str = PLAN) -> dict:
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def test_from_a_graph_to_a_checked_plan(remat):
+    solved = remat("solve", TOY, "--budget", "80%")
+    assert solved.code == 0
+    assert "fits: peak 203.4 MB of 216.4 MB, 12.4% over no-remat" in solved.out
+    assert "toy.plan.json" in solved.out
+    assert plan()["claim"]["status"] == "optimal"
+    assert plan()["claim"]["cost"] == 10_892_000_003
+    checked = remat("check", PLAN)
+    assert checked.code == 0
+    assert "fits" in checked.out
+    shown = remat("show", PLAN)
+    assert shown.code == 0
+    assert "budget 216.4 MB" in shown.out
+    assert (checked.err, shown.err) == ("", "")
+    assert sorted(p.name for p in Path().iterdir()) == [PLAN]
+
+
+def test_from_an_architecture_to_a_checked_plan(remat):
+    assert remat("export", "zoo:unit-chain{n=17}", "-o", "chain.json").code == 0
+    solved = remat("solve", "chain.json", "-b", "7")
+    assert solved.code == 0
+    assert plan("chain.plan.json")["claim"] | {"gap": 0, "scope": ""} == {
+        "cost": 20,
+        "lower_bound": 20,
+        "status": "optimal",
+        "gap": 0,
+        "scope": "",
+    }
+    assert remat("check", "chain.plan.json").code == 0
+    assert remat("check", "chain.plan.json", "-b", "6").code == 1
+
+
+@pytest.mark.parametrize(
+    ("budget", "budget_bytes"),
+    [
+        ("216426499", 216_426_499),
+        ("216.426499MB", 216_426_499),
+        ("0.25GB", 250_000_000),
+        ("210MiB", 210 * 2**20),
+        ("80%", 216_426_499),
+        ("99.9%", TOY_PEAK * 999 // 1000),
+        ("100%", TOY_PEAK),
+        ("16GB", 16 * 10**9),
+    ],
+)
+def test_budgets_in_every_unit(remat, budget, budget_bytes):
+    assert remat("solve", TOY, "--budget", budget, "-q").code == 0
+    assert plan()["budget"] == budget_bytes
+    assert plan()["provenance"]["budget"] == budget
+    assert remat("check", PLAN).code == 0
+
+
+@pytest.mark.parametrize("word", ["none", "NONE", " none "])
+def test_no_budget(remat, word):
+    solved = remat("solve", TOY, "--budget", word)
+    assert solved.code == 0
+    assert plan()["budget"] is None
+    assert plan()["strategy"] == "keep-all"
+    assert remat("check", PLAN).code == 0
+
+
+def test_the_same_input_gives_the_same_bytes(remat):
+    plans = []
+    for name in ("a.json", "b.json"):
+        assert remat("solve", TOY, "-b", "80%", "-o", name, "-q").code == 0
+        plans.append(re.sub(r'"run": \{[^}]*\}', "", Path(name).read_text(encoding="utf-8")))
+    assert plans[0] == plans[1]
+    assert plans[0].endswith("}\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("toy.yaml", "toy.plan.json"),
+        ("toy.YML", "toy.plan.json"),
+        ("a.b.json", "a.b.plan.json"),
+        ("plain", "plain.plan.json"),
+        ("folder/with space.json", "with space.plan.json"),
+        (".json", "graph.plan.json"),
+    ],
+)
+def test_the_plan_is_named_after_the_graph_and_lies_in_the_current_folder(remat, source, target):
+    Path("folder").mkdir()
+    exported = remat("export", "zoo:linear{n=2}").out
+    Path(source).write_text(exported, encoding="utf-8")
+    solved = remat("solve", source, "-b", "none")
+    assert solved.code == 0
+    assert Path(target).is_file()
+    assert target in solved.out
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("toy", "toy.plan.json"), ("a/b c", "a-b-c.plan.json"), ("..", "graph.plan.json"), ("größe", "größe.plan.json")],
+)
+def test_through_a_pipe_the_plan_is_named_after_the_graphs_name(remat, name, target):
+    document = json.loads(remat("export", "zoo:linear{n=2}").out) | {"name": name}
+    assert remat("solve", "-", "-b", "none", "-q", stdin=json.dumps(document)).code == 0
+    assert [p.name for p in Path().iterdir()] == [target]
+
+
+def test_with_a_dash_the_plan_alone_is_on_standard_output(remat):
+    solved = remat("solve", TOY, "-b", "80%", "-o", "-")
+    assert solved.code == 0
+    assert json.loads(solved.out)["schema"] == "remat-plan/1"
+    assert "fits: peak 203.4 MB" in solved.err
+    assert not list(Path().iterdir())
+    quiet = remat("solve", TOY, "-b", "80%", "-o", "-", "--quiet")
+    assert quiet.err == ""
+    assert json.loads(quiet.out)["claim"] == json.loads(solved.out)["claim"]
+
+
+def test_a_pipeline(remat):
+    graph = remat("export", "zoo:linear{n=4}").out
+    solved = remat("solve", "-", "--budget", "none", "-o", "-", stdin=graph)
+    checked = remat("check", "-", stdin=solved.out)
+    assert (solved.code, checked.code) == (0, 0)
+    assert "valid plan" in checked.out
+    shown = remat("show", "-", stdin=solved.out)
+    assert shown.code == 0
+
+
+def test_the_report_as_json(remat):
+    solved = remat("solve", TOY, "-b", "80%", "--format", "json")
+    assert solved.code == 0
+    report = json.loads(solved.out)
+    jsonschema.Draft202012Validator(load_schema("report")).validate(report)
+    assert report["valid"]
+    assert report["within_budget"]
+    assert report["peak_memory"] == 203_424_260
+
+
+def test_options_come_from_the_environment(remat, monkeypatch):
+    monkeypatch.setenv("REMAT_SOLVE_BUDGET", "80%")
+    monkeypatch.setenv("REMAT_SOLVE_OUTPUT", "mine.json")
+    monkeypatch.setenv("REMAT_SOLVE_STRATEGY", "checkmate-ilp")
+    monkeypatch.setenv("REMAT_SOLVE_QUIET", "1")
+    solved = remat("solve", TOY)
+    assert (solved.code, solved.err) == (0, "")
+    assert plan("mine.json")["budget"] == 216_426_499
+    assert plan("mine.json")["strategy"] == "checkmate-ilp"
+    assert remat("solve", TOY, "-b", "90%").code == 0  # the command line comes first
+    assert plan("mine.json")["budget"] == TOY_PEAK * 9 // 10
+    monkeypatch.setenv("REMAT_SOLVE_BUDGET", "16G")
+    bad = remat("solve", TOY)
+    assert bad.code == 2
+    assert "ambiguous" in bad.err
+
+
+@pytest.mark.parametrize("solver", ["highs", "cbc", "glpk", "gurobi"])
+def test_every_solver_can_be_chosen(remat, solver):
+    solved = remat("solve", TOY, "-b", "80%", "--strategy", "checkmate-ilp", "--solver", solver, "--gap", "1e-6")
+    assert solved.code == 0
+    assert plan()["solver"] == solver
+    assert plan()["solver_version"]
+    assert plan()["claim"]["cost"] == 10_892_000_003
+    assert plan()["provenance"]["solver"] == solver
+
+
+def test_strategies_take_options(remat):
+    assert remat("solve", TOY, "-b", "80%", "--strategy", "checkmate-ilp{stage_split=2}").code == 0
+    assert plan()["strategy"] == "checkmate-ilp{stage_split=2}"
+    assert plan()["strategy_options"]["stage_split"] == 2
+
+
+@pytest.mark.parametrize(("suffix", "words"), [(".lp", ["Minimize", "Subject To"]), (".mps", ["ROWS", "ENDATA"])])
+def test_the_model_is_written(remat, suffix, words):
+    asked = ("--strategy", "checkmate-ilp", "--write-model", f"model{suffix}")
+    assert remat("solve", TOY, "-b", "80%", *asked).code == 0
+    text = Path(f"model{suffix}").read_text(encoding="ascii")
+    for word in words:
+        assert word.lower() in text.lower()
+
+
+def test_the_solvers_log_is_written(remat):
+    asked = ("--strategy", "checkmate-ilp", "--solver-log", "log.txt")
+    assert remat("solve", TOY, "-b", "80%", *asked).code == 0
+    assert "HiGHS" in Path("log.txt").read_text(encoding="utf-8")
+    assert remat("solve", TOY, "-b", "80%", *asked, "--solver", "cbc").code == 0
+    assert "CBC" in Path("log.txt").read_text(encoding="utf-8")
+
+
+def test_files_that_no_solver_wrote_are_spoken_of(remat):
+    solved = remat("solve", TOY, "-b", "none", "--write-model", "m.lp", "--solver-log", "log.txt")
+    assert solved.code == 0
+    assert "m.lp was not written: keep-all builds no model" in solved.err
+    assert "log.txt was not written: keep-all uses no solver" in solved.err
+    assert [p.name for p in Path().iterdir()] == [PLAN]
+
+
+def test_a_proven_plan_satisfies_require_optimal(remat):
+    assert remat("solve", TOY, "-b", "80%", "--require-optimal").code == 0
+
+
+@pytest.mark.parametrize("quiet", [(), ("-q",)])
+def test_an_unproven_plan_is_written_and_fails_require_optimal(remat, quiet):
+    remat("export", "zoo:unit-chain{n=17}", "-o", "chain.json")
+    easy_going = ("-b", "4", "--strategy", "checkmate-ilp", "--gap", "0.9")
+    solved = remat("solve", "chain.json", *easy_going, "--require-optimal", *quiet)
+    assert solved.code == 1
+    assert "not proven optimal" in solved.err
+    assert plan("chain.plan.json")["claim"]["status"] == "feasible"
+    assert remat("check", "chain.plan.json").code == 0
+    assert remat("solve", "chain.json", *easy_going).code == 0
+
+
+def test_a_graph_as_node_link_json(remat):
+    document = {
+        "directed": True,
+        "multigraph": False,
+        "graph": {"name": "nx"},
+        "nodes": [{"id": "a", "weight": 1, "size": 10}, {"id": "b", "weight": 2, "size": 20}],
+        "links": [{"source": "a", "target": "b"}],
+    }
+    Path("nx.json").write_text(json.dumps(document), encoding="utf-8")
+    assert remat("solve", "nx.json", "-b", "30", "--keys", "cost=weight,memory=size").code == 0
+    assert plan("nx.plan.json")["claim"]["cost"] == 3
+    unknown = remat("solve", "nx.json", "-b", "30", "--keys", "costs=weight")
+    assert unknown.code == 2
+    assert 'did you mean "cost"?' in unknown.err
+
+
+# The answer is no
+
+
+def test_a_budget_below_a_working_set_names_the_node_and_the_bytes(remat):
+    solved = remat("solve", TOY, "-b", "200MB")
+    assert solved.code == 1
+    assert "no plan fits a budget of 200 MB (200000000 bytes): node grad/bn1 alone needs 201.3 MB" in solved.err
+    assert "3.424 MB (3424256 bytes) too much" in solved.err
+    assert "no budget below 203.4 MB (203424256 bytes) can work" in solved.err
+    assert (solved.out, list(Path().iterdir())) == ("", [])
+
+
+def test_a_budget_between_the_bound_and_the_best_plan_is_infeasible(remat):
+    solved = remat("solve", TOY, "-b", "203424256")
+    assert solved.code == 1
+    assert "203424260 bytes" in solved.err  # the smallest budget that works
+    assert not list(Path().iterdir())
+
+
+def test_a_strategy_that_ignores_the_budget_may_fail_it(remat):
+    solved = remat("solve", TOY, "-b", "80%", "--strategy", "keep-all")
+    assert solved.code == 1
+    assert "the plan of keep-all needs 270.5 MB" in solved.err
+    assert not list(Path().iterdir())
+
+
+# Solvers that are missing or fail
+
+
+def test_a_missing_solver_is_3_and_says_how_to_install_it(remat):
+    solved = remat("solve", TOY, "-b", "80%", "--solver", "cbc{path=/nowhere/cbc}")
+    assert solved.code == 3
+    assert "/nowhere/cbc" in solved.err
+    assert "pip install" in solved.err
+    assert not list(Path().iterdir())
+
+
+def test_a_failing_solver_is_3_with_its_last_words(remat, tmp_path):
+    script = tmp_path / "cbc"
+    script.write_text('#!/bin/sh\necho "out of luck"\nexit 7\n')
+    script.chmod(0o755)
+    asked = ("--strategy", "checkmate-ilp", "--solver", f"cbc{{path={script}}}")
+    solved = remat("solve", TOY, "-b", "80%", *asked)
+    assert solved.code == 3
+    assert "ended with status 7" in solved.err
+    assert "out of luck" in solved.err
+    assert [p.name for p in tmp_path.iterdir()] == ["cbc"]
+
+
+# Limits
+
+
+@pytest.mark.parametrize("strategy", ["auto", "checkmate-ilp"])
+def test_a_limit_before_any_plan_is_4(remat, strategy):
+    solved = remat("solve", str(GRAPHS / "vgg16.json"), "-b", "60%", "--strategy", strategy, "--time-limit", "1ms")
+    assert solved.code == 4
+    assert "--time-limit" in solved.err
+    assert not list(Path().iterdir())
+
+
+def test_a_plan_that_needs_no_search_is_found_within_any_limit(remat):
+    assert remat("solve", TOY, "-b", "none", "--time-limit", "10s").code == 0
+    assert plan()["run"]["outcome"] == "finished"
+
+
+def test_time_limits_count_from_the_start_of_each_command(remat, monkeypatch):
+    monkeypatch.setattr("remat_cli.cli.main._STARTED_S", -1e9)  # as after a long life of this process
+    assert remat("solve", TOY, "-b", "80%", "--time-limit", "60s").code == 0
+    assert plan()["run"]["outcome"] == "finished"
+    assert plan()["run"]["wall_s"] < 60
+
+
+# Files in the way
+
+
+def test_the_graph_is_not_overwritten(remat):
+    shutil.copy(TOY, "toy.yaml")
+    before = Path("toy.yaml").read_bytes()
+    Path("link.lp").symlink_to("toy.yaml")
+    for option, name in (
+        ("-o", "toy.yaml"),
+        ("-o", "./toy.yaml"),
+        ("--solver-log", "toy.yaml"),
+        ("--write-model", "link.lp"),
+    ):
+        solved = remat("solve", "toy.yaml", "-b", "80%", option, name)
+        assert solved.code == 2
+        assert "is the graph itself" in solved.err
+    assert Path("toy.yaml").read_bytes() == before
+
+
+def test_an_old_plan_is_replaced_only_by_a_new_one(remat):
+    Path(PLAN).write_text("old")
+    assert remat("solve", TOY, "-b", "1").code == 1
+    assert Path(PLAN).read_text() == "old"
+    assert remat("solve", TOY, "-b", "80%").code == 0
+    assert plan()["schema"] == "remat-plan/1"
+
+
+@pytest.mark.parametrize("option", ["-o", "--write-model", "--solver-log"])
+def test_unwritable_files_are_refused_before_the_search(remat, monkeypatch, option):
+    monkeypatch.setattr("remat_cli.api.solve.solve", lambda *_, **__: pytest.fail("searched"))
+    solved = remat("solve", TOY, "-b", "80%", option, "missing/x.lp")
+    assert solved.code == 2
+    assert "missing/x.lp: cannot be written: No such file or directory" in solved.err
+    assert f"choose another file with {option}" in solved.err
+    assert not list(Path().iterdir())
