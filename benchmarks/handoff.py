@@ -66,7 +66,7 @@ def run(session: Session) -> list[Row]:
         built.append({"table": "build", "graph": spec, **runs[0].values["sizes"], **walls, "peak_bytes": largest(runs)})
         ways = [
             call_or_fail("benchmarks.handoff:all_ways", spec=spec, folder=str(session.folder)).values
-            for _ in range(session.times(3))
+            for _ in range(session.times(2))
         ]
         ours = median(spread([_total(way[_OURS]) for way in ways]))
         for path in ways[0]:

@@ -26,7 +26,7 @@ _MODELS = (
 _QUICK_MODELS = (("unit-chain{n=9}", 4),)
 _LIMIT_S = 60.0
 _GAP = 1e-6
-_ENOUGH_S = 6.0
+_ENOUGH_S = 2.0
 _OPTIMAL = "optimal"
 
 TABLES = (
