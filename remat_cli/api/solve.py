@@ -29,6 +29,7 @@ from remat_cli.units import Budget, parse_budget
 OPTIMAL_GAP = 1e-4
 """A plan is called optimal when its proven gap is at most this (and at most the gap asked for)."""
 
+_MODEL_SUFFIXES = (".lp", ".mps")
 _RESERVE_SHARE = 0.05
 _RESERVE_MOST_S = 1.0
 _GRACE_S = 3.0
@@ -64,7 +65,8 @@ class SolveOptions:
         """Refuse numbers that mean nothing.
 
         Raises:
-            UsageError: If the gap or the time limit is out of range, or the thread count is below one.
+            UsageError: If the gap or the time limit is out of range, the thread count is below one, or the model file
+                has another suffix than the two there are.
         """
         if not 0 <= self.gap < 1:
             raise UsageError(f"gap {self.gap:g} is not between 0 and 1", hint="a gap of 0.0001 means 0.01%")
@@ -72,6 +74,9 @@ class SolveOptions:
             raise UsageError("the time limit must be positive", hint="write it like 60s, 5m or 1h")
         if self.threads is not None and self.threads < 1:
             raise UsageError(f"{self.threads} threads are too few", hint="give --threads 1 or more")
+        path = self.write_model
+        if path is not None and path.suffix.lower() not in _MODEL_SUFFIXES:
+            raise UsageError(f"{path}: a model file ends in .mps or .lp", hint=f"write {path.stem}.lp instead")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
-from remat_cli.milp import cover_bound as cover
-from remat_cli.milp.compile import compile_model
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.strategies.base import Context, Found
@@ -39,6 +37,9 @@ def cover_bound(graph: Graph, budget_bytes: int, context: Context, *, time_limit
         A bound for document order; infinite if no schedule in document order fits, because some stage needs more room
         than giving up all that may be recomputed would make.
     """
+    from remat_cli.milp import cover_bound as cover  # half a second of Pyomo, which keep-all can do without
+    from remat_cli.milp.compile import compile_model
+
     trivial = Bound(graph.total_cost, Scope.ANY_ORDER)
     model = cover.build(graph, budget_bytes)
     if model is None:

@@ -10,8 +10,13 @@ from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.errors import ExitCode
 
+_EPILOG = """\b
+Examples:
+  remat solvers --check
+  remat solve graph.json --budget 80% --solver cbc"""
 
-@click.command("solvers", epilog="Use one: remat solve ... --solver cbc")
+
+@click.command("solvers", epilog=_EPILOG)
 @click.option("--check", is_flag=True, help="Also solve a tiny MILP with each; exit with 3 if one cannot.")
 @params.format_option("text", "json")
 @params.color_option

@@ -7,8 +7,13 @@ import click
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 
+_EPILOG = """\b
+Examples:
+  remat strategies
+  remat solve graph.json --budget 80% --strategy 'checkmate-ilp{stage_split=2}'"""
 
-@click.command("strategies", epilog="Use one with its options: remat solve ... --strategy 'NAME{option=value,...}'")
+
+@click.command("strategies", epilog=_EPILOG)
 @params.format_option("text", "json")
 @params.color_option
 def command(format: str, color: str) -> None:

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from cli_process import TOY, Running, remat_process
+
+GRAPH = """\
+schema: remat-graph/1
+nodes:
+  - {id: a, inputs: [], cost: 1, memory: 1}
+  - {id: b, inputs: [a], cost: 1, memory: 1}
+"""
+
+
+@pytest.fixture
+def documents(remat):
+    """One file of every kind, good and bad, in the current folder."""
+    Path("graph.yaml").write_text(GRAPH, encoding="utf-8")
+    assert remat("solve", "graph.yaml", "-b", "none", "-o", "plan.json", "-q").code == 0
+    report = remat("check", "plan.json", "--format", "json").out
+    Path("report.json").write_text(report, encoding="utf-8")
+    Path("bad.json").write_text('{"schema": "remat-graph/1",\n  "nodes": [}', encoding="utf-8")
+    Path("bad.yaml").write_text("schema: remat-graph/1\nnodes: [a\n", encoding="utf-8")
+    Path("number.json").write_text("42", encoding="utf-8")
+    Path("latin1.yaml").write_bytes("schema: remat-graph/1\nname: grüße\n".encode("latin-1"))
+    Path("deep.json").write_text("[" * 100_000, encoding="utf-8")
+    Path("empty.json").write_text("", encoding="utf-8")
+    Path("cycle.yaml").write_text(GRAPH.replace("inputs: []", "inputs: [b]"), encoding="utf-8")
+    Path("folder").mkdir()
+
+
+_BUDGET = ("-b", "80%")
+_CASES = [
+    # Usage
+    ((), 2, ["Usage: remat"]),
+    (("slove",), 2, ['there is no command "slove"', 'did you mean "solve"?']),
+    (("zzz",), 2, ["commands: solve, check"]),
+    (("--nonsense",), 2, ["--nonsense"]),
+    (("solve",), 2, ["GRAPH"]),
+    (("solve", "graph.yaml"), 2, ["--budget"]),
+    (("solve", "graph.yaml", *_BUDGET, "--budgte", "1"), 2, ["--budgte"]),
+    (("solve", "graph.yaml", "-b", "16G"), 2, ["ambiguous", "16GB", "16GiB"]),
+    (("solve", "graph.yaml", "-b", "-5"), 2, ["negative"]),
+    (("solve", "graph.yaml", "-b", "lots"), 2, ['"lots" is not a size']),
+    (("solve", "graph.yaml", "-b", "1e999"), 2, ["more than 9223372036854775807 bytes"]),
+    (("solve", "graph.yaml", "-b", "1e99%"), 2, ["more than 9223372036854775807 bytes"]),
+    (("solve", "graph.yaml", *_BUDGET, "--time-limit", "0"), 2, ["positive"]),
+    (("solve", "graph.yaml", *_BUDGET, "--time-limit", "-1s"), 2, ["negative"]),
+    (("solve", "graph.yaml", *_BUDGET, "--time-limit", "1e400"), 2, ["longer than"]),
+    (("solve", "graph.yaml", *_BUDGET, "--time-limit", "soon"), 2, ["is not a duration"]),
+    (("solve", "graph.yaml", *_BUDGET, "--gap", "1"), 2, ["--gap"]),
+    (("solve", "graph.yaml", *_BUDGET, "--gap", "nan"), 2, ["gap nan is not between 0 and 1"]),
+    (("solve", "graph.yaml", *_BUDGET, "--threads", "0"), 2, ["--threads"]),
+    (("solve", "graph.yaml", *_BUDGET, "--seed", "-1"), 2, ["--seed"]),
+    (("solve", "graph.yaml", *_BUDGET, "--format", "xml"), 2, ["--format", "json"]),
+    (("solve", "graph.yaml", *_BUDGET, "--color", "blue"), 2, ["--color", "never"]),
+    (("solve", "graph.yaml", *_BUDGET, "--keys", "cost=x"), 2, ["--keys is for node-link graphs"]),
+    (("solve", "graph.yaml", "-b", "99%", "--strategy", "keep-al"), 2, ['no strategy "keep-al"', 'mean "keep-all"?']),
+    (("solve", "graph.yaml", "-b", "99%", "--strategy", "checkmate-ilp{relaxed=1}"), 2, ['did you mean "relax"?']),
+    (("solve", "graph.yaml", "-b", "99%", "--strategy", "checkmate-ilp{stage_split=0}"), 2, ["stage_split=0"]),
+    (("solve", "graph.yaml", "-b", "99%", "--strategy", "checkmate-ilp{"), 2, ["is not a name with options"]),
+    (("solve", "graph.yaml", "-b", "99%", "--solver", "higsh"), 2, ['no solver "higsh"', 'did you mean "highs"?']),
+    (("solve", "graph.yaml", "-b", "99%", "--solver", "cbc{pth=x}"), 2, ['did you mean "path"?']),
+    (("solve", "graph.yaml", "-b", "99%", "--write-model", "m.txt"), 2, [".lp"]),
+    (("check",), 2, ["PLAN"]),
+    (("check", "plan.json", "-b", "none"), 2, ['"none" is not a size']),
+    (("check", "plan.json", "--format", "svg"), 2, ["--format"]),
+    (("schema", "grahp"), 2, ["graph", "plan", "report"]),
+    (("completion", "tcsh"), 2, ["bash", "zsh", "fish"]),
+    # Documents
+    (("solve", "none.json", *_BUDGET), 2, ["none.json: there is no such file"]),
+    (("check", "none.json"), 2, ["none.json: there is no such file"]),
+    (("show", "none.json"), 2, ["none.json: there is no such file"]),
+    (("check", "plan.json", "--graph", "none.json"), 2, ["none.json: there is no such file"]),
+    (("solve", "folder", *_BUDGET), 2, ["folder: cannot be read: Is a directory"]),
+    (("solve", "bad.json", *_BUDGET), 2, ["bad.json:2:13"]),
+    (("show", "bad.yaml"), 2, ["bad.yaml:"]),
+    (("show", "number.json"), 2, ["number.json"]),
+    (("solve", "latin1.yaml", *_BUDGET), 2, ["latin1.yaml:2: byte 0xfc is not UTF-8"]),
+    (("check", "deep.json"), 2, ["nested"]),
+    (("solve", "empty.json", *_BUDGET), 2, ["empty.json", "empty"]),
+    (("solve", "-", *_BUDGET), 2, ["<stdin>", "empty"]),
+    (("check", "-"), 2, ["<stdin>", "empty"]),
+    (("show", "-"), 2, ["<stdin>", "empty"]),
+    (("show", "cycle.yaml"), 2, ["cycle.yaml:", "a", "b"]),
+    # One kind of document in place of another
+    (("check", "graph.yaml"), 2, ["this is a graph, expected a plan"]),
+    (("solve", "plan.json", *_BUDGET), 2, ["this is a plan, expected a graph"]),
+    (("check", "plan.json", "--graph", "plan.json"), 2, ["this is a plan, expected a graph"]),
+    (("check", "report.json"), 2, ["this is a report, expected a plan"]),
+    (("solve", "report.json", *_BUDGET), 2, ["this is a report, expected a graph"]),
+    (("show", "report.json"), 2, ["this is a report"]),
+    # Outputs
+    (("solve", "graph.yaml", "-b", "none", "-o", "none/x.json"), 2, ["none/x.json: cannot be written: No such file"]),
+    (("solve", "graph.yaml", "-b", "none", "-o", "folder"), 2, ["folder: cannot be written: Is a directory"]),
+    (("solve", "graph.yaml", "-b", "none", "-o", "bad.json/x"), 2, ["bad.json/x: cannot be written: Not a directory"]),
+    (("solve", "graph.yaml", "-b", "none", "-o", "/dev/full"), 2, ["/dev/full: cannot be written: No space left"]),
+    (("show", "graph.yaml", "-o", "none/x"), 2, ["none/x: cannot be written"]),
+    (("show", "graph.yaml", "-o", "/dev/full"), 2, ["/dev/full: cannot be written: No space left"]),
+    (("export", "zoo:linear", "-o", "none/x"), 2, ["none/x: cannot be written"]),
+    (("export", "zoo:linear", "-o", "/dev/full"), 2, ["/dev/full: cannot be written: No space left"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"), _CASES, ids=[" ".join(arguments) or "nothing" for arguments, _, _ in _CASES]
+)
+def test_errors_are_clean_and_leave_nothing_behind(remat, documents, arguments, code, words):
+    before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
+    failed = remat(*arguments)
+    assert failed.code == code
+    for word in words:
+        assert word in failed.err
+    assert "Traceback" not in failed.err
+    assert failed.out == ""
+    assert {path: path.read_bytes() for path in Path().iterdir() if path.is_file()} == before
+
+
+def test_every_problem_of_a_document_is_told_up_to_twenty(remat):
+    nodes = "".join(f"  - {{id: n{i}, inputs: [], cost: -1, memory: 1}}\n" for i in range(25))
+    Path("many.yaml").write_text("schema: remat-graph/1\nnodes:\n" + nodes, encoding="utf-8")
+    failed = remat("show", "many.yaml")
+    assert failed.code == 2
+    assert failed.err.count("/cost") == 20
+    assert "and 5 more problems" in failed.err
+
+
+def test_a_bad_option_in_the_environment_is_named(remat, monkeypatch):
+    monkeypatch.setenv("REMAT_SOLVE_TIME_LIMIT", "soon")
+    failed = remat("solve", TOY, "-b", "80%")
+    assert failed.code == 2
+    assert "--time-limit" in failed.err
+    assert "soon" in failed.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("--help",),
+        ("schema", "graph"),
+        ("completion", "zsh"),
+        ("strategies",),
+        ("export", "zoo:linear{n=3}"),
+        ("export", "--list"),
+        ("show", TOY),
+        ("solve", TOY, "-b", "none", "-o", "-"),
+    ],
+    ids=" ".join,
+)
+def test_a_full_disk_behind_standard_output_is_a_clean_error(command):
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        failed = remat_process(*command, stdout=full)
+    assert failed.code == 2
+    assert "No space left on device" in failed.err
+    assert "Traceback" not in failed.err
+
+
+def test_with_nowhere_to_complain_the_exit_code_still_tells():
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        assert remat_process("check", "none.json", stdout=full, stderr=full).code == 2
+
+
+@pytest.mark.parametrize(
+    ("closed", "command", "code"), [(0, "check -", 2), (1, "show", 0), (2, "show", 0), (2, "check", 2)]
+)
+def test_closed_standard_streams_are_borne(closed, command, code):
+    arguments = command.split() if "-" in command else [command, TOY]
+    done = remat_process(*arguments, stdin=None, preexec_fn=lambda: os.close(closed))
+    assert done.code == code
+    assert "Traceback" not in done.err
+    if closed == 0:
+        assert "standard input is closed" in done.err
+
+
+def test_colour_of_errors_follows_the_terminal_and_the_option(remat, monkeypatch):
+    def coloured(*extra: str) -> bool:
+        return "\x1b[" in remat("check", "none.json", *extra).err
+
+    assert not coloured()
+    assert coloured("--color", "always")
+    monkeypatch.setattr("remat_cli.cli.output.Output.colourful", lambda self, _: self.color != "never")
+    assert coloured()
+    assert not coloured("--color", "never")
+
+
+def test_ctrl_c_while_waiting_for_standard_input(tmp_path):
+    with Running("check", "-", cwd=tmp_path) as running:
+        running.wait_for("ready")
+        running.press_ctrl_c()
+        done = running.finish()
+    assert done.code == 130
+    assert "Traceback" not in done.err
+    assert done.out == ""
+
+
+def test_json_reports_are_for_machines_only(remat, documents):
+    failed = remat("check", "bad.json", "--format", "json")
+    assert (failed.code, failed.out) == (2, "")
+    fine = remat("check", "plan.json", "--format", "json")
+    assert json.loads(fine.out)["valid"]

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+
+import click
+import jsonschema
+import pytest
+from cli_process import GRAPHS, TOY, environment, remat_process
+
+from remat_cli import __version__
+from remat_cli.cli.main import _COMMANDS, cli
+from remat_cli.errors import ExitCode
+from remat_cli.solvers.registry import SOLVERS
+from remat_cli.strategies.registry import STRATEGIES
+
+
+def test_strategies_are_listed(remat):
+    listed = remat("strategies")
+    assert (listed.code, listed.err) == (0, "")
+    for name in STRATEGIES.names():
+        assert name in listed.out
+        assert STRATEGIES.load(name).summary in " ".join(listed.out.split())
+    assert "stage_split=1" in listed.out
+
+
+def test_strategies_as_json(remat):
+    rows = {r["name"]: r for r in json.loads(remat("strategies", "--format", "json").out)["strategies"]}
+    assert list(rows) == STRATEGIES.names()
+    assert rows["checkmate-ilp"]["uses_solver"]
+    assert not rows["keep-all"]["minds_budget"]
+    assert {o["name"] for o in rows["checkmate-ilp"]["options"]} >= {"frontier", "stage_split", "relax"}
+
+
+def test_solvers_are_listed_and_all_four_work_here(remat):
+    listed = remat("solvers", "--check")
+    assert listed.code == 0
+    for name in SOLVERS.names():
+        assert name in listed.out
+    rows = json.loads(remat("solvers", "--check", "--format", "json").out)["solvers"]
+    assert [r["name"] for r in rows] == ["cbc", "glpk", "gurobi", "highs"]
+    for row in rows:
+        assert row["available"]
+        assert row["solves"]
+        assert row["version"]
+        assert row["path"]
+        assert row["licence"]
+
+
+def test_a_missing_solver_is_told_and_fails_the_check(remat, monkeypatch):
+    monkeypatch.setenv("REMAT_CBC", "/nowhere/cbc")
+    listed = remat("solvers")
+    assert listed.code == 0
+    assert "missing" in listed.out
+    assert "/nowhere/cbc" in listed.out
+    assert "pip install" in listed.out
+    assert remat("solvers", "--check").code == 3
+
+
+@pytest.mark.parametrize("document", ["graph", "plan", "report"])
+def test_schemas_are_printed(remat, document):
+    printed = remat("schema", document)
+    assert printed.code == 0
+    schema = json.loads(printed.out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+
+def test_the_version_is_told(remat):
+    for flag in ("-V", "--version"):
+        assert remat(flag).out == f"remat {__version__}\n"
+
+
+# Help
+
+
+def test_help_names_every_command_and_exit_code(remat):
+    for flag in ("-h", "--help"):
+        told = remat(flag)
+        assert told.code == 0
+        for name, text in _COMMANDS.items():
+            assert f"  {name} " in told.out
+            assert text in told.out
+        for code in ExitCode:
+            assert f"\n    {int(code)} " in told.out
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_every_command_has_help_with_an_example(remat, name):
+    told = remat(name, "--help")
+    assert told.code == 0
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.name == name
+    assert command.help
+    assert f"remat {name}" in (command.epilog or ""), f"remat {name} --help has no example"
+    assert f"remat {name}" in told.out.partition("Options:")[2]
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.opts} has no help"
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_options_are_named_like_their_flags_and_so_are_their_variables(name):
+    command = cli.get_command(click.Context(cli), name)
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            flag = max(parameter.opts, key=len).removeprefix("--").replace("-", "_")
+            # A list is asked for, not set once and for all; the name would hide Python's own.
+            assert parameter.name == flag or (name, flag) == ("export", "list")
+
+
+# Imports that must not happen
+
+_SOLVING = {"pyomo", "highspy", "scipy", "pulp", "gurobipy", "swiglpk", "torch", "networkx"}
+_DOCUMENTS = {"numpy", "yaml", "jsonschema", "fastjsonschema", "rich"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "forbidden"),
+    [
+        (("--help",), _SOLVING | _DOCUMENTS),
+        (("solve", "--help"), _SOLVING | _DOCUMENTS),
+        (("completion", "bash"), _SOLVING | _DOCUMENTS),
+        (("schema", "graph"), _SOLVING | _DOCUMENTS),
+        (("check", "PLAN"), _SOLVING | {"numpy"}),
+        (("check", "PLAN", "--format", "json"), _SOLVING | {"numpy", "rich"}),
+        (("show", TOY), _SOLVING | {"numpy"}),
+        (("export", "zoo:vgg16"), _SOLVING | _DOCUMENTS),
+        (("solve", TOY, "-b", "none", "-o", "x.json"), {"pyomo", "highspy", "scipy", "pulp", "gurobipy", "swiglpk"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_commands_import_only_what_they_need(remat, arguments, forbidden):
+    assert remat("solve", TOY, "-b", "none", "-o", "PLAN", "-q").code == 0
+    code = (
+        "import sys, json; from remat_cli.cli.main import run; assert run(sys.argv[1:]) == 0;"
+        "print('\\n' + json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, env=environment()
+    )
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "remat_cli" in loaded
+    assert not loaded & forbidden
+
+
+def test_help_is_quick():
+    took = []
+    for _ in range(5):
+        started_s = time.perf_counter()
+        assert remat_process("--help").code == 0
+        took.append(time.perf_counter() - started_s)
+    assert min(took) < 0.3
+
+
+# Completion
+
+
+@pytest.mark.parametrize(("shell", "words"), [("bash", "complete "), ("zsh", "#compdef remat"), ("fish", "complete ")])
+def test_completion_scripts_are_printed(remat, shell, words):
+    printed = remat("completion", shell)
+    assert printed.code == 0
+    assert words in printed.out
+    assert "_REMAT_COMPLETE" in printed.out
+    binary = shutil.which(shell)
+    if binary is not None:  # bash is always there; the other two are checked where they are
+        subprocess.run([binary, "-n"], input=printed.out, text=True, check=True)
+    else:
+        assert shell != "bash"
+
+
+def completions(line: str) -> list[str]:
+    """What bash would offer for the last word of ``line``, by the protocol of the completion script."""
+    words = line.split(" ")
+    done = remat_process(
+        env=environment(_REMAT_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1))
+    )
+    assert (done.code, done.err) == (0, "")
+    return [row.partition(",")[2] for row in done.out.splitlines() if row]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("remat so", ["solve", "solvers"]),
+        ("remat solve g.json --strategy che", ["checkmate-ilp", "checkpoint-all"]),
+        ("remat solve g.json --solver ", ["cbc", "glpk", "gurobi", "highs"]),
+        ("remat solve g.json --solver g", ["glpk", "gurobi"]),
+        ("remat check p.json --format g", ["github"]),
+        ("remat schema p", ["plan"]),
+        ("remat completion ", ["bash", "fish", "zsh"]),
+        ("remat solve g.json --solver-l", ["--solver-log"]),
+        ("remat solve g.json --strategy zzz", []),
+    ],
+)
+def test_bash_completion_offers_what_fits(line, offered):
+    assert sorted(completions(line)) == offered
+
+
+def test_completed_in_a_real_bash(remat, tmp_path):
+    """The script, loaded into bash, completes ``remat schema re`` to ``report``."""
+    wrapper = tmp_path / "remat"
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from remat_cli.cli.main import main; main()" "$@"\n')
+    wrapper.chmod(0o755)
+    script = remat("completion", "bash").out + (
+        '\nCOMP_WORDS=(remat schema re) COMP_CWORD=2\n_remat_completion remat re schema\necho "${COMPREPLY[@]}"\n'
+    )
+    path = f"{tmp_path}:{environment()['PATH']}"
+    done = subprocess.run(
+        ["bash", "--norc"], input=script, text=True, capture_output=True, check=True, env=environment(PATH=path)
+    )
+    assert done.stdout.split() == ["report"]
+
+
+def test_a_pipeline_of_processes(tmp_path):
+    line = "{0} export 'zoo:linear{{n=4}}' | {0} solve - --budget none -o - | {0} check -".format(
+        f"{sys.executable} -c 'from remat_cli.cli.main import main; main()'"
+    )
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "valid plan" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_head_ends_a_long_output_quietly():
+    line = f"{sys.executable} -c 'from remat_cli.cli.main import main; main()' export zoo:resnet152 | head -n 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, check=False, env=environment()
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
+    assert (GRAPHS / "resnet152.json").stat().st_size > 100_000  # more than a pipe holds
