@@ -106,7 +106,8 @@ def _solve_linear(glpk: Any, problem: Any, options: argparse.Namespace) -> dict[
         if ending is None:
             return _answer("failed", message=f"simplex ended with status {status}")
         return _answer(ending, values=_values(glpk, problem, glpk.glp_get_col_prim) if ending == "optimal" else None)
-    return _answer(*_ending(glpk, code, "simplex"))
+    ending, message = _ending(glpk, code, "simplex")
+    return _answer(ending, message=message)
 
 
 def _solve_integer(glpk: Any, problem: Any, search: _Search, options: argparse.Namespace) -> dict[str, Any]:
