@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from remat_cli.control import Control
 
 T = TypeVar("T")
 
 _POLL_S = 0.05
+
+
+_LEAVE_WITHIN_S = 2.0
+_unbroken = threading.Lock()
 
 
 class Abandoned(Exception):
@@ -65,6 +70,26 @@ def run(function: Callable[[], T], control: Control, *, grace_s: float) -> T:
     if work.error is not None:
         raise work.error
     return work.value  # type: ignore[return-value]  # set whenever there is no error
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """For a short stretch in a worker thread that :func:`leave` must not cut in two.
+
+    Between the start of another program and the moment when its end is bound to ours, say.
+    """
+    with _unbroken:
+        yield
+
+
+def leave(code: int) -> NoReturn:
+    """End the process now, whatever other threads are busy with.
+
+    Tearing down Python under a solver that did not stop in time could crash, so no cleanup runs.
+    """
+    # Held to the end, so that nothing begins any more; but nobody who is stuck in there may keep us.
+    _unbroken.acquire(timeout=_LEAVE_WITHIN_S)
+    os._exit(code)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from remat_cli.cli.output import Output
 from remat_cli.cli.session import Session
 from remat_cli.errors import ExitCode, RematError, UsageError
 from remat_cli.registry import suggestion
+from remat_cli.running import leave
 
 _STARTED_S = time.monotonic()
 """When the process started, as nearly as we can tell."""
@@ -107,8 +108,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             sys.stderr.flush()
     except KeyboardInterrupt:  # in the middle of the last words
         code = ExitCode.INTERRUPTED
-    # A solver that did not stop in time may still be busy in a thread; tearing down Python under it could crash.
-    os._exit(code)
+    leave(code)
 
 
 def _prepare_streams() -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from remat_cli.control import Control
 from remat_cli.errors import SolverUnavailable
+from remat_cli.running import unbroken
 from remat_cli.solvers.log import SolverLog
 
 POLL_S = 0.05
@@ -100,28 +101,35 @@ def run_process(
     """
     started_s = time.monotonic()
     ours, theirs = _channel(terminal)
-    with os.fdopen(ours, "rb", buffering=0) as stream:
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(os.fdopen(ours, "rb", buffering=0))
+        with unbroken():  # or remat might end between the two, and leave the child behind
+            child = stack.enter_context(_start(arguments, theirs, folder))
+            stack.enter_context(_leash(child.pid, folder if disposable else None))
         try:
-            child = subprocess.Popen(
-                arguments,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=theirs,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise SolverUnavailable(
-                f"{arguments[0]} cannot be run: {error.strerror or error}", hint="check the path, or leave it out"
-            ) from None
+            return _follow(child, _Output(stream.fileno(), log, on_line), control, log, started_s)
         finally:
-            os.close(theirs)
-        with child, _leash(child.pid, folder if disposable else None):
-            try:
-                return _follow(child, _Output(stream.fileno(), log, on_line), control, log, started_s)
-            finally:
-                if child.returncode is None:  # an exception, such as a KeyboardInterrupt, is on its way
-                    _signal_group(child, signal.SIGKILL)
+            if child.returncode is None:  # an exception, such as a KeyboardInterrupt, is on its way
+                _signal_group(child, signal.SIGKILL)
+
+
+def _start(arguments: Sequence[str], output: int, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the child, which prints to ``output``; that end is closed here."""
+    try:
+        return subprocess.Popen(
+            arguments,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SolverUnavailable(
+            f"{arguments[0]} cannot be run: {error.strerror or error}", hint="check the path, or leave it out"
+        ) from None
+    finally:
+        os.close(output)
 
 
 def _channel(terminal: bool) -> tuple[int, int]:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -211,3 +213,32 @@ def test_progress_reaches_its_listener():
 )
 def test_the_gap_of_progress(cost, bound, gap):
     assert Progress("", cost, bound).gap == gap
+
+
+# Leaving
+
+_LEAVING = """
+import sys, threading, time
+from remat_cli.running import leave, unbroken
+inside = threading.Event()
+
+def work():
+    with unbroken():
+        inside.set()
+        time.sleep(float(sys.argv[1]))
+        print("finished", flush=True)
+
+threading.Thread(target=work, daemon=True).start()
+inside.wait()
+leave(7)
+"""
+
+
+@pytest.mark.parametrize(("takes_s", "out"), [(0.3, "finished\n"), (LONG_S, "")])
+def test_leaving_lets_a_short_stretch_finish_and_waits_for_no_long_one(takes_s, out):
+    started_s = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", _LEAVING, str(takes_s)], capture_output=True, text=True, check=False, timeout=LONG_S
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (7, out, "")
+    assert time.monotonic() - started_s < LONG_S / 2
