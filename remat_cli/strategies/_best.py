@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remat_cli.control import Progress
+from remat_cli.control import Control, Progress
+from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.model import Scope
-from remat_cli.strategies.base import Context, Found, Schedule
-from remat_cli.strategies.bounds import Bound
+from remat_cli.strategies.base import Context, Found, NotFound, Schedule, Task
+from remat_cli.strategies.bounds import Bound, shortened
 
 
 @dataclass(slots=True)
@@ -37,6 +38,19 @@ class Best:
     cost: float = math.inf
     lowest: tuple[int, ...] | None = None
     lowest_peak: int | None = None
+
+    @classmethod
+    def of(cls, task: Task, context: Context) -> Best:
+        """Nothing but what is known of ``task``; without a budget the no-remat peak is the budget."""
+        graph = task.graph
+        budget = no_remat_peak(graph) if task.budget_bytes is None else task.budget_bytes
+        best = cls(graph, budget, context, Bound(graph.total_cost, Scope.ANY_ORDER))
+        best.offer(range(len(graph.nodes)))
+        if task.known is not None:
+            best.raise_bound(Bound(task.known.lower_bound, task.known.scope))
+            for schedule in task.known.schedules:
+                best.offer(schedule.computes)
+        return best
 
     def offer(self, computes: Sequence[int]) -> bool:
         """Look at a schedule; whether it is the best so far."""
@@ -66,6 +80,28 @@ class Best:
         """Tell the user where things stand."""
         cost = None if self.computes is None else self.cost
         self.context.control.report(Progress(activity, cost, self.bound.cost, nodes))
+
+    def tight(self) -> bool:
+        """Whether nothing is left to gain."""
+        return self.cost <= self.bound.cost * (1 + 1e-9)
+
+    def over(self) -> bool:
+        """Whether to stop: proven, interrupted, or out of time."""
+        return self.proven() or self.context.control.stopping()
+
+    def seconds(self, most: float, share: float) -> float:
+        """Time for a step: at most ``most`` seconds, and at most ``share`` of what is left."""
+        remaining = self.context.control.remaining_s()
+        return most if remaining is None else min(most, share * remaining)
+
+    def step(self, most: float, share: float) -> Control:
+        """The clock for such a step."""
+        return shortened(self.context.control, self.seconds(most, share))
+
+    def not_found(self, reason: str, scope: Scope | None = None) -> NotFound:
+        """The answer when there is no schedule."""
+        lowest = None if self.lowest is None else Schedule(self.lowest)
+        return NotFound(reason, scope, lowest, lower_bound=self.bound.cost, bound_scope=self.bound.scope)
 
     def found(self, *, exhausted: bool) -> Found:
         """The best schedule as an answer; there must be one."""

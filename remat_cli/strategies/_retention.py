@@ -13,7 +13,7 @@ from remat_cli.milp.decode import Decoder, overfull
 from remat_cli.milp.retention import InStageRows, RetentionModel, build, in_stage_rows
 from remat_cli.mip import Bools, Floats, LinearModel
 from remat_cli.plan.matrices import least_recomputation, matrices_of
-from remat_cli.solvers.base import Incumbent, Outcome, Request, Termination
+from remat_cli.solvers.base import Incumbent, Outcome, Request
 from remat_cli.strategies._best import Best
 
 _THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
@@ -199,8 +199,3 @@ class Retention:
         if incumbent.values is not None:
             self.best.offer(self.decoder.computes(self.decoder.chosen(incumbent.values)))
         self.best.report(self.best.context.solver.title, incumbent.nodes)
-
-
-def exhausted(outcome: Outcome | None) -> bool:
-    """Whether the solver went through the whole support."""
-    return outcome is not None and outcome.termination in (Termination.OPTIMAL, Termination.INFEASIBLE)

@@ -1,13 +1,15 @@
-"""What ``remat solve`` does unless told otherwise: nothing if the graph fits, else the best exact method there is."""
+"""What ``remat solve`` does unless told otherwise: nothing if the graph fits, else exact methods, then search."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
-from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
+from remat_cli.strategies.base import Context, Found, Known, NotFound, Strategy, Task
 from remat_cli.strategies.registry import strategy_from_spec
 
 _SMALL = 60
@@ -16,25 +18,29 @@ _SMALL = 60
 
 @dataclass(frozen=True, slots=True)
 class Auto(Strategy):
-    """``keep-all`` when it fits the budget, else ``optimal``.
+    """``keep-all`` when it fits the budget, else ``optimal``, and ``search`` for what that leaves open.
 
-    A few graphs have a plan though no frontier-advancing one exists. Where ``optimal`` finds nothing and the graph is
-    small, ``checkmate-ilp`` with split stages looks for one.
+    A few graphs have a plan though no frontier-advancing one exists. Where nothing else finds one and the graph is
+    small, ``checkmate-ilp`` with split stages looks for it.
     """
 
     name: ClassVar[str] = "auto"
-    summary: ClassVar[str] = "keep-all when it fits, else optimal"
+    summary: ClassVar[str] = "keep-all when it fits, else optimal, then search for what that leaves open"
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Choose strategies and run them; the answer names the one that made it."""
-        if task.budget_bytes is None or no_remat_peak(task.graph) <= task.budget_bytes:
+        graph = task.graph
+        if task.budget_bytes is None or no_remat_peak(graph) <= task.budget_bytes:
             return _run("keep-all", task, context)
-        answer = _run("optimal", task, context)
-        small = len(task.graph.nodes) <= _SMALL
-        if isinstance(answer, Found) or answer.scope is Scope.DOCUMENT_ORDER or not small or context.control.stopping():
-            return answer
+        exact = _run("optimal", task, context)
+        if context.control.stopping() or _closed(graph, exact, context.gap):
+            return exact
+        searched = _run("search", replace(task, known=_known(exact)), context)
+        best = _better(graph, exact, searched)
+        if isinstance(best, Found) or context.control.stopping() or len(graph.nodes) > _SMALL:
+            return best
         return _run("checkmate-ilp{stage_split=2}", task, context)
 
 
@@ -44,3 +50,29 @@ def _run(choice: str, task: Task, context: Context) -> Found | NotFound:
 
     answer = strategy_from_spec(choice).solve(task, replace(context, publish=publish))
     return replace(answer, maker=choice) if isinstance(answer, Found) else answer
+
+
+def _closed(graph: Graph, answer: Found | NotFound, gap: float) -> bool:
+    """Whether an answer leaves nothing open."""
+    if isinstance(answer, NotFound):
+        return answer.scope is Scope.DOCUMENT_ORDER
+    cost = _cost(graph, answer)
+    return cost - max(answer.lower_bound, graph.total_cost) <= gap * cost
+
+
+def _known(answer: Found | NotFound) -> Known:
+    if isinstance(answer, Found):
+        return Known((answer.schedule,), answer.lower_bound, answer.scope)
+    schedules = () if answer.best is None else (answer.best,)
+    return Known(schedules, answer.lower_bound or 0.0, answer.bound_scope)
+
+
+def _better(graph: Graph, exact: Found | NotFound, searched: Found | NotFound) -> Found | NotFound:
+    """The cheaper answer; the earlier one on a tie. What is proven of the class stands if nothing was found."""
+    if isinstance(searched, NotFound) or (isinstance(exact, Found) and _cost(graph, searched) >= _cost(graph, exact)):
+        return exact
+    return searched
+
+
+def _cost(graph: Graph, found: Found) -> float:
+    return math.fsum(graph.nodes[k].cost for k in found.schedule.computes)

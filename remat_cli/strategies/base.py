@@ -43,16 +43,33 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What earlier work on the same task leaves to later work.
+
+    Attributes:
+        schedules: Schedules worth starting from, within the budget or not, the most promising first.
+        lower_bound: No schedule of ``scope`` within the budget costs less.
+        scope: For which schedules the bound holds.
+    """
+
+    schedules: tuple[Schedule, ...] = ()
+    lower_bound: float = 0.0
+    scope: Scope = Scope.RESTRICTED
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """What a strategy is asked: the cheapest schedule of ``graph`` whose peak is at most ``budget_bytes``.
 
     Attributes:
         graph: The graph.
         budget_bytes: Bytes, fixed memory included; None for no limit.
+        known: What is known of it already: a schedule to start from, and a bound. None for nothing.
     """
 
     graph: Graph
     budget_bytes: int | None
+    known: Known | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +128,8 @@ class NotFound:
         scope: Proven: no schedule of this set fits. None when nothing is proven (a limit was reached).
         best: The schedule with the smallest peak that came up, if any; its peak is a budget that works.
         peak_bound_bytes: Proven: no schedule of ``scope`` has a smaller peak; None if unknown.
-        lower_bound: Lower bound on the cost, where only that was asked for.
+        lower_bound: No schedule of ``bound_scope`` within the budget costs less; None if nothing is known.
+        bound_scope: For which schedules that bound holds.
     """
 
     reason: str
@@ -119,6 +137,7 @@ class NotFound:
     best: Schedule | None = None
     peak_bound_bytes: int | None = None
     lower_bound: float | None = None
+    bound_scope: Scope = Scope.RESTRICTED
 
 
 class Strategy(ABC):

@@ -12,8 +12,9 @@ STRATEGIES: Registry[Strategy] = Registry(
         "auto": "remat_cli.strategies.auto:Auto",
         "checkmate-ilp": "remat_cli.strategies.checkmate_ilp:CheckmateIlp",
         "checkpoint-all": "remat_cli.strategies.checkpoint_all:CheckpointAll",
-        "optimal": "remat_cli.strategies.optimal:Optimal",
         "keep-all": "remat_cli.strategies.keep_all:KeepAll",
+        "optimal": "remat_cli.strategies.optimal:Optimal",
+        "search": "remat_cli.strategies.search:Search",
     },
     group="remat.strategies",
 )

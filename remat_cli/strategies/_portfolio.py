@@ -1,0 +1,115 @@
+"""Two searches that hand schedules back and forth: windows of the retention MILP, and annealing of the sequence."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from remat_cli.mip import Bools
+from remat_cli.strategies._best import Best
+from remat_cli.strategies._retention import Retention
+
+_WINDOW_S = 5.0
+_MOVES = 40_000_000
+"""Moves of one run of annealing, times its steps, on large graphs: about two seconds."""
+_MOVES_PER_STEP = 5_000
+"""The same on small ones, which need no more."""
+_HEATS = (0.1, 0.02, 0.3)
+"""Temperatures to start from, in turn, as shares of the overhead at hand."""
+_COLD = 0.02
+_PRICE = 3.0
+_DEARER, _CHEAPER = 1.5, 0.85
+
+
+@dataclass(slots=True)
+class Windows:
+    """Frees a part of the best schedule and solves for it, again and again.
+
+    Attributes:
+        best: The schedule to improve.
+        model: The model to take windows of.
+        rng: Chooses them.
+    """
+
+    best: Best
+    model: Retention
+    rng: random.Random
+
+    def run(self, rounds: int) -> bool:
+        """Try ``rounds`` windows; whether one of them helped."""
+        before = self.best.cost
+        width = max(8, len(self.best.graph.nodes) // 6)
+        for _ in range(rounds):
+            if self.best.over() or self.best.computes is None:
+                break
+            self.best.report("searching windows")
+            self.model.improve(self._window(width), self.best.step(_WINDOW_S, 0.5))
+        return self.best.cost < before
+
+    def _window(self, width: int) -> Bools:
+        """Columns to free: a run of stages, or a run of nodes, with everything that happens to it."""
+        stated, columns = self.model.stated, self.model.compiled.column_of
+        first = self.rng.randrange(max(1, len(stated.graph.nodes) - width))
+        inside = range(first, first + width)
+        by_stage = self.rng.random() < 0.5
+        free = np.zeros(self.model.model.columns, dtype=np.bool_)
+        for (t, i), var in stated.R.items():
+            if (t if by_stage else i) in inside:
+                free[columns[id(var)]] = True
+        for v, gaps in enumerate(stated.gaps):
+            maker = stated.graph.producer[v] in inside
+            for k, var in enumerate(gaps.kept):
+                touched = gaps.events[k] < inside.stop and gaps.events[k + 1] >= inside.start
+                if touched if by_stage else maker:
+                    free[columns[id(var)]] = True
+        return free
+
+
+@dataclass(slots=True)
+class Annealing:
+    """Anneals the best schedule, or whatever is nearest to one, run after run.
+
+    Attributes:
+        best: The schedule to improve.
+        rng: Seeds the runs.
+        state: Where the next run starts; None for the best schedule.
+        price: What excess memory costs, relative to the overhead at hand; adapts from run to run.
+        runs: Runs so far.
+    """
+
+    best: Best
+    rng: random.Random
+    state: tuple[int, ...] | None = None
+    price: float = _PRICE
+    runs: int = field(default=0)
+
+    def run(self, rounds: int) -> bool:
+        """Try ``rounds`` runs; whether one of them helped."""
+        from remat_cli.strategies._sequence import Cooling, Problem, anneal  # numba takes 0.3 s to import
+
+        best, graph = self.best, self.best.graph
+        problem = Problem.of(graph, best.budget_bytes - graph.fixed_memory)
+        before = best.cost
+        for _ in range(rounds):
+            if best.over():
+                break
+            best.report("annealing")
+            base = graph.total_cost or 1.0
+            target = best.cost if best.computes is not None else 2 * best.bound.cost - base
+            overhead = max(target / base - 1, 1e-5)
+            heat = _HEATS[self.runs % len(_HEATS)] * overhead
+            start = self.state or best.computes or tuple(range(len(graph.nodes)))
+            moves = max(20_000, min(_MOVES_PER_STEP * len(start), _MOVES // len(start)))
+            result = anneal(
+                problem, start, Cooling(moves, heat, _COLD * heat, self.price * overhead), self.rng.getrandbits(31)
+            )
+            self.runs += 1
+            if result.computes is not None:
+                best.offer(result.computes)
+            best.offer(result.last)
+            self.price *= _DEARER if result.excess > 0 else _CHEAPER
+            # Go on from the last state while there is nothing better; later every other run starts from the best.
+            self.state = result.last if best.computes is None or self.runs % 2 else None
+        return best.cost < before

@@ -1,0 +1,74 @@
+"""Anytime search: a start, then windows of the retention MILP and annealing of the sequence, in turn."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from remat_cli.strategies._best import Best
+from remat_cli.strategies._portfolio import Annealing, Windows
+from remat_cli.strategies._retention import Retention
+from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
+from remat_cli.strategies.bounds import cover_bound
+
+_SHARES = (1.0, 0.97, 0.9)
+_START_S = 20.0
+_BOUND_S = 20.0
+_MOST_NODES = 3_000
+"""Graphs up to this size get windows of a MILP; larger ones are only annealed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search(Strategy):
+    """A portfolio that hands schedules back and forth; never worse than what it starts from.
+
+    Attributes:
+        engines: Which searches take part.
+        depth: Support of the model that windows are taken from.
+        patience: Rounds in a row without an improvement after which it ends.
+    """
+
+    engines: str = field(
+        default="both", metadata={"help": "both, windows or anneal", "choices": ("both", "windows", "anneal")}
+    )
+    depth: float = field(default=2.0, metadata={"help": "how far from its uses a node may be recomputed in a window"})
+    patience: int = field(default=8, metadata={"help": "rounds in a row without an improvement after which it ends"})
+
+    name: ClassVar[str] = "search"
+    summary: ClassVar[str] = "anytime search: windows of the retention MILP and annealing of the sequence, in turn"
+    reference: ClassVar[str] = ""
+    uses_solver: ClassVar[bool] = True
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Start from what is known, or from a rounded relaxation; then search until time or patience is out."""
+        best = Best.of(task, context)
+        if task.known is None and not best.tight():
+            best.report("bounding")
+            bound = cover_bound(best.graph, best.budget_bytes, context, time_limit_s=best.seconds(_BOUND_S, 0.15))
+            best.raise_bound(bound)
+        rng = random.Random(context.seed)
+        annealing = Annealing(best, rng)
+        windows = self._windows(best, rng)
+        idle = 0
+        while not best.over() and idle < self.patience:
+            better = False
+            if self.engines != "windows":
+                better |= annealing.run(2)
+            if windows is not None:
+                better |= windows.run(3)
+            idle = 0 if better else idle + 1
+        if best.computes is None:
+            return best.not_found("no schedule within the budget was found")
+        return best.found(exhausted=not context.control.stopping())
+
+    def _windows(self, best: Best, rng: random.Random) -> Windows | None:
+        if self.engines == "anneal" or len(best.graph.nodes) > _MOST_NODES or best.over():
+            return None
+        base = best.graph.total_cost
+        overhead = max(best.bound.cost - base, 1e-6 * base)
+        model = Retention.over(best, self.depth, overhead / 100 or 1.0)
+        if best.computes is None:
+            best.report("rounding the linear relaxation")
+            model.round_relaxation(_SHARES, best.step(_START_S, 0.2))
+        return Windows(best, model, rng)
