@@ -90,7 +90,11 @@ def format_spec(name: str, instance: object) -> str:
 
 def options_of(instance: object) -> dict[str, Any]:
     """All options of ``instance`` with their values, for plans and listings."""
-    return {f.name: getattr(instance, f.name) for f in fields(instance) if f.init}  # type: ignore[arg-type]
+    return {
+        f.name: getattr(instance, f.name)
+        for f in fields(instance)  # type: ignore[arg-type]  # every registered class is a dataclass
+        if f.init
+    }
 
 
 def describe_options(cls: type[object]) -> list[tuple[str, str, str]]:

@@ -1,0 +1,147 @@
+"""The package as a user gets it: built, installed somewhere else, and run away from the sources."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from remat_cli import __version__
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory) -> Path:
+    """A folder with the source distribution, and the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def wheel(built) -> Path:
+    [found] = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="session")
+def installed(wheel, tmp_path_factory) -> Path:
+    """The ``bin`` folder of a fresh environment that has the wheel, and lends its dependencies from this one."""
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    install = ["--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *install], check=True)
+    site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+    # A path in a .pth file is searched for packages; the .pth files in it, such as that of an editable remat, are not.
+    (Path(site) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return folder / "bin"
+
+
+def run(installed: Path, line: str, cwd: str = "/") -> subprocess.CompletedProcess[str]:
+    """Run a line of bash with the installed ``remat`` on the PATH, and none of this process's Python settings."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "REMAT_", "VIRTUAL_ENV"))}
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=cwd,
+        env={**kept, "PATH": f"{installed}:{kept['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_the_wheel_holds_the_package_its_schemas_and_nothing_else(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    for needed in (
+        "remat_cli/py.typed",
+        "remat_cli/cli/main.py",
+        "remat_cli/cli/commands/solve.py",
+        "remat_cli/solvers/glpk_worker.py",
+        "remat_cli/schemas/graph-v1.json",
+        "remat_cli/schemas/plan-v1.json",
+        "remat_cli/schemas/report-v1.json",
+    ):
+        assert needed in names
+    tops = {name.partition("/")[0] for name in names}
+    assert tops == {"remat_cli", f"remat-{__version__}.dist-info"}
+    assert not [name for name in names if "test" in name or "__pycache__" in name]
+    sources = {str(p.relative_to(ROOT)) for p in (ROOT / "remat_cli").rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} == sources
+
+
+def test_the_wheel_tells_what_it_is(wheel):
+    archive = zipfile.ZipFile(wheel)
+    metadata = archive.read(f"remat-{__version__}.dist-info/METADATA").decode()
+    assert f"\nVersion: {__version__}\n" in metadata
+    assert "\nRequires-Python: >=3.11\n" in metadata
+    assert "\nRequires-Dist: highspy" in metadata
+    assert "swiglpk" in metadata  # an extra
+    assert archive.read(f"remat-{__version__}.dist-info/entry_points.txt").decode() == (
+        "[console_scripts]\nremat = remat_cli.cli.main:main\n"
+    )
+
+
+def test_the_source_distribution_holds_what_the_tests_need(built):
+    [source] = built.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for needed in (
+        "pyproject.toml",
+        "README.md",
+        "Makefile",
+        "constraints.txt",
+        "schemas/graph-v1.json",
+        "graphs/toy.yaml",
+    ):
+        assert needed in names
+    assert "tests/packaging/test_wheel.py" in names
+
+
+def test_the_installed_package_is_the_one_that_runs(installed):
+    shown = run(installed, "python -c 'import remat_cli; print(remat_cli.__file__)'; command -v remat")
+    package, command = shown.stdout.split()
+    assert Path(package).is_relative_to(installed.parent)
+    assert command == str(installed / "remat")
+
+
+def test_help_and_schemas_come_from_the_wheel(installed):
+    assert run(installed, "remat --version").stdout == f"remat {__version__}\n"
+    told = run(installed, "remat --help")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "Find the cheapest plan" in told.stdout
+    for name in ("graph", "plan", "report"):
+        printed = run(installed, f"remat schema {name}")
+        assert printed.returncode == 0, printed.stderr
+        assert json.loads(printed.stdout) == json.loads(
+            (ROOT / "schemas" / f"{name}-v1.json").read_text(encoding="utf-8")
+        )
+
+
+def test_a_pipeline_away_from_the_sources(installed):
+    line = "remat export 'zoo:linear{n=4}' | remat solve - --budget none -o - | remat check -"
+    done = run(installed, line)
+    assert done.returncode == 0, done.stderr
+    assert "valid plan" in done.stdout
+
+
+def test_a_search_with_every_solver_away_from_the_sources(installed, tmp_path):
+    assert run(installed, "remat export 'zoo:unit-chain{n=9}' -o g.json", str(tmp_path)).returncode == 0
+    for solver in ("highs", "cbc", "glpk", "gurobi"):
+        line = f"remat solve g.json -b 5 -o - --strategy checkmate-ilp --solver {solver} | remat check -"
+        done = run(installed, line, str(tmp_path))
+        assert done.returncode == 0, done.stderr
+        assert solver in done.stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["g.json"]
