@@ -13,7 +13,7 @@ from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Termination
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies._best import Best
-from remat_cli.strategies._portfolio import Windows
+from remat_cli.strategies._portfolio import Annealing, Windows
 from remat_cli.strategies._retention import Retention
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import Bound, cover_bound, safe_bound
@@ -28,6 +28,8 @@ _BOUND_S = 20.0
 _SLICE_S = 30.0
 _POLISH_S = 3.0
 _FULL_S = 120.0
+_RUNS = 3
+"""Runs of annealing where rounding gives nothing good to start from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,15 @@ class Optimal(Strategy):
 def _grow(best: Best, depths: tuple[float, ...]) -> None:
     """Solve over supports of growing depth until the gap is closed or they get too large."""
     rng = random.Random(best.context.seed)
+    annealing = Annealing(best, rng)
     for depth in depths:
         model = Retention.over(best, depth, _scale(best))
         if best.context.write_model is not None:
             write_model(model.model, best.context.write_model)
         best.report("rounding the linear relaxation")
-        model.round_relaxation(_SHARES, best.step(_SLICE_S, 0.3))
+        model.round_relaxation(_SHARES, best.step(_SLICE_S, 0.3 if best.computes is None else 0.1))
+        if _far(best):
+            annealing.run(_RUNS)
         if best.tight() or best.context.control.stopping():
             return
         # Within the gap already? A few seconds more often make the plan cheaper still.
@@ -86,6 +91,12 @@ def _grow(best: Best, depths: tuple[float, ...]) -> None:
         Windows(best, model, rng).run(2)
         if best.over() or model.model.columns > _GROWTH_LIMIT:
             return
+
+
+def _far(best: Best) -> bool:
+    """Whether the best schedule is missing, or so dear that a search may well do better before any MILP."""
+    extra = best.cost - best.graph.total_cost
+    return best.computes is None or best.bound.cost - best.graph.total_cost < 0.5 * extra
 
 
 def _scale(best: Best) -> float:
@@ -97,7 +108,7 @@ def _scale(best: Best) -> float:
 def _everything(best: Best) -> bool:
     """Solve over the full support; its bound holds for all frontier-advancing schedules. Whether none fits."""
     model = Retention.over(best, None, _scale(best))
-    outcome = model.solve(best.step(_FULL_S, 0.6))
+    outcome = model.solve(best.step(_FULL_S, 0.4))
     if outcome is None:
         return False
     if outcome.bound is not None:
