@@ -27,6 +27,8 @@ class ExitCode(IntEnum):
     """A solver is missing or failed, or a strategy returned a plan that does not replay."""
     LIMIT = 4
     """A limit was reached before any plan was found."""
+    DEFECT = 70
+    """Something that must not happen: a defect of remat itself."""
     INTERRUPTED = 130
     """Interrupted before any plan was found."""
 

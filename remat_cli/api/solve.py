@@ -12,7 +12,7 @@ from typing import Any
 from remat_cli import __version__
 from remat_cli.api.refusals import no_plan, over_budget, refuse_impossible
 from remat_cli.control import Control, Progress
-from remat_cli.errors import Interrupted, InvalidStrategyPlan, LimitReached, UsageError
+from remat_cli.errors import Interrupted, InvalidStrategyPlan, LimitReached, SolverFailed, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report, check
@@ -86,7 +86,7 @@ class Solved:
     Attributes:
         plan: The plan.
         report: Its replay.
-        outcome: ``finished``, ``time limit`` or ``interrupted``.
+        outcome: ``finished``, ``time limit``, ``interrupted``, or ``solver failed: `` and its last words.
         wall_s: Seconds it took.
     """
 
@@ -136,10 +136,7 @@ def solve(
         write_model=options.write_model,
         solver_log=options.solver_log,
     )
-    answer = _run_strategy(strategy, desk, context)
-    outcome = "interrupted" if control.cancelled.is_set() else "time limit"
-    if isinstance(answer, Found) and answer.exhausted:
-        outcome = "finished"
+    answer, outcome = _run_strategy(strategy, desk, context)
     if isinstance(answer, NotFound):
         raise no_plan(graph, asked, budget_bytes, answer, control)
     wall_s = time.monotonic() - started_s
@@ -189,17 +186,24 @@ def _control(time_limit_s: float | None, started_s: float, listener: Callable[[P
     return replace(Control.within(limit_s, started_s=started_s), listener=listener)
 
 
-def _run_strategy(strategy: Strategy, desk: _Desk, context: Context) -> Found | NotFound:
-    """Run the strategy; what it published stands in for an answer that does not come."""
+def _run_strategy(strategy: Strategy, desk: _Desk, context: Context) -> tuple[Found | NotFound, str]:
+    """Run the strategy and say how that ended; what it published stands in for an answer that does not come."""
     control = context.control
+    outcome = ""
     with interruptible(control):
         try:
             answer = run(lambda: strategy.solve(desk.task, context), control, grace_s=_GRACE_S)
         except (Abandoned, LimitReached, Interrupted):
             answer = NotFound("stopped before any schedule was found")
+        except SolverFailed as error:
+            if desk.best is None:
+                raise
+            answer, outcome = desk.best, f"solver failed: {error.message}"
     if isinstance(answer, NotFound) and desk.best is not None and answer.scope is None:
-        return replace(desk.best, exhausted=False)
-    return answer
+        answer = replace(desk.best, exhausted=False)
+    if isinstance(answer, Found) and answer.exhausted:
+        outcome = outcome or "finished"
+    return answer, outcome or ("interrupted" if control.cancelled.is_set() else "time limit")
 
 
 def _plan(

@@ -51,6 +51,7 @@ Exit codes:
   2    wrong usage or bad input
   3    a solver is missing or failed
   4    a limit was reached before any plan was found
+  70   a defect of remat itself (REMAT_DEBUG=1 shows where)
   130  interrupted before any plan was found
 
 Every option can be set in the environment: REMAT_SOLVE_BUDGET=16GB."""
@@ -108,7 +109,23 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             sys.stderr.flush()
     except KeyboardInterrupt:  # in the middle of the last words
         code = ExitCode.INTERRUPTED
+    except Exception as error:  # the last resort: every error that is meant to happen has its message already
+        code = _defect(error)
     leave(code)
+
+
+def _defect(error: Exception) -> int:
+    """Say that remat is at fault, with what a report needs."""
+    import traceback
+
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(last.filename).name}:{last.lineno}"
+    with contextlib.suppress(OSError):
+        click.echo(f"remat: internal error: {type(error).__name__} at {place}: {error}", err=True)
+        click.echo("  hint: this is a defect of remat; please report it with the command and its input", err=True)
+        if os.environ.get("REMAT_DEBUG"):
+            traceback.print_exception(error)
+    return ExitCode.DEFECT
 
 
 def _prepare_streams() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from cli_process import TOY, Running, remat_process
 
+from remat_cli.cli.main import main
+
 GRAPH = """\
 schema: remat-graph/1
 nodes:
@@ -201,3 +203,15 @@ def test_json_reports_are_for_machines_only(remat, documents):
     assert (failed.code, failed.out) == (2, "")
     fine = remat("check", "plan.json", "--format", "json")
     assert json.loads(fine.out)["valid"]
+
+
+def test_a_defect_has_an_exit_code_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    left: list[int] = []
+    monkeypatch.setattr("remat_cli.cli.main.run", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr("remat_cli.cli.main.leave", left.append)
+    monkeypatch.delenv("REMAT_DEBUG", raising=False)
+    main([])
+    assert left == [70]
+    shown = capsys.readouterr().err
+    assert "remat: internal error: ZeroDivisionError at test_cli_errors.py:" in shown
+    assert "Traceback" not in shown

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.api.solve import SolveOptions, solve
-from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch, UsageError
+from remat_cli.api.solve import Solved, SolveOptions, solve
+from remat_cli.errors import Infeasible, LimitReached, SolverFailed, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node, Phase
-from remat_cli.plan.model import ClaimStatus, Scope
+from remat_cli.plan.model import ClaimStatus, Compute, Scope
+from remat_cli.strategies.base import Context, Found, Schedule, Task
 from remat_cli.strategies.bounds import safe_bound
+from remat_cli.strategies.checkmate_ilp import CheckmateIlp
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 
@@ -111,6 +113,24 @@ def test_infeasible_for_the_milp_gives_the_smallest_budget_that_works() -> None:
 def test_time_limit_without_a_plan() -> None:
     with pytest.raises(LimitReached, match="no plan"):
         solve(build_graph("linear{n=300}"), "30%", SolveOptions(strategy="checkmate-ilp", time_limit_s=0.2))
+
+
+def test_a_solver_that_fails_after_a_first_plan_does_not_take_it_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = solve(UNIT, 6)
+
+    def after_a_plan(self: CheckmateIlp, task: Task, context: Context) -> Found:
+        context.publish(Found(Schedule(_computes(found)), exhausted=False))
+        raise SolverFailed("HiGHS crashed: last words")
+
+    monkeypatch.setattr(CheckmateIlp, "solve", after_a_plan)
+    kept = solve(UNIT, 6, SolveOptions(strategy="checkmate-ilp"))
+    assert kept.outcome == "solver failed: HiGHS crashed: last words"
+    assert kept.plan.claim.cost == 21
+    assert kept.plan.claim.status is ClaimStatus.FEASIBLE
+
+
+def _computes(solved: Solved) -> tuple[int, ...]:
+    return tuple(s.node for s in solved.plan.statements if isinstance(s, Compute))
 
 
 def test_option_values_that_mean_nothing() -> None:
