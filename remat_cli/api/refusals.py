@@ -33,7 +33,10 @@ def no_plan(
 ) -> RematError:
     """The error for a strategy that found nothing: infeasible as far as proven, or out of time."""
     if answer.scope is None:
-        bound = "" if answer.lower_bound is None else f"; every plan costs at least {answer.lower_bound:.10g}"
+        bound = ""
+        if answer.bounds:
+            highest = max(answer.bounds, key=lambda b: b.cost)
+            bound = f"; {_EVERY[highest.scope]} costs at least {highest.cost:.10g}"
         hint = "give more time with --time-limit, a larger --budget, or another --strategy"
         if control.cancelled.is_set():
             return Interrupted(f"interrupted before a plan was found{bound}", hint=hint)

@@ -22,7 +22,7 @@ from remat_cli.running import Abandoned, interruptible, run
 from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.spec import format_spec, options_of
 from remat_cli.strategies.base import Context, Found, NotFound, Schedule, Strategy, Task
-from remat_cli.strategies.bounds import with_trivial_bound
+from remat_cli.strategies.bounds import telling
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.units import Budget, parse_budget
 
@@ -212,8 +212,8 @@ def _plan(
     """The plan of a schedule, with the claim that its bound allows."""
     graph, schedule = task.graph, found.schedule
     cost = math.fsum(graph.nodes[k].cost for k in schedule.computes)
-    lower_bound, scope = with_trivial_bound(graph, found, cost)
-    gap = (cost - lower_bound) / cost if cost > 0 else 0.0
+    bound = telling(graph, found.bounds, cost)
+    gap = (cost - bound.cost) / cost if cost > 0 else 0.0
     status = ClaimStatus.OPTIMAL if gap <= min(OPTIMAL_GAP, max(options.gap, 1e-9)) else ClaimStatus.FEASIBLE
     maker = strategy if not found.maker else strategy_from_spec(found.maker)
     solver = solver_from_spec(solver_name) if found.used_solver else None
@@ -221,7 +221,7 @@ def _plan(
         graph=graph,
         statements=_statements(graph, schedule, maker),
         budget_bytes=task.budget_bytes,
-        claim=Claim(status, cost, lower_bound, scope),
+        claim=Claim(status, cost, bound.cost, bound.scope),
         strategy=format_spec(maker.name, maker),
         strategy_options=options_of(maker),
         solver=None if solver is None else solver.name,

@@ -1,4 +1,4 @@
-"""The best schedule of a search, and the bound that it runs towards."""
+"""The best schedule of a search, and the bounds that it runs towards."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.model import Scope
-from remat_cli.strategies.base import Context, Found, NotFound, Schedule, Task
-from remat_cli.strategies.bounds import Bound, shortened
+from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
+from remat_cli.strategies.bounds import shortened, telling
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Best:
         graph: The graph.
         budget_bytes: Fixed memory included.
         context: Gets every improvement.
-        bound: The best lower bound so far.
+        bounds: Lower bounds so far, the best of each scope.
         computes: The cheapest schedule; None if there is none.
         cost: Its cost.
         lowest: The schedule with the smallest peak that came up, within the budget or not.
@@ -33,7 +33,7 @@ class Best:
     graph: Graph
     budget_bytes: int
     context: Context
-    bound: Bound
+    bounds: dict[Scope, Bound]
     computes: tuple[int, ...] | None = None
     cost: float = math.inf
     lowest: tuple[int, ...] | None = None
@@ -44,10 +44,11 @@ class Best:
         """Nothing but what is known of ``task``; without a budget the no-remat peak is the budget."""
         graph = task.graph
         budget = no_remat_peak(graph) if task.budget_bytes is None else task.budget_bytes
-        best = cls(graph, budget, context, Bound(graph.total_cost, Scope.ANY_ORDER))
+        best = cls(graph, budget, context, {Scope.ANY_ORDER: Bound(graph.total_cost, Scope.ANY_ORDER)})
         best.offer(range(len(graph.nodes)))
         if task.known is not None:
-            best.raise_bound(Bound(task.known.lower_bound, task.known.scope))
+            for bound in task.known.bounds:
+                best.raise_bound(bound)
             for schedule in task.known.schedules:
                 best.offer(schedule.computes)
         return best
@@ -68,9 +69,14 @@ class Best:
         return True
 
     def raise_bound(self, bound: Bound) -> None:
-        """Take a bound if it is better."""
-        if bound.cost > self.bound.cost:
-            self.bound = bound
+        """Take a bound if it is better than the one of its scope."""
+        if bound.scope not in self.bounds or bound.cost > self.bounds[bound.scope].cost:
+            self.bounds[bound.scope] = bound
+
+    @property
+    def bound(self) -> Bound:
+        """The bound that says most about the best schedule, or the highest one while there is none."""
+        return telling(self.graph, self.bounds.values(), self.cost)
 
     def proven(self) -> bool:
         """Whether the best schedule is within the gap asked for."""
@@ -101,10 +107,10 @@ class Best:
     def not_found(self, reason: str, scope: Scope | None = None) -> NotFound:
         """The answer when there is no schedule."""
         lowest = None if self.lowest is None else Schedule(self.lowest)
-        return NotFound(reason, scope, lowest, lower_bound=self.bound.cost, bound_scope=self.bound.scope)
+        return NotFound(reason, scope, lowest, bounds=tuple(self.bounds.values()))
 
     def found(self, *, exhausted: bool) -> Found:
         """The best schedule as an answer; there must be one."""
         assert self.computes is not None
-        scope: Scope = self.bound.scope
-        return Found(Schedule(self.computes), self.bound.cost, scope, exhausted=exhausted, used_solver=True)
+        bounds = tuple(self.bounds.values())
+        return Found(Schedule(self.computes), bounds, exhausted=exhausted, used_solver=True)

@@ -10,6 +10,7 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Context, Found, Known, NotFound, Strategy, Task
+from remat_cli.strategies.bounds import telling
 from remat_cli.strategies.registry import strategy_from_spec
 
 _SMALL = 60
@@ -53,18 +54,19 @@ def _run(choice: str, task: Task, context: Context) -> Found | NotFound:
 
 
 def _closed(graph: Graph, answer: Found | NotFound, gap: float) -> bool:
-    """Whether an answer leaves nothing open."""
+    """Whether an answer leaves nothing open: no schedule in document order is cheaper, not just none of a class."""
     if isinstance(answer, NotFound):
         return answer.scope is Scope.DOCUMENT_ORDER
     cost = _cost(graph, answer)
-    return cost - max(answer.lower_bound, graph.total_cost) <= gap * cost
+    wide = [b for b in answer.bounds if b.scope.contains(Scope.DOCUMENT_ORDER)]
+    return cost - telling(graph, wide, cost).cost <= gap * cost
 
 
 def _known(answer: Found | NotFound) -> Known:
     if isinstance(answer, Found):
-        return Known((answer.schedule,), answer.lower_bound, answer.scope)
+        return Known((answer.schedule,), answer.bounds)
     schedules = () if answer.best is None else (answer.best,)
-    return Known(schedules, answer.lower_bound or 0.0, answer.bound_scope)
+    return Known(schedules, answer.bounds)
 
 
 def _better(graph: Graph, exact: Found | NotFound, searched: Found | NotFound) -> Found | NotFound:

@@ -43,18 +43,24 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """No schedule of ``scope`` within the budget costs less than ``cost``; infinity when there is none at all."""
+
+    cost: float
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
     """What earlier work on the same task leaves to later work.
 
     Attributes:
         schedules: Schedules worth starting from, within the budget or not, the most promising first.
-        lower_bound: No schedule of ``scope`` within the budget costs less.
-        scope: For which schedules the bound holds.
+        bounds: Lower bounds on the cost.
     """
 
     schedules: tuple[Schedule, ...] = ()
-    lower_bound: float = 0.0
-    scope: Scope = Scope.RESTRICTED
+    bounds: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ class Context:
         threads: Threads to use; None for the solver's own choice.
         seed: Random seed.
         publish: Hand over a schedule found on the way; should the strategy not stop in time, the best one
-            published is the answer. The second argument is a bound as in :class:`Found`.
+            published is the answer.
         write_model: File that gets the model, for strategies that build one; ``.lp`` or ``.mps``.
         solver_log: File that gets the solver's log.
     """
@@ -104,16 +110,14 @@ class Found:
 
     Attributes:
         schedule: The schedule.
-        lower_bound: No schedule of ``scope`` within the budget costs less; 0.0 when nothing is known.
-        scope: For which schedules the bound holds.
+        bounds: Lower bounds on the cost, each for some set of schedules.
         exhausted: Whether the search ended by itself rather than at a limit.
         used_solver: Whether a MIP solver had a part in it.
         maker: Text form of the strategy that made it, where that is not the one that was asked (``auto``).
     """
 
     schedule: Schedule
-    lower_bound: float = 0.0
-    scope: Scope = Scope.RESTRICTED
+    bounds: tuple[Bound, ...] = ()
     exhausted: bool = True
     used_solver: bool = False
     maker: str = ""
@@ -128,16 +132,14 @@ class NotFound:
         scope: Proven: no schedule of this set fits. None when nothing is proven (a limit was reached).
         best: The schedule with the smallest peak that came up, if any; its peak is a budget that works.
         peak_bound_bytes: Proven: no schedule of ``scope`` has a smaller peak; None if unknown.
-        lower_bound: No schedule of ``bound_scope`` within the budget costs less; None if nothing is known.
-        bound_scope: For which schedules that bound holds.
+        bounds: Lower bounds on the cost, each for some set of schedules.
     """
 
     reason: str
     scope: Scope | None = None
     best: Schedule | None = None
     peak_bound_bytes: int | None = None
-    lower_bound: float | None = None
-    bound_scope: Scope = Scope.RESTRICTED
+    bounds: tuple[Bound, ...] = ()
 
 
 class Strategy(ABC):

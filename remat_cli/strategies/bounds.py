@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request, Termination
-from remat_cli.strategies.base import Context, Found
+from remat_cli.strategies.base import Bound, Context
 
 _SOLVER_TOLERANCE = 1e-6
 """A solver's bound on a model scaled to about 1 may be too high by this much."""
 _INTEGRAL_LIMIT = 2.0**40
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """No schedule of ``scope`` within the budget costs less than ``cost``; infinity when there is none at all."""
-
-    cost: float
-    scope: Scope
+_EQUAL = 1e-9
+"""Costs this close, relatively, are the same cost summed up in another order."""
 
 
 def cover_bound(graph: Graph, budget_bytes: int, context: Context, *, time_limit_s: float) -> Bound:
@@ -87,9 +82,17 @@ def safe_bound(graph: Graph, bound: float | None) -> float:
     return max(base, safe)
 
 
-def with_trivial_bound(graph: Graph, found: Found, cost: float) -> tuple[float, Scope]:
-    """The better of the strategy's bound and C0, which holds for every plan in any order, with its scope."""
-    base = graph.total_cost
-    if found.lower_bound <= base or cost <= base:
-        return base, Scope.ANY_ORDER
-    return min(found.lower_bound, cost), found.scope
+def telling(graph: Graph, bounds: Iterable[Bound], cost: float) -> Bound:
+    """The bound that says most about a schedule of ``cost``; C0, which holds for every plan, if there is no better.
+
+    A bound above the cost does not speak of this schedule, which then lies outside the set that the bound is for. Of
+    equal bounds the one for the wider set is taken.
+    """
+    best = Bound(min(graph.total_cost, cost), Scope.ANY_ORDER)
+    for bound in bounds:
+        if bound.cost > cost * (1 + _EQUAL):
+            continue
+        value = min(bound.cost, cost)
+        if value > best.cost or (value == best.cost and bound.scope.contains(best.scope)):
+            best = Bound(value, bound.scope)
+    return best

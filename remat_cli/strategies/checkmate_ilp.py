@@ -19,7 +19,7 @@ from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Incumbent, Outcome, Request, Termination
 from remat_cli.solvers.modelfile import write_model
-from remat_cli.strategies.base import Context, Found, NotFound, Schedule, Strategy, Task
+from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.bounds import safe_bound
 
 _CUT_ROUNDS = 50
@@ -107,8 +107,10 @@ class _Run:
         outcome = self._solve(self.decoder.compiled.model.relaxed())
         if outcome.termination is Termination.INFEASIBLE:
             return NotFound("not even the linear relaxation has a solution within the budget", scope=Scope.FRONTIER)
-        bound = None if outcome.bound is None else outcome.bound * self.stated.cost_scale
-        return NotFound("only the bound of the linear relaxation was asked for", lower_bound=bound)
+        bounds: tuple[Bound, ...] = ()
+        if outcome.bound is not None:
+            bounds = (Bound(outcome.bound * self.stated.cost_scale, Scope.FRONTIER),)
+        return NotFound("only the bound of the linear relaxation was asked for", bounds=bounds)
 
     def search(self) -> Found | NotFound:
         """Solve, cut off answers that are over the budget by the solver's tolerance, and solve again."""
@@ -132,10 +134,10 @@ class _Run:
         return self._found(bound, finished=False)
 
     def _found(self, bound: float | None, *, finished: bool) -> Found | NotFound:
-        safe = safe_bound(self.task.graph, bound)
+        bounds = (Bound(safe_bound(self.task.graph, bound), Scope.FRONTIER),)
         if self.best is None:
-            return NotFound("the limit came before the solver found any schedule", lower_bound=safe)
-        return Found(self.best[1], safe, Scope.FRONTIER, exhausted=finished, used_solver=True)
+            return NotFound("the limit came before the solver found any schedule", bounds=bounds)
+        return Found(self.best[1], bounds, exhausted=finished, used_solver=True)
 
     def _good_enough(self, bound: float | None) -> bool:
         return self.best is not None and self.best[0] * (1 - self.context.gap) <= safe_bound(self.task.graph, bound)

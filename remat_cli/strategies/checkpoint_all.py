@@ -8,7 +8,7 @@ from typing import ClassVar
 from remat_cli.errors import StrategyMismatch
 from remat_cli.graph.model import Phase
 from remat_cli.plan.model import Scope
-from remat_cli.strategies.base import Context, Found, Needs, Schedule, Strategy, Task
+from remat_cli.strategies.base import Bound, Context, Found, Needs, Schedule, Strategy, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,4 +37,4 @@ class CheckpointAll(Strategy):
         forward = (i for i, node in enumerate(graph.nodes) if node.phase is Phase.FORWARD)
         held = frozenset(v for i in forward for v in graph.values_of(i))
         schedule = Schedule(tuple(range(len(graph.nodes))), held)
-        return Found(schedule, lower_bound=graph.total_cost, scope=Scope.ANY_ORDER)
+        return Found(schedule, (Bound(graph.total_cost, Scope.ANY_ORDER),))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from remat_cli.plan.model import Scope
-from remat_cli.strategies.base import Context, Found, Schedule, Strategy, Task
+from remat_cli.strategies.base import Bound, Context, Found, Schedule, Strategy, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,4 +21,4 @@ class KeepAll(Strategy):
     def solve(self, task: Task, context: Context) -> Found:
         """The only schedule it knows; it costs C0, which bounds every plan from below."""
         graph = task.graph
-        return Found(Schedule(tuple(range(len(graph.nodes)))), lower_bound=graph.total_cost, scope=Scope.ANY_ORDER)
+        return Found(Schedule(tuple(range(len(graph.nodes)))), (Bound(graph.total_cost, Scope.ANY_ORDER),))

@@ -15,8 +15,8 @@ from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._portfolio import Annealing, Windows
 from remat_cli.strategies._retention import Retention
-from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
-from remat_cli.strategies.bounds import Bound, cover_bound, safe_bound
+from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
+from remat_cli.strategies.bounds import cover_bound, safe_bound
 
 _DEPTHS = (1.0, 3.0, 6.0)
 _SHARES = (1.0, 0.98, 0.95, 0.9, 0.8)

@@ -201,7 +201,7 @@ ID = (
         ),
         (
             graph(node("a", rest='"cost": 1, "memory": "1e16kB"')),
-            'g:3:38: /nodes/0/memory: "1e16kB" is more than 2^63 - 1 bytes (use a size that a machine can have)',
+            'g:3:38: /nodes/0/memory: "1e16kB" is more than 9223372036854775807 bytes (is the unit right?)',
         ),
         (
             graph(*(node(name, rest='"cost": 1, "memory": 9223372036854775807') for name in "ab")),
