@@ -105,7 +105,8 @@ def _check_shape(fields: Fields, keys: NodeLinkKeys) -> str:
         fields.report("", "has both links and edges", "keep one of them")
     if data.get("directed", True) is not True:
         fields.report("/directed", f"is {quote(data['directed'])}: the graph is not directed", "write a DiGraph")
-    for key, ends in (("nodes", (keys.id,)), (present[0], (keys.source, keys.target))):
+    links = (("source", keys.source), ("target", keys.target))
+    for key, ends in (("nodes", (("id", keys.id),)), (present[0], links)):
         entries = data[key]
         if not isinstance(entries, list):
             fields.report(f"/{key}", f"is {quote(entries)}, expected a list")
@@ -116,9 +117,9 @@ def _check_shape(fields: Fields, keys: NodeLinkKeys) -> str:
             if not isinstance(entry, dict):
                 fields.report(join("", key, i), f"is {quote(entry)}, expected an object")
                 continue
-            for end in ends:
+            for role, end in ends:
                 if end not in entry:
-                    hint = "name the attribute with the key options if it is called otherwise"
+                    hint = f"if it is called otherwise, say so with --keys {role}=NAME"
                     fields.report(join("", key, i), f"no attribute {quote(end)}", hint)
     return present[0]
 
@@ -154,7 +155,7 @@ def _node(fields: Fields, node: Mapping[str, Any], node_id: str, keys: NodeLinkK
             close = suggestion(key, list(node))
             others = ", ".join(quote(k) for k in node if k != keys.id) or "none"
             hint = f"{close} " if close else ""
-            hint += f"say which attribute is the {what} with the key option {what}; attributes here: {others}"
+            hint += f"say which attribute is the {what} with --keys {what}=NAME; attributes here: {others}"
             fields.report(pointer, f"node {quote(node_id)} has no attribute {quote(key)}", hint)
     return Node(
         id=node_id,

@@ -131,8 +131,23 @@ class RetentionModel:
         return (self.budget_bytes - self.graph.fixed_memory) / self.unit_bytes
 
 
+def widened(graph: Graph, support: Support, steps: Iterable[tuple[int, int]]) -> Support:
+    """``support`` with the (stage, node) of ``steps`` added, so that it holds a schedule that has them."""
+    stages = [set(of_node) for of_node in support]
+    for t, i in steps:
+        if i < t < len(graph.nodes) and graph.nodes[i].recompute:
+            stages[i].add(t)
+    return tuple(tuple(sorted(of_node)) for of_node in stages)
+
+
 def build(
-    graph: Graph, budget_bytes: int, support_depth: float | None, control: Control, *, cost_scale: float | None = None
+    graph: Graph,
+    budget_bytes: int,
+    support_depth: float | None,
+    control: Control,
+    *,
+    cost_scale: float | None = None,
+    also: Iterable[tuple[int, int]] = (),
 ) -> RetentionModel:
     """State the model with all frontier rows and no in-stage row.
 
@@ -142,12 +157,14 @@ def build(
         support_depth: For :func:`support_within`; None for :func:`full_support`.
         control: Looked at while building.
         cost_scale: Unit of the objective; None for one that suits the graph.
+        also: Further (stage, node) at which a node may be computed again.
 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.
     """
     graph = closed(graph)
     support = full_support(graph) if support_depth is None else support_within(graph, support_depth)
+    support = widened(graph, support, also)
     stated = RetentionModel(
         model=pyo.ConcreteModel(name=f"retention {graph.name}"),
         graph=graph,

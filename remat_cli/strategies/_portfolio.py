@@ -12,6 +12,8 @@ from remat_cli.strategies._best import Best
 from remat_cli.strategies._retention import Retention
 
 _WINDOW_S = 5.0
+_SHARE = 1 / 6
+_NARROWEST = 8
 _MOVES = 40_000_000
 """Moves of one run of annealing, times its steps, on large graphs: about two seconds."""
 _MOVES_PER_STEP = 5_000
@@ -31,21 +33,29 @@ class Windows:
         best: The schedule to improve.
         model: The model to take windows of.
         rng: Chooses them.
+        share: Width of a window, as a share of all nodes; adapts to what the solver can do in the time for one.
     """
 
     best: Best
     model: Retention
     rng: random.Random
+    share: float = _SHARE
 
     def run(self, rounds: int) -> bool:
         """Try ``rounds`` windows; whether one of them helped."""
         before = self.best.cost
-        width = max(8, len(self.best.graph.nodes) // 6)
         for _ in range(rounds):
             if self.best.over() or self.best.computes is None:
                 break
             self.best.report("searching windows")
-            self.model.improve(self._window(width), self.best.step(_WINDOW_S, 0.5))
+            self.model = self.model.holding_best()
+            width = max(_NARROWEST, round(self.share * len(self.best.graph.nodes)))
+            control = self.best.step(_WINDOW_S, 0.5)
+            better = self.model.improve(self._window(width), control)
+            if control.out_of_time():
+                self.share = max(_SHARE / 8, self.share * 0.7)
+            elif not better:
+                self.share = min(0.5, self.share * 1.2)
         return self.best.cost < before
 
     def _window(self, width: int) -> Bools:

@@ -32,6 +32,7 @@ class Retention:
         best: Gets every schedule that comes up.
         stated: The model as stated.
         compiled: The model as compiled, in-stage rows included.
+        depth: Depth of its support; None for the full one.
         blocks: The in-stage rows so far.
         cuts: Rows that cut off schedules over the budget by the solver's tolerance.
     """
@@ -39,15 +40,23 @@ class Retention:
     best: Best
     stated: RetentionModel
     compiled: Compiled
+    depth: float | None = None
     blocks: list[InStageRows] = field(default_factory=list)
     cuts: list[tuple[list[int], list[float], float, float]] = field(default_factory=list)
 
     @classmethod
     def over(cls, best: Best, depth: float | None, cost_scale: float) -> Retention:
-        """State and compile the model over a support of ``depth`` (None for the full one)."""
+        """State and compile the model over a support of ``depth`` (None for the full one) and the best schedule."""
         best.report("building the model")
-        stated = build(best.graph, best.budget_bytes, depth, best.context.control, cost_scale=cost_scale)
-        return cls(best, stated, compile_model(stated.model))
+        also = () if best.computes is None else matrices_of(best.graph, best.computes).computed
+        stated = build(best.graph, best.budget_bytes, depth, best.context.control, cost_scale=cost_scale, also=also)
+        return cls(best, stated, compile_model(stated.model), depth)
+
+    def holding_best(self) -> Retention:
+        """This model, or one over a support that holds the best schedule if this one does not."""
+        if self.best.computes is None or self.start_from_best() is not None:
+            return self
+        return Retention.over(self.best, self.depth, self.stated.cost_scale)
 
     @property
     def model(self) -> LinearModel:

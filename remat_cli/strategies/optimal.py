@@ -24,6 +24,9 @@ _FULL_LIMIT = 40_000
 """Largest number of (stage, node) pairs for which the model over the full support is tried."""
 _GROWTH_LIMIT = 50_000
 """Largest number of columns of a support that is still grown."""
+_WHOLE_LIMIT = 200_000
+"""Largest number of nonzeros of a model that is worth solving as a whole once there is a schedule to search around."""
+_MANY = 24
 _BOUND_S = 20.0
 _SLICE_S = 30.0
 _POLISH_S = 3.0
@@ -86,9 +89,14 @@ def _grow(best: Best, depths: tuple[float, ...]) -> None:
             annealing.run(_RUNS)
         if best.tight() or best.context.control.stopping():
             return
+        model = model.holding_best()
         # Within the gap already? A few seconds more often make the plan cheaper still.
-        model.solve(best.step(_POLISH_S if best.proven() else _SLICE_S, 0.25))
-        Windows(best, model, rng).run(2)
+        windows = Windows(best, model, rng)
+        if len(model.model.values) <= _WHOLE_LIMIT or best.computes is None:
+            model.solve(best.step(_POLISH_S if best.proven() else _SLICE_S, 0.25))
+            windows.run(2)
+        else:
+            windows.run(_MANY)
         if best.over() or model.model.columns > _GROWTH_LIMIT:
             return
 

@@ -26,14 +26,14 @@ class Search(Strategy):
     Attributes:
         engines: Which searches take part.
         depth: Support of the model that windows are taken from.
-        patience: Rounds in a row without an improvement after which it ends.
+        patience: Rounds in a row without an improvement after which it ends, if there is no time limit.
     """
 
     engines: str = field(
         default="both", metadata={"help": "both, windows or anneal", "choices": ("both", "windows", "anneal")}
     )
     depth: float = field(default=2.0, metadata={"help": "how far from its uses a node may be recomputed in a window"})
-    patience: int = field(default=8, metadata={"help": "rounds in a row without an improvement after which it ends"})
+    patience: int = field(default=8, metadata={"help": "idle rounds after which it ends when there is no time limit"})
 
     name: ClassVar[str] = "search"
     summary: ClassVar[str] = "anytime search: windows of the retention MILP and annealing of the sequence, in turn"
@@ -51,7 +51,7 @@ class Search(Strategy):
         annealing = Annealing(best, rng)
         windows = self._windows(best, rng)
         idle = 0
-        while not best.over() and idle < self.patience:
+        while not best.over() and (idle < self.patience or _worth_the_time(best)):
             better = False
             if self.engines != "windows":
                 better |= annealing.run(2)
@@ -71,4 +71,13 @@ class Search(Strategy):
         if best.computes is None:
             best.report("rounding the linear relaxation")
             model.round_relaxation(_SHARES, best.step(_START_S, 0.2))
-        return Windows(best, model, rng)
+        return Windows(best, model.holding_best(), rng)
+
+
+def _worth_the_time(best: Best) -> bool:
+    """Whether to go on for as long as the time limit allows: there is one, and the best schedule may be far off.
+
+    Not where it is proven optimal in its class, and only schedules beyond that could be cheaper.
+    """
+    proven = any(best.cost - bound.cost <= best.context.gap * best.cost for bound in best.bounds.values())
+    return best.context.control.deadline_s is not None and not proven
