@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
@@ -71,10 +72,14 @@ class Decoder:
         return [self.pairs[i] for i in np.flatnonzero(level > 0.5)]
 
     def computes(self, chosen: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-        """The sequence of computes of ``chosen``, without the closing node."""
+        """The sequence of computes of ``chosen``, up to the closing node.
+
+        Without the frontier the closing node may run in an early row, and free computations may follow it. By then
+        all is computed and the outputs are resident, which what follows need not leave so.
+        """
         nodes = self.stated.graph.nodes
         end = len(nodes) - (nodes[-1].id == CLOSING_ID)
-        return tuple(k for _, k in chosen if k < end)
+        return tuple(takewhile(lambda k: k < end, (k for _, k in chosen)))
 
     def cover_cuts(self, chosen: Sequence[tuple[int, int]]) -> list[CutRow]:
         """Rows that every schedule within the budget meets and ``chosen`` does not; none if it is within the budget.

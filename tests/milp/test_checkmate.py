@@ -51,6 +51,23 @@ def optimum(graph: Graph, budget: int, formulation: Formulation | None = None) -
     return seen.cost
 
 
+def test_nothing_that_follows_the_closing_node_is_part_of_the_schedule() -> None:
+    graph = Graph(
+        "free of charge",
+        (
+            Node("a", 0.0, (), (5,)),
+            Node("b", 0.0, (0,), (1, 2)),
+            Node("c", 0.0, (1, 2), (4,)),
+        ),
+        outputs=(1, 3),
+    )
+    decoder = stated(graph, 8, Formulation(frontier=False))
+    end = len(graph.nodes)
+    chosen = [(0, 0), (1, 1), (2, 2), (2, end), (3, 0), (3, 1), (3, end)]
+    assert decoder.computes(chosen) == (0, 1, 2)
+    assert peak(graph, decoder.computes(chosen)) <= 8
+
+
 def test_the_unit_chain_is_the_one_that_the_paper_describes() -> None:
     edges = {(UNIT.producer[v], k) for k, node in enumerate(UNIT.nodes) for v in node.inputs}
     assert edges == {(i, i + 1) for i in range(16)} | {(i, 16 - i) for i in range(8)}
