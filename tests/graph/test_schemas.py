@@ -149,3 +149,26 @@ def test_statements_are_of_three_forms(statement, message):
 def test_schemas_are_beside_the_package_or_in_it():
     here = Path(__file__).parents[2] / "schemas"
     assert sorted(path.name for path in here.iterdir()) == [f"{name}-v1.json" for name in KINDS]
+
+
+def _required_fields(schema, place=""):
+    """Every required field in a schema, with the place of the object that requires it."""
+    if isinstance(schema, dict):
+        for name in schema.get("required", []) if "properties" in schema else []:
+            yield f"{place}/{name}", schema["properties"][name]
+        for key, inner in schema.items():
+            yield from _required_fields(inner, f"{place}/{key}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_required_field_says_what_to_add_when_it_is_missing(kind):
+    fields = dict(_required_fields(json.loads(schema_text(kind))))
+    assert fields
+    assert [place for place, field in fields.items() if not field.get("description")] == []
+
+
+def test_an_id_that_is_no_text_is_refused_once():
+    graph = {"schema": "remat-graph/1", "nodes": [{"id": 1, "inputs": [], "cost": 1, "memory": 4}]}
+    with pytest.raises(InputError) as caught:
+        validate(Document("f", graph), "graph")
+    assert str(caught.value).count("/nodes/0/id") == 1
