@@ -113,7 +113,7 @@ def nodes_like(**changes):
         ({"links": [3]}, "/links/0: is 3, expected an object"),
         (
             {"links": [{"source": "a"}]},
-            '/links/0: no attribute "target" (name the attribute with the key options if it is called otherwise)',
+            '/links/0: no attribute "target" (if it is called otherwise, say so with --keys target=NAME)',
         ),
         (
             {"links": [{"source": "a", "target": "q"}]},
@@ -126,12 +126,12 @@ def nodes_like(**changes):
         (
             {"nodes": [{"id": "a", "costs": 3, "memory": 4}], "links": []},
             '/nodes/0: node "a" has no attribute "cost" (did you mean "costs"? say which attribute is the cost with '
-            'the key option cost; attributes here: "costs", "memory")',
+            '--keys cost=NAME; attributes here: "costs", "memory")',
         ),
         (
             {"nodes": [{"id": "a", "cost": 3}], "links": []},
-            '/nodes/0: node "a" has no attribute "memory" (say which attribute is the memory with the key option '
-            'memory; attributes here: "cost")',
+            '/nodes/0: node "a" has no attribute "memory" (say which attribute is the memory with '
+            '--keys memory=NAME; attributes here: "cost")',
         ),
         (
             {"nodes": nodes_like(cost=-1), "links": []},
