@@ -57,9 +57,9 @@ class Budget:
         return math.floor(_bounded(amount, self.text))
 
 
-def _split(text: str, what: str, example: str) -> tuple[Fraction, str]:
-    """The number and the unit of ``text``, or a UsageError that shows an example."""
-    match = _NUMBER.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+def _split(text: str, what: str, example: str, *, sign: str = "") -> tuple[Fraction, str]:
+    """The number and the unit of ``text`` before ``sign``, or a UsageError that shows an example."""
+    match = _NUMBER.fullmatch(text.strip().removesuffix(sign)) if len(text) <= _LONGEST else None
     if match is None:
         raise UsageError(f'"{text[:_LONGEST]}" is not a {what}', hint=f"write it like {example}")
     number = Fraction(match[1].replace("_", ""))
@@ -109,7 +109,7 @@ def parse_budget(text: str) -> Budget:
     """
     stripped = text.strip()
     if stripped.endswith("%"):
-        number, unit = _split(stripped[:-1], "percentage", "80%")
+        number, unit = _split(stripped, "percentage", "80%", sign="%")
         if unit:
             raise UsageError(f'"{text}" is not a percentage', hint="write it like 80%")
         return Budget(number, True, stripped)

@@ -96,6 +96,11 @@ def test_negative_sizes_are_refused(text):
         parse_size(text)
 
 
+def test_a_negative_percentage_is_quoted_as_it_was_written():
+    with pytest.raises(UsageError, match='"-5%" is negative'):
+        parse_budget("-5%")
+
+
 @pytest.mark.parametrize("text", ["9223372036854775808", "8192PiB", "1e19", "9.3e18B", "1e999", "1e999PB"])
 def test_sizes_no_machine_can_hold_are_refused(text):
     with pytest.raises(UsageError, match="more than 9223372036854775807 bytes"):
