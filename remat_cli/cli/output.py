@@ -40,9 +40,8 @@ class Output:
         from remat_cli.reports.style import Style
 
         stream = self.report_stream
-        terminal = stream.isatty()
         return Style(
-            width=max(_NARROWEST, _terminal_width(stream) if terminal else _PIPED_WIDTH),
+            width=max(_NARROWEST, _width(stream)),
             color=self.colourful(stream),
             unicode=(stream.encoding or "ascii").lower().replace("-", "").startswith("utf"),
         )
@@ -78,10 +77,13 @@ def _forget(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def _terminal_width(stream: TextIO) -> int:
+def _width(stream: TextIO) -> int:
+    """Columns of what ``stream`` goes to: COLUMNS if it is set, else those of the terminal, else enough for a file."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns) > 0:
         return int(columns)
+    if not stream.isatty():
+        return _PIPED_WIDTH
     try:
         return os.get_terminal_size(stream.fileno()).columns
     except OSError:

@@ -180,3 +180,10 @@ def test_nothing_to_export_is_refused(remat):
     exported = remat("export")
     assert exported.code == 2
     assert "remat export --list" in exported.err
+
+
+@pytest.mark.parametrize("columns", [40, 60, 120])
+def test_columns_says_how_wide_a_report_is_even_through_a_pipe(remat, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    widest = max(map(len, remat("show", TOY).out.splitlines()))
+    assert columns - 12 <= widest <= columns
