@@ -57,6 +57,36 @@ def matrices_of(graph: Graph, computes: Sequence[int]) -> Matrices:
     return Matrices(frozenset(computed), tuple(tuple(intervals) for intervals in kept))
 
 
+def is_frontier_advancing(graph: Graph, computes: Sequence[int]) -> bool:
+    """Whether every stage runs its nodes in document order and each at most once (Checkmate 4.6)."""
+    stage, last = 0, -1
+    for node in computes:
+        if node <= last or node > stage:
+            return False
+        stage, last = (stage + 1, -1) if node == stage else (stage, node)
+    return stage == len(graph.nodes)
+
+
+def straightened(graph: Graph, computes: Sequence[int]) -> tuple[int, ...]:
+    """The frontier-advancing schedule that keeps what ``computes`` keeps from stage to stage.
+
+    Args:
+        graph: The graph.
+        computes: Any schedule in document order.
+
+    Returns:
+        In every stage what has to be computed again, in document order. It costs no more; its peak may be higher.
+    """
+    kept = matrices_of(graph, computes).kept
+    end = len(graph.nodes)
+    into: list[set[int]] = [set() for _ in range(end + 1)]
+    for value, intervals in enumerate(kept):
+        for first, last in intervals:
+            for stage in range(first + 1, last + 1):
+                into[stage].add(value)
+    return least_recomputation(graph, lambda stage, value: value in into[stage])
+
+
 def least_recomputation(graph: Graph, kept: Callable[[int, int], bool]) -> tuple[int, ...]:
     """The sequence with the fewest computes for a given S (Checkmate, Algorithm 2, phase two).
 

@@ -10,6 +10,7 @@ from remat_cli.control import Control, Progress
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import peak, prune
+from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
 from remat_cli.strategies.bounds import shortened, telling
@@ -26,6 +27,8 @@ class Best:
         bounds: Lower bounds so far, the best of each scope.
         computes: The cheapest schedule; None if there is none.
         cost: Its cost.
+        advancing: The cheapest frontier-advancing schedule within the budget, which models can start from.
+        advancing_cost: Its cost.
         lowest: The schedule with the smallest peak that came up, within the budget or not.
         lowest_peak: Its peak in bytes.
     """
@@ -36,6 +39,8 @@ class Best:
     bounds: dict[Scope, Bound]
     computes: tuple[int, ...] | None = None
     cost: float = math.inf
+    advancing: tuple[int, ...] | None = None
+    advancing_cost: float = math.inf
     lowest: tuple[int, ...] | None = None
     lowest_peak: int | None = None
 
@@ -62,6 +67,8 @@ class Best:
         if height > self.budget_bytes:
             return False
         cost = math.fsum(self.graph.nodes[k].cost for k in sequence)
+        if cost < self.advancing_cost and is_frontier_advancing(self.graph, sequence):
+            self.advancing, self.advancing_cost = sequence, cost
         if cost >= self.cost:
             return False
         self.computes, self.cost = sequence, cost

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from remat_cli.mip import Bools
+from remat_cli.plan.matrices import straightened
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._retention import Retention
 
 _WINDOW_S = 5.0
 _SHARE = 1 / 6
 _NARROWEST = 8
+_GUIDED = 0.15
+"""Share of windows that the linear relaxation chooses."""
 _MOVES = 40_000_000
 """Moves of one run of annealing, times its steps, on large graphs: about two seconds."""
 _MOVES_PER_STEP = 5_000
@@ -43,9 +46,9 @@ class Windows:
 
     def run(self, rounds: int) -> bool:
         """Try ``rounds`` windows; whether one of them helped."""
-        before = self.best.cost
+        before = self.best.advancing_cost
         for _ in range(rounds):
-            if self.best.over() or self.best.computes is None:
+            if self.best.over() or self.best.advancing is None:
                 break
             self.best.report("searching windows")
             self.model = self.model.holding_best()
@@ -56,10 +59,12 @@ class Windows:
                 self.share = max(_SHARE / 8, self.share * 0.7)
             elif not better:
                 self.share = min(0.5, self.share * 1.2)
-        return self.best.cost < before
+        return self.best.advancing_cost < before
 
     def _window(self, width: int) -> Bools:
-        """Columns to free: a run of stages, or a run of nodes, with everything that happens to it."""
+        """Columns to free: where the relaxation differs, or a run of stages or of nodes with all that happens to it."""
+        if self.rng.random() < _GUIDED and (undecided := self.model.undecided()) is not None:
+            return undecided
         stated, columns = self.model.stated, self.model.compiled.column_of
         first = self.rng.randrange(max(1, len(stated.graph.nodes) - width))
         inside = range(first, first + width)
@@ -118,6 +123,7 @@ class Annealing:
             self.runs += 1
             if result.computes is not None:
                 best.offer(result.computes)
+                best.offer(straightened(graph, result.computes))
             best.offer(result.last)
             self.price *= _DEARER if result.excess > 0 else _CHEAPER
             # Go on from the last state while there is nothing better; later every other run starts from the best.

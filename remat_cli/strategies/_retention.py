@@ -18,6 +18,7 @@ from remat_cli.strategies._best import Best
 
 _THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
 _ROUNDS = 100
+_DIFFER = 0.1
 _GAP = 1e-6
 """Gap for the solver: far below the one asked for, since a tighter model is on its way anyway if time allows."""
 _NEIGHBOURS = 2
@@ -33,6 +34,7 @@ class Retention:
         stated: The model as stated.
         compiled: The model as compiled, in-stage rows included.
         depth: Depth of its support; None for the full one.
+        relaxed: Solution of the linear relaxation, once it was rounded.
         blocks: The in-stage rows so far.
         cuts: Rows that cut off schedules over the budget by the solver's tolerance.
     """
@@ -41,6 +43,7 @@ class Retention:
     stated: RetentionModel
     compiled: Compiled
     depth: float | None = None
+    relaxed: Floats | None = None
     blocks: list[InStageRows] = field(default_factory=list)
     cuts: list[tuple[list[int], list[float], float, float]] = field(default_factory=list)
 
@@ -48,15 +51,15 @@ class Retention:
     def over(cls, best: Best, depth: float | None, cost_scale: float) -> Retention:
         """State and compile the model over a support of ``depth`` (None for the full one) and the best schedule."""
         best.report("building the model")
-        also = () if best.computes is None else matrices_of(best.graph, best.computes).computed
+        also = () if best.advancing is None else matrices_of(best.graph, best.advancing).computed
         stated = build(best.graph, best.budget_bytes, depth, best.context.control, cost_scale=cost_scale, also=also)
         return cls(best, stated, compile_model(stated.model), depth)
 
     def holding_best(self) -> Retention:
         """This model, or one over a support that holds the best schedule if this one does not."""
-        if self.best.computes is None or self.start_from_best() is not None:
+        if self.best.advancing is None or self.start_from_best() is not None:
             return self
-        return Retention.over(self.best, self.depth, self.stated.cost_scale)
+        return Retention.over(self.best, self.depth, self.stated.cost_scale)  # without the relaxation, which is dear
 
     @property
     def model(self) -> LinearModel:
@@ -79,6 +82,8 @@ class Retention:
             outcome = self._run(replace(model, row_upper=upper), control, gap=1e-6, listen=False)
             if outcome.values is None:
                 return
+            if share == 1.0:
+                self.relaxed = outcome.values
             for threshold in _THRESHOLDS:
                 self.best.offer(self._rounded(outcome.values, threshold))
 
@@ -147,17 +152,26 @@ class Retention:
         hold = ~free & model.integer
         lower = np.where(hold, start, model.lower)
         upper = np.where(hold, start, model.upper)
-        before = self.best.cost
+        before = self.best.advancing_cost
         outcome = self._run(replace(model, lower=lower, upper=upper), control, start=start, listen=False)
         if outcome.values is not None:
             self._refine(outcome.values)
-        return self.best.cost < before
+        return self.best.advancing_cost < before
+
+    def undecided(self) -> Bools | None:
+        """Columns in which the linear relaxation and the best schedule differ; None without either."""
+        start = self.start_from_best()
+        if self.relaxed is None or start is None:
+            return None
+        differ = np.ones(len(start), dtype=np.bool_)  # columns that came with in-stage rows are free
+        differ[: len(self.relaxed)] = np.abs(start[: len(self.relaxed)] - self.relaxed) > _DIFFER
+        return differ
 
     def start_from_best(self) -> Floats | None:
-        """The best schedule as a solution; None if there is none, or this support does not hold it."""
-        if self.best.computes is None:
+        """The best frontier-advancing schedule as a solution; None if there is none that this support holds."""
+        if self.best.advancing is None:
             return None
-        values = self.columns_of(self.best.computes)
+        values = self.columns_of(self.best.advancing)
         return values if values is not None and self.model.violation(values) <= 1e-6 else None
 
     def columns_of(self, computes: Sequence[int]) -> Floats | None:

@@ -85,26 +85,20 @@ def _grow(best: Best, depths: tuple[float, ...]) -> None:
             write_model(model.model, best.context.write_model)
         best.report("rounding the linear relaxation")
         model.round_relaxation(_SHARES, best.step(_SLICE_S, 0.3 if best.computes is None else 0.1))
-        if _far(best):
+        if best.computes is None:
             annealing.run(_RUNS)
         if best.tight() or best.context.control.stopping():
             return
         model = model.holding_best()
         # Within the gap already? A few seconds more often make the plan cheaper still.
         windows = Windows(best, model, rng)
-        if len(model.model.values) <= _WHOLE_LIMIT or best.computes is None:
+        if len(model.model.values) <= _WHOLE_LIMIT or best.advancing is None:
             model.solve(best.step(_POLISH_S if best.proven() else _SLICE_S, 0.25))
             windows.run(2)
         else:
             windows.run(_MANY)
         if best.over() or model.model.columns > _GROWTH_LIMIT:
             return
-
-
-def _far(best: Best) -> bool:
-    """Whether the best schedule is missing, or so dear that a search may well do better before any MILP."""
-    extra = best.cost - best.graph.total_cost
-    return best.computes is None or best.bound.cost - best.graph.total_cost < 0.5 * extra
 
 
 def _scale(best: Best) -> float:

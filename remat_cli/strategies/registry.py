@@ -13,6 +13,7 @@ STRATEGIES: Registry[Strategy] = Registry(
         "checkmate-ilp": "remat_cli.strategies.checkmate_ilp:CheckmateIlp",
         "checkpoint-all": "remat_cli.strategies.checkpoint_all:CheckpointAll",
         "keep-all": "remat_cli.strategies.keep_all:KeepAll",
+        "moccasin": "remat_cli.strategies.moccasin:Moccasin",
         "optimal": "remat_cli.strategies.optimal:Optimal",
         "search": "remat_cli.strategies.search:Search",
     },
