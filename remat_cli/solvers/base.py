@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -143,3 +145,31 @@ class Solver(ABC):
             SolverFailed: If it crashed or its answer makes no sense; the message ends with its last words.
             LicenceLimit: If its licence does not cover this model.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A Python package that is installed, but not imported.
+
+    Attributes:
+        version: Its version; ``unknown`` if it was installed without saying.
+        path: Its folder, where it has one.
+    """
+
+    version: str
+    path: str | None
+
+
+def installed_package(name: str) -> Package | None:
+    """The package ``name``, or None if it cannot be imported here."""
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):  # something in the way of imports refuses this one, or left half a module
+        return None
+    if spec is None:
+        return None
+    try:
+        number = version(name)
+    except PackageNotFoundError:
+        number = "unknown"
+    return Package(number, str(Path(spec.origin).parent) if spec.origin else None)

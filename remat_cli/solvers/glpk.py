@@ -17,8 +17,6 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,7 +25,7 @@ import numpy as np
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.solvers.answer import INTEGRAL_WITHIN, failed, outcome, solve_around, stop_reason
-from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
+from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination, installed_package
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.solvers.process import ProcessEnd, run_process
@@ -79,9 +77,9 @@ class Glpk(Solver):
         except SolverUnavailable as error:
             return Availability(problem=error.message, hint=error.hint)
         if way == "swiglpk":
-            spec = find_spec("swiglpk")
-            place = spec.origin if spec is not None else None
-            return Availability(version=f"swiglpk {version('swiglpk')}", path=place, licence="GPL-3.0")
+            package = installed_package("swiglpk")
+            assert package is not None  # or there would not be this way
+            return Availability(version=f"swiglpk {package.version}", path=package.path, licence="GPL-3.0")
         try:
             told = subprocess.run(
                 [way, "--version"], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, check=False
@@ -100,7 +98,7 @@ class Glpk(Solver):
             SolverUnavailable: If the way asked for, or for ``auto`` both, are missing.
         """
         if self.path is None and self.via in {"auto", "swiglpk"}:
-            if find_spec("swiglpk") is not None:
+            if installed_package("swiglpk") is not None:
                 return "swiglpk"
             if self.via == "swiglpk":
                 raise SolverUnavailable("swiglpk is not installed", hint=_PIP_HINT)

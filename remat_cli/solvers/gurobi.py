@@ -15,9 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +22,7 @@ import numpy as np
 from remat_cli.errors import LicenceLimit, SolverUnavailable, UsageError
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.solvers.answer import failed, outcome, solve_around, stop_reason
-from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
+from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination, installed_package
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.worker import Call
 
@@ -71,13 +68,12 @@ class Gurobi(Solver):
 
     def availability(self) -> Availability:
         """Whether gurobipy is installed; takes no licence."""
-        spec = find_spec("gurobipy")
-        if spec is None:
+        package = installed_package("gurobipy")
+        if package is None:
             return Availability(problem="gurobipy is not installed", hint=_HINT)
-        path = str(Path(spec.origin).parent) if spec.origin else None
         file = os.environ.get("GRB_LICENSE_FILE")
         return Availability(
-            version=version("gurobipy"), path=path, licence=f"commercial, from {file}" if file else _RESTRICTED
+            version=package.version, path=package.path, licence=f"commercial, from {file}" if file else _RESTRICTED
         )
 
     def check_licence(self) -> str:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +16,7 @@ import numpy as np
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.solvers.answer import failed, outcome, solve_around, stop_reason
-from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
+from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination, installed_package
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.worker import Call
 
@@ -67,14 +65,10 @@ class Highs(Solver):
 
     def availability(self) -> Availability:
         """Whether highspy is installed."""
-        spec = find_spec("highspy")
-        if spec is None:
+        package = installed_package("highspy")
+        if package is None:
             return Availability(problem="highspy is not installed", hint=_HINT)
-        try:
-            number = version("highspy")
-        except PackageNotFoundError:
-            number = "unknown"
-        return Availability(version=number, path=_folder(spec.origin), licence="MIT")
+        return Availability(version=package.version, path=package.path, licence="MIT")
 
     def solve(self, request: Request) -> Outcome:
         """Minimise the model; see :meth:`remat_cli.solvers.base.Solver.solve`."""
@@ -85,10 +79,6 @@ class Highs(Solver):
                 return _Run(self, scaled, highspy, log).outcome()
 
         return solve_around(request, solve)
-
-
-def _folder(origin: str | None) -> str | None:
-    return origin.rsplit("/", 1)[0] if origin else None
 
 
 def _import() -> Any:

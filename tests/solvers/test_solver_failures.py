@@ -69,6 +69,31 @@ def test_missing_package(spec: str, module: str, hint: str, monkeypatch: pytest.
     assert hint in checked.message
 
 
+class Refusing:
+    """A finder that lets one package not be imported, as an import hook may."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] == self.module:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@pytest.mark.parametrize(
+    ("spec", "module"), [("highs", "highspy"), ("glpk{via=swiglpk}", "swiglpk"), ("gurobi", "gurobipy")]
+)
+def test_a_package_that_imports_are_refused_for_is_missing(
+    spec: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Refusing(module), *sys.meta_path])
+    seen = solver_from_spec(spec).availability()
+    assert not seen.available
+    assert "pip install" in seen.hint
+
+
 def test_missing_cbc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pulp.apis.coin_api", None)
     monkeypatch.setenv("PATH", str(tmp_path))
