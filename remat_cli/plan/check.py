@@ -11,6 +11,8 @@ from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan
 from remat_cli.plan.replay import Finding, Replay, Severity, replay
 
 _COST_TOLERANCE = 1e-9
+_GAP_TOLERANCE = 1e-6
+"""A claimed gap may differ from that of the claimed cost and bound by this much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,13 @@ def _claim_findings(claim: Claim, cost: float) -> list[Finding]:
                 "claimed-optimal",
                 f"the plan claims to be optimal, but its own bound leaves a gap of {claim.gap:.2%}",
                 severity=Severity.WARNING,
+            )
+        )
+    if claim.stated_gap is not None and abs(claim.stated_gap - claim.gap) > _GAP_TOLERANCE:
+        findings.append(
+            Finding(
+                "claimed-gap",
+                f"the plan claims the gap {claim.stated_gap:.6g}; its cost and lower bound make it {claim.gap:.6g}",
             )
         )
     return findings

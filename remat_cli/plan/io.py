@@ -58,6 +58,7 @@ def plan_from_document(document: Document) -> Plan:
             cost=float(claim["cost"]) + 0.0,  # turns -0.0 into 0.0
             lower_bound=float(claim["lower_bound"]) + 0.0,
             scope=Scope(claim["scope"]),
+            stated_gap=float(claim["gap"]),
         ),
         strategy=data["strategy"],
         strategy_options=data.get("strategy_options", {}),

@@ -81,12 +81,14 @@ class Claim:
         cost: Cost of the plan.
         lower_bound: No schedule of ``scope`` within the budget is cheaper; 0 when nothing is known.
         scope: For which schedules the bound and an ``optimal`` hold.
+        stated_gap: The gap that a document states beside cost and bound; None for a claim that is not from one.
     """
 
     status: ClaimStatus
     cost: float
     lower_bound: float
     scope: Scope
+    stated_gap: float | None = field(default=None, compare=False)
 
     @property
     def gap(self) -> float:

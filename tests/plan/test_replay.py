@@ -155,6 +155,7 @@ def test_check_holds_a_plan_against_another_budget() -> None:
         (Claim(ClaimStatus.FEASIBLE, 5.0, 1.0, Scope.FRONTIER), "claimed-cost", Severity.ERROR),
         (Claim(ClaimStatus.FEASIBLE, 6.0, 7.0, Scope.FRONTIER), "claimed-bound", Severity.ERROR),
         (Claim(ClaimStatus.OPTIMAL, 6.0, 1.0, Scope.FRONTIER), "claimed-optimal", Severity.WARNING),
+        (Claim(ClaimStatus.FEASIBLE, 6.0, 3.0, Scope.FRONTIER, stated_gap=0.1), "claimed-gap", Severity.ERROR),
     ],
 )
 def test_check_compares_the_claim_with_the_replay(claim: Claim, code: str, severity: Severity) -> None:
