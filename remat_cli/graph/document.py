@@ -182,7 +182,9 @@ def inner_schema(name: str) -> dict[str, Any]:
     """The schema of ``name`` with references to other files taken out: what they refer to is checked on its own."""
     schema = load_schema(name)
     properties = {
-        key: {"type": "object"} if str(value.get("$ref", "#")).endswith(".json") else value
+        key: {"type": "object", "description": value["description"]}
+        if str(value.get("$ref", "#")).endswith(".json")
+        else value
         for key, value in schema["properties"].items()
     }
     return {key: value for key, value in schema.items() if key != "$id"} | {"properties": properties}

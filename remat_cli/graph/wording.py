@@ -113,6 +113,10 @@ def _enum(error: ValidationError, pointer: str) -> list[Complaint]:
     return [(pointer, f"is {quote(instance)}, expected {_or([str(name) for name in known])}", closest)]
 
 
+def _at_least_characters(count: Any) -> str:
+    return "some text" if count == 1 else f"at least {count} characters"
+
+
 def _or(words: list[str]) -> str:
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
@@ -129,7 +133,9 @@ _WORDING: dict[str, Callable[[ValidationError, str], list[Complaint]]] = {
     "const": _described(lambda error: f"is {quote(error.instance)}, expected {quote(error.validator_value)}"),
     "minimum": _described(lambda error: f"is {quote(error.instance)}, expected at least {error.validator_value}"),
     "maximum": _described(lambda error: f"is {quote(error.instance)}, expected at most {error.validator_value}"),
-    "minLength": _described(lambda error: f"is {quote(error.instance)}, expected some text"),
+    "minLength": _described(
+        lambda error: f"is {quote(error.instance)}, expected {_at_least_characters(error.validator_value)}"
+    ),
     "minItems": _described(lambda error: f"is {quote(error.instance)}, expected at least one item"),
     "not": _described(lambda error: f"is {quote(error.instance)}, which is not allowed"),
     "pattern": _described(lambda error: f"is {quote(error.instance)}, which is not of the right form"),

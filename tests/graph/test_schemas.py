@@ -172,3 +172,17 @@ def test_an_id_that_is_no_text_is_refused_once():
     with pytest.raises(InputError) as caught:
         validate(Document("f", graph), "graph")
     assert str(caught.value).count("/nodes/0/id") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"graph": None}, "f: no field graph (add it: the whole remat-graph/1 document)"),
+        ({"graph_sha256": "00"}, 'f: /graph_sha256: is "00", expected at least 64 characters'),
+    ],
+)
+def test_what_a_plan_lacks_is_said_in_full(change, message):
+    plan = {key: value for key, value in (PLAN | change).items() if value is not None or key not in change}
+    with pytest.raises(InputError) as caught:
+        validate(Document("f", plan), "plan")
+    assert message in str(caught.value)
