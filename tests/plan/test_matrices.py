@@ -11,7 +11,7 @@ from test_derive import random_sequence
 from remat_cli.graph.model import Graph, Node
 from remat_cli.milp.checkmate import closed
 from remat_cli.plan.derive import derive, peak, prune
-from remat_cli.plan.matrices import least_recomputation, matrices_of
+from remat_cli.plan.matrices import is_frontier_advancing, least_recomputation, matrices_of, straightened
 from remat_cli.plan.replay import replay
 
 CHAIN = Graph("g", tuple(Node(f"n{i}", 1.0, (i - 1,) if i else (), (1,)) for i in range(4)), (3,))
@@ -55,3 +55,24 @@ def _ascending_stages(graph: Graph, sequence: list[int]) -> list[int]:
         if node == len(stages) - 1:
             stages.append(set())
     return [node for stage in stages for node in sorted(stage)]
+
+
+def test_which_sequences_are_frontier_advancing() -> None:
+    assert is_frontier_advancing(CHAIN, [0, 1, 0, 2, 0, 1, 3])
+    assert not is_frontier_advancing(CHAIN, [0, 1, 2, 1, 0, 3]), "1 before 0 within a stage"
+    assert not is_frontier_advancing(CHAIN, [0, 1, 0, 0, 2, 3]), "0 twice in a stage"
+    assert not is_frontier_advancing(CHAIN, [0, 1, 2]), "3 is missing"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_straightened_sequence_is_frontier_advancing_and_no_dearer(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = random_graph(rng, rng.randint(2, 10), max_outputs=2, random_outputs=True)
+    sequence = [k for k in random_sequence(rng, graph) if k < len(graph.nodes)]
+    last = max(i for i, k in enumerate(sequence) if k == len(graph.nodes) - 1 and k not in sequence[:i])
+    sequence = sequence[: last + 1]  # what comes after the last first computation belongs to no stage here
+    straight = straightened(graph, sequence)
+    assert is_frontier_advancing(graph, straight)
+    assert replay(graph, derive(graph, straight)).valid
+    cost = sum(graph.nodes[k].cost for k in prune(graph, straight))
+    assert cost <= sum(graph.nodes[k].cost for k in sequence)

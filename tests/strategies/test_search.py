@@ -1,0 +1,64 @@
+"""Strategy ``search``: never worse than its start, and each engine of use on its own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from remat_cli.control import Control
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.model import Graph
+from remat_cli.milp.retention import full_support, support_within, widened
+from remat_cli.plan.model import Scope
+from remat_cli.solvers.highs import Highs
+from remat_cli.strategies.base import Bound, Context, Found, Known, Schedule, Task
+from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.zoo.registry import build_graph
+
+CHAIN = build_graph("unit-chain{n=17}")
+BEST = 22
+"""Cost of the chain's cheapest plan within 5 bytes."""
+
+
+def cost(graph: Graph, found: Found) -> float:
+    return math.fsum(graph.nodes[k].cost for k in found.schedule.computes)
+
+
+def search(spec: str, task: Task, seconds: float = 10.0) -> Found:
+    context = Context(Control.within(seconds), Highs(), threads=1, seed=3)
+    answer = strategy_from_spec(spec).solve(task, context)
+    assert isinstance(answer, Found)
+    return answer
+
+
+@pytest.mark.parametrize("engines", ["both", "anneal"])
+def test_finds_the_optimum_of_the_unit_chain(engines: str) -> None:
+    assert cost(CHAIN, search(f"search{{engines={engines}}}", Task(CHAIN, 5))) == BEST
+
+
+def test_windows_improve_what_they_start_from() -> None:
+    dear = (*range(9), *(k for t in range(9, 17) for k in (*range(t), t)))
+    start = Task(CHAIN, no_remat_peak(CHAIN), Known((Schedule(dear),)))
+    assert cost(CHAIN, search("search{engines=windows}", start)) == 17
+    graph = build_graph("linear{n=14}")
+    budget = no_remat_peak(graph) * 6 // 10
+    first = search("search{engines=anneal,patience=1}", Task(graph, budget))
+    known = Known((first.schedule,), first.bounds)
+    assert cost(graph, search("search{engines=windows}", Task(graph, budget, known))) <= cost(graph, first)
+
+
+def test_a_proven_start_is_returned_as_it_is() -> None:
+    found = search("search", Task(CHAIN, 5))
+    known = Known((found.schedule,), (Bound(float(BEST), Scope.DOCUMENT_ORDER),))
+    again = search("search", Task(CHAIN, 5, known))
+    assert again.schedule == found.schedule
+    assert Bound(float(BEST), Scope.DOCUMENT_ORDER) in again.bounds
+
+
+def test_a_support_is_widened_by_exactly_the_steps_given() -> None:
+    near, full = support_within(CHAIN, 0.0), full_support(CHAIN)
+    assert widened(CHAIN, near, []) == near
+    wide = widened(CHAIN, near, [(12, 3), (3, 3), (2, 3)])
+    assert set(wide[3]) == {*near[3], 12}
+    assert all(set(stages) <= set(full[i]) for i, stages in enumerate(wide))
