@@ -13,7 +13,7 @@ nothing; a node with several outputs may leave some unread, and those have to go
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from pyomo.core.expr.numeric_expr import LinearExpression
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph, Node
 from remat_cli.milp.compile import under_construction
+from remat_cli.milp.rows import LinearRow, add_rows, linear
 
 CLOSING_ID = "(end)"
 _EXACT_UNITS = 10_000
@@ -160,34 +161,12 @@ def build(graph: Graph, budget_bytes: int, formulation: Formulation, control: Co
     )
     with under_construction():
         _variables(stated, formulation)
-        _constraints(stated, "dependencies", _dependencies(stated))
-        _constraints(stated, "retention", _retention(stated))
-        _constraints(stated, "coverage", _coverage(stated, formulation))
+        add_rows(stated.model, "dependencies", _dependencies(stated), stated.control)
+        add_rows(stated.model, "retention", _retention(stated), stated.control)
+        add_rows(stated.model, "coverage", _coverage(stated, formulation), stated.control)
         _memory(stated, formulation)
         _objective(stated, formulation)
     return stated
-
-
-def _linear(lower: float | None, terms: Sequence[tuple[float, Any]], upper: float | None) -> tuple[Any, Any, Any]:
-    """``lower <= sum of coefficient * variable <= upper`` in the form that Pyomo compiles fastest."""
-    return (lower, LinearExpression(linear_coefs=[c for c, _ in terms], linear_vars=[v for _, v in terms]), upper)
-
-
-def _constraints(stated: CheckmateModel, name: str, rows: Iterator[tuple[Any, Any, Any]]) -> None:
-    """Add ``rows`` as one indexed constraint, looking at the clock on the way."""
-    stated.control.check()
-    bodies = []
-    for count, row in enumerate(rows):
-        if count % 4096 == 0:
-            stated.control.check()
-        bodies.append(row)
-
-    def rule(_: Any, index: int) -> tuple[Any, Any, Any]:
-        if index % 4096 == 0:
-            stated.control.check()
-        return bodies[index]
-
-    stated.model.add_component(name, pyo.Constraint(range(len(bodies)), rule=rule))
 
 
 def _variables(stated: CheckmateModel, formulation: Formulation) -> None:
@@ -209,7 +188,7 @@ def _variables(stated: CheckmateModel, formulation: Formulation) -> None:
                 var.fix(0)
 
 
-def _dependencies(stated: CheckmateModel) -> Iterator[tuple[Any, Any, Any]]:
+def _dependencies(stated: CheckmateModel) -> Iterator[LinearRow]:
     """(1b) R[t,k] <= R[t,i] + S[t,v] for every value v of node i that k reads."""
     graph, R, S = stated.graph, stated.R, stated.S
     for t, row in enumerate(stated.rows):
@@ -218,10 +197,10 @@ def _dependencies(stated: CheckmateModel) -> Iterator[tuple[Any, Any, Any]]:
                 terms = [(1.0, R[t, k]), (-1.0, R[t, graph.producer[v]])]
                 if (t, v) in S:
                     terms.append((-1.0, S[t, v]))
-                yield _linear(None, terms, 0.0)
+                yield linear(None, terms, 0.0)
 
 
-def _retention(stated: CheckmateModel) -> Iterator[tuple[Any, Any, Any]]:
+def _retention(stated: CheckmateModel) -> Iterator[LinearRow]:
     """(1c) S[t,v] <= R[t-1,i] + S[t-1,v] for every value v of node i."""
     graph, R, S = stated.graph, stated.R, stated.S
     for (t, v), kept in S.items():
@@ -230,10 +209,10 @@ def _retention(stated: CheckmateModel) -> Iterator[tuple[Any, Any, Any]]:
             terms.append((-1.0, R[t - 1, graph.producer[v]]))
         if (t - 1, v) in S:
             terms.append((-1.0, S[t - 1, v]))
-        yield _linear(None, terms, 0.0)
+        yield linear(None, terms, 0.0)
 
 
-def _coverage(stated: CheckmateModel, formulation: Formulation) -> Iterator[tuple[Any, Any, Any]]:
+def _coverage(stated: CheckmateModel, formulation: Formulation) -> Iterator[LinearRow]:
     """(1e) Without the frontier: what nobody reads is computed, in document order, and some nodes only once."""
     if formulation.frontier:
         return
@@ -241,13 +220,13 @@ def _coverage(stated: CheckmateModel, formulation: Formulation) -> Iterator[tupl
     stages = range(len(stated.rows))
     for k, node in enumerate(graph.nodes):
         if not any(graph.readers[v] for v in graph.values_of(k)):
-            yield _linear(1.0, [(1.0, R[t, k]) for t in stages], None)
+            yield linear(1.0, [(1.0, R[t, k]) for t in stages], None)
         if not node.recompute:
-            yield _linear(None, [(1.0, R[t, k]) for t in stages], 1.0)
+            yield linear(None, [(1.0, R[t, k]) for t in stages], 1.0)
         if k:
             # First computations in document order: k not before k - 1.
             for t in stages:
-                yield _linear(None, [(1.0, R[t, k]), *((-1.0, R[s, k - 1]) for s in range(t + 1))], 0.0)
+                yield linear(None, [(1.0, R[t, k]), *((-1.0, R[s, k - 1]) for s in range(t + 1))], 0.0)
 
 
 def _free_sites(graph: Graph, width: int) -> Iterator[tuple[int, int]]:
@@ -271,16 +250,16 @@ def _memory(stated: CheckmateModel, formulation: Formulation) -> None:
     model.U = pyo.Var(
         list(stated.R), domain=pyo.NonNegativeReals, bounds=(0, None if formulation.minimize_peak else limit)
     )
-    _constraints(stated, "free", _free_rows(stated, free))
-    _constraints(stated, "usage", _usage_rows(stated, free, dict(model.U.items())))
+    add_rows(stated.model, "free", _free_rows(stated, free), stated.control)
+    add_rows(stated.model, "usage", _usage_rows(stated, free, dict(model.U.items())), stated.control)
     if formulation.minimize_peak:
         model.peak = pyo.Var(domain=pyo.NonNegativeReals)
-        _constraints(stated, "budget", _peak_rows(stated, model.peak))
+        add_rows(stated.model, "budget", _peak_rows(stated, model.peak), stated.control)
     else:
-        _constraints(stated, "budget", _workspace_rows(stated, limit))
+        add_rows(stated.model, "budget", _workspace_rows(stated, limit), stated.control)
 
 
-def _free_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], Any]) -> Iterator[tuple[Any, Any, Any]]:
+def _free_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], Any]) -> Iterator[LinearRow]:
     """(7b-c) FREE[t,v,k] = 1 exactly when k runs, v is not kept, and no later reader of v runs in row t."""
     graph, R, S = stated.graph, stated.R, stated.S
     for (t, v, k), var in free.items():
@@ -290,13 +269,13 @@ def _free_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], Any]) ->
             hazards.append((1.0, S[t + 1, v]))
         hazards.extend((1.0, R[t, j]) for j in graph.readers[v] if k < j < stated.rows[t].width)
         most = float(len(hazards))
-        yield _linear(0.0, [(1.0, var), *hazards], None)  # 1 - FREE <= hazards
-        yield _linear(None, [(most, var), *hazards], most - 1.0)  # most * (1 - FREE) >= hazards
+        yield linear(0.0, [(1.0, var), *hazards], None)  # 1 - FREE <= hazards
+        yield linear(None, [(most, var), *hazards], most - 1.0)  # most * (1 - FREE) >= hazards
 
 
 def _usage_rows(
     stated: CheckmateModel, free: dict[tuple[int, int, int], Any], U: dict[tuple[int, int], Any]
-) -> Iterator[tuple[Any, Any, Any]]:
+) -> Iterator[LinearRow]:
     """(2), (3) U[t,0] = kept + out_0 R[t,0]; U[t,k] = U[t,k-1] - freed after k-1 + out_k R[t,k]."""
     graph, R, S, unit = stated.graph, stated.R, stated.S, stated.unit_bytes
     freed_after: dict[tuple[int, int], list[tuple[float, Any]]] = {}
@@ -311,22 +290,22 @@ def _usage_rows(
             terms += kept.get(t, [])
         else:
             terms += [(-1.0, U[t, k - 1]), *freed_after.get((t, k - 1), [])]
-        yield _linear(0.0, terms, 0.0)
+        yield linear(0.0, terms, 0.0)
 
 
-def _workspace_rows(stated: CheckmateModel, limit: float) -> Iterator[tuple[Any, Any, Any]]:
+def _workspace_rows(stated: CheckmateModel, limit: float) -> Iterator[LinearRow]:
     """U[t,k] + workspace of k, if it runs, within the budget."""
     for (t, k), var in stated.model.U.items():
         workspace = stated.graph.nodes[k].workspace
         if workspace:
-            yield _linear(None, [(1.0, var), (workspace / stated.unit_bytes, stated.R[t, k])], limit)
+            yield linear(None, [(1.0, var), (workspace / stated.unit_bytes, stated.R[t, k])], limit)
 
 
-def _peak_rows(stated: CheckmateModel, peak: Any) -> Iterator[tuple[Any, Any, Any]]:
+def _peak_rows(stated: CheckmateModel, peak: Any) -> Iterator[LinearRow]:
     """The peak is at least every U[t,k] and its workspace."""
     for (t, k), var in stated.model.U.items():
         workspace = stated.graph.nodes[k].workspace / stated.unit_bytes
-        yield _linear(None, [(1.0, var), (-1.0, peak), *([(workspace, stated.R[t, k])] if workspace else [])], 0.0)
+        yield linear(None, [(1.0, var), (-1.0, peak), *([(workspace, stated.R[t, k])] if workspace else [])], 0.0)
 
 
 def _objective(stated: CheckmateModel, formulation: Formulation) -> None:

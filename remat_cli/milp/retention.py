@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 from remat_cli.milp.checkmate import closed, memory_unit
 from remat_cli.milp.compile import under_construction
+from remat_cli.milp.rows import LinearRow, add_rows, linear
 
 Support = tuple[tuple[int, ...], ...]
 """For every node the stages, ascending, in which it may be computed again."""
@@ -176,9 +177,9 @@ def build(
     )
     with under_construction():
         _variables(stated)
-        _add_rows(stated, "dependencies", _dependencies(stated))
-        _add_rows(stated, "retention", _retention(stated))
-        _add_rows(stated, "frontier", _frontier(stated))
+        add_rows(stated.model, "dependencies", _dependencies(stated), stated.control)
+        add_rows(stated.model, "retention", _retention(stated), stated.control)
+        add_rows(stated.model, "frontier", _frontier(stated), stated.control)
         nodes, scale = graph.nodes, stated.cost_scale
         coefs = [nodes[i].cost / scale for _, i in stated.R]
         constant = graph.total_cost / scale
@@ -186,25 +187,6 @@ def build(
             expr=LinearExpression(constant=constant, linear_coefs=coefs, linear_vars=list(stated.R.values()))
         )
     return stated
-
-
-def _add_rows(stated: RetentionModel, name: str, rows: Iterable[tuple[Any, Any, Any]]) -> None:
-    bodies = []
-    for count, row in enumerate(rows):
-        if count % 4096 == 0:
-            stated.control.check()
-        bodies.append(row)
-
-    def rule(_: Any, index: int) -> tuple[Any, Any, Any]:
-        if index % 4096 == 0:
-            stated.control.check()
-        return bodies[index]
-
-    stated.model.add_component(name, pyo.Constraint(range(len(bodies)), rule=rule))
-
-
-def _linear(lower: float | None, terms: Sequence[tuple[float, Any]], upper: float | None) -> tuple[Any, Any, Any]:
-    return (lower, LinearExpression(linear_coefs=[c for c, _ in terms], linear_vars=[v for _, v in terms]), upper)
 
 
 def _variables(stated: RetentionModel) -> None:
@@ -228,7 +210,7 @@ def _events(graph: Graph, support: Support, value: int) -> tuple[int, ...]:
     return tuple(sorted({maker, *read, *(t for t in support[maker] if t < last)}))
 
 
-def _dependencies(stated: RetentionModel) -> Iterator[tuple[Any, Any, Any]]:
+def _dependencies(stated: RetentionModel) -> Iterator[LinearRow]:
     """R[t,j] <= R[t,i] + S[t,v] for every value v of node i that j reads; R[j,j] = 1."""
     graph, R = stated.graph, stated.R
     for j, node in enumerate(graph.nodes):
@@ -239,12 +221,12 @@ def _dependencies(stated: RetentionModel) -> Iterator[tuple[Any, Any, Any]]:
                 needed = R.get((t, j))
                 terms = [(-1.0, var) for var in sources]
                 if needed is None:
-                    yield _linear(None, terms, -1.0)
+                    yield linear(None, terms, -1.0)
                 else:
-                    yield _linear(None, [(1.0, needed), *terms], 0.0)
+                    yield linear(None, [(1.0, needed), *terms], 0.0)
 
 
-def _retention(stated: RetentionModel) -> Iterator[tuple[Any, Any, Any]]:
+def _retention(stated: RetentionModel) -> Iterator[LinearRow]:
     """S[t+1,v] <= S[t,v] + R[t,i] for every value v of node i, at the stages t where something can happen to v."""
     for v, gaps in enumerate(stated.gaps):
         maker = stated.graph.producer[v]
@@ -253,10 +235,10 @@ def _retention(stated: RetentionModel) -> Iterator[tuple[Any, Any, Any]]:
             again = stated.R.get((gaps.events[k], maker))
             if again is not None:
                 terms.append((-1.0, again))
-            yield _linear(None, terms, 0.0)
+            yield linear(None, terms, 0.0)
 
 
-def _frontier(stated: RetentionModel) -> Iterator[tuple[Any, Any, Any]]:
+def _frontier(stated: RetentionModel) -> Iterator[LinearRow]:
     """What t reads and writes, its workspace, and everything else kept into stage t+1, within the budget."""
     graph, unit = stated.graph, stated.unit_bytes
     kept: list[list[tuple[float, Any]]] = [[] for _ in graph.nodes]
@@ -273,7 +255,7 @@ def _frontier(stated: RetentionModel) -> Iterator[tuple[Any, Any, Any]]:
         own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
         room = stated.room - own / unit
         if math.fsum(size for size, _ in kept[t]) > room:
-            yield _linear(None, kept[t], room)
+            yield linear(None, kept[t], room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +288,9 @@ def in_stage_rows(stated: RetentionModel, steps: Iterable[tuple[int, int]]) -> I
     block.w = pyo.Var(range(len(builder.sources)), bounds=(0, 1))
     variables = list(block.w.values())
     named = [tuple(variables[s] if isinstance(s, int) else s for s in sources) for sources in builder.sources]
-    bodies = [_linear(0.0, [(1.0, variables[k]), (-1.0, s)], None) for k, of in enumerate(named) for s in of]
+    bodies = [linear(0.0, [(1.0, variables[k]), (-1.0, s)], None) for k, of in enumerate(named) for s in of]
     for terms, room in rows:
-        bodies.append(_linear(None, [(c, variables[x] if isinstance(x, int) else x) for c, x in terms], room))
+        bodies.append(linear(None, [(c, variables[x] if isinstance(x, int) else x) for c, x in terms], room))
     block.rows = pyo.Constraint(range(len(bodies)), rule=lambda _, index: bodies[index])
     block.objective = pyo.Objective(expr=LinearExpression(linear_coefs=[0.0] * len(variables), linear_vars=variables))
     return InStageRows(block, tuple(zip(variables, named, strict=True)))
