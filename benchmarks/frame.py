@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from benchmarks.machine import Load, machine, versions
 
-NAMES = ("startup", "documents", "replay", "handoff", "solvers")
+NAMES = ("startup", "documents", "replay", "handoff", "solvers", "networks")
 """All benchmarks, in the order in which they run and appear on the page."""
 
 Row = dict[str, Any]

@@ -19,6 +19,7 @@ PACKAGES = (
     "gurobipy",
     "highspy",
     "jsonschema",
+    "numba",
     "numpy",
     "pulp",
     "pyomo",
