@@ -138,7 +138,7 @@ def _pulp_cbc() -> str | None:
         from pulp.apis.coin_api import pulp_cbc_path  # 0.2 s; only where there is no other CBC
     except ImportError:
         return None
-    binary = Path(pulp_cbc_path)
+    binary = Path(os.path.normpath(pulp_cbc_path))
     if not binary.is_file():
         return None
     if not os.access(binary, os.X_OK):

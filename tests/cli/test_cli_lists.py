@@ -14,6 +14,7 @@ from cli_process import GRAPHS, TOY, environment, remat_process
 from remat_cli import __version__
 from remat_cli.cli.main import _COMMANDS, cli
 from remat_cli.errors import ExitCode
+from remat_cli.solvers import gurobi
 from remat_cli.solvers.registry import SOLVERS
 from remat_cli.strategies.registry import STRATEGIES
 
@@ -57,7 +58,16 @@ def test_a_missing_solver_is_told_and_fails_the_check(remat, monkeypatch):
     assert "missing" in listed.out
     assert "/nowhere/cbc" in listed.out
     assert "pip install" in listed.out
-    assert remat("solvers", "--check").code == 3
+    checked = remat("solvers", "--check")
+    assert checked.code == 3
+    assert checked.out.count("/nowhere/cbc") == 1
+    assert checked.out.count("pip install 'pulp") == 1
+
+
+def test_a_check_tells_what_the_licence_covers(remat):
+    rows = json.loads(remat("solvers", "--check", "--format", "json").out)["solvers"]
+    licence = {row["name"]: row["licence"] for row in rows}["gurobi"]
+    assert licence == gurobi.check_licence()
 
 
 @pytest.mark.parametrize("document", ["graph", "plan", "report"])

@@ -56,7 +56,7 @@ def _facts(name: str, solver_class: Any, *, check: bool) -> dict[str, Any]:
     }
     if check:
         result = check_solver(solver)
-        facts |= {"solves": result.solved, "message": result.message}
+        facts |= {"solves": result.solved, "message": result.message, "licence": result.licence}
     return facts
 
 
@@ -65,11 +65,13 @@ def _mark(row: dict[str, Any]) -> str:
 
 
 def _summary(row: dict[str, Any]) -> str:
-    return f"{row['title']} {row['version'] or ''}".strip() if row["available"] else f"{row['title']}: {row['problem']}"
+    return f"{row['title']} {row['version'] or ''}".strip() if row["available"] else row["problem"]
 
 
 def _notes(row: dict[str, Any]) -> list[str]:
-    notes = [row["path"], row["licence"]] if row["available"] else [row["hint"]]
-    notes.append("solved a tiny MILP" if row.get("solves") else row.get("message", ""))
+    if row["available"]:
+        notes = [row["path"], row["licence"], "solved a tiny MILP" if row.get("solves") else row.get("message", "")]
+    else:
+        notes = [row["hint"]]
     notes += [f"{name}={default or '...'}  {text}".rstrip() for name, default, text in row["options"]]
     return [note for note in notes if note]
