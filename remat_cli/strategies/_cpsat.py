@@ -1,110 +1,121 @@
-"""Runs CP-SAT under a :class:`Control`. Imported only once it is known that ortools is there."""
+"""Runs CP-SAT on a model. Imported only in the process that does nothing else (see ``_moccasin_worker``)."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ortools.sat.python import cp_model
 
-from remat_cli.errors import SolverFailed
-from remat_cli.solvers.base import Termination
-from remat_cli.solvers.log import SolverLog
-from remat_cli.strategies.base import Context
-
 _POLL_S = 0.05
-_TERMINATIONS = {
-    cp_model.OPTIMAL: Termination.OPTIMAL,
-    cp_model.INFEASIBLE: Termination.INFEASIBLE,
-    cp_model.FEASIBLE: Termination.STOPPED,
-    cp_model.UNKNOWN: Termination.STOPPED,
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how hard to work.
+
+    Attributes:
+        deadline_s: Point of ``time.time()`` at which to stop; None for no limit.
+        threads: None for CP-SAT's own choice.
+        seed: Random seed.
+        gap: Absolute gap between objective and bound at which to stop.
+    """
+
+    deadline_s: float | None
+    threads: int | None
+    seed: int
+    gap: float
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who hears of a run. Solutions come one at a time, bounds and questions from other threads in between.
+    """Who hears of a run.
 
     Attributes:
         on_solution: Gets every improving solution, as a function from variables to their values.
         on_bound: Gets every better lower bound on the objective.
-        enough: Whether to stop; asked every now and then.
+        on_log: Gets the lines of the log; None for no log.
+        enough: Whether to stop; asked every now and then, from another thread.
     """
 
     on_solution: Callable[[Callable[[Any], int]], None]
     on_bound: Callable[[float], None]
+    on_log: Callable[[str], None] | None
     enough: Callable[[], bool]
 
 
-def minimise(model: Any, context: Context, listener: Listener, *, gap: float) -> tuple[Termination, float | None]:
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a run ended.
+
+    Attributes:
+        infeasible: Proven: there is no solution.
+        bound: Lower bound on the objective; minus infinity if nothing is known, infinity if there is no solution.
+    """
+
+    infeasible: bool
+    bound: float
+
+
+def minimise(model: Any, limits: Limits, listener: Listener) -> End:
     """Solve ``model`` until it is solved, the listener has enough, or the time is up.
 
-    Args:
-        model: A ``CpModel`` with an objective.
-        context: Control, threads, seed, and where the log goes.
-        listener: Hears of everything on the way.
-        gap: Absolute gap between objective and bound at which to stop.
-
-    Returns:
-        How it ended, and the best lower bound on the objective; None if nothing is known.
-
     Raises:
-        SolverFailed: If CP-SAT does not take the model.
+        ValueError: If CP-SAT does not take the model.
     """
     solver = cp_model.CpSolver()
+    _set_up(solver, limits)
     relay = _Relay(listener)
-    with SolverLog(context.solver_log) as log:
-        _set_up(solver, context, gap)
-        solver.log_callback = lambda line: relay.pass_on(lambda: log.write(f"{line}\n"))
-        solver.best_bound_callback = relay.bound
-        ended = threading.Event()
-        watcher = threading.Thread(target=_watch, args=(solver, context, relay, ended), name="remat-cpsat", daemon=True)
-        watcher.start()
-        try:
-            status = solver.solve(model, relay)
-        finally:
-            ended.set()
+    solver.parameters.log_search_progress = listener.on_log is not None
+    solver.log_callback = lambda line: relay.pass_on(lambda: listener.on_log and listener.on_log(line))
+    solver.best_bound_callback = relay.bound
+    ended = threading.Event()
+    threading.Thread(target=_watch, args=(solver, relay, ended), name="remat-cpsat", daemon=True).start()
+    try:
+        status = solver.solve(model, relay)
+    finally:
+        ended.set()
     if relay.error is not None:
         raise relay.error
-    if status not in _TERMINATIONS:
-        raise SolverFailed(f"CP-SAT does not take the model: {model.validate().strip() or solver.status_name(status)}")
-    termination = _TERMINATIONS[status]
-    known = termination is Termination.OPTIMAL or relay.best_bound is not None
-    return termination, float(solver.best_objective_bound) if known else None
+    if status == cp_model.MODEL_INVALID:
+        raise ValueError(model.validate().strip() or "the model is invalid")
+    if status == cp_model.INFEASIBLE:
+        return End(infeasible=True, bound=math.inf)
+    bound = solver.best_objective_bound if status == cp_model.OPTIMAL else relay.best_bound
+    return End(infeasible=False, bound=bound)
 
 
-def _set_up(solver: Any, context: Context, gap: float) -> None:
+def _set_up(solver: Any, limits: Limits) -> None:
     parameters = solver.parameters
-    remaining = context.control.remaining_s()
-    if remaining is not None:
-        parameters.max_time_in_seconds = remaining
-    if context.threads is not None:
-        parameters.num_workers = context.threads
-    parameters.random_seed = context.seed % 2**31
-    parameters.absolute_gap_limit = gap
-    # Otherwise CP-SAT takes Ctrl-C for itself, and the command never hears of it.
-    parameters.catch_sigint_signal = False
-    parameters.log_search_progress = context.solver_log is not None
+    if limits.deadline_s is not None:
+        parameters.max_time_in_seconds = max(0.0, limits.deadline_s - time.time())
+    if limits.threads is not None:
+        parameters.num_workers = limits.threads
+    parameters.random_seed = limits.seed % 2**31
+    parameters.absolute_gap_limit = limits.gap
+    parameters.catch_sigint_signal = False  # the signal ends the process: all that was found has been told
     parameters.log_to_stdout = False
 
 
-def _watch(solver: Any, context: Context, relay: _Relay, ended: threading.Event) -> None:
-    """Stop the solver when it should: it looks at no flag of ours, and its own clock starts after its presolve."""
+def _watch(solver: Any, relay: _Relay, ended: threading.Event) -> None:
+    """Stop the solver once the listener has enough, or cannot listen any more."""
     while not ended.wait(_POLL_S):
-        if context.control.stopping() or relay.error is not None or relay.listener.enough():
+        if relay.error is not None or relay.listener.enough():
             solver.stop_search()  # does nothing before the search has begun, so say it until it ends
 
 
-class _Relay(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # ortools is not followed by mypy
+class _Relay(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # mypy does not follow ortools
     """Passes news on; an exception that comes of it is kept, as none may pass through the solver's C++."""
 
     def __init__(self, listener: Listener) -> None:
         super().__init__()
         self.listener = listener
         self.error: BaseException | None = None
-        self.best_bound: float | None = None
+        self.best_bound = -math.inf
 
     def on_solution_callback(self) -> None:
         """Called by CP-SAT with every improving solution."""
@@ -112,7 +123,7 @@ class _Relay(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # ortool
 
     def bound(self, bound: float) -> None:
         """Called by CP-SAT with every better bound."""
-        self.best_bound = bound
+        self.best_bound = max(self.best_bound, bound)
         self.pass_on(lambda: self.listener.on_bound(bound))
 
     def pass_on(self, news: Callable[[], object]) -> None:

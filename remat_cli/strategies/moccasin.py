@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import math
+import pickle
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
 
-from remat_cli.errors import SolverUnavailable, UsageError
-from remat_cli.graph.analysis import no_remat_peak, peak_bound
-from remat_cli.plan.derive import peak, prune
+from remat_cli.errors import SolverFailed, SolverUnavailable, UsageError
+from remat_cli.graph.analysis import peak_bound
+from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
-from remat_cli.solvers.base import Termination
+from remat_cli.solvers.log import SolverLog
+from remat_cli.solvers.process import run_process
 from remat_cli.strategies._best import Best
+from remat_cli.strategies._moccasin_worker import Job
+from remat_cli.strategies._stages import instance_counts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 
-if TYPE_CHECKING:
-    from remat_cli.strategies._intervals import IntervalModel
-
-_EXPLAIN_S = 30.0
-"""Longest time spent on finding out which budget would do, once the one asked for is known not to."""
-_ROUNDING = 1e-9
-"""What sums of floats may be off by, relative to the total cost."""
+_HINT = "pip install 'remat[cpsat]'"
+_ROOT = Path(__file__).parents[2]
+_WORKER = f"""
+import sys
+sys.path[0] = {str(_ROOT)!r}
+from remat_cli.strategies._moccasin_worker import main
+main()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,169 +57,132 @@ class Moccasin(Strategy):
             raise UsageError(f"moccasin{{instances={self.instances}}}: every node is computed at least once")
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """State the model, bring the peak down to the budget, and then the cost."""
+        """Have CP-SAT bring the peak down to the budget, and then the cost."""
         own = replace(context, publish=lambda found: context.publish(replace(found, used_solver=False)))
         best = Best.of(task, own)
-        if best.tight():
+        if best.proven():
             return replace(best.found(exhausted=True), used_solver=False)
-        bound = peak_bound(task.graph)
-        if best.budget_bytes < bound.bytes:
-            return NotFound("no schedule fits", Scope.ANY_ORDER, peak_bound_bytes=bound.bytes)
-        _require_ortools()
-        answer = _Run.start(self, task, best).search(hint=self.hint)
+        least = peak_bound(task.graph).bytes
+        if best.budget_bytes < least:
+            return NotFound("no schedule fits", Scope.ANY_ORDER, peak_bound_bytes=least)
+        if find_spec("ortools") is None:
+            raise SolverUnavailable("strategy moccasin needs CP-SAT, but ortools is not installed", hint=_HINT)
+        answer = _Talk(best, *_class(task.graph, self.instances)).run(self._job(task, best))
         return replace(answer, used_solver=False) if isinstance(answer, Found) else answer
 
+    def _job(self, task: Task, best: Best) -> Job:
+        context = best.context
+        remaining = context.control.remaining_s()
+        # Payloads may be large, and nobody there looks into them.
+        nodes = tuple(replace(node, payload=None) for node in task.graph.nodes)
+        return Job(
+            graph=replace(task.graph, nodes=nodes, metadata=None),
+            budget_bytes=best.budget_bytes,
+            instances=self.instances,
+            hint=self.hint,
+            known=() if task.known is None else tuple(schedule.computes for schedule in task.known.schedules),
+            gap=context.gap,
+            bound=max(b.cost for b in best.bounds.values() if b.scope in {Scope.ANY_ORDER, Scope.DOCUMENT_ORDER}),
+            deadline_s=None if remaining is None else time.time() + remaining,
+            threads=context.threads,
+            seed=context.seed,
+            log=context.solver_log is not None,
+        )
 
-def _require_ortools() -> None:
-    """See that CP-SAT is there, before anything imports the module that needs it.
 
-    Raises:
-        SolverUnavailable: If it is not.
-    """
-    try:
-        import ortools.sat.python.cp_model  # noqa: F401  # only to see that it is there
-    except ImportError as error:
-        raise SolverUnavailable(
-            f"strategy moccasin needs CP-SAT, and ortools cannot be imported: {error}",
-            hint="pip install 'remat[cpsat]'",
-        ) from None
+def _class(graph: Graph, instances: int) -> tuple[Scope, str]:
+    """The schedules that the model holds, and how to say that none of them fits."""
+    if instance_counts(graph, instances) == instance_counts(graph, len(graph.nodes) + 1):
+        return Scope.FRONTIER, "no frontier-advancing schedule fits"
+    times = "1 computation" if instances == 1 else f"{instances} computations"
+    return Scope.RESTRICTED, f"no frontier-advancing schedule with at most {times} per node fits"
 
 
 @dataclass(slots=True)
-class _Run:
-    """One model on its way through CP-SAT.
+class _Talk:
+    """What the process of CP-SAT tells.
 
     Attributes:
         best: Gets every schedule and bound.
-        model: The model.
         scope: The schedules that the model holds.
         reason: Why there is none, should CP-SAT prove it.
-        seed: The schedule to start from, one that the model holds: the cheapest within the budget, or else the one with
-            the lowest peak.
-        patience_ends_s: When to stop looking for a budget that would do; set once the one asked for is known not to.
+        activity: What it is doing.
+        empty: Whether none of those schedules fits.
+        least_bytes: The least peak among them, if it knows.
+        ended: Whether it came to an end by itself.
+        error: What went wrong, as ``[unavailable or failed, text]``.
+        log: Gets the log of CP-SAT.
     """
 
     best: Best
-    model: IntervalModel
     scope: Scope
     reason: str
-    seed: tuple[int, ...]
-    patience_ends_s: float = math.inf
+    activity: str = "CP-SAT"
+    empty: bool = False
+    least_bytes: int | None = None
+    ended: bool = False
+    error: tuple[str, str] | None = None
+    log: SolverLog | None = None
 
-    @classmethod
-    def start(cls, strategy: Moccasin, task: Task, best: Best) -> _Run:
-        """State the model and choose where to start."""
-        from remat_cli.strategies._intervals import IntervalModel, instance_counts
+    def run(self, job: Job) -> Found | NotFound:
+        """Have the job done, and sum up.
 
-        graph, most = best.graph, strategy.instances
-        best.report("building the model")
-        peak_bytes = max(best.budget_bytes, no_remat_peak(graph))
-        model = IntervalModel.build(graph, best.budget_bytes, peak_bytes, most, best.context.control)
-        whole = instance_counts(graph, most) == instance_counts(graph, len(graph.nodes) + 1)
-        times = "1 computation" if most == 1 else f"{most} computations"
-        limited = "" if whole else f" with at most {times} per node"
-        scope = Scope.FRONTIER if whole else Scope.RESTRICTED
-        # There from the start, so that no thread adds a scope while another goes through them.
-        best.raise_bound(Bound(graph.total_cost, scope))
-        run = cls(best, model, scope, f"no frontier-advancing schedule{limited} fits", tuple(range(len(graph.nodes))))
-        for schedule in () if task.known is None else task.known.schedules:
-            run.consider(schedule.computes)
-        return run
+        Raises:
+            SolverUnavailable: If ortools does not work.
+            SolverFailed: If CP-SAT crashes.
+        """
+        control = self.best.context.control
+        with (
+            tempfile.TemporaryDirectory(prefix="remat-") as folder,
+            SolverLog(self.best.context.solver_log) as self.log,
+            SolverLog(None) as printed,
+        ):
+            path = Path(folder, "job.pickle")
+            path.write_bytes(pickle.dumps(job))
+            command = [sys.executable, "-c", _WORKER, str(path)]
+            end = run_process(command, control, printed, folder=Path(folder), on_line=self._hear, disposable=True)
+        if self.error is not None:
+            kind, text = self.error
+            if kind == "unavailable":
+                raise SolverUnavailable(
+                    f"strategy moccasin needs CP-SAT, but ortools does not work: {text}", hint=_HINT
+                )
+            raise SolverFailed(f"CP-SAT: {text}")
+        if end.crashed:
+            raise SolverFailed(f"CP-SAT {end.text()}: {printed.text()}")
+        return self._answer()
 
-    def consider(self, computes: Sequence[int]) -> None:
-        """Look at a schedule: it may be the best, and the one to start from."""
-        self.best.offer(computes)
-        pruned = prune(self.best.graph, computes)
-        if self.model.holds(pruned) and self._rank(pruned) < self._rank(self.seed):
-            self.seed = pruned
-
-    def _rank(self, computes: tuple[int, ...]) -> tuple[int, float]:
-        """Bytes over the budget, and then the cost."""
-        graph = self.best.graph
-        over = max(0, peak(graph, computes) - self.best.budget_bytes)
-        return over, math.fsum(graph.nodes[k].cost for k in computes)
-
-    @property
-    def fits(self) -> bool:
-        """Whether the schedule to start from is within the budget."""
-        return self._rank(self.seed)[0] == 0
-
-    def search(self, *, hint: bool) -> Found | NotFound:
-        """Both phases; or the second alone, without a start."""
+    def _answer(self) -> Found | NotFound:
         best = self.best
-        if hint and not self.fits and not best.over():
-            refusal = self._lower_peak()
-            if refusal is not None:
-                return refusal
-        if not best.over():
-            self._lower_cost(hint=hint)
         if best.computes is not None:
-            return best.found(exhausted=best.proven() or not best.context.control.stopping())
-        if math.isinf(best.bounds[self.scope].cost):
-            return best.not_found(self.reason, self.scope)
+            return best.found(exhausted=best.proven() or self.ended)
+        if self.empty:
+            return replace(best.not_found(self.reason, self.scope), peak_bound_bytes=self.least_bytes)
         return best.not_found("the limit came before CP-SAT found a schedule that fits")
 
-    def _lower_peak(self) -> NotFound | None:
-        """Phase one: the lowest peak, but no lower than the budget. The answer, if that proves that nothing fits."""
-        model, best = self.model, self.best
-        model.lower_peak()
-        _, bound = self._solve("CP-SAT: lowering the peak", self._hear_of_peak, self._low_enough, gap=0.0)
-        if self.fits or bound is None or bound <= model.room:
-            return None
-        best.raise_bound(Bound(math.inf, self.scope))
-        if best.computes is not None:  # known before, and not a schedule of the model
-            return None
-        least = best.graph.fixed_memory + math.ceil(bound - 0.5) * model.unit_bytes
-        return replace(best.not_found(self.reason, self.scope), peak_bound_bytes=least)
+    def _hear(self, line: str) -> None:
+        """Take one line; what is not ours (a warning of some library) is kept for error messages only."""
+        if not line.startswith('["'):
+            return
+        kind, value = json.loads(line)
+        self._take(kind, value)
 
-    def _hear_of_peak(self, bound: float) -> None:
-        if bound > self.model.room:
-            self.patience_ends_s = min(self.patience_ends_s, time.monotonic() + _EXPLAIN_S)
-
-    def _low_enough(self) -> bool:
-        return self.fits or time.monotonic() >= self.patience_ends_s
-
-    def _lower_cost(self, *, hint: bool) -> None:
-        """Phase two: the lowest cost within the budget."""
-        model, best = self.model, self.best
-        model.lower_cost()
-        gap = best.context.gap * best.graph.total_cost / model.scale.unit
-        ended, bound = self._solve("CP-SAT", self._hear_of_cost, best.over, gap=gap, hint=hint and self.fits)
-        if ended is Termination.INFEASIBLE:
+    def _take(self, kind: str, value: Any) -> None:
+        best = self.best
+        if kind == "activity":
+            self.activity = value
+        elif kind == "computes":
+            best.offer(value)
+        elif kind == "bound":
+            best.raise_bound(Bound(value, self.scope))
+        elif kind == "empty":
+            self.empty, self.least_bytes = True, value
             best.raise_bound(Bound(math.inf, self.scope))
-        elif bound is not None:
-            self._hear_of_cost(bound)
-
-    def _hear_of_cost(self, bound: float) -> None:
-        self.best.raise_bound(Bound(self._safe(bound), self.scope))
-        self.best.report("CP-SAT")
-
-    def _safe(self, bound: float) -> float:
-        """A bound of CP-SAT, which counts in whole units, in the graph's cost unit."""
-        total, scale = self.best.graph.total_cost, self.model.scale
-        units = max(0, math.ceil(bound - 0.5))
-        return total + units * scale.unit if scale.exact else max(total, (total + units * scale.unit) * (1 - _ROUNDING))
-
-    def _solve(
-        self,
-        activity: str,
-        on_bound: Callable[[float], None],
-        enough: Callable[[], bool],
-        *,
-        gap: float,
-        hint: bool = True,
-    ) -> tuple[Termination, float | None]:
-        """Run CP-SAT on the model as it is."""
-        from remat_cli.strategies._cpsat import Listener, minimise
-
-        best, model = self.best, self.model
-
-        def hear(value: Callable[[Any], int]) -> None:
-            self.consider(model.computes(value))
-            best.report(activity)
-
-        model.forget_hint()
-        if hint:
-            model.hint(self.seed, peak(best.graph, self.seed))
-        best.report(activity)
-        return minimise(model.model, best.context, Listener(hear, on_bound, enough), gap=gap)
+        elif kind == "log" and self.log is not None:
+            self.log.write(f"{value}\n")
+        elif kind == "end":
+            self.ended = True
+        elif kind == "error":
+            self.error = (value[0], value[1])
+        if kind in {"activity", "computes", "bound"}:
+            best.report(self.activity)
