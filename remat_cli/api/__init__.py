@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from remat_cli.api.solve import Solved, SolveOptions, solve
+    from remat_cli.api.solving import Solved, SolveOptions, solve
     from remat_cli.graph.io import load_graph
     from remat_cli.plan.check import Report, check
     from remat_cli.plan.io import load_plan
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Report": "remat_cli.plan.check",
-    "SolveOptions": "remat_cli.api.solve",
-    "Solved": "remat_cli.api.solve",
+    "SolveOptions": "remat_cli.api.solving",
+    "Solved": "remat_cli.api.solving",
     "build_graph": "remat_cli.zoo.registry",
     "check": "remat_cli.plan.check",
     "load_graph": "remat_cli.graph.io",
     "load_plan": "remat_cli.plan.io",
-    "solve": "remat_cli.api.solve",
+    "solve": "remat_cli.api.solving",
 }
 
 __all__ = [

@@ -37,7 +37,7 @@ def no_plan(
         if answer.bounds:
             highest = max(answer.bounds, key=lambda b: b.cost)
             bound = f"; {_EVERY[highest.scope]} costs at least {highest.cost:.10g}"
-        hint = "give more time with --time-limit, a larger --budget, or another --strategy"
+        hint = answer.hint or "give more time with --time-limit, a larger --budget, or another --strategy"
         if control.cancelled.is_set():
             return Interrupted(f"interrupted before a plan was found{bound}", hint=hint)
         return LimitReached(f"no plan: {answer.reason}{bound}", hint=hint)

@@ -15,6 +15,9 @@ from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
 from remat_cli.strategies.bounds import shortened, telling
 
+_NONE_LEFT_S = 2.0
+"""With less time than this left no further step is worth starting."""
+
 
 @dataclass(slots=True)
 class Best:
@@ -101,6 +104,13 @@ class Best:
     def over(self) -> bool:
         """Whether to stop: proven, interrupted, or out of time."""
         return self.proven() or self.context.control.stopping()
+
+    def exhausted(self) -> bool:
+        """Whether a search that ends now ends by itself, rather than for want of time."""
+        remaining = self.context.control.remaining_s()
+        return self.proven() or not (
+            self.context.control.stopping() or (remaining is not None and remaining < _NONE_LEFT_S)
+        )
 
     def seconds(self, most: float, share: float) -> float:
         """Time for a step: at most ``most`` seconds, and at most ``share`` of what is left."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from remat_cli.control import Control
 from remat_cli.mip import Bools
 from remat_cli.plan.matrices import straightened
 from remat_cli.strategies._best import Best
@@ -24,6 +26,8 @@ _MOVES_PER_STEP = 5_000
 _HEATS = (0.1, 0.02, 0.3)
 """Temperatures to start from, in turn, as shares of the overhead at hand."""
 _COLD = 0.02
+_COMPILING_S = 10.0
+"""Time that must be left for a first run, which may have to compile the kernel."""
 _PRICE = 3.0
 _DEARER, _CHEAPER = 1.5, 0.85
 
@@ -82,6 +86,15 @@ class Windows:
         return free
 
 
+def ready(control: Control) -> bool:
+    """Whether there is time to anneal: the first run after an installation compiles the kernel for some seconds."""
+    remaining = control.remaining_s()
+    if remaining is None or remaining >= _COMPILING_S:
+        return True
+    kernel = sys.modules.get("remat_cli.strategies._kernel")
+    return kernel is not None and bool(kernel.run.signatures)
+
+
 @dataclass(slots=True)
 class Annealing:
     """Anneals the best schedule, or whatever is nearest to one, run after run.
@@ -102,6 +115,8 @@ class Annealing:
 
     def run(self, rounds: int) -> bool:
         """Try ``rounds`` runs; whether one of them helped."""
+        if not ready(self.best.context.control):
+            return False
         from remat_cli.strategies._sequence import Cooling, Problem, anneal  # numba takes 0.3 s to import
 
         best, graph = self.best, self.best.graph

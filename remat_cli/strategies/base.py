@@ -133,6 +133,7 @@ class NotFound:
         best: The schedule with the smallest peak that came up, if any; its peak is a budget that works.
         peak_bound_bytes: Proven: no schedule of ``scope`` has a smaller peak; None if unknown.
         bounds: Lower bounds on the cost, each for some set of schedules.
+        hint: What the user can do about it, where that is not simply to give more time.
     """
 
     reason: str
@@ -140,6 +141,7 @@ class NotFound:
     best: Schedule | None = None
     peak_bound_bytes: int | None = None
     bounds: tuple[Bound, ...] = ()
+    hint: str = ""
 
 
 class Strategy(ABC):

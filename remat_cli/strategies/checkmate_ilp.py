@@ -22,6 +22,7 @@ from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.bounds import safe_bound
 
+_LEAVE_OUT = "leave relax=true out for a plan"
 _CUT_ROUNDS = 50
 _EXPLAIN_S = 30.0
 """Longest time spent on finding out which budget would do, once the one asked for is known not to."""
@@ -110,7 +111,7 @@ class _Run:
         bounds: tuple[Bound, ...] = ()
         if outcome.bound is not None:
             bounds = (Bound(outcome.bound * self.stated.cost_scale, Scope.FRONTIER),)
-        return NotFound("only the bound of the linear relaxation was asked for", bounds=bounds)
+        return NotFound("only the bound of the linear relaxation was asked for", bounds=bounds, hint=_LEAVE_OUT)
 
     def search(self) -> Found | NotFound:
         """Solve, cut off answers that are over the budget by the solver's tolerance, and solve again."""

@@ -69,7 +69,7 @@ class Optimal(Strategy):
         _grow(best, (self.depth,) if self.depth else _DEPTHS)
         impossible = not best.over() and len(best.graph.nodes) ** 2 / 2 <= _FULL_LIMIT and _everything(best)
         if best.computes is not None:
-            return best.found(exhausted=best.proven() or not context.control.stopping())
+            return best.found(exhausted=best.exhausted())
         if impossible:
             return best.not_found("no frontier-advancing schedule fits", Scope.FRONTIER)
         return best.not_found("no schedule within the budget was found")
@@ -85,15 +85,18 @@ def _grow(best: Best, depths: tuple[float, ...]) -> None:
             write_model(model.model, best.context.write_model)
         best.report("rounding the linear relaxation")
         model.round_relaxation(_SHARES, best.step(_SLICE_S, 0.3 if best.computes is None else 0.1))
-        if best.computes is None:
+        whole = len(model.model.values) <= _WHOLE_LIMIT
+        if best.computes is None and not whole:
             annealing.run(_RUNS)
         if best.tight() or best.context.control.stopping():
             return
         model = model.holding_best()
         # Within the gap already? A few seconds more often make the plan cheaper still.
         windows = Windows(best, model, rng)
-        if len(model.model.values) <= _WHOLE_LIMIT or best.advancing is None:
+        if whole or best.advancing is None:
             model.solve(best.step(_POLISH_S if best.proven() else _SLICE_S, 0.25))
+            if best.computes is None:
+                annealing.run(_RUNS)
             windows.run(2)
         else:
             windows.run(_MANY)

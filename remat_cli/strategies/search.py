@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from remat_cli.milp.cover_bound import least_peak
+from remat_cli.plan.model import Scope
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._portfolio import Annealing, Windows
 from remat_cli.strategies._retention import Retention
@@ -46,6 +49,9 @@ class Search(Strategy):
         if task.known is None and not best.tight():
             best.report("bounding")
             bound = cover_bound(best.graph, best.budget_bytes, context, time_limit_s=best.seconds(_BOUND_S, 0.15))
+            if math.isinf(bound.cost):
+                least = least_peak(best.graph)
+                return NotFound("no schedule in document order fits", Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
             best.raise_bound(bound)
         rng = random.Random(context.seed)
         annealing = Annealing(best, rng)
@@ -60,7 +66,7 @@ class Search(Strategy):
             idle = 0 if better else idle + 1
         if best.computes is None:
             return best.not_found("no schedule within the budget was found")
-        return best.found(exhausted=not context.control.stopping())
+        return best.found(exhausted=best.exhausted())
 
     def _windows(self, best: Best, rng: random.Random) -> Windows | None:
         if self.engines == "anneal" or len(best.graph.nodes) > _MOST_NODES or best.over():

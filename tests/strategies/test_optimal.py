@@ -8,7 +8,7 @@ import pytest
 from bruteforce import cheapest
 from graphgen import random_graph
 
-from remat_cli.api.solve import SolveOptions, solve
+from remat_cli.api.solving import SolveOptions, solve
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import ClaimStatus, Scope

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.api.solve import Solved, SolveOptions, solve
+from remat_cli.api.solving import Solved, SolveOptions, solve
 from remat_cli.errors import Infeasible, LimitReached, SolverFailed, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node, Phase

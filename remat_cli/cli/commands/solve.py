@@ -14,7 +14,7 @@ from remat_cli.errors import ExitCode, UsageError
 from remat_cli.units import Budget
 
 if TYPE_CHECKING:
-    from remat_cli.api.solve import SolveOptions
+    from remat_cli.api.solving import SolveOptions
 
 _EPILOG = """\b
 Examples:
@@ -62,7 +62,7 @@ def command(graph: str, budget: Budget | str, output: str | None, require_optima
 
     GRAPH is a JSON or YAML file (JSON for big ones), or - for standard input.
     """
-    from remat_cli.api.solve import SolveOptions, solve
+    from remat_cli.api.solving import SolveOptions, solve
     from remat_cli.cli.graphs import read_graph
     from remat_cli.cli.progress import ProgressLine, showing
     from remat_cli.cli.session import current

@@ -30,9 +30,10 @@ OPTIMAL_GAP = 1e-4
 """A plan is called optimal when its proven gap is at most this (and at most the gap asked for)."""
 
 _MODEL_SUFFIXES = (".lp", ".mps")
-_RESERVE_SHARE = 0.05
-_RESERVE_MOST_S = 1.0
-_GRACE_S = 3.0
+_RESERVE_SHARE = 0.1
+_RESERVE_MOST_S = 2.0
+_GRACE_S = 2.5
+"""Seconds that a strategy gets to stop by itself. Most of it fits into what the deadline leaves of the limit."""
 
 
 @dataclass(frozen=True, slots=True)

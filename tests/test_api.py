@@ -1,0 +1,34 @@
+"""The names that a notebook uses are what they say, and importing the package loads none of what they need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import remat_cli.api as remat
+
+
+def test_load_solve_check(tmp_path: Path) -> None:
+    graph = remat.build_graph("unit-chain{n=17}")
+    solved = remat.solve(graph, "60%", remat.SolveOptions(strategy="optimal"))
+    assert isinstance(solved, remat.Solved)
+    assert remat.check(solved.plan).ok
+    assert isinstance(remat.check(solved.plan), remat.Report)
+    assert callable(remat.load_graph)
+    assert callable(remat.load_plan)
+
+
+def test_every_name_is_there_and_nothing_else() -> None:
+    for name in remat.__all__:
+        assert getattr(remat, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        remat.nonsense  # noqa: B018 - reading it is the test
+
+
+def test_the_import_is_light() -> None:
+    code = "import sys, remat_cli.api; print([m for m in ('numpy', 'pyomo', 'click', 'rich') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
