@@ -73,7 +73,7 @@ def solved(spec: str, percent: int, strategy: str) -> dict[str, Any]:
     """Solve one graph; no plan within the limit is an answer."""
     import time
 
-    from remat_cli.api.solve import SolveOptions, solve
+    from remat_cli.api.solving import SolveOptions, solve
     from remat_cli.control import Progress
     from remat_cli.errors import RematError
     from remat_cli.zoo.registry import build_graph

@@ -82,7 +82,7 @@ def main() -> None:
 
     job: Job = pickle.loads(Path(sys.argv[1]).read_bytes())
     try:
-        import ortools.sat.python.cp_model  # noqa: F401  # to tell a broken installation from a failure
+        import ortools.sat.python.cp_model  # noqa: F401 - to tell a broken installation from a failure
     except ImportError as error:
         tell("error", ["unavailable", str(error)])
         return

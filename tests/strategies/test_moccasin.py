@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import json
@@ -18,7 +19,7 @@ import pytest
 from bruteforce import cheapest, least_peak
 from graphgen import random_graph
 
-from remat_cli.api.solve import SolveOptions, solve
+from remat_cli.api.solving import SolveOptions, solve
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, LimitReached, SolverFailed, SolverUnavailable, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -107,11 +108,12 @@ def cheapest_told(job: Job, told: list[list[Any]]) -> float | None:
 
 def test_equals_a_search_of_all_frontier_advancing_schedules(tmp_path: Path) -> None:
     jobs = []
-    for seed in range(25):
+    for seed in range(40):
         graph = small(seed, 1.0 if seed % 5 else 1e6 / 7)
         for budget in range(peak_bound(graph).bytes, no_remat_peak(graph)):
             jobs.append(Job(graph, budget, WHOLE, hint=seed % 3 > 0, gap=1e-9, threads=1))
     assert len(jobs) > 50
+    least_of = functools.cache(lambda graph: least_peak(graph, passes=1))
     impossible = 0
     for job, told in zip(jobs, done(jobs, tmp_path), strict=True):
         truth = cheapest(job.graph, job.budget_bytes, passes=1)
@@ -121,7 +123,7 @@ def test_equals_a_search_of_all_frontier_advancing_schedules(tmp_path: Path) -> 
             impossible += 1
             assert found is None
             (least,) = [value for kind, value in told if kind == "empty"]
-            assert least == (least_peak(job.graph, passes=1) if job.hint else None)
+            assert least == (least_of(job.graph) if job.hint else None)
         else:
             assert found == pytest.approx(truth, rel=1e-9)
             bound = max(value for kind, value in told if kind == "bound")
@@ -177,7 +179,6 @@ def test_a_layered_graph_comes_out_as_with_the_strategy_optimal() -> None:
 
 @pytest.mark.parametrize("reason", ["interrupted", "time limit"])
 def test_stopping_keeps_the_incumbent(reason: str) -> None:
-    graph = layered(80, 2)
     control = Control()
     published: list[Found] = []
 
@@ -188,15 +189,14 @@ def test_stopping_keeps_the_incumbent(reason: str) -> None:
         else:
             control.deadline_s = time.monotonic()
 
-    budget = no_remat_peak(graph) * 9 // 10
     context = Context(control, solver_from_spec("highs"), gap=0.0, publish=publish)
-    answer = Moccasin().solve(Task(graph, budget), context)
+    answer = Moccasin(instances=20).solve(Task(CHAIN, 3), context)  # whose optimum takes minutes to prove
     assert isinstance(answer, Found)
     assert published
     assert not answer.used_solver
     assert not published[0].used_solver
     assert not answer.exhausted
-    assert peak(graph, answer.schedule.computes) <= budget
+    assert peak(CHAIN, answer.schedule.computes) <= 3
 
 
 def test_a_time_limit_before_any_schedule() -> None:
