@@ -64,7 +64,10 @@ def prune(graph: Graph, computes: Sequence[int]) -> tuple[int, ...]:
     Dropping one never raises the peak: its outputs go, and its inputs die no later.
     """
     seen: set[int] = set()
-    first = [not (node in seen or seen.add(node)) for node in computes]  # type: ignore[func-returns-value]  # add() is None
+    first = []
+    for node in computes:
+        first.append(node not in seen)
+        seen.add(node)
     needed = set(graph.outputs)
     kept = []
     for position in range(len(computes) - 1, -1, -1):
