@@ -128,7 +128,7 @@ def _note_unused(out: Output, strategy: str, options: SolveOptions) -> None:
     """Say which files were asked for and not written, because no solver ran."""
     if options.write_model is not None:
         out.note(f"remat: {options.write_model} was not written: {strategy} builds no model")
-    if options.solver_log is not None:
+    if options.solver_log is not None and not options.solver_log.exists():
         out.note(f"remat: {options.solver_log} was not written: {strategy} uses no solver")
 
 
