@@ -22,7 +22,7 @@ from pathlib import Path
 
 from remat_cli.control import Control
 from remat_cli.errors import SolverUnavailable
-from remat_cli.running import unbroken
+from remat_cli.running import before_leaving, unbroken
 from remat_cli.solvers.log import SolverLog
 
 POLL_S = 0.05
@@ -32,6 +32,19 @@ INTERRUPT_GRACE_S = 3.0
 """How long an interrupted child may take to write its best solution."""
 TERMINATE_GRACE_S = 0.5
 _WATCHER = ("/bin/sh", "-c", 'read -r line; kill -s KILL -- "-$0"; [ -z "$1" ] || rm -rf -- "$1"')
+
+
+_groups: set[int] = set()
+"""Process groups of the children that run."""
+
+
+def _kill_all() -> None:
+    for group in list(_groups):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+
+
+before_leaving(_kill_all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +118,8 @@ def run_process(
         stream = stack.enter_context(os.fdopen(ours, "rb", buffering=0))
         with unbroken():  # or remat might end between the two, and leave the child behind
             child = stack.enter_context(_start(arguments, theirs, folder))
+            _groups.add(child.pid)
+            stack.callback(_groups.discard, child.pid)
             stack.enter_context(_leash(child.pid, folder if disposable else None))
         try:
             return _follow(child, _Output(stream.fileno(), log, on_line), control, log, started_s)
