@@ -18,7 +18,7 @@ T = TypeVar("T")
 _POLL_S = 0.05
 
 
-_LEAVE_WITHIN_S = 2.0
+_LEAVE_WITHIN_S = 5.0
 _unbroken = threading.Lock()
 _farewells: list[Callable[[], None]] = []
 
