@@ -48,18 +48,21 @@ class Retention:
     cuts: list[tuple[list[int], list[float], float, float]] = field(default_factory=list)
 
     @classmethod
-    def over(cls, best: Best, depth: float | None, cost_scale: float) -> Retention:
+    def over(cls, best: Best, depth: float | None) -> Retention:
         """State and compile the model over a support of ``depth`` (None for the full one) and the best schedule."""
         best.report("building the model")
         also = () if best.advancing is None else matrices_of(best.graph, best.advancing).computed
-        stated = build(best.graph, best.budget_bytes, depth, best.context.control, cost_scale=cost_scale, also=also)
+        base = best.graph.total_cost
+        # A unit in which the overhead, not the cost, has a size that solvers like.
+        unit = max(best.bound.cost - base, 1e-6 * base) / 100 or 1.0
+        stated = build(best.graph, best.budget_bytes, depth, best.context.control, cost_scale=unit, also=also)
         return cls(best, stated, compile_model(stated.model), depth)
 
     def holding_best(self) -> Retention:
         """This model, or one over a support that holds the best schedule if this one does not."""
         if self.best.advancing is None or self.start_from_best() is not None:
             return self
-        return Retention.over(self.best, self.depth, self.stated.cost_scale)  # without the relaxation, which is dear
+        return Retention.over(self.best, self.depth)  # without the relaxation, which is dear
 
     @property
     def model(self) -> LinearModel:

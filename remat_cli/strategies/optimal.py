@@ -80,7 +80,7 @@ def _grow(best: Best, depths: tuple[float, ...]) -> None:
     rng = random.Random(best.context.seed)
     annealing = Annealing(best, rng)
     for depth in depths:
-        model = Retention.over(best, depth, _scale(best))
+        model = Retention.over(best, depth)
         if best.context.write_model is not None:
             write_model(model.model, best.context.write_model)
         best.report("rounding the linear relaxation")
@@ -104,15 +104,9 @@ def _grow(best: Best, depths: tuple[float, ...]) -> None:
             return
 
 
-def _scale(best: Best) -> float:
-    """Unit of the objective: such that the overhead, not the cost, has a size that solvers like."""
-    base = best.graph.total_cost
-    return max(best.bound.cost - base, 1e-6 * base) / 100 or 1.0
-
-
 def _everything(best: Best) -> bool:
     """Solve over the full support; its bound holds for all frontier-advancing schedules. Whether none fits."""
-    model = Retention.over(best, None, _scale(best))
+    model = Retention.over(best, None)
     outcome = model.solve(best.step(_FULL_S, 0.4))
     if outcome is None:
         return False

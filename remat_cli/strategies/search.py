@@ -71,9 +71,7 @@ class Search(Strategy):
     def _windows(self, best: Best, rng: random.Random) -> Windows | None:
         if self.engines == "anneal" or len(best.graph.nodes) > _MOST_NODES or best.over():
             return None
-        base = best.graph.total_cost
-        overhead = max(best.bound.cost - base, 1e-6 * base)
-        model = Retention.over(best, self.depth, overhead / 100 or 1.0)
+        model = Retention.over(best, self.depth)
         if best.computes is None:
             best.report("rounding the linear relaxation")
             model.round_relaxation(_SHARES, best.step(_START_S, 0.2))
