@@ -123,7 +123,10 @@ def perform(benchmark: Benchmark, *, quick: bool) -> dict[str, Any]:
     Raises:
         ValueError: If a row is not as the tables say.
     """
-    said = lambda text: print(f"{benchmark.name}: {text}", file=sys.stderr, flush=True)  # noqa: E731  # one use, one line
+
+    def said(text: str) -> None:
+        print(f"{benchmark.name}: {text}", file=sys.stderr, flush=True)
+
     started_s = time.monotonic()
     load = Load.now()
     with tempfile.TemporaryDirectory(prefix="remat-bench-") as folder:
