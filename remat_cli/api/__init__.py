@@ -6,7 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from remat_cli.api.solving import Solved, SolveOptions, solve
+    from remat_cli.api.attempt import Solved
+    from remat_cli.api.options import SolveOptions
+    from remat_cli.api.solving import solve
     from remat_cli.graph.io import load_graph
     from remat_cli.plan.check import Report, check
     from remat_cli.plan.io import load_plan
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Report": "remat_cli.plan.check",
-    "SolveOptions": "remat_cli.api.solving",
-    "Solved": "remat_cli.api.solving",
+    "SolveOptions": "remat_cli.api.options",
+    "Solved": "remat_cli.api.attempt",
     "build_graph": "remat_cli.zoo.registry",
     "check": "remat_cli.plan.check",
     "load_graph": "remat_cli.graph.io",
