@@ -6,7 +6,8 @@ v is kept from stage t-1 into stage t.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from remat_cli.graph.model import Graph
@@ -77,14 +78,7 @@ def straightened(graph: Graph, computes: Sequence[int]) -> tuple[int, ...]:
     Returns:
         In every stage what has to be computed again, in document order. It costs no more; its peak may be higher.
     """
-    kept = matrices_of(graph, computes).kept
-    end = len(graph.nodes)
-    into: list[set[int]] = [set() for _ in range(end + 1)]
-    for value, intervals in enumerate(kept):
-        for first, last in intervals:
-            for stage in range(first + 1, last + 1):
-                into[stage].add(value)
-    return least_recomputation(graph, lambda stage, value: value in into[stage])
+    return least_recomputation_between(graph, matrices_of(graph, computes).kept)
 
 
 def least_recomputation(graph: Graph, kept: Callable[[int, int], bool]) -> tuple[int, ...]:
@@ -102,13 +96,42 @@ def least_recomputation(graph: Graph, kept: Callable[[int, int], bool]) -> tuple
     here: set[int] = set()  # values kept into the stage at hand
     for t in range(len(graph.nodes)):
         following = {v for v in range(graph.first_value[t + 1]) if kept(t + 1, v)}
-        todo = [t, *{graph.producer[v] for v in following if v not in here}]
-        chosen: set[int] = set()
-        while todo:
-            node = todo.pop()
-            if node not in chosen:
-                chosen.add(node)
-                todo.extend(graph.producer[v] for v in graph.nodes[node].inputs if v not in here)
-        computes.extend(sorted(chosen))
+        computes.extend(_stage(graph, t, here, following - here))
         here = following
     return tuple(computes)
+
+
+def least_recomputation_between(graph: Graph, kept: Sequence[Sequence[tuple[int, int]]]) -> tuple[int, ...]:
+    """:func:`least_recomputation` for an S given as intervals; takes time in proportion to their number.
+
+    Args:
+        graph: The graph, with its closing node if one is needed.
+        kept: For every value the half-open stage intervals (s, e]: kept into the stages s+1 .. e; each begins where the
+            value has been computed, or can be. Apart but for their ends.
+    """
+    n = len(graph.nodes)
+    entering: list[list[int]] = [[] for _ in range(n + 2)]
+    leaving: list[list[int]] = [[] for _ in range(n + 2)]
+    for value, intervals in enumerate(kept):
+        for first, last in intervals:
+            entering[first + 1].append(value)
+            leaving[last + 1].append(value)
+    computes: list[int] = []
+    here: set[int] = set()
+    for t in range(n):
+        computes.extend(_stage(graph, t, here, [v for v in entering[t + 1] if v not in here]))
+        here.difference_update(leaving[t + 1])
+        here.update(entering[t + 1])
+    return tuple(computes)
+
+
+def _stage(graph: Graph, t: int, here: AbstractSet[int], gained: Iterable[int]) -> list[int]:
+    """What stage t computes, in order, for node t and for the values that the next stage has and this one has not."""
+    todo = [t, *{graph.producer[v] for v in gained}]
+    chosen: set[int] = set()
+    while todo:
+        node = todo.pop()
+        if node not in chosen:
+            chosen.add(node)
+            todo.extend(graph.producer[v] for v in graph.nodes[node].inputs if v not in here)
+    return sorted(chosen)

@@ -18,6 +18,9 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Solver
 
+IGNORABLE = ("costs", "sizes", "budget")
+"""What a strategy may leave out of account, in the order in which it is told."""
+
 
 class Needs(StrEnum):
     """What kind of graph a strategy takes."""
@@ -155,6 +158,8 @@ class Strategy(ABC):
     needs: ClassVar[Needs] = Needs.ANY
     minds_budget: ClassVar[bool] = True
     """Whether it looks at the budget at all."""
+    ignores: ClassVar[frozenset[str]] = frozenset()
+    """What it pays no heed to, of ``IGNORABLE``; ``budget`` is among them exactly if it does not mind the budget."""
     uses_solver: ClassVar[bool] = False
 
     @abstractmethod

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from remat_cli.errors import StrategyMismatch
 from remat_cli.graph.model import Phase
 from remat_cli.plan.model import Scope
+from remat_cli.strategies._phases import require_phases
 from remat_cli.strategies.base import Bound, Context, Found, Needs, Schedule, Strategy, Task
 
 
@@ -20,6 +20,7 @@ class CheckpointAll(Strategy):
     reference: ClassVar[str] = "Jain et al., Checkmate, MLSys 2020, table 1"
     needs: ClassVar[Needs] = Needs.PHASES
     minds_budget: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"costs", "sizes", "budget"})
 
     def solve(self, task: Task, context: Context) -> Found:
         """The only schedule it knows.
@@ -28,12 +29,7 @@ class CheckpointAll(Strategy):
             StrategyMismatch: If a node does not say to which phase it belongs.
         """
         graph = task.graph
-        for node in graph.nodes:
-            if node.phase is None:
-                raise StrategyMismatch(
-                    f"checkpoint-all needs to know the forward nodes, and node {node.id} has no phase",
-                    hint="add phase: forward, loss, backward or update to every node",
-                )
+        require_phases(graph, self.name)
         forward = (i for i, node in enumerate(graph.nodes) if node.phase is Phase.FORWARD)
         held = frozenset(v for i in forward for v in graph.values_of(i))
         schedule = Schedule(tuple(range(len(graph.nodes))), held)

@@ -17,6 +17,7 @@ class KeepAll(Strategy):
     summary: ClassVar[str] = "compute everything once, free values after their last read (no rematerialisation)"
     reference: ClassVar[str] = ""
     minds_budget: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"costs", "sizes", "budget"})
 
     def solve(self, task: Task, context: Context) -> Found:
         """The only schedule it knows; it costs C0, which bounds every plan from below."""

@@ -9,10 +9,16 @@ from remat_cli.strategies.base import Strategy
 STRATEGIES: Registry[Strategy] = Registry(
     kind="strategy",
     table={
+        "ap-greedy": "remat_cli.strategies.published.chen:ApGreedy",
+        "ap-sqrt": "remat_cli.strategies.published.chen:ApSqrt",
         "auto": "remat_cli.strategies.auto:Auto",
         "checkmate-ilp": "remat_cli.strategies.checkmate_ilp:CheckmateIlp",
+        "chen-greedy": "remat_cli.strategies.published.chen:ChenGreedy",
+        "chen-sqrt": "remat_cli.strategies.published.chen:ChenSqrt",
         "checkpoint-all": "remat_cli.strategies.checkpoint_all:CheckpointAll",
         "keep-all": "remat_cli.strategies.keep_all:KeepAll",
+        "linearized-greedy": "remat_cli.strategies.published.chen:LinearizedGreedy",
+        "linearized-sqrt": "remat_cli.strategies.published.chen:LinearizedSqrt",
         "moccasin": "remat_cli.strategies.moccasin:Moccasin",
         "optimal": "remat_cli.strategies.optimal:Optimal",
         "search": "remat_cli.strategies.search:Search",

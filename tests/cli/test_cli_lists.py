@@ -197,7 +197,7 @@ def completions(line: str) -> list[str]:
     ("line", "offered"),
     [
         ("remat so", ["solve", "solvers"]),
-        ("remat solve g.json --strategy che", ["checkmate-ilp", "checkpoint-all"]),
+        ("remat solve g.json --strategy checkp", ["checkpoint-all"]),
         ("remat solve g.json --solver ", ["cbc", "glpk", "gurobi", "highs"]),
         ("remat solve g.json --solver g", ["glpk", "gurobi"]),
         ("remat check p.json --format g", ["github"]),

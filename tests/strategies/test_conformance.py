@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from bruteforce import cheapest
@@ -15,7 +16,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.plan.replay import replay
 from remat_cli.spec import describe_options, format_spec
-from remat_cli.strategies.base import Needs
+from remat_cli.strategies.base import IGNORABLE, Needs
 from remat_cli.strategies.registry import STRATEGIES, strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 
@@ -88,7 +89,9 @@ def _check_bound(graph: Graph, budget: int | None, bound: float, scope: Scope) -
 def _check_refusal(graph: Graph, budget: int | None, refusal: Infeasible, name: str) -> None:
     """A refusal is true: an unconditional one always, one of a class for that class."""
     assert budget is not None
-    if "frontier-advancing" in refusal.message:
+    if few := re.match(r"no frontier-advancing schedule with at most (\d) computations? per node", refusal.message):
+        assert cheapest(graph, budget, passes=1, times=int(few[1])) is None
+    elif "frontier-advancing" in refusal.message:
         assert cheapest(graph, budget, passes=1) is None
     elif "at most 2 passes" in refusal.message:
         assert cheapest(graph, budget, passes=2) is None
@@ -97,6 +100,11 @@ def _check_refusal(graph: Graph, budget: int | None, refusal: Infeasible, name: 
     elif refusal.message.startswith("no plan fits"):
         assert budget < peak_bound(graph).bytes
         assert cheapest(graph, budget) is None
+    elif refusal.message.startswith(f"no plan that {name} makes fits"):
+        works = re.search(r"the smallest budget known to work is (\d+) bytes?", refusal.hint)
+        assert works, refusal.hint
+        assert int(works[1]) > budget
+        assert cheapest(graph, int(works[1])) is not None
     else:
         assert not STRATEGIES.load(name).minds_budget, refusal.message
 
@@ -109,6 +117,8 @@ def test_every_strategy_describes_itself(name: str) -> None:
     for option, default, text in describe_options(strategy_class):
         assert default, f"option {option} of {name} has no default"
         assert text, f"option {option} of {name} has no help"
+    assert strategy_class.ignores <= set(IGNORABLE)
+    assert ("budget" in strategy_class.ignores) is not strategy_class.minds_budget
     strategy = strategy_class()
     assert strategy_from_spec(format_spec(name, strategy)) == strategy
 

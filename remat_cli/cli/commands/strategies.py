@@ -19,6 +19,7 @@ Examples:
 def command(format: str, color: str) -> None:
     """List the strategies: what each does, which graphs it takes, and its options."""
     from remat_cli.spec import describe_options
+    from remat_cli.strategies.base import IGNORABLE
     from remat_cli.strategies.registry import STRATEGIES
 
     out = Output(color)
@@ -33,6 +34,7 @@ def command(format: str, color: str) -> None:
                 "reference": c.reference,
                 "needs": c.needs.value,
                 "minds_budget": c.minds_budget,
+                "ignores": [fact for fact in IGNORABLE if fact in c.ignores],
                 "uses_solver": c.uses_solver,
                 "options": [dict(zip(("name", "default", "help"), o, strict=True)) for o in describe_options(c)],
             }
@@ -45,7 +47,8 @@ def command(format: str, color: str) -> None:
     entries = []
     for c in classes:
         facts = [f"takes {c.needs.value}" if c.needs == "any DAG" else f"needs {c.needs.value}"]
-        facts += [] if c.minds_budget else ["ignores the budget"]
+        ignored = [fact for fact in IGNORABLE if fact in c.ignores]
+        facts += [f"ignores {', '.join(ignored)}"] if ignored else []
         facts += ["uses a MIP solver"] if c.uses_solver else []
         notes = ["; ".join(facts), *([c.reference] if c.reference else [])]
         entries.append(Entry(c.name, c.summary, notes, describe_options(c)))

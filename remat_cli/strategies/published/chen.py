@@ -1,0 +1,182 @@
+"""Chen et al.'s two heuristics, and the four of the Checkmate paper that carry them over to graphs that are no chains.
+
+Which forward nodes may be checkpoints is all in which they differ: on a chain all of them; else the articulation points
+(``ap``), or again all of them as if the order of the document were a chain (``linearized``).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from remat_cli.errors import UsageError
+from remat_cli.plan.derive import prune
+from remat_cli.plan.model import Scope
+from remat_cli.strategies._phases import Training
+from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Schedule, Strategy, Task
+from remat_cli.strategies.published._checkpoints import checkpointed, every_root, greedy
+from remat_cli.strategies.published._offers import Offers
+
+_CHEN = "Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016"
+_JAIN = "Jain et al., Checkmate, MLSys 2020, table 1"
+_TRIED = 100
+"""Segment sizes tried, in geometric progression."""
+
+
+def _chain(training: Training, name: str) -> tuple[int, ...]:
+    """The candidates of a chain."""
+    training.require_chain(name)
+    return training.forward
+
+
+class _Checkpointing(Strategy):
+    """A strategy that chooses checkpoints among some forward nodes."""
+
+    needs: ClassVar[Needs] = Needs.PHASES
+
+    @abstractmethod
+    def candidates(self, training: Training) -> tuple[int, ...]:
+        """Forward nodes that may be checkpoints, ascending.
+
+        Raises:
+            StrategyMismatch: If the forward pass is not what the strategy needs.
+        """
+
+
+class _Sqrt(_Checkpointing):
+    """Keeps every k-th of k * k candidates."""
+
+    minds_budget: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"costs", "sizes", "budget"})
+
+    def solve(self, task: Task, context: Context) -> Found:
+        """The only schedule it knows."""
+        training = Training.of(task.graph, self.name)
+        computes = prune(task.graph, checkpointed(training, every_root(self.candidates(training))))
+        return Found(Schedule(computes), (Bound(task.graph.total_cost, Scope.ANY_ORDER),))
+
+
+@dataclass(frozen=True, slots=True)
+class _Greedy(_Checkpointing):
+    """Ends a segment as soon as it holds more than some bytes, and tries how many those should be.
+
+    Attributes:
+        b: Bytes of a segment; None tries many and takes what gives the cheapest plan within the budget.
+    """
+
+    b: int | None = field(
+        default=None, metadata={"unit": "bytes", "help": "bytes of a segment; none: what fits the budget best"}
+    )
+
+    ignores: ClassVar[frozenset[str]] = frozenset({"costs"})
+
+    def __post_init__(self) -> None:
+        """Refuse a size that means nothing."""
+        if self.b is not None and self.b < 0:
+            raise UsageError(f"{self.name}{{b={self.b}}}: a segment cannot hold less than nothing")
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Try segment sizes, the smallest first."""
+        training = Training.of(task.graph, self.name)
+        candidates = frozenset(self.candidates(training))
+        offers = Offers(task, context, self.name)
+        tried: set[frozenset[int]] = set()
+        for segment_bytes in (self.b,) if self.b is not None else _sizes(training):
+            chosen = greedy(training, candidates, segment_bytes)
+            if chosen not in tried:
+                tried.add(chosen)
+                maker = "" if self.b is not None else f"{self.name}{{b={segment_bytes}}}"
+                offers.offer(checkpointed(training, chosen), maker)
+            if offers.over():
+                break
+        return offers.answer()
+
+
+def _sizes(training: Training) -> list[int]:
+    """Segment sizes from none to all forward values."""
+    sizes = [sum(training.graph.nodes[i].outputs) for i in training.forward]
+    smallest, total = min((s for s in sizes if s), default=1), max(1, sum(sizes))
+    ratio = math.log(total / smallest) / (_TRIED - 2)
+    return sorted({0, total, *(int(smallest * math.exp(k * ratio)) for k in range(_TRIED - 1))})
+
+
+@dataclass(frozen=True, slots=True)
+class ChenSqrt(_Sqrt):
+    """About the root of n checkpoints, equally far apart, along a chain."""
+
+    name: ClassVar[str] = "chen-sqrt"
+    summary: ClassVar[str] = "about sqrt(n) checkpoints, equally far apart, along a chain"
+    reference: ClassVar[str] = _CHEN
+    needs: ClassVar[Needs] = Needs.CHAIN
+
+    def candidates(self, training: Training) -> tuple[int, ...]:
+        """All forward nodes, if they form a chain."""
+        return _chain(training, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ChenGreedy(_Greedy):
+    """Segments of equal memory along a chain, as small as the budget asks for."""
+
+    name: ClassVar[str] = "chen-greedy"
+    summary: ClassVar[str] = "segments of about equal memory along a chain"
+    reference: ClassVar[str] = _CHEN
+    needs: ClassVar[Needs] = Needs.CHAIN
+
+    def candidates(self, training: Training) -> tuple[int, ...]:
+        """All forward nodes, if they form a chain."""
+        return _chain(training, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ApSqrt(_Sqrt):
+    """About the root of the number of articulation points, equally many apart."""
+
+    name: ClassVar[str] = "ap-sqrt"
+    summary: ClassVar[str] = "chen-sqrt on the articulation points of the forward graph"
+    reference: ClassVar[str] = _JAIN
+
+    def candidates(self, training: Training) -> tuple[int, ...]:
+        """The articulation points."""
+        return training.articulation_points()
+
+
+@dataclass(frozen=True, slots=True)
+class ApGreedy(_Greedy):
+    """Segments of equal memory between articulation points."""
+
+    name: ClassVar[str] = "ap-greedy"
+    summary: ClassVar[str] = "chen-greedy on the articulation points of the forward graph"
+    reference: ClassVar[str] = _JAIN
+
+    def candidates(self, training: Training) -> tuple[int, ...]:
+        """The articulation points."""
+        return training.articulation_points()
+
+
+@dataclass(frozen=True, slots=True)
+class LinearizedSqrt(_Sqrt):
+    """Every k-th forward node, whatever skips over it."""
+
+    name: ClassVar[str] = "linearized-sqrt"
+    summary: ClassVar[str] = "chen-sqrt as if the forward nodes in document order were a chain"
+    reference: ClassVar[str] = _JAIN
+
+    def candidates(self, training: Training) -> tuple[int, ...]:
+        """All forward nodes."""
+        return training.forward
+
+
+@dataclass(frozen=True, slots=True)
+class LinearizedGreedy(_Greedy):
+    """Segments of equal memory, whatever skips over their ends."""
+
+    name: ClassVar[str] = "linearized-greedy"
+    summary: ClassVar[str] = "chen-greedy as if the forward nodes in document order were a chain"
+    reference: ClassVar[str] = _JAIN
+
+    def candidates(self, training: Training) -> tuple[int, ...]:
+        """All forward nodes."""
+        return training.forward
