@@ -15,6 +15,7 @@ from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._portfolio import Annealing, Windows
 from remat_cli.strategies._retention import Retention
+from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound, safe_bound
 
@@ -60,6 +61,7 @@ class Optimal(Strategy):
         best = Best.of(task, context)
         if best.tight():
             return best.found(exhausted=True)
+        offer_starts(best)
         best.report("bounding")
         bound = cover_bound(best.graph, best.budget_bytes, context, time_limit_s=best.seconds(_BOUND_S, 0.15))
         if math.isinf(bound.cost):
@@ -84,7 +86,8 @@ def _grow(best: Best, depths: tuple[float, ...]) -> None:
         if best.context.write_model is not None:
             write_model(model.model, best.context.write_model)
         best.report("rounding the linear relaxation")
-        model.round_relaxation(_SHARES, best.step(_SLICE_S, 0.3 if best.computes is None else 0.1))
+        first = best.computes is None or depth == depths[0]
+        model.round_relaxation(_SHARES, best.step(_SLICE_S, 0.3 if first else 0.1))
         whole = len(model.model.values) <= _WHOLE_LIMIT
         if best.computes is None and not whole:
             annealing.run(_RUNS)

@@ -12,6 +12,7 @@ from remat_cli.plan.model import Scope
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._portfolio import Annealing, Windows
 from remat_cli.strategies._retention import Retention
+from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound
 
@@ -46,6 +47,7 @@ class Search(Strategy):
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Start from what is known, or from a rounded relaxation; then search until time or patience is out."""
         best = Best.of(task, context)
+        offer_starts(best)
         if task.known is None and not best.tight():
             best.report("bounding")
             bound = cover_bound(best.graph, best.budget_bytes, context, time_limit_s=best.seconds(_BOUND_S, 0.15))
