@@ -2,9 +2,9 @@
 
 ``problem`` is (cost, size, first_value, producer, input_start, inputs, reader_start, readers, fixed, workspace), the
 arrays that ``_starts.Arrays`` holds. There are n nodes; stage n is the closing stage, which reads the graph outputs.
-``plan`` is (last, memo, memo_stage, chosen, stack, ahead, values, edges, totals): for every value the last stage at which
-it is known to be resident, what it costs to have it in the stage at hand (and for which stage that was worked out),
-room for the nodes computed again in a stage and for work to be done, for every value how many of its readers are
+``plan`` is (last, memo, memo_stage, chosen, stack, ahead, values, edges, totals): for every value the last stage at
+which it is known to be resident, what it costs to have it in the stage at hand (and for which stage that was worked
+out), room for the nodes computed again in a stage and for work to be done, for every value how many of its readers are
 behind, and three columns of frames for going up the inputs in depth.
 """
 
@@ -66,7 +66,7 @@ def _estimate(problem: Any, plan: Any, prefix: Any, root: int, t: int, credit: f
     depth, visits = 0, 1
     part = _known(problem, plan, prefix, root, t, 0, 0)
     if part >= 0.0:
-        return part
+        return float(part)
     values[0], edges[0], totals[0] = root, input_start[producer[root]], cost[producer[root]]
     while depth >= 0:
         v = values[depth]
@@ -85,14 +85,14 @@ def _estimate(problem: Any, plan: Any, prefix: Any, root: int, t: int, credit: f
             memo[v], memo_stage[v] = part, t
             depth -= 1
             if depth < 0:
-                return part
+                return float(part)
             u = v
         if credit > 0.0 and part > 0.0:
             # What is read again soon has to be made available anyway.
             part = (1.0 - credit) * part + credit * min(part, _later(problem, plan, prefix, u, t))
         totals[depth] += part
         edges[depth] += 1
-    return part
+    return 0.0  # never reached: the root returns
 
 
 @_compiled
@@ -167,7 +167,10 @@ def decide(problem: Any, plan: Any, prices: Any, credit: float, seq: Any, stage:
 
 @_compiled
 def profile(problem: Any, seq: Any, stage: Any, length: int, live: Any, highest: Any) -> None:
-    """The most memory in use in each stage, fixed memory left out: ``highest`` int64[n + 1]; ``live`` bool[V] is scratch."""
+    """The most memory in use in each stage, fixed memory left out, into ``highest``: int64[n + 1].
+
+    ``live``, bool[V], is room to work in.
+    """
     size, first_value, input_start, inputs, workspace = problem[1], problem[2], problem[4], problem[5], problem[9]
     n = len(workspace)
     live[:] = False

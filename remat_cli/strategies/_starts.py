@@ -219,7 +219,7 @@ def offer_starts(best: Best) -> None:
     for credit in _CREDITS:
         if not best.over():
             _price(best, credit)
-    if best.computes is not None and not best.over():
+    if best.cost < math.inf and not best.over():
         _polish(best)
 
 
