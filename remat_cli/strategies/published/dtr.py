@@ -1,0 +1,254 @@
+"""Dynamic tensor rematerialisation, replayed offline: run the graph under the budget, evict when memory runs out.
+
+Source: Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021. When an operation does not fit, the value with
+the smallest score goes, again and again; when an evicted value is read, it is computed again first, recursively. A
+value with no readers left in the graph is evicted at once (the paper's eager eviction). The decisions, written down,
+are the schedule; since it is known beforehand what will be read, no bookkeeping happens at run time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from remat_cli.control import Control
+from remat_cli.errors import UsageError
+from remat_cli.graph.model import Graph
+from remat_cli.strategies._stages import last_stages
+from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
+from remat_cli.strategies.published._offers import Offers
+
+_SCORES = ("eq", "full", "local", "msps", "lru", "size")
+
+
+@dataclass(frozen=True, slots=True)
+class Dtr(Strategy):
+    """Evicts the value that is cheapest to make again, largest, and longest unused.
+
+    Attributes:
+        h: Score of a value: cost / (size * staleness) with the cost of ``full``: itself and all evicted values around
+            that computing it again may call for; ``eq``: the same kept up to date in classes that are merged and never
+            split; ``local``: itself alone; or ``msps``: cost of itself and its evicted ancestors / size; ``lru``:
+            1 / staleness; ``size``: 1 / size.
+        most_cost: Give up evicting when the schedule costs so many times the graph.
+    """
+
+    h: str = field(default="eq", metadata={"choices": _SCORES, "help": f"score: {', '.join(_SCORES)}"})
+    most_cost: float = field(default=10.0, metadata={"help": "give up beyond so many times the graph's cost"})
+
+    name: ClassVar[str] = "dtr"
+    summary: ClassVar[str] = "run the graph and evict by a score when memory runs out; an online method, offline"
+    reference: ClassVar[str] = "Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021"
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that means nothing."""
+        if not 1 <= self.most_cost < math.inf:
+            raise UsageError(f"dtr{{most_cost={self.most_cost:g}}}: the graph itself costs 1")
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Run the graph under the budget; where nothing is left to evict, over it."""
+        offers = Offers(task, context, self.name)
+        room = math.inf if task.budget_bytes is None else task.budget_bytes - task.graph.fixed_memory
+        machine = _Machine(task.graph, room, self.h, self.most_cost * task.graph.total_cost)
+        machine.run(context.control)
+        offers.offer(machine.computes)
+        return offers.answer()
+
+
+@dataclass(slots=True)
+class _Classes:
+    """Evicted values in classes of neighbours, each with its cost (the paper's union-find approximation)."""
+
+    parent: dict[int, int] = field(default_factory=dict)
+    cost: dict[int, float] = field(default_factory=dict)
+
+    def root(self, v: int) -> int:
+        """The class of the evicted value ``v``."""
+        while self.parent[v] != v:
+            self.parent[v] = self.parent[self.parent[v]]
+            v = self.parent[v]
+        return v
+
+    def add(self, v: int, name: int, cost: float, neighbours: list[int]) -> None:
+        """Put an evicted value, under a new name, into one class with its evicted neighbours."""
+        self.parent[name], self.cost[name] = name, cost
+        for other in neighbours:
+            root = self.root(other)
+            if root != name:
+                self.parent[root] = name
+                self.cost[name] += self.cost[root]
+
+
+@dataclass(slots=True)
+class _Machine:
+    """A device with little memory that runs the graph.
+
+    Attributes:
+        graph: The graph.
+        room: Bytes beside the fixed memory.
+        score: Which score.
+        most_cost: Cost at which eviction ends.
+        computes: What ran so far.
+        resident: Values in memory.
+        clock: Cost of all that ran.
+    """
+
+    graph: Graph
+    room: float
+    score: str
+    most_cost: float
+    computes: list[int] = field(default_factory=list)
+    resident: set[int] = field(default_factory=set)
+    clock: float = 0.0
+    used: int = 0
+    stage: int = 0
+    accessed: dict[int, float] = field(default_factory=dict)
+    locks: dict[int, int] = field(default_factory=dict)
+    evicted: dict[int, int] = field(default_factory=dict)
+    """Evicted values, with their names in ``classes``."""
+    classes: _Classes = field(default_factory=_Classes)
+    names: int = 0
+    last: list[int] = field(default_factory=list)
+    """Stage after which a node is of no use any more, whatever is recomputed."""
+
+    def run(self, control: Control) -> None:
+        """Run all nodes in document order; without a limit once it stops or costs too much."""
+        graph = self.graph
+        self.last = last_stages(graph)
+        dropped_after: list[list[int]] = [[] for _ in graph.nodes]
+        forgotten_after: list[list[int]] = [[] for _ in range(len(graph.nodes) + 1)]
+        for v, i in enumerate(graph.producer):
+            if v not in graph.outputs:
+                dropped_after[max(graph.readers[v], default=i)].append(v)
+            forgotten_after[self.last[i]].append(v)
+        for self.stage in range(len(graph.nodes)):
+            if control.stopping():
+                self.room = math.inf
+            self._materialise(self.stage)
+            for v in dropped_after[self.stage]:
+                if graph.nodes[graph.producer[v]].recompute or self.last[graph.producer[v]] <= self.stage:
+                    self._evict(v)
+            for v in forgotten_after[self.stage]:
+                self._evict(v)
+                self.evicted.pop(v, None)
+        for v in graph.outputs:
+            self.locks[v] = self.locks.get(v, 0) + 1
+        for v in graph.outputs:
+            if v not in self.resident:
+                self._materialise(graph.producer[v])
+
+    def _materialise(self, node: int) -> None:
+        """Run ``node``, and before that, recursively, whatever makes inputs that are not there."""
+        graph, stack = self.graph, [node]
+        self._lock(node, 1)
+        while stack:
+            top = stack[-1]
+            missing = next((v for v in graph.nodes[top].inputs if v not in self.resident), None)
+            if missing is not None:
+                stack.append(graph.producer[missing])
+                self._lock(stack[-1], 1)
+                continue
+            self._compute(top)
+            self._lock(top, -1)
+            stack.pop()
+
+    def _lock(self, node: int, change: int) -> None:
+        for v in self.graph.nodes[node].inputs:
+            self.locks[v] = self.locks.get(v, 0) + change
+
+    def _compute(self, i: int) -> None:
+        graph, node = self.graph, self.graph.nodes[i]
+        made = [v for v in graph.values_of(i) if v not in self.resident]
+        need = sum(graph.size[v] for v in made) + node.workspace
+        while self.used + need > self.room:
+            victim = self._victim(i)
+            if victim is None:
+                break
+            self._evict(victim)
+        self.computes.append(i)
+        self.clock += node.cost
+        if self.clock > self.most_cost:
+            self.room = math.inf
+        for v in made:
+            self.resident.add(v)
+            self.used += graph.size[v]
+            self.evicted.pop(v, None)
+        for v in (*node.inputs, *graph.values_of(i)):
+            self.accessed[v] = self.clock
+        for v in made:
+            if i != self.stage and not self._wanted(v):
+                self._evict(v)  # an output that came along
+
+    def _wanted(self, v: int) -> bool:
+        """Whether a value is being waited for or will be read again by a node that has not run yet."""
+        readers = self.graph.readers[v]
+        return self.locks.get(v, 0) > 0 or (bool(readers) and readers[-1] >= self.stage) or v in self.graph.outputs
+
+    def _evict(self, v: int) -> None:
+        if v not in self.resident:
+            return
+        self.resident.discard(v)
+        self.used -= self.graph.size[v]
+        if self.score == "eq":
+            neighbours = [self.evicted[w] for w in self._around(v) if w in self.evicted]
+            self.names += 1
+            self.classes.add(v, self.names, self._cost(v), neighbours)
+        self.evicted[v] = self.names
+
+    def _victim(self, running: int) -> int | None:
+        """The value with the smallest score that may go while ``running`` runs; the first of equals."""
+        graph, own = self.graph, self.graph.values_of(running)
+        best, least = None, math.inf
+        for v in sorted(self.resident):
+            if self.locks.get(v, 0) or v in own or not graph.size[v] or not graph.nodes[graph.producer[v]].recompute:
+                continue
+            value = self._score(v)
+            if best is None or value < least:
+                best, least = v, value
+        return best
+
+    def _score(self, v: int) -> float:
+        size = self.graph.size[v]
+        staleness = max(self.clock - self.accessed[v], 1e-9 * self.clock, 1e-300)
+        if self.score == "lru":
+            return 1 / staleness
+        if self.score == "size":
+            return 1 / size
+        cost = self._cost(v)
+        if self.score == "msps":
+            return (cost + sum(self._cost(w) for w in self._evicted_from(v, up=True))) / size
+        if self.score == "full":
+            around = self._evicted_from(v, up=True) | self._evicted_from(v, up=False)
+            cost += sum(self._cost(w) for w in around)
+        elif self.score == "eq":
+            roots = {self.classes.root(self.evicted[w]) for w in self._around(v) if w in self.evicted}
+            cost += sum(self.classes.cost[root] for root in sorted(roots))
+        return cost / (size * staleness)
+
+    def _cost(self, v: int) -> float:
+        return self.graph.nodes[self.graph.producer[v]].cost
+
+    def _around(self, v: int) -> Iterator[int]:
+        """Values that ``v`` is made from, and values made from it."""
+        yield from self._next(v, up=True)
+        yield from self._next(v, up=False)
+
+    def _next(self, v: int, *, up: bool) -> Iterator[int]:
+        if up:
+            yield from self.graph.nodes[self.graph.producer[v]].inputs
+        else:
+            for j in self.graph.readers[v]:
+                yield from self.graph.values_of(j)
+
+    def _evicted_from(self, v: int, *, up: bool) -> set[int]:
+        """Evicted values that are reached from ``v`` through evicted values alone, upwards or downwards."""
+        found: set[int] = set()
+        todo = [v]
+        while todo:
+            for w in self._next(todo.pop(), up=up):
+                if w in self.evicted and w not in found:
+                    found.add(w)
+                    todo.append(w)
+        return found

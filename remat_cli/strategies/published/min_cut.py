@@ -1,0 +1,123 @@
+"""Save what a minimum cut between forward and backward pass says, and recompute the rest at most once.
+
+This is what torch.compile's partitioner does (AOTAutograd, ``min_cut_rematerialization_partition``). It saves the
+values that carry the fewest bytes from the operations that must not be computed again to the backward pass. It bans
+operations by kind (convolutions, matrix products); here those are banned that cost more than some limit, which makes a
+knob of it. Its weights for fusion and for the distance to the backward pass belong to its code generator and are left
+out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from remat_cli.errors import UsageError
+from remat_cli.strategies._phases import Training
+from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
+from remat_cli.strategies.published._offers import Offers
+
+_TRIED = 64
+"""Cost limits tried, spread over the costs that there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class MinCut(Strategy):
+    """The cheapest cut between what must not be recomputed and the backward pass, in bytes.
+
+    Attributes:
+        most_cost: Forward nodes that cost more are not recomputed, in the graph's cost unit. None tries many limits and
+            takes what gives the cheapest plan within the budget.
+    """
+
+    most_cost: float | None = field(
+        default=None, metadata={"help": "costlier nodes are not recomputed; none: what fits the budget best"}
+    )
+
+    name: ClassVar[str] = "min-cut"
+    summary: ClassVar[str] = "recompute at most once what a minimum cut does not save, as torch.compile does"
+    reference: ClassVar[str] = "PyTorch AOTAutograd, min_cut_rematerialization_partition"
+    needs: ClassVar[Needs] = Needs.PHASES
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that means nothing."""
+        if self.most_cost is not None and not 0 <= self.most_cost < math.inf:
+            raise UsageError(f"min-cut{{most_cost={self.most_cost:g}}}: a cost is 0 or more")
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Try limits, the lowest first."""
+        training = Training.of(task.graph, self.name)
+        offers = Offers(task, context, self.name)
+        tried: set[frozenset[int]] = set()
+        for limit in (self.most_cost,) if self.most_cost is not None else _limits(training):
+            saved = cheapest_cut(training, limit)
+            if saved not in tried:
+                tried.add(saved)
+                maker = "" if self.most_cost is not None else f"{self.name}{{most_cost={limit!r}}}"
+                offers.offer(recomputed_once(training, saved), maker)
+            if offers.over():
+                break
+        return offers.answer()
+
+
+def _limits(training: Training) -> list[float]:
+    """Costs of forward nodes, from the lowest to the highest; ``_TRIED`` of them where there are more."""
+    costs = sorted({0.0, *(training.graph.nodes[i].cost for i in training.forward)})
+    if len(costs) <= _TRIED:
+        return costs
+    return [costs[round(k * (len(costs) - 1) / (_TRIED - 1))] for k in range(_TRIED)]
+
+
+def cheapest_cut(training: Training, most_cost: float) -> frozenset[int]:
+    """The forward values to save: fewest bytes on the way from banned operations to the backward pass.
+
+    Args:
+        training: The graph.
+        most_cost: Forward nodes that cost more are banned, and so are those that may be computed only once.
+    """
+    import networkx as nx  # 0.2 s, and no other strategy needs it
+
+    graph = training.graph
+    network = nx.DiGraph()  # an edge without a capacity has any
+    network.add_nodes_from(("source", "sink"))
+    for i in training.forward:
+        node = graph.nodes[i]
+        if node.cost > most_cost or not node.recompute:
+            network.add_edge("source", ("node", i))
+        for v in graph.values_of(i):
+            network.add_edge(("node", i), ("made", v))
+            network.add_edge(("made", v), ("there", v), capacity=graph.size[v])
+            for j in graph.readers[v]:
+                if j >= training.sweep:
+                    network.add_edge(("there", v), "sink")
+                elif j in training.forward:
+                    network.add_edge(("there", v), ("node", j))
+    _, (before, after) = nx.minimum_cut(network, "source", "sink")
+    return frozenset(v for kind, v in before - {"source"} if kind == "made" and ("there", v) in after)
+
+
+def recomputed_once(training: Training, saved: frozenset[int]) -> tuple[int, ...]:
+    """The schedule that keeps ``saved`` and computes other values again when the backward pass first needs them.
+
+    A value that was computed again stays for as long as it is read. Graph outputs and what may be computed only once
+    are kept as well.
+    """
+    graph = training.graph
+    computes = list(range(training.sweep))
+    forward = frozenset(training.forward)
+    outputs = frozenset(graph.outputs)
+    there: set[int] = set()
+    for i in computes:
+        keep = i not in forward or not graph.nodes[i].recompute
+        there.update(v for v in graph.values_of(i) if keep or v in saved or v in outputs)
+    for t in range(training.sweep, len(graph.nodes)):
+        todo, chosen = [t], set()
+        while todo:
+            node = todo.pop()
+            if node not in chosen:
+                chosen.add(node)
+                todo.extend(graph.producer[v] for v in graph.nodes[node].inputs if v not in there)
+        computes.extend(sorted(chosen))
+        there.update(v for node in chosen for v in graph.values_of(node))
+    return tuple(computes)

@@ -1,0 +1,222 @@
+"""Strategies that decide value by value: min-cut, xla-greedy and dtr."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from graphgen import random_graph
+
+from remat_cli.api.solving import SolveOptions, solve
+from remat_cli.errors import Infeasible, UsageError
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.plan.derive import derive
+from remat_cli.plan.model import Compute
+from remat_cli.plan.replay import replay
+from remat_cli.strategies._phases import Training
+from remat_cli.strategies.published.min_cut import cheapest_cut, recomputed_once
+from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.zoo.registry import build_graph
+
+EVICTING = [
+    "min-cut",
+    "xla-greedy",
+    "xla-greedy{cost_aware=true}",
+    *(f"dtr{{h={h}}}" for h in ("eq", "full", "local", "msps", "lru", "size")),
+]
+
+
+def computes(graph: Graph, budget: int | str | None, strategy: str) -> list[int]:
+    statements = solve(graph, budget, SolveOptions(strategy=strategy)).plan.statements
+    return [s.node for s in statements if isinstance(s, Compute)]
+
+
+@pytest.mark.parametrize("strategy", EVICTING)
+def test_plans_of_larger_graphs_are_valid_and_within_the_budget(strategy: str) -> None:
+    fitting = 0
+    for seed in range(12):
+        rng = random.Random(seed)
+        once = 0.1 * (seed % 2)
+        graph = random_graph(rng, 30, max_outputs=2, workspace=True, recompute_false=once, phases=True, unread=False)
+        top, least = no_remat_peak(graph), peak_bound(graph).bytes
+        for budget in (top, (4 * top + least) // 5, (top + least) // 2):
+            try:
+                solved = solve(graph, budget, SolveOptions(strategy=strategy))
+            except Infeasible:
+                continue
+            seen = replay(graph, solved.plan.statements)
+            assert seen.valid
+            assert seen.peak_bytes <= budget
+            assert budget < top or once or seen.cost == graph.total_cost, "nothing to evict"
+            fitting += budget < top
+    assert fitting > 2
+
+
+# min-cut
+
+
+def saves_enough(part: Training, saved: set[int], most_cost: float) -> bool:
+    """Whether all that the backward pass reads can be made from ``saved`` without a banned node."""
+    graph = part.graph
+    todo = [v for t in range(part.sweep, len(graph.nodes)) for v in graph.nodes[t].inputs]
+    while todo:
+        v = todo.pop()
+        node = graph.nodes[graph.producer[v]]
+        if graph.producer[v] not in part.forward or v in saved:
+            continue
+        if node.cost > most_cost or not node.recompute:
+            return False
+        todo.extend(node.inputs)
+    return True
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_set_of_values_to_save_is_smaller_than_the_cut(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = random_graph(rng, 12, max_outputs=2, recompute_false=0.2, zero_outputs=seed % 4 == 0, phases=True)
+    part = Training.of(graph, "test")
+    values = [v for i in part.forward for v in graph.values_of(i)]
+    for most_cost in (0.0, 3.0, 9.0):
+        cut = cheapest_cut(part, most_cost)
+        assert saves_enough(part, set(cut), most_cost)
+        least = min(
+            sum(graph.size[v] for v in saved)
+            for r in range(len(values) + 1)
+            for saved in itertools.combinations(values, r)
+            if saves_enough(part, set(saved), most_cost)
+        )
+        assert sum(graph.size[v] for v in cut) == least
+        schedule = recomputed_once(part, cut)
+        assert replay(graph, derive(graph, schedule)).valid
+        for i, node in enumerate(graph.nodes):
+            assert schedule.count(i) <= (2 if i in part.forward and node.recompute else 1)
+
+
+def test_a_cut_saves_what_is_small_and_recomputes_what_is_cheap() -> None:
+    nodes = (
+        Node("conv", 100.0, (), (10,), phase=Phase.FORWARD),
+        Node("relu", 1.0, (0,), (10,), phase=Phase.FORWARD),
+        Node("pool", 1.0, (1,), (3,), phase=Phase.FORWARD),
+        Node("loss", 1.0, (2,), (1,), phase=Phase.LOSS),
+        Node("grad pool", 1.0, (1, 2, 3), (10,), phase=Phase.BACKWARD),
+        Node("grad conv", 1.0, (0, 4), (10,), phase=Phase.BACKWARD),
+    )
+    part = Training.of(Graph("g", nodes, (5,)), "test")
+    assert cheapest_cut(part, 1.0) == {0}, "10 bytes, and the rest follows from them for 2"
+    assert cheapest_cut(part, 100.0) == frozenset()
+    assert cheapest_cut(part, 0.0) == {0, 1, 2}
+    assert recomputed_once(part, frozenset({0})) == (0, 1, 2, 3, 1, 2, 4, 5)
+
+
+# xla-greedy
+
+SKIPS = Graph(
+    "skips",
+    (
+        Node("dear", 50.0, (), (8,)),
+        Node("cheap", 1.0, (), (6,)),
+        Node("wide", 1.0, (), (10,)),
+        Node("small", 1.0, (2,), (1,)),
+        Node("end", 1.0, (0, 1, 3), (1,)),
+    ),
+    outputs=(4,),
+)
+
+
+def test_the_most_memory_goes_unless_cost_counts() -> None:
+    # While "wide" runs 24 bytes are live, while "small" does 25; either of the first two is enough to let go.
+    assert computes(SKIPS, 19, "xla-greedy") == [0, 1, 2, 3, 0, 4]
+    assert computes(SKIPS, 19, "xla-greedy{cost_aware=true}") == [0, 1, 2, 3, 1, 4]
+    assert computes(SKIPS, 25, "xla-greedy") == [0, 1, 2, 3, 4]
+
+
+def test_longer_runs_are_tried_when_single_nodes_do_not_help() -> None:
+    # What "far" reads is made from something larger, which is gone by the time memory runs out.
+    nodes = (
+        Node("root", 1.0, (), (9,)),
+        Node("mid", 1.0, (0,), (4,)),
+        Node("wide", 1.0, (), (12,)),
+        Node("narrow", 1.0, (2,), (1,)),
+        Node("far", 1.0, (1, 3), (1,)),
+    )
+    graph = Graph("g", nodes, (4,))
+    with pytest.raises(Infeasible, match="no plan that xla-greedy makes fits"):
+        solve(graph, 14, SolveOptions(strategy="xla-greedy{block=1}"))
+    solved = solve(graph, 14, SolveOptions(strategy="xla-greedy"))
+    assert solved.plan.strategy == "xla-greedy{block=4}"
+    assert [s.node for s in solved.plan.statements if isinstance(s, Compute)] == [0, 1, 2, 3, 0, 1, 4]
+
+
+def test_cost_awareness_pays_on_a_network() -> None:
+    graph = build_graph("mobilenet-v1")
+    plain, aware = (solve(graph, "60%", SolveOptions(strategy=s)).report.overhead for s in EVICTING[1:3])
+    assert aware < plain / 10
+
+
+# dtr
+
+
+@pytest.mark.parametrize(
+    ("h", "gone"),
+    [("lru", 0), ("size", 1), ("local", 2), ("eq", 2), ("full", 2), ("msps", 2)],
+)
+def test_the_value_with_the_smallest_score_goes(h: str, gone: int) -> None:
+    nodes = (
+        Node("oldest", 9.0, (), (4,)),
+        Node("largest", 9.0, (), (5,)),
+        Node("cheapest", 0.5, (), (4,)),
+        Node("recent", 9.0, (), (4,)),
+        Node("wide", 1.0, (3,), (10,)),
+        Node("end", 1.0, (0, 1, 2, 3), (1,)),
+    )
+    # 27 bytes are live while "wide" runs, 18 while "end" does.
+    assert computes(Graph("g", nodes, (5,)), 23, f"dtr{{h={h}}}") == [0, 1, 2, 3, 4, gone, 5]
+
+
+def test_evicted_neighbours_count() -> None:
+    # "a" and "b" are as dear as "c" is; but once "a" is gone, "b" needs it as well.
+    nodes = (
+        Node("a", 2.0, (), (4,)),
+        Node("b", 2.0, (0,), (4,)),
+        Node("c", 3.0, (), (4,)),
+        Node("first", 1000.0, (), (8,)),
+        Node("second", 1000.0, (), (12,)),
+        Node("end", 1.0, (0, 1, 2), (1,)),
+    )
+    graph = Graph("g", nodes, (5,))
+    assert computes(graph, 16, "dtr{h=local}") == [0, 1, 2, 3, 4, 0, 1, 5]
+    for h in ("full", "eq", "msps"):
+        assert computes(graph, 16, f"dtr{{h={h}}}") == [0, 1, 2, 3, 4, 0, 2, 5]
+
+
+@pytest.mark.parametrize("layers", [49, 100])
+def test_a_chain_runs_in_linear_time_with_memory_of_its_root(layers: int) -> None:
+    """Kirisame et al., theorem 3.1: unit chains within O(sqrt(n)) memory take O(n) operations with the full score."""
+    graph = build_graph(f"unit-chain{{n={2 * layers + 1}}}")
+    solved = solve(graph, 2 * math.isqrt(layers) + 3, SolveOptions(strategy="dtr{h=full}"))
+    assert solved.report.overhead < 1
+
+
+def test_a_hopeless_budget_ends() -> None:
+    graph = build_graph("unit-chain{n=201}")
+    with pytest.raises(Infeasible, match="no plan that dtr makes fits") as refusal:
+        solve(graph, 4, SolveOptions(strategy="dtr"))
+    assert "the smallest budget known to work is" in refusal.value.hint
+
+
+@pytest.mark.parametrize("spec", ["dtr{most_cost=0.5}", "xla-greedy{block=0}", "min-cut{most_cost=-1}", "dtr{h=x}"])
+def test_options_that_mean_nothing(spec: str) -> None:
+    with pytest.raises(UsageError):
+        strategy_from_spec(spec)
+
+
+@pytest.mark.parametrize(("strategy", "knob"), [("min-cut", "most_cost"), ("xla-greedy", "block")])
+def test_the_plan_says_how_the_knob_stood(strategy: str, knob: str) -> None:
+    graph = build_graph("vgg16")
+    solved = solve(graph, "60%", SolveOptions(strategy=strategy))
+    assert solved.plan.strategy.startswith(f"{strategy}{{{knob}=")
+    again = solve(graph, "60%", SolveOptions(strategy=solved.plan.strategy))
+    assert again.plan.statements == solved.plan.statements
