@@ -139,3 +139,15 @@ class InvalidStrategyPlan(RematError):
     """A strategy returned a plan that the replayer rejects: a defect of the strategy, never shown as a plan."""
 
     exit_code = ExitCode.SOLVER
+
+
+class FrameworkUnavailable(RematError):
+    """The framework that a frontend needs is not installed, or not in a version it knows; the hint says what to do."""
+
+
+class CaptureFailed(RematError):
+    """A model could not be turned into a graph; the message says what of it, and the hint what would work."""
+
+
+class ExecutionFailed(RematError):
+    """A graph or a plan could not be run on the device; the message says at which node, and why."""

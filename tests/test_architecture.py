@@ -10,6 +10,7 @@ import pytest
 import remat_cli
 from remat_cli.cli.main import _COMMANDS
 from remat_cli.errors import RematError
+from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
 from remat_cli.solvers.registry import SOLVERS
 from remat_cli.strategies.registry import STRATEGIES
 from remat_cli.zoo.registry import ARCHITECTURES
@@ -26,7 +27,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 """Functions that may be longer, as ``module:function``, each with the reason."""
 
 
-@pytest.mark.parametrize("registry", [STRATEGIES, SOLVERS, ARCHITECTURES], ids=lambda r: r.kind)
+@pytest.mark.parametrize("registry", [STRATEGIES, SOLVERS, ARCHITECTURES, TORCH_ARCHITECTURES], ids=lambda r: r.kind)
 def test_every_entry_of_a_registry_loads_and_knows_its_name(registry):
     for name, target in registry.table.items():
         loaded = registry.load(name)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from remat_cli.api.attempt import Solved
     from remat_cli.api.options import SolveOptions
     from remat_cli.api.solving import solve
+    from remat_cli.frontends.torch.export import export_torch
     from remat_cli.graph.io import load_graph
     from remat_cli.plan.check import Report, check
     from remat_cli.plan.io import load_plan
@@ -20,6 +21,7 @@ _HOME = {
     "Solved": "remat_cli.api.attempt",
     "build_graph": "remat_cli.zoo.registry",
     "check": "remat_cli.plan.check",
+    "export_torch": "remat_cli.frontends.torch.export",
     "load_graph": "remat_cli.graph.io",
     "load_plan": "remat_cli.plan.io",
     "solve": "remat_cli.api.solving",
@@ -31,6 +33,7 @@ __all__ = [
     "Solved",
     "build_graph",
     "check",
+    "export_torch",
     "load_graph",
     "load_plan",
     "solve",

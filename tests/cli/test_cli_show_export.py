@@ -166,7 +166,12 @@ def test_the_architectures_are_listed(remat):
         ("zoo:vgg16{batch=1", "is not a name with options"),
         ("zoo:", "is not a name with options"),
         ("vgg16", "write zoo:NAME"),
-        ("torch:resnet50", "write zoo:NAME"),
+        ("torch:resnet50", "write it like torch:train.py:build"),
+        ("torch:missing.py:build", "missing.py: there is no such file"),
+        ("torch:no_such_module:build", "cannot be imported"),
+        ("torch:json:build", "there is no function build in json"),
+        ("zoo:torch/resnet5O", 'did you mean "torch/resnet50"?'),
+        ("zoo:torch/gpt2{width=100}", "choose a width such as 108"),
     ],
 )
 def test_bad_sources_are_refused_with_a_remedy(remat, source, words):

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import click
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.errors import UsageError
 
+if TYPE_CHECKING:
+    from remat_cli.graph.model import Graph
+    from remat_cli.zoo.base import Architecture
+
 _EPILOG = """\b
 Examples:
   remat export zoo:vgg16 -o vgg16.json
   remat export 'zoo:vgg16{batch=64,backward=operator}' | remat show -
+  remat export torch:train.py:build -o step.json
+  remat export 'zoo:torch/gpt2{batch=4}' -o gpt2.json
 
 `remat export --list` names the architectures and their options."""
 
@@ -20,12 +29,24 @@ Examples:
 @click.argument("source", required=False)
 @click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", show_default=True, help="Where it goes.")
 @click.option("--list", "listing", is_flag=True, help="List what can be exported.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="torch: where the step is to run; default: cpu.")
+@click.option("--cost", metavar="MODEL", help="torch: what costs mean: flops (default), or roofline:a100.")
 @params.quiet_option
 @params.color_option
-def command(source: str | None, output: str, listing: bool, quiet: bool, color: str) -> None:
+def command(
+    source: str | None,
+    output: str,
+    listing: bool,
+    device: str | None,
+    cost: str | None,
+    quiet: bool,
+    color: str,
+) -> None:
     """Write the graph of a model.
 
-    SOURCE says where it comes from: zoo:NAME{option=value,...} is an architecture that remat knows.
+    SOURCE says where it comes from. zoo:NAME{option=value,...} is an architecture that remat knows. torch:FILE.py:NAME
+    is your own model: a function that returns (module, inputs) or (module, inputs, loss), called under fake tensors,
+    so that no weights are allocated; it needs the extra remat[torch].
     """
     out = Output(color, quiet)
     if listing:
@@ -33,28 +54,53 @@ def command(source: str | None, output: str, listing: bool, quiet: bool, color: 
         return
     if source is None:
         raise UsageError("say what to export", hint="for example zoo:vgg16; remat export --list names all")
-    scheme, separator, rest = source.partition(":")
-    if not separator or scheme != "zoo":
-        raise UsageError(
-            f'"{source}" is not a source', hint="write zoo:NAME, as in zoo:vgg16; remat export --list names all"
-        )
     from remat_cli.files import require_writable, write_text
     from remat_cli.graph.io import dump_document, graph_to_document
-    from remat_cli.zoo.registry import build_graph
 
+    build = _builder(source, device, cost)
     require_writable(output)
-    graph = build_graph(rest)
+    graph = build()
     write_text(output, dump_document(graph_to_document(graph)))
     if output != "-":
         out.note(f"wrote {output}: {graph.name}, {len(graph.nodes)} nodes")
+    for note in graph.metadata.get("notes", []) if isinstance(graph.metadata, dict) else []:
+        out.note(f"note: {note}")
+
+
+def _builder(source: str, device: str | None, cost: str | None) -> Callable[[], Graph]:
+    """What makes the graph of ``source``; nothing is made yet."""
+    scheme, separator, rest = source.partition(":")
+    if not separator or scheme not in {"zoo", "torch"}:
+        raise UsageError(
+            f'"{source}" is not a source',
+            hint="write zoo:NAME, as in zoo:vgg16, or torch:FILE.py:NAME; remat export --list names all",
+        )
+    if scheme == "torch":
+        from remat_cli.frontends.torch.export import export_torch
+
+        return lambda: export_torch(rest, device=device or "cpu", cost=cost or "flops")
+    if device is not None or cost is not None:
+        raise UsageError(
+            "--device and --cost are for torch:FILE.py:NAME",
+            hint="models of the zoo take them as options, as in zoo:torch/resnet50{cost=roofline:a100}",
+        )
+    if rest.lstrip().startswith("torch/"):
+        from remat_cli.frontends.torch.architectures import build_torch_graph
+
+        return lambda: build_torch_graph(rest)
+    from remat_cli.zoo.registry import build_graph
+
+    return lambda: build_graph(rest)
 
 
 def _architectures(out: Output) -> str:
+    from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
     from remat_cli.reports.listing import Entry, listing_text
     from remat_cli.spec import describe_options
     from remat_cli.zoo.registry import ARCHITECTURES
 
-    classes = [ARCHITECTURES.load(name) for name in ARCHITECTURES.names()]
+    classes: list[type[Architecture]] = [ARCHITECTURES.load(name) for name in ARCHITECTURES.names()]
+    classes += [TORCH_ARCHITECTURES.load(name) for name in TORCH_ARCHITECTURES.names()]
     entries = [
         Entry(f"zoo:{c.name}", c.summary, [c.reference] if c.reference else [], describe_options(c)) for c in classes
     ]

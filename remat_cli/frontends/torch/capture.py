@@ -1,0 +1,146 @@
+"""The joint graph of a training step, forward and backward in one, as AOTAutograd hands it to its partitioner.
+
+The same route, ``torch.compile`` with a partitioner of our own, serves for export and for training with a plan, so
+both see the same graph. For export everything is fake: tensors have shapes and no memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from remat_cli.errors import CaptureFailed
+
+_LONGEST = 400
+_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What to capture.
+
+    Attributes:
+        module: The module, in the mode (training or not) in which it is to be captured.
+        inputs: Its positional arguments.
+        keywords: Its keyword arguments.
+        loss: From the module's output to a scalar; None if the output is the loss, or holds one.
+    """
+
+    module: Any
+    inputs: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    loss: Callable[[Any], Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A joint graph.
+
+    Attributes:
+        joint: The FX graph module: placeholders for parameters, buffers and inputs, then one for each tangent.
+        forward_outputs: How many of its outputs the forward pass makes: updates of inputs, then results.
+        tensors: The (fake) tensors behind the placeholders that are not tangents, in the order of the compiler.
+        model: What was captured.
+    """
+
+    joint: Any
+    forward_outputs: int
+    tensors: tuple[Any, ...]
+    model: Model
+
+
+def fake_mode() -> Any:
+    """A mode under which tensors have no data. Tensors from outside may be mixed in."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def capture(model: Model, mode: Any) -> Captured:
+    """The joint graph of one training step of ``model``.
+
+    Args:
+        model: What to capture; made under ``mode``.
+        mode: The fake mode.
+
+    Raises:
+        CaptureFailed: If the step cannot be captured as one graph, or there is nothing to train in it.
+    """
+    import torch
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    seen: list[Captured] = []
+    tensors: list[Any] = []
+
+    def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+        from functorch.compile import default_partition
+
+        seen.append(Captured(joint, num_fwd_outputs, tuple(tensors), model))
+        return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+    def keep(graph_module: Any, _inputs: Any) -> Any:
+        return make_boxed_func(graph_module.forward)
+
+    def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
+        tensors[:] = example_inputs
+        compiler = aot_autograd(fw_compiler=keep, bw_compiler=keep, partition_fn=partition)
+        return compiler(graph_module, example_inputs)
+
+    torch._dynamo.reset()
+    try:
+        with mode, torch.enable_grad():
+            compiled = torch.compile(_step(model), backend=backend, fullgraph=True, dynamic=False)
+            compiled(*model.inputs, **model.keywords)
+    except CaptureFailed:
+        raise
+    except Exception as error:  # anything can happen in a user's model
+        raise CaptureFailed(
+            f"the model could not be captured: {_first_words(error)}",
+            hint="what PyTorch calls a graph break has to go: data-dependent control flow, .item(), printing",
+        ) from error
+    finally:
+        torch._dynamo.reset()
+    if not seen:
+        raise CaptureFailed(
+            "the model has nothing to train: no parameter that requires a gradient has a part in the output",
+            hint="is it frozen, or does it run under no_grad?",
+        )
+    return seen[0]
+
+
+def _step(model: Model) -> Callable[..., Any]:
+    """The function to capture: the module, and the loss where there is one."""
+    module, loss = model.module, model.loss
+    if loss is None:
+
+        def step(*inputs: Any, **keywords: Any) -> Any:
+            return _results(module(*inputs, **keywords))
+
+    else:
+
+        def step(*inputs: Any, **keywords: Any) -> Any:
+            return loss(module(*inputs, **keywords))
+
+    return step
+
+
+def _results(output: Any) -> Any:
+    """The loss in ``output`` if it holds one by name; else ``output``."""
+    if isinstance(output, Mapping) and "loss" in output:
+        return output["loss"]
+    found = getattr(output, "loss", None)
+    return output if found is None else found
+
+
+def _first_words(error: BaseException) -> str:
+    """What an error of PyTorch says, in one line, with the last place in the user's code that it names."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    words = " ".join(lines[:3]) if lines else type(error).__name__
+    words = words if len(words) <= _LONGEST else words[:_LONGEST] + " ..."
+    places = _PLACE.findall(text.partition("from user code:")[2])
+    return f"{Path(places[-1][0]).name}:{places[-1][1]}: {words}" if places else words

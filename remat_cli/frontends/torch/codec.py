@@ -1,0 +1,130 @@
+"""Arguments of operators to JSON values and back, exactly: what goes out comes in again bit for bit.
+
+Plain JSON stands for None, booleans, integers, text and lists. Everything else is an object with one key that says
+what it is: ``{"float": "0x1.8p+1"}``, ``{"dtype": "float32"}``. Tensors are expressions, see
+:mod:`remat_cli.frontends.torch.lower`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from remat_cli.errors import CaptureFailed, ExecutionFailed
+
+_NAMED = ("dtype", "layout", "memory_format")
+
+
+def encode(value: Any, tensor: Callable[[Any], Any]) -> Any:
+    """``value`` as a JSON value.
+
+    Args:
+        value: An argument of an operator, as FX has it.
+        tensor: Makes the JSON value of an FX node.
+
+    Raises:
+        CaptureFailed: If it is something that cannot be written down.
+    """
+    import torch
+
+    if value is None or isinstance(value, bool | str) or type(value) is int:
+        return value
+    if isinstance(value, torch.fx.Node):
+        return tensor(value)
+    if isinstance(value, list | tuple):
+        return [encode(item, tensor) for item in value]
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, complex):
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    for kind in _NAMED:
+        if isinstance(value, getattr(torch, kind)):
+            return {kind: str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {"device": value.type}
+    raise CaptureFailed(f"an operator has an argument that cannot be written down: {type(value).__name__} {value!r}")
+
+
+def decode(value: Any, tensor: Callable[[Mapping[str, Any]], Any], device: str | None = None) -> Any:
+    """What :func:`encode` wrote down.
+
+    Args:
+        value: The JSON value.
+        tensor: Makes what an expression stands for.
+        device: Stands in for every device in the arguments; None leaves them as they are.
+
+    Raises:
+        ExecutionFailed: If it is not something that :func:`encode` writes.
+    """
+    import torch
+
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    if isinstance(value, list):
+        return [decode(item, tensor, device) for item in value]
+    if not isinstance(value, Mapping):
+        raise ExecutionFailed(f"a payload holds {value!r}, which is nothing that remat writes")
+    if "float" in value:
+        return float.fromhex(value["float"])
+    if "complex" in value:
+        return complex(*map(float.fromhex, value["complex"]))
+    if "device" in value:
+        return torch.device(device or value["device"])
+    for kind in _NAMED:
+        if kind in value:
+            found = getattr(torch, value[kind], None)
+            if not isinstance(found, getattr(torch, kind)):
+                raise ExecutionFailed(f"torch {torch.__version__} has no {kind} {value[kind]}")
+            return found
+    return tensor(value)
+
+
+def dtype_name(dtype: Any) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def operator_named(name: str) -> Any:
+    """The operator of ``aten.add.Tensor``.
+
+    Raises:
+        ExecutionFailed: If this torch has no such operator; one from a library has to be imported first.
+    """
+    import torch
+
+    found: Any = torch.ops
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        found = None
+    if not isinstance(found, torch._ops.OpOverload):
+        raise ExecutionFailed(
+            f"torch {torch.__version__} has no operator {name}",
+            hint="it may belong to another version, or to a library that has to be imported first",
+        )
+    return found
+
+
+def encode_data(tensor: Any) -> dict[str, Any]:
+    """A small tensor with its data, row by row."""
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return {
+        "dtype": dtype_name(tensor.dtype),
+        "shape": list(tensor.shape),
+        "data": base64.b64encode(bytes(flat.tolist())).decode("ascii"),
+    }
+
+
+def decode_data(value: Mapping[str, Any], device: str) -> Any:
+    """The tensor that :func:`encode_data` wrote down, on ``device``."""
+    import torch
+
+    raw = bytearray(base64.b64decode(value["data"]))
+    dtype = getattr(torch, value["dtype"])
+    if not raw:
+        return torch.empty(value["shape"], dtype=dtype, device=device)
+    return torch.frombuffer(raw, dtype=dtype).reshape(value["shape"]).to(device)

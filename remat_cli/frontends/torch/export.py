@@ -1,0 +1,71 @@
+"""From a user's function, or a model of the zoo, to a graph document's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from remat_cli.frontends.torch.installed import require_device
+from remat_cli.graph.model import Graph
+
+FRONTEND = "torch"
+VERSION = 1
+"""Version of what payloads and metadata look like."""
+
+
+def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Graph:
+    """The graph of the training step that ``FILE.py:NAME`` builds.
+
+    Args:
+        text: The function: it returns (module, inputs) or (module, inputs, loss).
+        device: ``cpu`` or ``cuda``: where the step is meant to run. Nothing runs there now.
+        cost: ``flops`` or ``roofline:NAME``.
+
+    Raises:
+        UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+    """
+    from remat_cli.frontends.torch.source import load_function
+
+    require_device(device)
+    function = load_function(text)
+    return export_model(function, name=text.rpartition(":")[2], source=f"torch:{text}", device=device, cost=cost)
+
+
+def export_model(
+    build: Callable[[], Any], *, name: str, source: str, device: str = "cpu", cost: str = "flops"
+) -> Graph:
+    """The graph of the training step of what ``build()`` returns.
+
+    Args:
+        build: Called under fake tensors.
+        name: Name of the graph.
+        source: Where it comes from, for the metadata.
+        device: ``cpu`` or ``cuda``.
+        cost: ``flops`` or ``roofline:NAME``.
+
+    Raises:
+        UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+    """
+    require_device(device)
+    import torch
+
+    from remat_cli.frontends.torch.capture import capture, fake_mode
+    from remat_cli.frontends.torch.costs import cost_model
+    from remat_cli.frontends.torch.lower import lower
+    from remat_cli.frontends.torch.source import build_model
+
+    costs = cost_model(cost)
+    mode = fake_mode()
+    captured = capture(build_model(build, mode, device), mode)
+    graph = lower(captured, costs.cost, name)
+    metadata = {
+        "frontend": FRONTEND,
+        "version": VERSION,
+        "source": source,
+        "torch": str(torch.__version__),
+        "device": device,
+        "costs": costs.description,
+        "parameters": sum(p.numel() for p in captured.model.module.parameters()),
+    }
+    return replace(graph, cost_unit=costs.unit, metadata=metadata | graph.metadata)

@@ -1,0 +1,1 @@
+"""Models written in PyTorch, one file per family; imported only when they are built."""

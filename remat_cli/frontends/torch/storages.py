@@ -1,0 +1,37 @@
+"""How many bytes of tensors are alive: counted per storage, after every operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def live_storages() -> Any:
+    """A mode that counts. Use it as a context manager; ``peak_bytes`` says the most that was alive at once.
+
+    Only what is made under the mode counts, which leaves out parameters and inputs. Workspace inside an operator is
+    not seen.
+    """
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class LiveStorages(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to the type checker
+        def __init__(self, known: list[Any]) -> None:
+            super().__init__()
+            self.known = {StorageWeakRef(t.untyped_storage()) for t in known}
+            self.sizes: dict[Any, int] = {}
+            self.peak_bytes = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            import torch
+
+            result = function(*args, **(kwargs or {}))
+            for item in result if isinstance(result, list | tuple) else (result,):
+                if isinstance(item, torch.Tensor):
+                    reference = StorageWeakRef(item.untyped_storage())
+                    if reference not in self.known:
+                        self.sizes[reference] = item.untyped_storage().nbytes()
+            self.sizes = {ref: size for ref, size in self.sizes.items() if not ref.expired()}
+            self.peak_bytes = max(self.peak_bytes, sum(self.sizes.values()))
+            return result
+
+    return LiveStorages

@@ -1,0 +1,57 @@
+"""Questions about tensors and operators in an FX graph."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.torch.codec import dtype_name
+
+
+def storage(tensor: Any) -> int:
+    """Identity of the memory in which ``tensor`` lies; the same for all its views."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def storage_bytes(tensor: Any) -> int:
+    """Bytes of the memory in which ``tensor`` lies."""
+    return int(tensor.untyped_storage().nbytes())
+
+
+def describe(tensor: Any) -> dict[str, Any]:
+    """Type and layout of a tensor, for a document."""
+    return {"dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape), "stride": list(tensor.stride())}
+
+
+def constant_bytes(constant: dict[str, Any]) -> int:
+    """Bytes of a constant that is written down."""
+    import torch
+
+    return int(math.prod(constant["shape"]) * getattr(torch, constant["dtype"]).itemsize)
+
+
+def tensors_in(result: Any) -> list[tuple[int | None, Any]]:
+    """Position and tensor of all tensors in a result; None as the position of one that is not in a tuple."""
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        return [(None, result)]
+    if isinstance(result, list | tuple):
+        if any(isinstance(item, list | tuple) for item in result):
+            raise CaptureFailed("an operator returns tuples in a tuple, which remat does not know")
+        return [(k, item) for k, item in enumerate(result) if isinstance(item, torch.Tensor)]
+    return []
+
+
+def is_random(node: Any) -> bool:
+    """Whether the operation draws random numbers. Attention is tagged so even where it drops nothing."""
+    import torch
+
+    if not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    for k, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.kwargs.get(argument.name, node.args[k] if k < len(node.args) else argument.default_value)
+            return bool(given != 0.0)
+    return True

@@ -1,0 +1,213 @@
+"""Costs before measurement, encodings, and the zoo's models in PyTorch."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+
+from remat_cli.cli.main import run
+from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
+from remat_cli.frontends.torch import installed
+from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES, build_torch_graph
+from remat_cli.frontends.torch.codec import decode, decode_data, encode, encode_data, operator_named
+from remat_cli.frontends.torch.costs import LAUNCH_US, MACHINES, cost_model
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.naming import clean_path
+from remat_cli.graph.analysis import no_remat_peak
+
+
+def linear():
+    return torch.nn.Linear(256, 128, bias=False), (torch.zeros(64, 256),), lambda out: out.sum()
+
+
+def test_flops_of_a_product_are_those_of_the_formula_and_others_count_their_elements():
+    graph = export_model(linear, name="linear", source="torch:x")
+    costs = {node.op: node.cost for node in graph.nodes}
+    assert costs["mm"] == 2 * 64 * 256 * 128
+    assert costs["sum"] == 64 * 128
+    assert min(costs.values()) == 1
+    assert graph.cost_unit == "flops"
+
+
+def test_the_roofline_is_arithmetic_or_traffic_and_the_launch():
+    graph = export_model(linear, name="linear", source="torch:x", cost="roofline:a100")
+    a100 = MACHINES["a100"]
+    cost = next(node.cost for node in graph.nodes if node.id == "mm")
+    traffic = 4 * (64 * 256 + 256 * 128 + 64 * 128)
+    slowest = max(2 * 64 * 256 * 128 / a100.flops["float32"], traffic / a100.bytes_per_s)
+    assert cost == pytest.approx(1e6 * slowest + LAUNCH_US, rel=1e-12)
+    assert graph.cost_unit == "us"
+    assert graph.metadata["costs"]["device"] == a100.title
+
+
+@pytest.mark.parametrize("text", ["", "flop", "roofline", "roofline:a10O", "time"])
+def test_unknown_cost_models_are_refused(text):
+    with pytest.raises(UsageError) as raised:
+        cost_model(text)
+    assert raised.value.hint
+
+
+VALUES = [None, True, 3, -(2**40), "mean", [1, [2, None]], 0.1, math.inf, 1e-300, 2j, torch.float16, torch.strided,
+          torch.channels_last, torch.device("cpu")]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_arguments_survive_a_document_exactly(value):
+    there = json.loads(json.dumps(encode(value, lambda _: None), allow_nan=False))
+    assert decode(there, lambda _: None) == value
+    assert type(decode(there, lambda _: None)) is type(value)
+
+
+def test_devices_follow_the_one_that_is_asked_for():
+    assert decode({"device": "cpu"}, lambda _: None, "meta") == torch.device("meta")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
+def test_constants_survive_a_document_exactly(dtype, shape):
+    tensor = (torch.randn(shape) * 3).to(dtype)
+    again = decode_data(json.loads(json.dumps(encode_data(tensor))), "cpu")
+    assert (again.dtype, again.shape) == (dtype, tensor.shape)
+    assert torch.equal(again, tensor)
+
+
+@pytest.mark.parametrize("name", ["aten.nonsense.default", "aten.add.Nonsense", "aten", "aten.add", "__class__.x.y"])
+def test_unknown_operators_are_refused(name):
+    with pytest.raises(ExecutionFailed, match="has no operator"):
+        operator_named(name)
+
+
+@pytest.mark.parametrize(
+    ("path", "clean"),
+    [
+        ("L['self'].layer1[0].conv1", "layer1.0.conv1"),
+        ("L['module']._modules['blocks']._modules['3']", "blocks.3"),
+        ("L['module']", ""),
+        ("L['m'].a b:7", "a_b_7"),
+    ],
+)
+def test_module_paths_are_cleaned(path, clean):
+    assert clean_path(path) == clean
+
+
+# The zoo
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes", "values_mb", "parameters"),
+    [
+        # Operations, and bytes of VGG16 and GPT-2, as counted independently with PyTorch 2.13; parameters as published.
+        ("torch/vgg16{dropout=0}", 86, 2860.7, 138_357_544),
+        ("torch/unet", 156, 3007.4, 31_037_698),
+        ("torch/gpt2", 390, 4914.5, 124_439_808 - 512 * 768),  # half the positions
+        ("torch/resnet50", 407, 2763.9, 25_557_032),
+    ],
+)
+def test_the_zoo_has_the_models_that_are_usually_compared(spec, nodes, values_mb, parameters):
+    graph = build_torch_graph(spec)
+    assert len(graph.nodes) == nodes + 1  # that of the tangents
+    assert (no_remat_peak(graph) - graph.fixed_memory) / 1e6 == pytest.approx(values_mb, abs=0.05)
+    assert graph.metadata["parameters"] == parameters
+    assert graph.metadata["notes"] == []
+
+
+# What is missing
+
+
+def test_a_missing_torch_is_one_clear_error(monkeypatch, capsys, tmp_path):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(installed.metadata, "version", missing)
+    monkeypatch.chdir(tmp_path)
+    for source in ("torch:train.py:build", "zoo:torch/gpt2"):
+        assert run(["export", source]) == 2
+        said = capsys.readouterr().err
+        assert "needs PyTorch, which is not installed" in said
+        assert "pip install 'remat[torch]'" in said
+
+
+@pytest.mark.parametrize(
+    ("version", "fine"), [("2.10.1", False), ("2.11.0+cpu", True), ("2.13.9", True), ("2.14", False)]
+)
+def test_other_versions_of_torch_are_refused(monkeypatch, version, fine):
+    monkeypatch.setattr(installed.metadata, "version", lambda name: version)
+    if fine:
+        installed.require_torch()
+    else:
+        with pytest.raises(FrameworkUnavailable, match=r"from 2\.11 up to, but not including, 2\.14"):
+            installed.require_torch()
+
+
+def test_a_device_that_torch_was_not_built_for_is_refused_before_it_aborts(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    with pytest.raises(FrameworkUnavailable, match="without CUDA"):
+        export_model(linear, name="x", source="torch:x", device="cuda")
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(FrameworkUnavailable, match="no CUDA device"):
+        installed.require_present("cuda")
+    with pytest.raises(UsageError, match="is not a device"):
+        installed.require_device("tpu")
+
+
+def test_listing_and_help_do_not_load_torch():
+    code = (
+        "import sys; from remat_cli.cli.main import run; assert run(sys.argv[1:]) == 0;"
+        "sys.exit('torch' in sys.modules or 'functorch' in sys.modules)"
+    )
+    for arguments in (["export", "--list"], ["export", "--help"], ["--help"]):
+        subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
+    assert {f"zoo:{name}" for name in TORCH_ARCHITECTURES.names()} == {
+        f"zoo:torch/{name}" for name in ("gpt2", "resnet50", "unet", "vgg16")
+    }
+
+
+BUILD = """
+import torch
+from neighbour import WIDTH
+
+def build():
+    return torch.nn.Linear(WIDTH, 2), (torch.zeros(3, WIDTH),), torch.sum
+
+number = 3
+"""
+
+
+def test_a_file_is_exported_from_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(BUILD, encoding="utf-8")
+    Path("neighbour.py").write_text("WIDTH = 5\n", encoding="utf-8")
+    assert run(["export", "torch:train.py:build", "-o", "step.json"]) == 0
+    assert capsys.readouterr().err.startswith("wrote step.json: build, ")
+    document = json.loads(Path("step.json").read_text(encoding="utf-8"))
+    assert document["metadata"]["source"] == "torch:train.py:build"
+    assert document["fixed_memory"] == 4 * (5 * 2 + 2 + 3 * 5)
+    assert run(["solve", "step.json", "-b", "none", "-q"]) == 0
+    assert run(["check", "step.plan.json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["torch:train.py:number"], "there is no function number in train.py"),
+        (["torch:broken.py:build"], "cannot be loaded: ZeroDivisionError"),
+        (["torch:train.py:build", "--cost", "money"], "is not a cost model"),
+        (["zoo:vgg16", "--device", "cpu"], "--device and --cost are for torch"),
+        (["zoo:torch/unet{resolution=100}"], "choose 112"),
+    ],
+)
+def test_bad_requests_are_refused(tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(BUILD, encoding="utf-8")
+    Path("neighbour.py").write_text("WIDTH = 5\n", encoding="utf-8")
+    Path("broken.py").write_text("1 / 0\n", encoding="utf-8")
+    assert run(["export", *arguments]) == 2
+    assert words in capsys.readouterr().err
