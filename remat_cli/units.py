@@ -27,6 +27,10 @@ _SECONDS = {
 _NUMBER = re.compile(r"([+-]?(?:\d+(?:_\d+)*\.?(?:\d+(?:_\d+)*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([^\d\s]*)", re.ASCII)
 _LONGEST = 64
 
+_RANGES = "4GB:16GB:1GB, 40%:95%:5% or 4GB,8GB"
+
+MOST_BUDGETS = 200
+"""The most budgets that can be asked for at once."""
 MOST_BYTES = 2**63 - 1
 """The largest size there is: what a signed 64-bit integer holds, as in every allocator and array."""
 MOST_SECONDS = 10**9
@@ -114,6 +118,59 @@ def parse_budget(text: str) -> Budget:
             raise UsageError(f'"{text}" is not a percentage', hint="write it like 80%")
         return Budget(number, True, stripped)
     return Budget(_bytes(stripped), False, stripped)
+
+
+def parse_budgets(text: str) -> tuple[Budget, ...]:
+    """Several budgets: ``4GB,8GB,12GB``, ``4GB:16GB:1GB`` (start, stop, step; the stop included), or both mixed.
+
+    Every budget carries a text of its own that means the same to :func:`parse_budget`.
+
+    Raises:
+        UsageError: If a part is no budget or no range, a range mixes bytes and percentages, or there are too many.
+    """
+    budgets: list[Budget] = []
+    for part in text.split(","):
+        if not part.strip():
+            raise UsageError(f'"{text[:_LONGEST]}" has an empty place', hint=f"write budgets like {_RANGES}")
+        budgets += _range(part.strip()) if ":" in part else [parse_budget(part)]
+        if len(budgets) > MOST_BUDGETS:
+            raise _too_many(text)
+    return tuple(budgets)
+
+
+def _range(text: str) -> list[Budget]:
+    parts = text.split(":")
+    if len(parts) != 3 or not all(part.strip() for part in parts):
+        raise UsageError(f'"{text[:_LONGEST]}" is not START:STOP:STEP', hint=f"write a range like {_RANGES}")
+    start, stop, step = (parse_budget(part) for part in parts)
+    if len({start.relative, stop.relative, step.relative}) > 1:
+        raise UsageError(f'"{text}" mixes percentages and bytes', hint=f"write a range like {_RANGES}")
+    if step.amount == 0:
+        raise UsageError(f'"{text}" has a step of zero', hint=f"write a range like {_RANGES}")
+    if start.amount > stop.amount:
+        raise UsageError(
+            f'"{text}" starts above its stop', hint=f"write it upwards: {stop.text}:{start.text}:{step.text}"
+        )
+    if (stop.amount - start.amount) / step.amount >= MOST_BUDGETS:
+        raise _too_many(text)
+    count = (stop.amount - start.amount) // step.amount + 1
+    return [_at(start.amount + k * step.amount, (start, step, stop)) for k in range(count)]
+
+
+def _at(amount: Fraction, corners: tuple[Budget, ...]) -> Budget:
+    """The budget of ``amount``, worded in the unit of a corner in which it has few digits, else in bytes."""
+    for corner in corners:
+        unit = "%" if corner.relative else _NUMBER.sub(r"\2", corner.text)
+        scaled = amount if corner.relative else amount / _UNITS.get(unit.lower(), 1)
+        digits = f"{float(scaled):.10g}"
+        if Fraction(digits) == scaled:
+            return Budget(amount, corner.relative, f"{digits}{unit}")
+    relative = corners[0].relative
+    return Budget(amount, relative, f"{float(amount):.12g}%" if relative else str(math.floor(amount)))
+
+
+def _too_many(text: str) -> UsageError:
+    return UsageError(f'"{text[:_LONGEST]}" makes more than {MOST_BUDGETS} budgets', hint="take a larger step")
 
 
 def parse_duration(text: str) -> float:

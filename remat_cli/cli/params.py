@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from remat_cli.cli.session import Session
 from remat_cli.errors import UsageError
-from remat_cli.units import Budget, parse_budget, parse_duration
+from remat_cli.units import Budget, parse_budget, parse_budgets, parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,6 +69,7 @@ def _budget_or_none(text: str) -> Budget | str:
 
 BUDGET = _Parsed("budget", parse_budget)
 BUDGET_OR_NONE = _Parsed("budget", _budget_or_none)
+BUDGETS = _Parsed("budgets", parse_budgets)
 DURATION = _Parsed("duration", parse_duration)
 STRATEGY = _Spec("strategy", _strategy_names)
 SOLVER = _Spec("solver", _solver_names)

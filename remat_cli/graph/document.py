@@ -21,9 +21,9 @@ from remat_cli.graph.text import SURROGATE, escape_token, quote, show_pointer
 from remat_cli.graph.wording import complaints
 
 Format = Literal["json", "yaml"]
-KINDS = ("graph", "plan", "report")
+KINDS = ("curve", "graph", "graph-summary", "plan", "report")
 _VERSION = 1
-_SCHEMA_FIELD = re.compile(r"remat-([a-z]+)/([0-9]{1,9})", re.ASCII)
+_SCHEMA_FIELD = re.compile(r"remat-([a-z-]+)/([0-9]{1,9})", re.ASCII)
 _SUFFIXES: dict[str, Format] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 
@@ -127,13 +127,13 @@ def _find_places(text: str, format: Format, source: str) -> dict[str, tuple[int,
 
 
 def kind_of(document: Document) -> str | None:
-    """``graph``, ``plan`` or ``report`` by the ``schema`` field of ``document``; None if that says nothing known."""
+    """One of :data:`KINDS` by the ``schema`` field of ``document``; None if that says nothing known."""
     match = _SCHEMA_FIELD.fullmatch(str(document.data.get("schema")))
     return match[1] if match is not None and match[1] in KINDS else None
 
 
 def schema_text(name: str) -> str:
-    """The text of the JSON Schema of ``graph``, ``plan`` or ``report`` documents."""
+    """The text of the JSON Schema of documents of a kind in :data:`KINDS`."""
     if name not in KINDS:
         raise ValueError(f"no schema {name}")
     file_name = f"{name}-v{_VERSION}.json"
@@ -146,7 +146,7 @@ def schema_text(name: str) -> str:
 
 @cache
 def load_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of ``graph``, ``plan`` or ``report`` documents. Not to be changed by the caller."""
+    """The JSON Schema (2020-12) of documents of a kind in :data:`KINDS`. Not to be changed by the caller."""
     return cast("dict[str, Any]", json.loads(schema_text(name)))
 
 
@@ -155,7 +155,7 @@ def validate(document: Document, name: str, pointer: str = "") -> None:
 
     Args:
         document: The document.
-        name: ``graph``, ``plan`` or ``report``.
+        name: One of :data:`KINDS`.
         pointer: Where the document to check is: empty, or ``/graph`` for the graph in a plan.
 
     Raises:

@@ -43,6 +43,7 @@ class Report:
         claim: What the maker says. Its lower bound was not computed here.
         budget_bytes: The budget it is checked against, fixed memory included; None for no budget.
         budget_text: The budget as asked, where that says more (``80%``); may be empty.
+        made_for_bytes: The budget that the plan was made for and its claim speaks of; None for no budget.
         replay: What the judge saw.
         findings: All findings, those of the replay first.
         no_remat_peak_bytes: P0 of the graph.
@@ -57,6 +58,7 @@ class Report:
     claim: Claim
     budget_bytes: int | None
     budget_text: str
+    made_for_bytes: int | None
     replay: Replay
     findings: tuple[Finding, ...]
     no_remat_peak_bytes: int
@@ -124,6 +126,7 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
         claim=plan.claim,
         budget_bytes=budget,
         budget_text=budget_text or (str(plan.provenance.get("budget", "")) if budget_bytes is None else ""),
+        made_for_bytes=plan.budget_bytes,
         replay=seen,
         findings=tuple(findings),
         no_remat_peak_bytes=no_remat_peak(graph),

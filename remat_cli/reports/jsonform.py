@@ -23,6 +23,7 @@ def report_document(report: Report) -> dict[str, Any]:
         "valid": report.valid,
         "within_budget": None if report.budget_bytes is None else report.within_budget,
         "budget": report.budget_bytes,
+        "plan_budget": report.made_for_bytes,
         "budget_asked": report.budget_text or None,
         "peak_memory": seen.peak_bytes,
         "peak_statement": seen.peak_statement,

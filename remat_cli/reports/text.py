@@ -153,8 +153,17 @@ def claim_line(report: Report, style: Style, *, checking: bool) -> str:
         return "void: the plan is invalid"
     words = certainty(report)
     if checking and not words.startswith("certainly"):
-        return f"{words}. Its maker says so, for the budget it was made for; it is not verified here"
+        return f"{words}. Its maker says so, for {_made_for(report)}; it is not verified here"
     return words
+
+
+def _made_for(report: Report) -> str:
+    """The budget that the claim speaks of; named where it is not the one that the report is about."""
+    if report.made_for_bytes == report.budget_bytes:
+        return "the budget it was made for"
+    if report.made_for_bytes is None:
+        return "no budget, as it was made"
+    return f"the budget of {exact_bytes(report.made_for_bytes)} it was made for"
 
 
 def _timing(run: Mapping[str, Any]) -> str:

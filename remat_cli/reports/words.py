@@ -9,7 +9,7 @@ from remat_cli.plan.check import Report
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.units import format_bytes, format_count, format_percent
 
-_AMONG = {
+AMONG = {
     Scope.ANY_ORDER: "all schedules, whatever their order",
     Scope.DOCUMENT_ORDER: "all schedules that keep the order of the document",
     Scope.FRONTIER: "frontier-advancing schedules",
@@ -132,7 +132,7 @@ def certainty(report: Report) -> str:
     base, cost = report.graph.total_cost, report.replay.cost
     if report.valid and cost <= base * (1 + _EXACT):
         return "certainly optimal: every plan computes every node at least once, and this one does no more"
-    among, none = f"{_AMONG[claim.scope]} ({claim.scope.value})", f"{_NONE[claim.scope]} ({claim.scope.value})"
+    among, none = f"{AMONG[claim.scope]} ({claim.scope.value})", f"{_NONE[claim.scope]} ({claim.scope.value})"
     bound = cost_words(claim.lower_bound, unit)
     gap = format_percent(report.gap) if report.gap >= _TINY else f"less than {format_percent(_TINY)}"
     beyond = _beyond(claim.scope)

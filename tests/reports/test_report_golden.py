@@ -19,6 +19,7 @@ from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Plan, Scope
+from remat_cli.reports.curve import CurveRow, curve_text
 from remat_cli.reports.graphtext import graph_text
 from remat_cli.reports.style import Style
 from remat_cli.reports.text import plan_text
@@ -64,6 +65,31 @@ def shown(plan: Plan) -> Callable[[Style], str]:
     return lambda style: plan_show(check(plan), plan, style)
 
 
+def drawn(rows: list[CurveRow], outcome: str = "finished") -> Callable[[Style], str]:
+    return lambda style: curve_text(rows_graph(rows), rows, style, outcome=outcome, wall_s=12.3)
+
+
+def rows_graph(rows: list[CurveRow]) -> Graph:
+    return next((row.report.graph for row in rows if row.report is not None), GRAPH)
+
+
+def row(asked: str, status: str, plan: Plan) -> CurveRow:
+    assert plan.budget_bytes is not None
+    path = f"vgg-like.{asked.replace('%', 'pct')}.plan.json"
+    return CurveRow(asked, plan.budget_bytes, status, check(plan), path=path)
+
+
+NO_PLAN = {"reason": "no frontier-advancing schedule fits a budget of 6.931 GB (6931374769 bytes)", "hint": "take more"}
+CURVE = [
+    CurveRow("40%", 5_545_099_815, "infeasible", reason="no plan fits a budget of 5.545 GB"),
+    CurveRow("50%", 6_931_374_769, "infeasible", **NO_PLAN),
+    row("81%", "optimal", FITS),
+    row("90%", "feasible", plan_of(GRAPH, COMPUTES, PEAK * 10 // 9, bound_share=0.98, scope=Scope.DOCUMENT_ORDER)),
+    row("100%", "optimal", plan_of(GRAPH, range(25), peak(GRAPH, range(25)), scope=Scope.ANY_ORDER)),
+]
+HALF_A_CURVE = [CurveRow("12GB", 12 * 10**9, "unknown", **NO_PLAN), row("25GB", "optimal", FITS)]
+ODD_CURVE = [row("[red]14[/red]", "optimal", ODD)]
+
 CASES: dict[str, Callable[[Style], str]] = {
     "solve-fits": solved(FITS),
     "solve-unproven": solved(UNPROVEN),
@@ -75,6 +101,9 @@ CASES: dict[str, Callable[[Style], str]] = {
     "show-plan": shown(FITS),
     "show-plan-over": shown(OVER),
     "show-plan-odd": shown(ODD),
+    "curve": drawn(CURVE),
+    "curve-interrupted": drawn(HALF_A_CURVE, "interrupted"),
+    "curve-odd": drawn(ODD_CURVE),
     "show-graph": lambda style: graph_text(summarize(GRAPH), style),
     "show-graph-odd": lambda style: graph_text(summarize(ODD_GRAPH), style),
 }

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
+from remat_cli.cli.targets import plan_path, plan_pattern, refuse_target, stem_of
 from remat_cli.errors import ExitCode, UsageError
 from remat_cli.units import Budget
 
 if TYPE_CHECKING:
     from remat_cli.api.solving import SolveOptions
+    from remat_cli.graph.model import Graph
 
 _EPILOG = """\b
 Examples:
   remat solve graph.json --budget 16GB
   remat solve graph.json --budget 80% --time-limit 60s
+  remat solve graph.json --budgets 50%:95%:5%
+  remat solve graph.json --budgets 8GB,16GB,24GB -o 'plans/{budget}.plan.json'
   remat solve graph.json --budget 80% --strategy 'checkmate-ilp{stage_split=2}' --solver cbc
   remat export zoo:unet | remat solve - --budget 60% -o - | remat check -
 
 The plan goes to GRAPH.plan.json in the current directory unless -o says otherwise; the report goes to standard
 output, or to standard error when the plan is there (-o -). Ctrl-C stops the search and keeps the best plan found;
-a second Ctrl-C stops at once."""
+a second Ctrl-C stops at once.
+
+With --budgets there is a plan for each, in GRAPH.BUDGET.plan.json; -o names a folder, or files by a pattern with
+{budget} in it. The time limit is for all together."""
 
 
 @click.command("solve", epilog=_EPILOG)
@@ -34,8 +41,12 @@ a second Ctrl-C stops at once."""
     "-b",
     "--budget",
     type=params.BUDGET_OR_NONE,
-    required=True,
     help="Memory for everything: 16GB, 14.5GiB, 80% (of the no-remat peak), or none.",
+)
+@click.option(
+    "--budgets",
+    type=params.BUDGETS,
+    help="Several budgets, a plan for each: 4GB:16GB:1GB (start:stop:step), 50%:95%:5%, or 8GB,12GB.",
 )
 @click.option("--strategy", type=params.STRATEGY, default="auto", show_default=True, help="See remat strategies.")
 @click.option("--solver", type=params.SOLVER, default="highs", show_default=True, help="See remat solvers.")
@@ -53,12 +64,12 @@ a second Ctrl-C stops at once."""
 @click.option("--write-model", type=click.Path(path_type=Path), help="Also write the MILP: a .lp or .mps file.")
 @click.option("--solver-log", type=click.Path(path_type=Path), help="Also write the solver's log.")
 @click.option("--require-optimal", is_flag=True, help="Exit with 1 unless the plan is proven optimal.")
-@params.format_option("text", "json")
+@params.format_option("text", "json", "csv")
 @params.node_link_option
 @params.quiet_option
 @params.color_option
-def command(graph: str, budget: Budget | str, output: str | None, require_optimal: bool, **options: Any) -> int:
-    """Find the cheapest plan of GRAPH within a memory budget.
+def command(graph: str, output: str | None, require_optimal: bool, **options: Any) -> int:
+    """Find the cheapest plan of GRAPH within a memory budget, or within each of several.
 
     GRAPH is a JSON or YAML file (JSON for big ones), or - for standard input.
     """
@@ -70,6 +81,7 @@ def command(graph: str, budget: Budget | str, output: str | None, require_optima
     from remat_cli.graph.io import dump_document
     from remat_cli.plan.io import plan_to_document
 
+    asked = _asked(options)
     started_s = current().started_s
     out = Output(options["color"], options["quiet"], payload_on_stdout=output == "-")
     chosen = SolveOptions(
@@ -84,11 +96,19 @@ def command(graph: str, budget: Budget | str, output: str | None, require_optima
         started_s=started_s,
     )
     model = read_graph(graph, options["keys"])
-    path = output or f"{_stem(graph, model.name)}.plan.json"
-    _refuse_targets(graph, path, chosen)
+    stem = stem_of(graph, model.name)
+    if isinstance(asked, tuple):
+        pattern = plan_pattern(output, stem)
+        for budget in asked:
+            refuse_target(graph, plan_path(pattern, budget.text), "-o")
+        return _curve(model, asked, chosen, out, pattern, options["format"], require_optimal)
+    path = output or f"{stem}.plan.json"
+    for option, target in (("-o", path), ("--write-model", chosen.write_model), ("--solver-log", chosen.solver_log)):
+        if target is not None:
+            refuse_target(graph, str(target), option)
     line = ProgressLine(model.total_cost, started_s)
     with showing(line, quiet=out.quiet):
-        solved = solve(model, None if budget == "none" else budget, chosen, listener=line.update)
+        solved = solve(model, asked, chosen, listener=line.update)
     write_text(path, dump_document(plan_to_document(solved.plan)))
     _report(solved, path, out, options["format"])
     if solved.plan.solver is None:
@@ -97,6 +117,50 @@ def command(graph: str, budget: Budget | str, output: str | None, require_optima
         click.echo("remat: the plan is not proven optimal, as --require-optimal asks", err=True)
         return ExitCode.NO
     return ExitCode.OK
+
+
+def _curve(
+    graph: Graph,
+    budgets: tuple[Budget, ...],
+    options: SolveOptions,
+    out: Output,
+    pattern: str,
+    format: str,
+    require_optimal: bool,
+) -> int:
+    """A plan for each of several budgets."""
+    from remat_cli.api.curve import solve_curve
+    from remat_cli.cli.curves import exit_code, report_curve, write_plans
+    from remat_cli.cli.progress import ProgressLine, showing
+
+    assert options.started_s is not None
+    line = ProgressLine(graph.total_cost, options.started_s)
+    with showing(line, quiet=out.quiet):
+        curve = solve_curve(graph, budgets, options, listener=line.update)
+    report_curve(curve, write_plans(curve, pattern), out, format)
+    return exit_code(curve, require_optimal=require_optimal)
+
+
+def _asked(options: dict[str, Any]) -> Budget | tuple[Budget, ...] | None:
+    """The budget (None for none), or several. The command line comes before the environment."""
+    context = click.get_current_context()
+    given = [name for name in ("budget", "budgets") if options[name] is not None]
+    typed = [n for n in given if context.get_parameter_source(n) is ParameterSource.COMMANDLINE]
+    chosen = typed or given
+    if not chosen:
+        raise UsageError("no budget given", hint="add --budget 16GB, --budget 80% or --budgets 50%:95%:5%")
+    if len(chosen) > 1:
+        raise UsageError("--budget and --budgets exclude each other", hint="leave one of them out")
+    if chosen == ["budgets"]:
+        several = [option for option in ("write_model", "solver_log") if options[option] is not None]
+        if several:
+            flag = "--" + several[0].replace("_", "-")
+            raise UsageError(f"{flag} is for a single --budget", hint="leave it out, or ask for one budget")
+        budgets: tuple[Budget, ...] = options["budgets"]
+        return budgets
+    if options["format"] == "csv":
+        raise UsageError("--format csv is for --budgets", hint="take --format json")
+    return None if options["budget"] == "none" else options["budget"]
 
 
 def _report(solved: Any, path: str, out: Output, format: str) -> None:
@@ -111,29 +175,9 @@ def _report(solved: Any, path: str, out: Output, format: str) -> None:
     out.report(plan_text(solved.report, out.style(), run=solved.plan.run, path=shown, outcome=solved.outcome))
 
 
-def _refuse_targets(graph: str, plan: str, options: SolveOptions) -> None:
-    """Refuse, before the search, files that could not be written or would take the graph's place."""
-    from remat_cli.files import require_writable
-
-    named = {"-o": plan, "--write-model": options.write_model, "--solver-log": options.solver_log}
-    for option, target in named.items():
-        if target is None:
-            continue
-        require_writable(str(target), option=option)
-        if graph != "-" and Path(target).exists() and Path(target).samefile(graph):
-            raise UsageError(f"{target} is the graph itself", hint=f"choose another file with {option}")
-
-
 def _note_unused(out: Output, strategy: str, options: SolveOptions) -> None:
     """Say which files were asked for and not written, because no solver ran."""
     if options.write_model is not None:
         out.note(f"remat: {options.write_model} was not written: {strategy} builds no model")
     if options.solver_log is not None and not options.solver_log.exists():
         out.note(f"remat: {options.solver_log} was not written: {strategy} uses no solver")
-
-
-def _stem(source: str, name: str) -> str:
-    """The first part of the plan's file name: that of the graph's file, or its name when it came through a pipe."""
-    if source == "-":
-        return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "graph"
-    return re.sub(r"\.(json|ya?ml)$", "", Path(source).name, flags=re.IGNORECASE) or "graph"

@@ -1,0 +1,268 @@
+"""The cheapest plan for each of several budgets, every one learning from the others."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from remat_cli.api.attempt import Job, Solved
+from remat_cli.api.options import SolveOptions
+from remat_cli.api.pool import Pool
+from remat_cli.api.refusals import no_plan, refuse_impossible
+from remat_cli.control import Control, Progress
+from remat_cli.errors import Infeasible, RematError, SolverFailed
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import ClaimStatus
+from remat_cli.running import interruptible
+from remat_cli.strategies.base import Found, NotFound, Task
+from remat_cli.strategies.bounds import shortened
+from remat_cli.units import Budget, parse_budgets
+
+_TIGHT = 2e-6
+"""A schedule this close to a bound is left alone: solvers prove no more, so nothing is left to find."""
+_QUICK_S, _QUICK_PER_NODE_S = 1.0, 1 / 30
+"""Time for the first look at a budget, which most are done within."""
+_STOPPED = "time limit"
+_SHORTEST_S = 1.0
+"""With less time than this left no run is worth starting."""
+
+
+class PointStatus(StrEnum):
+    """What became of one budget."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    """Proven: no plan fits, or none of the class that the reason names."""
+    UNKNOWN = "unknown"
+    """No plan was found, and nothing was proven."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One budget of a curve.
+
+    Attributes:
+        asked: The budget as asked.
+        budget_bytes: In bytes, fixed memory included.
+        status: What became of it.
+        solved: The plan and its replay; None if there is none.
+        refusal: Why there is none, with a hint; None if there is one.
+    """
+
+    asked: Budget
+    budget_bytes: int
+    status: PointStatus
+    solved: Solved | None = None
+    refusal: RematError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The cheapest plans found for several budgets. Neither costs nor bounds rise with the budget.
+
+    Attributes:
+        graph: The graph.
+        points: By rising budget; budgets of the same bytes appear once.
+        outcome: ``finished``, ``time limit`` or ``interrupted``.
+        wall_s: Seconds it took.
+    """
+
+    graph: Graph
+    points: tuple[Point, ...]
+    outcome: str
+    wall_s: float
+
+
+def solve_curve(
+    graph: Graph,
+    budgets: Iterable[Budget] | str,
+    options: SolveOptions | None = None,
+    *,
+    listener: Callable[[Progress], None] | None = None,
+) -> Curve:
+    """The cheapest plan of ``graph`` within each of ``budgets``.
+
+    Args:
+        graph: The graph.
+        budgets: Budgets, or their text: ``"40%:95%:5%"``, ``"4GB,8GB"``.
+        options: How to solve; the time limit is for all budgets together.
+        listener: Gets the progress, from any thread.
+
+    Raises:
+        UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As their names say.
+        SolverFailed: If the solver failed and there is no plan for any budget.
+    """
+    wanted = parse_budgets(budgets) if isinstance(budgets, str) else tuple(budgets)
+    top = no_remat_peak(graph)
+    asked = {budget.bytes_for(top): budget for budget in reversed(wanted)}
+    course = _Course(Job.of(graph, options or SolveOptions(), None), Pool(graph), dict(sorted(asked.items())), listener)
+    control = course.job.context.control
+    with interruptible(control):
+        course.run()
+    points = tuple(course.point(budget_bytes) for budget_bytes in course.asked)
+    if course.failed is not None and not any(point.solved for point in points):
+        raise course.failed
+    late = control.out_of_time() or _STOPPED in course.outcomes.values()
+    outcome = "interrupted" if control.cancelled.is_set() else _STOPPED if late else "finished"
+    return Curve(graph, points, outcome, time.monotonic() - course.job.started_s)
+
+
+@dataclass(slots=True)
+class _Course:
+    """A curve on its way.
+
+    The smallest budget within which a plan comes up is looked at first, for its plan is one for every larger budget,
+    and then the others by rising budget, each starting from the plan before. What is hard gets its time only when all
+    have had a look: it may take minutes where the rest take seconds.
+
+    Attributes:
+        job: What all runs share.
+        pool: What they have found.
+        asked: The budgets by their bytes, rising.
+        listener: Gets the progress.
+        outcomes: How each budget ended, by bytes; those that were not worked on are missing.
+        failed: The first failure of the solver.
+    """
+
+    job: Job
+    pool: Pool
+    asked: dict[int, Budget]
+    listener: Callable[[Progress], None] | None
+    outcomes: dict[int, str] = field(default_factory=dict)
+    failed: SolverFailed | None = None
+
+    def run(self) -> None:
+        """Work on all budgets: shortly on each, so that all have something; then on those that this leaves open."""
+        possible = [budget for budget in self.asked if self._refused(budget) is None]
+        if not self.job.strategy.minds_budget:  # one schedule, take it or leave it
+            for budget in possible[-1:]:
+                self._work(budget, self._clock(1))
+            self.outcomes = dict.fromkeys(possible, "finished")
+            return
+        if len(possible) > 1:
+            first = self._smallest_with_plan(possible)
+            rest = [budget for budget in possible[first:] if budget not in self.outcomes]
+            for k, budget in enumerate(rest):
+                self._work(budget, self._clock(len(rest) - k + 1, self._quick_s))
+        self._close([budget for budget in possible if self.outcomes.get(budget) in (None, _STOPPED)])
+
+    def _smallest_with_plan(self, possible: list[int]) -> int:
+        """Index of the smallest of the budgets for which a plan comes up: the first of all if need be by bisection."""
+        fails, fits, at = -1, len(possible), 0
+        while fails + 1 < fits and not self._over():
+            self._work(possible[at], self._clock(len(possible), self._quick_s))
+            fits = next((k for k in range(fits) if self.pool.within(possible[k]) is not None), fits)
+            fails = max(fails, at if at < fits else -1)
+            at = (fails + fits) // 2
+        return fits
+
+    def _close(self, budgets: list[int]) -> None:
+        """Give open budgets all the time there is: with a plan by rising budget, then the others by falling budget."""
+        missing = [budget for budget in reversed(budgets) if self.pool.within(budget) is None]
+        planned = [budget for budget in budgets if budget not in missing]
+        for k, budget in enumerate(planned):
+            self._work(budget, self._clock(len(planned) - k + (1 if missing else 0)))
+        for k, budget in enumerate(missing):
+            self._work(budget, self._clock(len(missing) - k))
+            if self.pool.within(budget) is None:
+                return  # nor will there be a plan within less
+
+    def _work(self, budget: int, clock: Control) -> None:
+        """Run the strategy for a budget, if there is time and something to gain."""
+        if self._over():
+            return
+        if self.pool.proven_within(budget, min(_TIGHT, self.job.context.gap)):
+            self.outcomes[budget] = "finished"
+            return
+        task = Task(self.job.graph, budget, self.pool.known_at(budget))
+        seen: list[Found] = []
+        try:
+            answer, outcome = self.job.attempt(task, control=self._heard(clock, budget), witness=seen.append)
+        except SolverFailed as error:
+            self.failed = self.failed or error
+            answer, outcome = NotFound(f"the solver failed: {error.message}"), "solver failed"
+        for found in tuple(seen):
+            self.pool.add(found)
+        self.pool.learn(budget, answer)
+        # A run that proves that there is no plan says so without being at its end.
+        done = outcome == _STOPPED and not clock.stopping() and isinstance(answer, NotFound)
+        self.outcomes[budget] = "finished" if done else outcome
+
+    @property
+    def _quick_s(self) -> float:
+        return _QUICK_S + _QUICK_PER_NODE_S * len(self.job.graph.nodes)
+
+    def _clock(self, left: int, most_s: float = math.inf) -> Control:
+        """The clock of a run: the first of many gets more than its part, and what it leaves is for the others.
+
+        Args:
+            left: Runs that the time is for.
+            most_s: The longest it may take.
+        """
+        control = self.job.context.control
+        remaining = control.remaining_s()
+        if remaining is not None:
+            most_s = min(most_s, remaining if left == 1 else 2 * remaining / (left + 1))
+        return control if math.isinf(most_s) else shortened(control, most_s)
+
+    def _heard(self, control: Control, budget: int) -> Control:
+        """``control`` with a listener that knows which budget it hears of."""
+        if self.listener is None:
+            return control
+        kept = self.pool.within(budget)
+        place = f"{self.asked[budget].text} ({1 + list(self.asked).index(budget)} of {len(self.asked)})"
+        latest = Progress("", None if kept is None else kept.cost, self.job.graph.total_cost)
+        return replace(control, listener=_Placed(place, self.listener, latest).report)
+
+    def _over(self) -> bool:
+        remaining = self.job.context.control.remaining_s()
+        return self.job.context.control.stopping() or (remaining is not None and remaining < _SHORTEST_S)
+
+    def _refused(self, budget: int) -> Infeasible | None:
+        """Why no plan can be within a budget, where that is plain to see."""
+        try:
+            refuse_impossible(self.job.graph, budget, self.asked[budget])
+        except Infeasible as refusal:
+            return refusal
+        return None
+
+    def point(self, budget: int) -> Point:
+        """What became of a budget."""
+        asked, control = self.asked[budget], self.job.context.control
+        if (refused := self._refused(budget)) is not None:
+            return Point(asked, budget, PointStatus.INFEASIBLE, refusal=refused)
+        answer = self.pool.answer(budget) or NotFound("there was no time for this budget")
+        if isinstance(answer, NotFound) and not self.job.strategy.minds_budget and self.pool.kept:
+            answer = self.pool.kept[0].found
+        if isinstance(answer, NotFound):
+            refusal = no_plan(self.job.graph, asked, budget, answer, control)
+            status = PointStatus.INFEASIBLE if isinstance(refusal, Infeasible) else PointStatus.UNKNOWN
+            return Point(asked, budget, status, refusal=refusal)
+        outcome = self.outcomes.get(budget, "interrupted" if control.cancelled.is_set() else _STOPPED)
+        try:
+            solved = self.job.solved(Task(self.job.graph, budget), answer, outcome, asked)
+        except Infeasible as over:
+            return Point(asked, budget, PointStatus.INFEASIBLE, refusal=over)
+        optimal = solved.plan.claim.status is ClaimStatus.OPTIMAL
+        return Point(asked, budget, PointStatus.OPTIMAL if optimal else PointStatus.FEASIBLE, solved)
+
+
+@dataclass(slots=True)
+class _Placed:
+    """Passes progress on with the budget it is about, so that nobody takes it for that of another."""
+
+    place: str
+    listener: Callable[[Progress], None]
+    latest: Progress
+
+    def report(self, news: Progress) -> None:
+        """Pass on, with what was known before where the news is silent."""
+        cost = self.latest.cost if news.cost is None else news.cost
+        bound = self.latest.bound if news.bound is None else news.bound
+        self.latest = Progress(f"{self.place}: {news.activity}", cost, bound, news.nodes)
+        self.listener(self.latest)

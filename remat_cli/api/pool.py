@@ -1,0 +1,107 @@
+"""What is known of a graph at every budget at once: schedules, bounds, and what was proven impossible.
+
+A schedule within some budget is one within every larger budget; what no schedule within some budget undercuts, none
+within a smaller budget does; and where no schedule fits a budget, none fits a smaller one.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass, field, replace
+
+from remat_cli.graph.model import Graph
+from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.model import Scope
+from remat_cli.plan.replay import replay
+from remat_cli.strategies.base import Bound, Found, Known, NotFound
+from remat_cli.strategies.bounds import telling
+
+_STARTS = 3
+"""Schedules within the budget that a run is started from; the cheapest need not be one that models can start from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A schedule, with its peak in bytes (fixed memory included) and its cost."""
+
+    peak_bytes: int
+    cost: float
+    found: Found
+
+
+@dataclass(slots=True)
+class Pool:
+    """Schedules of which none is beaten by another in both peak and cost, bounds, and failures.
+
+    Attributes:
+        graph: The graph.
+        kept: The schedules by rising peak, and so by falling cost.
+        bounds: Budget in bytes and a bound that holds there and for every smaller budget.
+        failures: Budget in bytes and the answer of a run that found nothing there.
+    """
+
+    graph: Graph
+    kept: list[Kept] = field(default_factory=list)
+    bounds: list[tuple[int, Bound]] = field(default_factory=list)
+    failures: dict[int, NotFound] = field(default_factory=dict)
+
+    def add(self, found: Found) -> None:
+        """Take a schedule, unless one at hand has neither a higher peak nor a higher cost."""
+        graph, computes, held = self.graph, found.schedule.computes, found.schedule.held
+        height = replay(graph, derive(graph, computes, held)).peak_bytes if held else peak(graph, computes)
+        new = Kept(height, math.fsum(graph.nodes[k].cost for k in computes), found)
+        at = bisect.bisect_right(self.kept, new.peak_bytes, key=lambda kept: kept.peak_bytes)
+        if at and self.kept[at - 1].cost <= new.cost:
+            return
+        self.kept = [k for k in self.kept if k.peak_bytes < new.peak_bytes or k.cost < new.cost]
+        bisect.insort(self.kept, new, key=lambda kept: kept.peak_bytes)
+
+    def learn(self, budget_bytes: int, answer: Found | NotFound) -> None:
+        """Take what a run for ``budget_bytes`` came back with."""
+        # What a restricted search proves holds for the schedules that this very run looked at.
+        new = [(budget_bytes, bound) for bound in answer.bounds if bound.scope is not Scope.RESTRICTED]
+        self.bounds += [pair for pair in new if pair not in self.bounds]
+        if isinstance(answer, Found):
+            self.add(answer)
+            return
+        self.failures[budget_bytes] = answer
+        if answer.best is not None:
+            self.add(Found(answer.best, exhausted=False))
+
+    def within(self, budget_bytes: int) -> Kept | None:
+        """The cheapest schedule within a budget."""
+        at = bisect.bisect_right(self.kept, budget_bytes, key=lambda kept: kept.peak_bytes)
+        return self.kept[at - 1] if at else None
+
+    def bounds_at(self, budget_bytes: int) -> tuple[Bound, ...]:
+        """All bounds that hold within a budget."""
+        return tuple(dict.fromkeys(bound for budget, bound in self.bounds if budget >= budget_bytes))
+
+    def known_at(self, budget_bytes: int) -> Known | None:
+        """What a run for a budget may start from; None if that is nothing."""
+        at = bisect.bisect_right(self.kept, budget_bytes, key=lambda kept: kept.peak_bytes)
+        # The nearest over the budget is worth something too where there is none within it.
+        chosen = self.kept[max(0, at - _STARTS) : at][::-1] or self.kept[:1]
+        bounds = self.bounds_at(budget_bytes)
+        return Known(tuple(k.found.schedule for k in chosen), bounds) if chosen or bounds else None
+
+    def proven_within(self, budget_bytes: int, gap: float) -> bool:
+        """Whether the cheapest schedule within a budget is within ``gap`` of what any in document order costs."""
+        kept = self.within(budget_bytes)
+        if kept is None:
+            return False
+        wide = [b for b in self.bounds_at(budget_bytes) if b.scope.contains(Scope.DOCUMENT_ORDER)]
+        return kept.cost - telling(self.graph, wide, kept.cost).cost <= gap * kept.cost
+
+    def answer(self, budget_bytes: int) -> Found | NotFound | None:
+        """The best answer for a budget: a schedule, the nearest proof that there is none, or a failed attempt."""
+        kept = self.within(budget_bytes)
+        if kept is not None:
+            return replace(kept.found, bounds=self.bounds_at(budget_bytes))
+        failures = [(budget, self.failures[budget]) for budget in sorted(self.failures) if budget >= budget_bytes]
+        proofs = [failure for _, failure in failures if failure.scope is not None]
+        chosen = proofs[0] if proofs else failures[0][1] if failures else None
+        if chosen is None or not self.kept:
+            return chosen
+        return replace(chosen, best=self.kept[0].found.schedule)

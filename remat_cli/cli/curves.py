@@ -1,0 +1,57 @@
+"""``remat solve --budgets``: a plan for each of several budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from remat_cli.api.curve import Curve, PointStatus
+from remat_cli.cli.output import Output
+from remat_cli.cli.targets import plan_path
+from remat_cli.errors import ExitCode, Interrupted
+from remat_cli.files import write_text
+from remat_cli.graph.io import dump_document
+from remat_cli.plan.io import plan_to_document
+from remat_cli.reports.curve import CurveRow, curve_csv, curve_json, curve_text
+
+
+def write_plans(curve: Curve, pattern: str) -> list[CurveRow]:
+    """Write every plan of ``curve`` to its file; the rows of the report on them."""
+    rows = []
+    for point in curve.points:
+        if point.solved is None:
+            assert point.refusal is not None
+            why, hint = point.refusal.message, point.refusal.hint
+            rows.append(CurveRow(point.asked.text, point.budget_bytes, point.status.value, reason=why, hint=hint))
+            continue
+        path = plan_path(pattern, point.asked.text)
+        write_text(path, dump_document(plan_to_document(point.solved.plan)))
+        rows.append(CurveRow(point.asked.text, point.budget_bytes, point.status.value, point.solved.report, path=path))
+    return rows
+
+
+def report_curve(curve: Curve, rows: Sequence[CurveRow], out: Output, format: str) -> None:
+    """Print the report on ``curve``."""
+    if format == "json":
+        out.report(curve_json(curve.graph, rows))
+    elif format == "csv":
+        out.report(curve_csv(rows))
+    else:
+        out.report(curve_text(curve.graph, rows, out.style(), outcome=curve.outcome, wall_s=curve.wall_s))
+
+
+def exit_code(curve: Curve, *, require_optimal: bool) -> ExitCode:
+    """0 with a plan for any budget; else what the refusals say, the most hopeful first."""
+    if any(point.solved is not None for point in curve.points):
+        unproven = [p for p in curve.points if p.status in (PointStatus.FEASIBLE, PointStatus.UNKNOWN)]
+        if require_optimal and unproven:
+            names = ", ".join(point.asked.text for point in unproven)
+            click.echo(f"remat: not proven optimal, as --require-optimal asks: {names}", err=True)
+            return ExitCode.NO
+        return ExitCode.OK
+    refusals = [point.refusal for point in curve.points if point.refusal is not None]
+    unknown = [refusal for refusal in refusals if refusal.exit_code is not ExitCode.NO]
+    if any(isinstance(refusal, Interrupted) for refusal in unknown):
+        return ExitCode.INTERRUPTED
+    return ExitCode.LIMIT if unknown else ExitCode.NO

@@ -1,0 +1,267 @@
+"""Curves against the truth, against single solves, and under limits."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from bruteforce import cheapest
+from graphgen import random_graph
+
+from remat_cli.api.curve import Curve, PointStatus, solve_curve
+from remat_cli.api.options import SolveOptions
+from remat_cli.api.pool import Pool
+from remat_cli.api.solving import solve
+from remat_cli.errors import SolverFailed, StrategyMismatch, UsageError
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.io import load_graph
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Scope
+from remat_cli.plan.replay import replay
+from remat_cli.strategies.base import Bound, Found, NotFound, Schedule
+from remat_cli.units import Budget, parse_budget
+from remat_cli.zoo.registry import build_graph
+
+GRAPHS = Path(__file__).parents[2] / "graphs"
+
+
+def small(seed: int) -> Graph:
+    """A random graph with room for recomputation."""
+    rng = random.Random(seed)
+    while True:
+        graph = random_graph(
+            rng,
+            rng.randint(5, 6),
+            max_outputs=rng.choice((1, 2)),
+            max_size=5,
+            workspace=seed % 2 == 0,
+            recompute_false=rng.choice((0.0, 0.2)),
+            random_outputs=seed % 3 == 0,
+            fixed_memory=rng.choice((0, 7)),
+        )
+        if no_remat_peak(graph) - peak_bound(graph).bytes >= 2:
+            return graph
+
+
+def all_budgets(graph: Graph) -> list[Budget]:
+    return [parse_budget(str(b)) for b in range(peak_bound(graph).bytes - 1, no_remat_peak(graph) + 2) if b >= 0]
+
+
+def well_formed(curve: Curve) -> None:
+    """Rising budgets, valid plans within them, and neither cost nor bound rising."""
+    budgets = [point.budget_bytes for point in curve.points]
+    assert budgets == sorted(set(budgets))
+    before = math.inf
+    bound = math.inf
+    had_one = False
+    for point in curve.points:
+        if point.solved is None:
+            assert point.refusal is not None
+            assert not had_one, "no plan though there is one for a smaller budget"
+            continue
+        had_one = True
+        plan, report = point.solved.plan, point.solved.report
+        seen = replay(curve.graph, plan.statements)
+        assert seen.valid
+        assert seen.peak_bytes <= point.budget_bytes == plan.budget_bytes == report.budget_bytes
+        assert plan.claim.cost == seen.cost <= before
+        assert plan.claim.lower_bound <= min(seen.cost, bound)
+        before, bound = seen.cost, plan.claim.lower_bound
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_point_is_below_the_truth_and_what_is_called_proven_is_true(seed):
+    graph = small(seed)
+    curve = solve_curve(graph, all_budgets(graph), SolveOptions(threads=1, gap=1e-6))
+    well_formed(curve)
+    assert curve.outcome == "finished"
+    for point in curve.points:
+        truth = cheapest(graph, point.budget_bytes)
+        if point.solved is None:
+            assert point.status is PointStatus.INFEASIBLE
+            passes = 1 if "frontier" in point.refusal.message else None
+            assert cheapest(graph, point.budget_bytes, passes=passes) is None
+            continue
+        claim = point.solved.plan.claim
+        assert truth is not None
+        assert claim.cost >= truth
+        passes = 1 if claim.scope is Scope.FRONTIER else None
+        best = cheapest(graph, point.budget_bytes, passes=passes)
+        assert claim.scope is not Scope.RESTRICTED
+        assert best is None or claim.lower_bound <= best
+        if point.status is PointStatus.OPTIMAL:
+            assert claim.cost == best
+
+
+@pytest.mark.parametrize("seed", range(20, 24))
+def test_a_curve_says_what_single_solves_say(seed):
+    graph = small(seed)
+    options = SolveOptions(threads=1, gap=1e-6)
+    for point in solve_curve(graph, all_budgets(graph), options).points:
+        if point.solved is not None:
+            assert point.solved.plan.claim.cost <= solve(graph, point.budget_bytes, options).plan.claim.cost
+
+
+def test_budgets_are_sorted_and_told_apart_by_bytes():
+    graph = build_graph("linear{n=4}")
+    top = no_remat_peak(graph)
+    curve = solve_curve(graph, f"100%,{top},200%,{2 * top}")
+    assert [point.asked.text for point in curve.points] == ["100%", "200%"]
+    assert [point.status for point in curve.points] == [PointStatus.OPTIMAL] * 2
+    assert [point.solved.plan.provenance["budget"] for point in curve.points] == ["100%", "200%"]
+
+
+def test_a_graph_that_nothing_fits():
+    graph = build_graph("linear{n=4}")
+    (point,) = solve_curve(graph, "1").points
+    assert (point.status, point.solved) == (PointStatus.INFEASIBLE, None)
+    assert "too much" in point.refusal.message
+
+
+def test_one_run_is_enough_for_a_strategy_that_ignores_budgets():
+    graph = load_graph(str(GRAPHS / "toy.yaml"))
+    curve = solve_curve(graph, "80%,90%,100%,110%", SolveOptions(strategy="keep-all"))
+    assert [point.status for point in curve.points] == [PointStatus.INFEASIBLE] * 2 + [PointStatus.OPTIMAL] * 2
+    assert "the plan of keep-all needs 270.5 MB" in curve.points[0].refusal.message
+
+
+def test_values_kept_on_principle_count_for_the_peak():
+    graph = load_graph(str(GRAPHS / "vgg16.json"))
+    alone = solve(graph, None, SolveOptions(strategy="checkpoint-all")).report.replay.peak_bytes
+    curve = solve_curve(graph, f"{alone - 1},{alone}", SolveOptions(strategy="checkpoint-all"))
+    assert [point.status for point in curve.points] == [PointStatus.INFEASIBLE, PointStatus.OPTIMAL]
+
+
+def test_a_strategy_that_does_not_take_the_graph_says_so():
+    with pytest.raises(StrategyMismatch):
+        solve_curve(small(0), "100%", SolveOptions(strategy="checkpoint-all"))
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(UsageError):
+        solve_curve(build_graph("linear{n=4}"), "4GB:1GB:1GB")
+
+
+def test_under_a_limit_there_are_plans_and_it_is_said():
+    graph = load_graph(str(GRAPHS / "unet.json"))
+    curve = solve_curve(graph, "30%:90%:20%", SolveOptions(threads=1, time_limit_s=5))
+    well_formed(curve)
+    assert curve.outcome == "time limit"
+    assert curve.points[-1].solved is not None
+
+
+def test_without_time_there_are_refusals_and_no_crash():
+    graph = load_graph(str(GRAPHS / "unet.json"))
+    curve = solve_curve(graph, "30%,50%,100%", SolveOptions(threads=1, time_limit_s=0.001))
+    well_formed(curve)
+    assert [point.status for point in curve.points] == [PointStatus.UNKNOWN] * 3
+    assert all("--time-limit" in point.refusal.hint for point in curve.points)
+
+
+def test_an_interruption_keeps_what_is_there():
+    graph = load_graph(str(GRAPHS / "unet.json"))
+    told = []
+
+    def listener(progress):
+        told.append(progress.activity)
+        if progress.activity.startswith("80% (3 of 4)") and not any(a == "stop" for a in told):
+            told.append("stop")
+            os.kill(os.getpid(), signal.SIGINT)
+
+    curve = solve_curve(graph, "60%:90%:10%", SolveOptions(threads=1), listener=listener)
+    assert "stop" in told
+    well_formed(curve)
+    assert curve.outcome == "interrupted"
+    assert all(point.solved is not None for point in curve.points)
+    assert curve.points[-1].solved.outcome == "interrupted"
+    assert curve.points[0].status is PointStatus.OPTIMAL
+
+
+def test_progress_says_which_budget_it_is_about():
+    graph = load_graph(str(GRAPHS / "toy.yaml"))
+    news = []
+    solve_curve(graph, "76%,90%", SolveOptions(threads=1), listener=news.append)
+    places = list(dict.fromkeys(progress.activity.partition(":")[0] for progress in news))
+    assert places[0] == "76% (1 of 2)"
+    assert all(progress.bound is not None for progress in news)
+
+
+def test_a_solver_that_fails_everywhere_is_an_error(tmp_path):
+    script = tmp_path / "cbc"
+    script.write_text('#!/bin/sh\necho "out of luck"\nexit 7\n')
+    script.chmod(0o755)
+    graph = load_graph(str(GRAPHS / "toy.yaml"))
+    options = SolveOptions(strategy="checkmate-ilp", solver=f"cbc{{path={script}}}")
+    with pytest.raises(SolverFailed, match="out of luck"):
+        solve_curve(graph, "80%,90%", options)
+
+
+# What is known at several budgets
+
+
+def schedule(*computes: int) -> Found:
+    return Found(Schedule(computes))
+
+
+def chain_pool() -> tuple[Graph, Pool]:
+    graph = build_graph("unit-chain{n=9}")
+    return graph, Pool(graph)
+
+
+def test_a_pool_keeps_what_nothing_beats():
+    graph, pool = chain_pool()
+    plain = tuple(range(9))
+    pool.add(schedule(*plain))
+    (only,) = pool.kept
+    assert (only.peak_bytes, only.cost) == (no_remat_peak(graph), graph.total_cost)
+    pool.add(schedule(0, *plain))  # dearer, and no smaller
+    assert pool.kept == [only]
+    low = solve(graph, only.peak_bytes - 1)
+    computes = [s.node for s in low.plan.statements if hasattr(s, "node")]
+    pool.add(schedule(*computes))
+    assert [kept.peak_bytes for kept in pool.kept] == [low.report.replay.peak_bytes, only.peak_bytes]
+    assert pool.within(only.peak_bytes) is only
+    assert pool.within(only.peak_bytes - 1).cost == low.report.replay.cost
+    assert pool.within(low.report.replay.peak_bytes - 1) is None
+    assert [s.computes for s in pool.known_at(only.peak_bytes).schedules] == [plain, tuple(computes)]
+    assert [s.computes for s in pool.known_at(1).schedules] == [tuple(computes)]
+
+
+def test_a_pool_carries_bounds_downwards_only_and_no_restricted_ones():
+    _, pool = chain_pool()
+    bound, restricted = Bound(10.0, Scope.FRONTIER), Bound(12.0, Scope.RESTRICTED)
+    pool.learn(6, NotFound("none", bounds=(bound, restricted)))
+    assert pool.bounds_at(6) == pool.bounds_at(5) == (bound,)
+    assert pool.bounds_at(7) == ()
+    assert pool.known_at(7) is None
+    assert pool.known_at(6).bounds == (bound,)
+
+
+def test_a_pool_finds_the_proof_that_covers_a_budget():
+    _, pool = chain_pool()
+    assert pool.answer(5) is None
+    pool.learn(3, NotFound("proven at 3", scope=Scope.FRONTIER))
+    pool.learn(5, NotFound("proven at 5", scope=Scope.FRONTIER))
+    pool.learn(4, NotFound("out of time"))
+    assert [pool.answer(budget).reason for budget in (2, 3, 4, 5)] == [
+        "proven at 3",
+        "proven at 3",
+        "proven at 5",
+        "proven at 5",
+    ]
+    assert pool.answer(6) is None
+
+
+def test_a_plan_counts_as_proven_by_bounds_for_every_schedule_in_document_order_alone():
+    graph, pool = chain_pool()
+    pool.add(schedule(0, *range(9)))
+    cost = graph.total_cost + graph.nodes[0].cost
+    pool.learn(99, NotFound("x", bounds=(Bound(cost, Scope.FRONTIER),)))
+    assert not pool.proven_within(99, 0.0)
+    pool.learn(99, NotFound("x", bounds=(Bound(cost, Scope.DOCUMENT_ORDER),)))
+    assert pool.proven_within(99, 0.0)
+    assert not pool.proven_within(100, 0.0)

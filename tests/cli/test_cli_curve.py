@@ -1,0 +1,165 @@
+"""``remat solve --budgets``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import jsonschema
+import pytest
+from cli_process import GRAPHS, TOY, Running
+
+from remat_cli.graph.document import load_schema
+
+
+def names() -> list[str]:
+    return sorted(str(path) for path in Path().rglob("*") if path.is_file())
+
+
+def test_a_plan_for_every_budget_and_a_table(remat):
+    solved = remat("solve", TOY, "--budgets", "60%:100%:20%")
+    assert solved.code == 0
+    assert names() == ["toy.100pct.plan.json", "toy.80pct.plan.json"]
+    assert "2 of 3 budgets with a plan: 0% over no-remat to 12.4%" in solved.out
+    assert "node grad/bn1 alone needs 201.3 MB" in " ".join(solved.out.split())
+    for name, budget in (("toy.80pct.plan.json", "80%"), ("toy.100pct.plan.json", "100%")):
+        assert remat("check", name, "--budget", budget).code == 0
+        assert json.loads(Path(name).read_text())["provenance"]["budget"] == budget
+
+
+def test_the_plans_are_those_of_single_solves(remat):
+    assert remat("solve", TOY, "--budgets", "80%,90%", "-q").code == 0
+    for percent in (80, 90):
+        assert remat("solve", TOY, "--budget", f"{percent}%", "-q").code == 0
+        single, one = (json.loads(Path(name).read_text()) for name in ("toy.plan.json", f"toy.{percent}pct.plan.json"))
+        assert single | {"run": 0} == one | {"run": 0}
+
+
+def test_as_json(remat):
+    solved = remat("solve", TOY, "--budgets", "200MB,250MB", "--format", "json")
+    curve = json.loads(solved.out)
+    jsonschema.Draft202012Validator(load_schema("curve")).validate(curve)
+    low, high = curve["points"]
+    assert (low["status"], low["plan"], low["cost"]) == ("infeasible", None, None)
+    assert "grad/bn1" in low["reason"]
+    assert (high["status"], high["plan"], high["cost"]) == ("optimal", "toy.250MB.plan.json", 10_892_000_003)
+    assert high["scope"] == "document-order"
+
+
+def test_as_csv(remat):
+    solved = remat("solve", TOY, "--budgets", "200MB,250MB", "--format", "csv")
+    low, high = csv.DictReader(io.StringIO(solved.out))
+    assert (low["budget"], low["status"], low["cost"]) == ("200000000", "infeasible", "")
+    assert (high["budget"], high["status"], float(high["cost"])) == ("250000000", "optimal", 10_892_000_003)
+
+
+@pytest.mark.parametrize(
+    ("output", "written"),
+    [
+        ("plans", "plans/toy.80pct.plan.json"),
+        ("plans/", "plans/toy.80pct.plan.json"),
+        ("plans/{budget}.json", "plans/80pct.json"),
+        ("{budget}/x.json", "80pct/x.json"),
+    ],
+)
+def test_where_plans_go(remat, output, written):
+    Path("plans").mkdir()
+    Path("80pct").mkdir()
+    assert remat("solve", TOY, "--budgets", "80%", "-o", output).code == 0
+    assert names() == [written]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no budget given"),
+        (("-b", "80%", "--budgets", "80%"), "exclude each other"),
+        (("--budgets", "80%:90%"), "is not START:STOP:STEP"),
+        (("--budgets", "80%,90%", "-o", "-"), "several plans do not go to standard output"),
+        (("--budgets", "80%,90%", "-o", "one.json"), "one.json is one file, for several plans"),
+        (("--budgets", "80%", "-o", "missing/"), "missing/toy.80pct.plan.json: cannot be written"),
+        (("--budgets", "80%", "--write-model", "m.lp"), "--write-model is for a single --budget"),
+        (("--budgets", "80%", "--solver-log", "log"), "--solver-log is for a single --budget"),
+        (("-b", "80%", "--format", "csv"), "--format csv is for --budgets"),
+    ],
+)
+def test_nonsense_is_refused_before_the_search(remat, monkeypatch, arguments, message):
+    monkeypatch.setattr("remat_cli.api.curve.solve_curve", lambda *_, **__: pytest.fail("searched"))
+    solved = remat("solve", TOY, *arguments)
+    assert solved.code == 2
+    assert message in solved.err
+    assert names() == []
+
+
+def test_the_graph_is_not_overwritten_by_any_plan(remat):
+    shutil.copy(TOY, "80pct.yaml")
+    solved = remat("solve", "80pct.yaml", "--budgets", "80%,90%", "-o", "{budget}.yaml")
+    assert solved.code == 2
+    assert "80pct.yaml is the graph itself" in solved.err
+
+
+def test_the_command_line_comes_before_the_environment(remat, monkeypatch):
+    monkeypatch.setenv("REMAT_SOLVE_BUDGET", "80%")
+    assert remat("solve", TOY, "--budgets", "90%,100%").code == 0
+    assert names() == ["toy.100pct.plan.json", "toy.90pct.plan.json"]
+    monkeypatch.setenv("REMAT_SOLVE_BUDGETS", "90%")
+    assert "exclude each other" in remat("solve", TOY).err
+
+
+def test_codes_when_there_is_no_plan(remat):
+    assert remat("solve", TOY, "--budgets", "1,2").code == 1
+    graph = str(GRAPHS / "unet.json")
+    late = remat("solve", graph, "--budgets", "1,50%", "--time-limit", "1ms")
+    assert late.code == 4
+    assert "give more time with --time-limit" in late.out
+    assert names() == []
+
+
+def test_unproven_plans_fail_require_optimal_by_name(remat):
+    remat("export", "zoo:unit-chain{n=17}", "-o", "chain.json")
+    easy_going = ("--budgets", "4,17", "--strategy", "checkmate-ilp", "--gap", "0.9")
+    assert remat("solve", "chain.json", *easy_going).code == 0
+    strict = remat("solve", "chain.json", *easy_going, "--require-optimal")
+    assert strict.code == 1
+    assert "not proven optimal, as --require-optimal asks: 4\n" in strict.err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent the POSIX way")
+def test_ctrl_c_keeps_the_plans_that_are_there(tmp_path):
+    with Running("solve", str(GRAPHS / "unet.json"), "--budgets", "30%,50%,70%,90%", cwd=tmp_path) as running:
+        running.wait_for(r"70% \(3 of 4\)|30% \(1 of 4\).*annealing")
+        os.kill(running.pid, signal.SIGINT)
+        done = running.finish()
+    assert done.code == 0
+    assert "interrupted; these are the best plans found until then" in done.out
+    assert (tmp_path / "unet.90pct.plan.json").is_file()
+
+
+def test_the_schema_is_printed(remat):
+    for kind in ("curve", "graph-summary"):
+        assert json.loads(remat("schema", kind).out)["title"] == f"remat-{kind}/1"
+
+
+def test_a_graph_summary_follows_its_schema(remat):
+    shown = json.loads(remat("show", TOY, "--format", "json").out)
+    jsonschema.Draft202012Validator(load_schema("graph-summary")).validate(shown)
+
+
+def test_a_curve_is_no_graph(remat):
+    Path("c.json").write_text(remat("solve", TOY, "--budgets", "80%", "--format", "json").out)
+    refused = remat("show", "c.json")
+    assert refused.code == 2
+    assert "this is a curve, expected a graph" in refused.err
+
+
+def test_a_report_names_the_budget_that_the_claim_speaks_of(remat):
+    assert remat("solve", TOY, "-b", "80%").code == 0
+    checked = remat("check", "toy.plan.json", "--budget", "250MB", "--format", "json")
+    assert (json.loads(checked.out)["budget"], json.loads(checked.out)["plan_budget"]) == (250_000_000, 216_426_499)
+    words = " ".join(remat("check", "toy.plan.json", "--budget", "250MB").out.split())
+    assert "Its maker says so, for the budget of 216.4 MB (216,426,499 bytes) it was made for" in words
