@@ -1,0 +1,1 @@
+"""What is special about chains: exact schedules and bounds, Griewank's and Rotor's strategies."""

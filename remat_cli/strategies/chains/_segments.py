@@ -1,0 +1,108 @@
+"""The segments of a chain and their least costs, which the bound of ``levels`` and ``sweeps`` have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat_cli.mip import Floats, Ints
+
+_WORK = 1e9
+"""Steps of the innermost loop for which the programme is worth running: about two seconds."""
+_STATES = 3e7
+"""Numbers that the table may have: 240 MB."""
+_MOST_UNITS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """How bytes are counted: ``count`` units of ``bytes`` bytes hold the most that can be reserved."""
+
+    bytes: int
+    count: int
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], most: int, n: int, others: Sequence[int] = ()) -> Units:
+        """As fine as can be afforded.
+
+        Args:
+            sizes: Bytes of what can be reserved.
+            most: Bytes that can be reserved at the same time.
+            n: Number of levels.
+            others: Bytes of what else has to be counted exactly, if possible.
+        """
+        step = math.gcd(*sizes, *others) or 1
+        affordable = max(1, min(_MOST_UNITS, int(_WORK / (n**3 / 6 + 1)), int(_STATES / (n + 1) ** 2)))
+        needed = min(most, sum(sizes))
+        step *= max(1, math.ceil(needed / step / affordable))
+        return cls(step, needed // step + 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """The arguments of ``_kernel.fill_visits``, where they are described."""
+
+    prefix: Floats
+    tail: Floats
+    top: Ints
+    hold: Ints
+    sweep: Ints
+    pending: Ints
+    visit: Ints
+    width: int
+
+    def fill(self) -> Floats:
+        """float64[N + 1, N + 1, width], the least cost of every segment."""
+        from remat_cli.strategies.chains._kernel import fill_visits  # numba, which graphs without a chain do without
+
+        filled: Floats = fill_visits(
+            self.prefix, self.tail, self.top, self.hold, self.sweep, self.pending, self.visit, self.width
+        )
+        return filled
+
+    def order(self, value: Floats) -> list[tuple[int, int, int]] | None:
+        """The best splits in the order in which they are carried out, as (l, k, r); None if there is no way.
+
+        A segment (l, r] sweeps from l to k and keeps it, carries out (k, r], visits k, and carries out (l, k - 1].
+        """
+        done: list[tuple[int, int, int]] = []
+        todo = [(0, int(self.top[-1]), 0)]
+        while todo:
+            low, r, m = todo.pop()
+            if low >= r:
+                continue
+            if math.isinf(value[low, r, m]):
+                return None
+            k = min(range(low + 1, r + 1), key=lambda k: self._cost(value, (low, k, r), m))
+            done.append((low, k, r))
+            todo.append((low, int(self.top[k - 1]), m))
+            if k < r:
+                todo.append((k, r, m + int(self.hold[low, k])))
+        return done
+
+    def _cost(self, value: Floats, segment: tuple[int, int, int], m: int) -> float:
+        low, k, r = segment
+        shift = int(self.hold[low, k]) if k < r else 0
+        if m > self.sweep[low, k] - self.pending[r] or m + shift >= self.width:
+            return math.inf
+        if self.top[k] == k and m > self.visit[k]:
+            return math.inf
+        before = int(self.top[k - 1])
+        left = float(value[low, before, m]) if before > low else 0.0
+        right = float(value[k, r, m + shift]) if k < r else 0.0
+        return float(self.prefix[k] - self.prefix[low]) + left + right
+
+
+def prefix_sums(costs: Sequence[float]) -> Floats:
+    """float64[N + 1]."""
+    return np.concatenate([[0.0], np.cumsum(np.array(costs, dtype=np.float64))])
+
+
+def highest_visited(visited: Sequence[int], n: int) -> Ints:
+    """int64[n + 1]: for every level the highest visited one up to it, 0 if there is none."""
+    top = np.zeros(n + 1, dtype=np.int64)
+    top[list(visited)] = visited
+    return np.maximum.accumulate(top)

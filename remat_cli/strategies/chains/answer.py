@@ -1,0 +1,50 @@
+"""What the structure of a chain says at once: a schedule and a bound, which meet where all sizes are equal."""
+
+from __future__ import annotations
+
+import math
+
+from remat_cli.graph.analysis import no_remat_profile
+from remat_cli.graph.model import Graph, Phase
+from remat_cli.plan.derive import peak
+from remat_cli.plan.model import Scope
+from remat_cli.strategies.base import Bound, Schedule
+from remat_cli.strategies.chains.levels import Levels
+from remat_cli.strategies.chains.sweeps import sweeps
+
+
+def chain_answer(graph: Graph, budget_bytes: int) -> tuple[Schedule | None, tuple[Bound, ...]] | None:
+    """A schedule and a lower bound from the structure of a chain, in at most seconds.
+
+    Args:
+        graph: Any graph.
+        budget_bytes: Fixed memory included.
+
+    Returns:
+        A schedule within the budget, or None, and bounds (an infinite one says that no schedule of its scope fits);
+        None if the graph is nothing like a chain. On chains with equal sizes the cost meets the bound.
+    """
+    split = forward_end(graph)
+    levels = Levels.of(graph, split)
+    if levels is None:
+        return None
+    room = budget_bytes - graph.fixed_memory
+    bound = Bound(levels.bound(room), _scope(graph))
+    computes = None if math.isinf(bound.cost) else sweeps(graph, split, room)
+    if computes is None or peak(graph, computes) > budget_bytes:
+        return None, (bound,)
+    return Schedule(computes), (bound,)
+
+
+def forward_end(graph: Graph) -> int:
+    """How many nodes the forward part has: those before the first of another phase, or before the no-remat peak."""
+    if all(node.phase is not None for node in graph.nodes):
+        return next((i for i, node in enumerate(graph.nodes) if node.phase is not Phase.FORWARD), len(graph.nodes))
+    profile = no_remat_profile(graph)
+    return profile.index(max(profile))
+
+
+def _scope(graph: Graph) -> Scope:
+    """Every order, if there is only one; else that of the document."""
+    path = all(any(graph.producer[v] == i - 1 for v in node.inputs) for i, node in enumerate(graph.nodes[1:], start=1))
+    return Scope.ANY_ORDER if path else Scope.DOCUMENT_ORDER
