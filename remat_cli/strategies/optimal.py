@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from remat_cli.errors import UsageError
@@ -18,6 +18,7 @@ from remat_cli.strategies._retention import Retention
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound, safe_bound
+from remat_cli.strategies.chains.answer import offer_chain
 
 _DEPTHS = (1.0, 3.0, 6.0)
 _SHARES = (1.0, 0.98, 0.95, 0.9, 0.8)
@@ -59,15 +60,15 @@ class Optimal(Strategy):
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Bound, start, and solve over larger and larger supports until the bound is met."""
         best = Best.of(task, context)
-        if best.tight():
-            return best.found(exhausted=True)
+        if offer_chain(best):
+            return replace(best.found(exhausted=True), used_solver=False)
         offer_starts(best)
         best.report("bounding")
         bound = cover_bound(best.graph, best.budget_bytes, context, time_limit_s=best.seconds(_BOUND_S, 0.15))
-        if math.isinf(bound.cost):
+        best.raise_bound(bound)
+        if math.isinf(best.bound.cost):
             least = least_peak(best.graph)
             return NotFound("no schedule in document order fits", Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
-        best.raise_bound(bound)
         _grow(best, (self.depth,) if self.depth else _DEPTHS)
         impossible = not best.over() and len(best.graph.nodes) ** 2 / 2 <= _FULL_LIMIT and _everything(best)
         if best.computes is not None:

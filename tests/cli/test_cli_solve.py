@@ -270,7 +270,7 @@ def test_a_strategy_that_ignores_the_budget_may_fail_it(remat):
 
 
 def test_a_missing_solver_is_3_and_says_how_to_install_it(remat):
-    solved = remat("solve", TOY, "-b", "80%", "--solver", "cbc{path=/nowhere/cbc}")
+    solved = remat("solve", TOY, "-b", "80%", "--strategy", "checkmate-ilp", "--solver", "cbc{path=/nowhere/cbc}")
     assert solved.code == 3
     assert "/nowhere/cbc" in solved.err
     assert "pip install" in solved.err

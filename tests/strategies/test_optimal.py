@@ -50,8 +50,9 @@ def test_unit_chain(budget: int, cost: int) -> None:
 
 @pytest.mark.parametrize("solver", ["cbc", "glpk", "gurobi"])
 def test_any_solver(solver: str) -> None:
-    solved = solve(build_graph("unit-chain{n=17}"), 5, SolveOptions(strategy="optimal", solver=solver))
-    assert (solved.plan.claim.cost, solved.plan.solver) == (22, solver)
+    graph = build_graph("linear{n=8,sizes=1:2:3:4:5:6:7:8}")
+    solved = solve(graph, 32, SolveOptions(strategy="optimal", solver=solver))
+    assert (solved.plan.claim.cost, solved.plan.solver) == (32, solver)
 
 
 @pytest.mark.parametrize("budget", ["80%", "60%"])

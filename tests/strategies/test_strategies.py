@@ -16,6 +16,8 @@ from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 
 UNIT = build_graph("unit-chain{n=17}")
+RISING = build_graph("linear{n=8,sizes=1:2:3:4:5:6:7:8}")
+"""A chain whose structure alone does not give the optimum: 32 at a budget of 32 bytes."""
 TRAINING = Graph(
     "training",
     (
@@ -60,19 +62,19 @@ def test_auto_takes_keep_all_when_it_fits() -> None:
 
 
 def test_auto_takes_the_milp_when_it_does_not() -> None:
-    solved = solve(UNIT, 4)
+    solved = solve(RISING, 32)
     assert solved.plan.strategy == "optimal"
     assert solved.plan.solver == "highs"
-    assert solved.plan.claim.cost == 26
-    assert solved.plan.claim.lower_bound == 26
+    assert solved.plan.claim.cost == 32
+    assert solved.plan.claim.lower_bound == 32
     assert (solved.plan.claim.status, solved.plan.claim.scope) == (ClaimStatus.OPTIMAL, Scope.FRONTIER)
     assert solved.outcome == "finished"
 
 
 @pytest.mark.parametrize("solver", ["cbc", "glpk", "gurobi"])
 def test_every_solver_finds_the_same_optimum(solver: str) -> None:
-    solved = solve(UNIT, 5, SolveOptions(solver=solver))
-    assert (solved.plan.claim.cost, solved.plan.solver) == (22, solver)
+    solved = solve(RISING, 32, SolveOptions(solver=solver))
+    assert (solved.plan.claim.cost, solved.plan.solver) == (32, solver)
     assert solved.plan.claim.status is ClaimStatus.OPTIMAL
 
 

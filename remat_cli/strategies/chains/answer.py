@@ -8,9 +8,13 @@ from remat_cli.graph.analysis import no_remat_profile
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import Scope
+from remat_cli.strategies._best import Best
 from remat_cli.strategies.base import Bound, Schedule
 from remat_cli.strategies.chains.levels import Levels
 from remat_cli.strategies.chains.sweeps import sweeps
+
+_LEAST_S = 0.5
+"""With less time than this left it is not worth starting."""
 
 
 def chain_answer(graph: Graph, budget_bytes: int) -> tuple[Schedule | None, tuple[Bound, ...]] | None:
@@ -34,6 +38,21 @@ def chain_answer(graph: Graph, budget_bytes: int) -> tuple[Schedule | None, tupl
     if computes is None or peak(graph, computes) > budget_bytes:
         return None, (bound,)
     return Schedule(computes), (bound,)
+
+
+def offer_chain(best: Best) -> bool:
+    """Offer what :func:`chain_answer` finds; whether nothing is left to gain."""
+    remaining = best.context.control.remaining_s()
+    if best.tight() or (remaining is not None and remaining < _LEAST_S):
+        return best.tight()
+    answer = chain_answer(best.graph, best.budget_bytes)
+    if answer is not None:
+        schedule, bounds = answer
+        for bound in bounds:
+            best.raise_bound(bound)
+        if schedule is not None:
+            best.offer(schedule.computes)
+    return best.tight()
 
 
 def forward_end(graph: Graph) -> int:
