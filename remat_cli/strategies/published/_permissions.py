@@ -1,0 +1,102 @@
+"""From a schedule that recomputes a lot to one that recomputes what a budget asks for.
+
+Where the given schedule lets go of a value that it makes again later, it only *may* go: it stays until memory runs out,
+and then the values that may go do so in the order of cost per byte. A recomputation of what is still there is left out.
+So all that was saved is spent again where there is room, as the public implementation of Kumar et al. does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remat_cli.graph.model import Graph
+from remat_cli.plan.derive import prune
+
+_ROUNDS = 6
+
+
+def in_document_order(graph: Graph, computes: Sequence[int]) -> tuple[int, ...]:
+    """``computes`` with first computations in document order: earlier nodes go before the first that comes too early.
+
+    What may be computed only once is.
+    """
+    ordered: list[int] = []
+    first = 0
+    for node in computes:
+        if node >= first:
+            ordered.extend(range(first, node + 1))
+            first = node + 1
+        elif graph.nodes[node].recompute:
+            ordered.append(node)
+    return (*ordered, *range(first, len(graph.nodes)))
+
+
+def fitted(graph: Graph, computes: Sequence[int], budget_bytes: int | None) -> list[tuple[int, ...]]:
+    """Schedules that let go of what ``computes`` lets go of, but only where memory runs out; each round's.
+
+    Args:
+        graph: The graph.
+        computes: A schedule in document order.
+        budget_bytes: Fixed memory included; None for no limit. Where nothing may go, a schedule exceeds it.
+    """
+    rounds = [prune(graph, computes)]
+    for _ in range(_ROUNDS):
+        walked = prune(graph, _walk(graph, rounds[-1], budget_bytes))
+        if walked == rounds[-1]:
+            break
+        rounds.append(walked)
+    return rounds
+
+
+def _endings(graph: Graph, computes: Sequence[int]) -> list[list[tuple[int, bool]]]:
+    """For every position the values whose instances end there, and whether another instance follows that is needed."""
+    ending: list[list[tuple[int, bool]]] = [[] for _ in computes]
+    alive = set(graph.outputs)
+    needed = set(graph.outputs)
+    for position in range(len(computes) - 1, -1, -1):
+        node = computes[position]
+        for v in graph.values_of(node):
+            if v not in alive:
+                ending[position].append((v, v in needed))
+            alive.discard(v)
+        for v in graph.nodes[node].inputs:
+            if v not in alive:
+                ending[position].append((v, v in needed))
+            alive.add(v)
+            needed.add(v)
+    return ending
+
+
+def _walk(graph: Graph, computes: Sequence[int], budget_bytes: int | None) -> list[int]:
+    """One round."""
+    room = None if budget_bytes is None else budget_bytes - graph.fixed_memory
+    walked: list[int] = []
+    first = 0
+    there: set[int] = set()
+    may_go: dict[int, float] = {}  # values that are there, with their cost per byte
+    used = 0
+    for i, ending in zip(computes, _endings(graph, computes), strict=True):
+        values = graph.values_of(i)
+        unread = {v for v, _ in ending}
+        for v in values:
+            may_go.pop(v, None)
+        if i == first or any(v not in there and v not in unread for v in values):
+            used += sum(graph.size[v] for v in values if v not in there)
+            there.update(values)
+            while room is not None and used + graph.nodes[i].workspace > room and may_go:
+                victim = min(may_go, key=lambda v: (may_go[v], v))
+                del may_go[victim]
+                there.remove(victim)
+                used -= graph.size[victim]
+            walked.append(i)
+            first += i == first
+        for v, again in ending:
+            maker = graph.nodes[graph.producer[v]]
+            if v not in there:
+                continue
+            if not again:
+                there.remove(v)
+                used -= graph.size[v]
+            elif maker.recompute and graph.size[v]:
+                may_go[v] = maker.cost / graph.size[v]
+    return walked
