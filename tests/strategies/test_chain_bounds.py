@@ -136,7 +136,7 @@ def test_no_bound_is_above_the_optimum_where_costs_and_sizes_differ() -> None:
 
 def test_no_bound_is_above_the_optimum_of_branched_graphs() -> None:
     rng = random.Random(2)
-    assert sum(check_everywhere(branched(rng)) for _ in range(150)) > 50
+    assert sum(check_everywhere(branched(rng)) for _ in range(150)) > 40
 
 
 def test_no_bound_is_above_the_optimum_of_any_graph() -> None:
