@@ -31,6 +31,7 @@ _COMMANDS = {
     "check": "Replay a plan: is it valid, and does it fit?",
     "show": "Show what a graph or a plan looks like.",
     "export": "Write the graph of a model.",
+    "profile": "Measure the operations of a graph on a device.",
     "strategies": "List the strategies and their options.",
     "solvers": "List the MIP solvers and whether they can be used here.",
     "schema": "Print the JSON Schema of a document.",

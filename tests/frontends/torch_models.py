@@ -117,3 +117,8 @@ def breaks():
             return y.sum() if y.sum().item() > 0 else y.mean()
 
     return Breaks(), torch.randn(2, 4)
+
+
+def squared():
+    y = torch.randn(64, 32)
+    return nn.Linear(8, 32), (torch.randn(64, 8),), lambda out: nn.functional.mse_loss(out, y)

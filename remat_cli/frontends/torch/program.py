@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.torch.codec import decode, decode_data, operator_named
@@ -62,7 +62,7 @@ class Program:
             with torch.no_grad():
                 return self.function(places, tangent)
         except Exception as error:  # operators raise whatever they like
-            raise ExecutionFailed(f"{self._place(error)} failed: {_words(error)}") from error
+            raise ExecutionFailed(f"{self._place(error)} failed: {words(error)}") from error
 
     def _place(self, error: Exception) -> str:
         trace = error.__traceback__
@@ -252,6 +252,36 @@ def _compiled(writer: _Writer, constants: list[Any]) -> Program:
     return Program(scope["step"], text, (None, *writer.nodes))
 
 
+def call_function(
+    graph: Graph,
+    index: int,
+    device: str,
+    places: Mapping[int, Any],
+    constants: Mapping[int, Any],
+    values: Mapping[int, Sequence[Any]],
+) -> Callable[[], Any]:
+    """A function that makes the call of one node and returns what it returns.
+
+    Args:
+        graph: A graph that this frontend made.
+        index: The node; not that of the tangents.
+        device: Where to make what the operator makes from nothing.
+        places: Tensors for the places that it reads.
+        constants: Tensors for the constants that it reads.
+        values: Tensors in each value that it reads.
+
+    Raises:
+        ExecutionFailed: If this torch does not have the operator.
+    """
+    writer = _Writer(graph, device)
+    node = graph.nodes[index]
+    text = f"def call():\n    return {writer.call(node.payload, node.inputs)}\n"
+    scope = {**writer.names, "places": places, "constants": constants}
+    scope |= {f"v{value}_{part}": t for value, tensors in values.items() for part, t in enumerate(tensors)}
+    exec(compile(text, _FILE, "exec"), scope)
+    return cast("Callable[[], Any]", scope["call"])
+
+
 def generator_state(device: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     """How to read and set the state of the random generator of ``device``."""
     import torch
@@ -266,6 +296,7 @@ def random_nodes(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if isinstance(node.payload, dict) and node.payload.get("random")]
 
 
-def _words(error: Exception) -> str:
+def words(error: Exception) -> str:
+    """What an operator's error says, in one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:300] + " ..."

@@ -1,0 +1,49 @@
+"""``remat profile``: measure the operations of a graph."""
+
+from __future__ import annotations
+
+import click
+
+from remat_cli.cli import params
+from remat_cli.cli.output import Output
+
+_EPILOG = """\b
+Examples:
+  remat profile step.json --device cuda -o measured.json
+  remat export 'zoo:torch/unet{batch=1}' | remat profile - | remat solve - --budget 80%"""
+
+
+@click.command("profile", epilog=_EPILOG)
+@click.argument("graph", type=params.READABLE)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where to run the operations.",
+)
+@click.option("--repeats", type=click.IntRange(1, 1000), default=10, show_default=True, help="Samples per operation.")
+@click.option("--warmup", type=click.IntRange(0, 1000), default=2, show_default=True, help="Calls before the samples.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
+@click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", show_default=True, help="Where it goes.")
+@params.quiet_option
+@params.color_option
+def command(
+    graph: str, device: str, repeats: int, warmup: int, seed: int, output: str, quiet: bool, color: str
+) -> None:
+    """Run every operation of GRAPH on a device, and write the graph with measured costs.
+
+    GRAPH comes from remat export torch:... or zoo:torch/.... Costs become the median time of a call in microseconds,
+    outputs and workspace what was really allocated. Inputs are random. Needs the extra remat[torch].
+    """
+    from remat_cli.files import require_writable, write_text
+    from remat_cli.frontends.torch.profile import profile
+    from remat_cli.graph.io import dump_document, graph_to_document, load_graph
+
+    out = Output(color, quiet)
+    require_writable(output)
+    measured = profile(load_graph(graph), device=device, repeats=repeats, warmup=warmup, seed=seed)
+    write_text(output, dump_document(graph_to_document(measured)))
+    if output != "-":
+        facts = measured.metadata["profile"]
+        out.note(f"wrote {output}: {len(measured.nodes)} nodes, {facts['kinds']} kinds of operations measured")

@@ -1,0 +1,186 @@
+"""Measured costs: every operation of a graph is run on the device, and its time and memory go into the graph."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat_cli.errors import UsageError
+from remat_cli.frontends.torch.installed import require_present
+from remat_cli.frontends.torch.lower import TANGENTS
+from remat_cli.frontends.torch.program import require_torch_graph
+from remat_cli.frontends.torch.single import Operations
+from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
+from remat_cli.frontends.torch.workspace import workspaces
+from remat_cli.graph.model import Graph, Node
+
+BLOCK_BYTES = {"cpu": 1, "cuda": 512}
+"""PyTorch's CUDA allocator hands out multiples of 512 bytes."""
+_SHORTEST_SAMPLE_S = 200e-6
+"""A sample repeats an operation until it takes about as long, or the clock would be measured."""
+_MOST_CALLS = 100
+_LEAST_US = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One operation on a device.
+
+    Attributes:
+        median_us: Median time of a call, in microseconds.
+        spread: Distance of the quartiles, as a share of the median.
+        item_bytes: Bytes of the memory behind each returned tensor, by position (None for one on its own).
+        workspace_bytes: The most that was allocated during the call beyond what it returns.
+    """
+
+    median_us: float
+    spread: float
+    item_bytes: dict[int | None, int]
+    workspace_bytes: int
+
+
+def profile(
+    graph: Graph,
+    *,
+    device: str = "cpu",
+    repeats: int = 10,
+    warmup: int = 2,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Graph:
+    """``graph`` with measured costs (microseconds), sizes and workspaces.
+
+    Nodes that do the same with tensors of the same form are measured once.
+
+    Args:
+        graph: A graph that this frontend made.
+        device: ``cpu`` or ``cuda``.
+        repeats: Samples per operation; their median is the cost.
+        warmup: Calls before the samples.
+        seed: For the random inputs.
+        progress: Called with how many kinds of operations are done, and how many there are.
+
+    Raises:
+        UsageError: If the graph is not of this frontend, or a number is out of range.
+        FrameworkUnavailable: If the device is not there.
+        ExecutionFailed: If an operation fails, with the node.
+    """
+    metadata = require_torch_graph(graph)
+    if repeats < 1 or warmup < 0:
+        raise UsageError("profiling needs at least one repeat, and no negative warm-up")
+    require_present(device)
+    operations = Operations(graph, device, seed)
+    kinds: dict[str, list[int]] = {}
+    for index, node in enumerate(graph.nodes):
+        if node.payload["call"] != TANGENTS:
+            kinds.setdefault(operations.kind(index), []).append(index)
+    groups = list(kinds.values())
+    extra = workspaces(operations, [members[0] for members in groups])
+    found: dict[int, Measured] = {}
+    for done, (members, workspace) in enumerate(zip(groups, extra, strict=True)):
+        if progress is not None:
+            progress(done, len(groups))
+        found |= dict.fromkeys(members, _measured(operations, members[0], repeats, warmup, workspace))
+    block = BLOCK_BYTES[device]
+    cheapest = min((m.median_us for m in found.values()), default=_LEAST_US)
+    nodes = [_with(node, found.get(i), block, cheapest) for i, node in enumerate(graph.nodes)]
+    facts = _facts(device, repeats, warmup, len(kinds)) | {
+        "spread": {graph.nodes[i].id: round(m.spread, 4) for i, m in sorted(found.items())}
+    }
+    fixed = [place["bytes"] for place in metadata["places"] if place["kind"] != "tangent"]
+    padding = sum(_blocks(size, block) - size for size in fixed)
+    before = (metadata.get("profile") or {}).get("fixed_padding", 0)
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        cost_unit="us",
+        fixed_memory=graph.fixed_memory - before + padding,
+        metadata=metadata | {"costs": {"model": "measured"}, "profile": facts | {"fixed_padding": padding}},
+    )
+
+
+def _with(node: Node, measured: Measured | None, block: int, cheapest_us: float) -> Node:
+    """``node`` with what was measured; the tangents are not run, and cost what the cheapest operation does."""
+    if measured is None:
+        return replace(node, cost=cheapest_us, outputs=tuple(_blocks(size, block) for size in node.outputs))
+    sizes = [max(measured.item_bytes[tensor["item"]] for tensor in tensors) for tensors in node.payload["values"]]
+    return replace(
+        node,
+        cost=measured.median_us,
+        outputs=tuple(_blocks(size, block) for size in sizes),
+        workspace=measured.workspace_bytes,
+    )
+
+
+def _blocks(size: int, block: int) -> int:
+    """``size`` rounded up to whole blocks."""
+    return -(-size // block) * block
+
+
+def _measured(operations: Operations, index: int, repeats: int, warmup: int, workspace: int) -> Measured:
+    """Run one operation again and again; its inputs are gone afterwards."""
+    function = operations.prepared(index)
+    with operations.attempt(index):
+        result = function()
+        items = {item: storage_bytes(tensor) for item, tensor in tensors_in(result)}
+        del result
+        for _ in range(warmup):
+            function()
+        samples = _samples(function, operations.device, repeats)
+    middle = statistics.median(samples)
+    quartiles = statistics.quantiles(samples, n=4) if len(samples) > 1 else [middle, middle, middle]
+    spread = (quartiles[2] - quartiles[0]) / middle if middle > 0 else 0.0
+    return Measured(max(round(middle, 3), _LEAST_US), spread, items, workspace)
+
+
+def _samples(function: Callable[[], Any], device: str, repeats: int) -> list[float]:
+    """Microseconds per call, of several samples; each waits until the device has finished."""
+    synchronize = _synchronizer(device)
+    synchronize()
+    started = time.perf_counter()
+    function()
+    synchronize()
+    once = max(time.perf_counter() - started, 1e-9)
+    calls = min(_MOST_CALLS, max(1, round(_SHORTEST_SAMPLE_S / once)))
+    samples = []
+    for _ in range(repeats):
+        synchronize()
+        started = time.perf_counter()
+        for _ in range(calls):
+            function()
+        synchronize()
+        samples.append((time.perf_counter() - started) / calls * 1e6)
+    return samples
+
+
+def _synchronizer(device: str) -> Callable[[], None]:
+    import torch
+
+    return torch.cuda.synchronize if device == "cuda" else lambda: None
+
+
+def _facts(device: str, repeats: int, warmup: int, kinds: int) -> dict[str, Any]:
+    """Where and how it was measured."""
+    import torch
+
+    facts: dict[str, Any] = {
+        "device": device,
+        "torch": str(torch.__version__),
+        "repeats": repeats,
+        "warmup": warmup,
+        "kinds": kinds,
+    }
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return facts | {
+            "machine": properties.name,
+            "cuda": str(torch.version.cuda),
+            "cudnn": torch.backends.cudnn.version(),
+            "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        }
+    return facts | {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "threads": torch.get_num_threads()}

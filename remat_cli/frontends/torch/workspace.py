@@ -1,0 +1,90 @@
+"""Bytes that operations allocate while they run, beyond what they return."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from remat_cli.frontends.torch.single import Operations
+
+_MARK = "remat operation"
+
+
+def workspaces(operations: Operations, indices: Sequence[int]) -> list[int]:
+    """Workspace of nodes, in bytes.
+
+    On a CPU it is what PyTorch's profiler sees of PyTorch's allocator; what a library takes from elsewhere stays
+    unseen. On CUDA it is the allocator's own statistics.
+
+    Args:
+        operations: Operations on a device.
+        indices: Which.
+
+    Raises:
+        ExecutionFailed: If one fails.
+    """
+    if operations.device == "cuda":
+        return [_on_cuda(operations, index) for index in indices]
+    return _on_cpu(operations, indices)
+
+
+def _on_cuda(operations: Operations, index: int) -> int:
+    import torch
+
+    function = operations.prepared(index)
+    with operations.attempt(index):
+        chosen = function()  # the first call may choose among algorithms, with memory of its own
+        del chosen
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        result = function()
+        torch.cuda.synchronize()
+        highest, kept = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+        del result
+    return max(0, int(highest - max(before, kept)))
+
+
+def _on_cpu(operations: Operations, indices: Sequence[int]) -> list[int]:
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    session = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with _silence():
+        session.start()
+    try:
+        for index in indices:
+            function = operations.prepared(index)
+            with operations.attempt(index), record_function(_MARK):
+                result = function()
+            del result, function
+    finally:
+        with _silence():
+            session.stop()
+    events = session.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    marks = sorted((e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if e.name() == _MARK)
+    times = [at for at, _ in changes]
+    sizes = [size for _, size in changes]
+    return [above_end(sizes[bisect_left(times, start) : bisect_right(times, end)]) for start, end in marks]
+
+
+def above_end(changes: Sequence[int]) -> int:
+    """How far a running sum that starts at 0 rises above where it ends (or began, if it ends lower)."""
+    sums = list(accumulate(changes, initial=0))
+    return max(sums) - max(0, sums[-1])
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing on standard error: the profiler's library announces its starts and stops there, whatever one sets."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

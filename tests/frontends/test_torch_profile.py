@@ -1,0 +1,173 @@
+"""Measured costs: what is written into the graph is what the device did."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch_models
+
+from remat_cli.cli.main import run
+from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
+from remat_cli.frontends.torch import profile as profiling
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.inputs import new_tensor, place_tensors, seeded
+from remat_cli.frontends.torch.profile import profile
+from remat_cli.frontends.torch.single import Operations
+from remat_cli.frontends.torch.workspace import above_end
+from remat_cli.graph.io import dump_document, graph_to_document, load_graph
+from remat_cli.zoo.registry import build_graph
+
+
+def export(name):
+    return export_model(getattr(torch_models, name), name=name, source=f"torch:torch_models.py:{name}")
+
+
+@pytest.fixture(scope="module")
+def conv():
+    graph = export("conv")
+    return graph, profile(graph, repeats=3)
+
+
+def test_every_node_has_a_time_a_spread_and_the_sizes_of_its_outputs(conv):
+    graph, measured = conv
+    assert measured.cost_unit == "us"
+    assert all(node.cost > 0 for node in measured.nodes)
+    assert [n.outputs for n in measured.nodes] == [n.outputs for n in graph.nodes]
+    assert [n.payload for n in measured.nodes] == [n.payload for n in graph.nodes]
+    assert (measured.outputs, measured.fixed_memory) == (graph.outputs, graph.fixed_memory)
+    facts = measured.metadata["profile"]
+    assert facts["device"] == "cpu"
+    assert facts["torch"] == torch.__version__
+    assert set(facts["spread"]) == {n.id for n in graph.nodes if n.op != "tangents"}
+    assert all(spread >= 0 for spread in facts["spread"].values())
+    json.dumps(graph_to_document(measured), allow_nan=False)
+
+
+def test_workspace_is_what_operations_take_and_give_back(conv):
+    workspace = {node.id: node.workspace for node in conv[1].nodes}
+    assert workspace["relu"] == workspace["head/addmm"] == 0
+    assert workspace["grad/norm/native_batch_norm_backward"] > 0  # an intermediate as large as its output
+
+
+def test_sizes_are_those_of_the_device_where_fake_tensors_are_wrong():
+    graph = export("squared")
+    [loss] = [k for k, node in enumerate(graph.nodes) if node.op == "mse_loss"]
+    assert graph.nodes[loss].outputs == (4,)
+    assert profile(graph, repeats=1).nodes[loss].outputs == (64 * 32 * 4,)  # a view of what it summed up
+
+
+def test_the_same_operation_on_tensors_of_the_same_form_is_measured_once(conv):
+    graph, measured = conv
+    operations = Operations(graph, "cpu")
+    nodes = {node.id: k for k, node in enumerate(graph.nodes)}
+    assert operations.kind(nodes["mul"]) == operations.kind(nodes["grad/mul"])
+    assert operations.kind(nodes["add"]) == operations.kind(nodes["grad/add"])
+    assert operations.kind(nodes["conv1/convolution"]) != operations.kind(nodes["conv2/convolution"])
+    assert measured.nodes[nodes["mul"]].cost == measured.nodes[nodes["grad/mul"]].cost
+
+
+@pytest.mark.parametrize("name", ["tied", "in_place", "mlp"])
+def test_random_inputs_are_valid_ones(name):
+    """Indices above all: an embedding or a pooling layer would fail, or worse."""
+    measured = profile(export(name), repeats=1, warmup=0)
+    assert measured.metadata["profile"]["kinds"] <= len(measured.nodes)
+
+
+def test_profiling_again_changes_nothing_but_times(conv):
+    again = profile(conv[1], repeats=1)
+    same = [replace(node, cost=0.0) for node in again.nodes]
+    assert same == [replace(node, cost=0.0) for node in conv[1].nodes]
+    assert again.fixed_memory == conv[1].fixed_memory
+
+
+def test_blocks_of_the_allocator_are_counted_once(conv, monkeypatch):
+    monkeypatch.setitem(profiling.BLOCK_BYTES, "cpu", 512)
+    graph = conv[0]
+    padded = profile(graph, repeats=1)
+    assert all(size % 512 == 0 for node in padded.nodes for size in node.outputs)
+    places = [p["bytes"] for p in graph.metadata["places"] if p["kind"] != "tangent"]
+    assert padded.fixed_memory - graph.fixed_memory == sum(-size % 512 for size in places)
+    assert profile(padded, repeats=1).fixed_memory == padded.fixed_memory
+
+
+@pytest.mark.parametrize(
+    ("changes", "workspace"),
+    [([], 0), ([8], 0), ([8, -8], 8), ([8, 4, -8], 8), ([-4], 0), ([-4, 8, -8], 4), ([4, 8, 16, -8, -16], 24)],
+)
+def test_workspace_is_the_rise_above_the_end(changes, workspace):
+    assert above_end(changes) == workspace
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex64", "int64", "uint8", "bool", "int8"])
+@pytest.mark.parametrize(("shape", "stride"), [([], []), ([3, 4], [1, 3]), ([2, 0], [1, 1]), ([300], [1])])
+def test_random_tensors_have_type_shape_strides_and_limits(dtype, shape, stride):
+    tensor = new_tensor({"dtype": dtype, "shape": shape, "stride": stride, "below": 200}, "cpu", seeded("cpu", 0))
+    assert str(tensor.dtype) == f"torch.{dtype}"
+    assert (list(tensor.shape), list(tensor.stride())) == (shape, stride)
+    if not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() > 1:
+        highest = int(tensor.max())
+        assert int(tensor.min()) >= 0
+        assert 1 <= highest < {"bool": 2, "int8": 128}.get(dtype, 200)
+
+
+def test_places_are_the_same_for_the_same_seed(conv):
+    places = conv[0].metadata["places"]
+    first, second, other = (place_tensors(places, "cpu", seed) for seed in (1, 1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+# Refusals
+
+
+def test_graphs_of_others_are_refused():
+    with pytest.raises(UsageError, match="was not made by the PyTorch frontend"):
+        profile(build_graph("linear{n=4}"))
+    graph = export("mlp")
+    with pytest.raises(UsageError, match="another version"):
+        profile(replace(graph, metadata=graph.metadata | {"version": 99}))
+    with pytest.raises(UsageError, match="at least one repeat"):
+        profile(graph, repeats=0)
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(FrameworkUnavailable, match="no CUDA device"):
+        profile(export("mlp"), device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        ({"call": "aten.nonsense.default"}, "has no operator aten.nonsense.default"),
+        (
+            {"args": [{"input": 0}, {"input": 0}, {"input": 0}]},
+            r"node layers.2/addmm \(aten.addmm.default\) failed on cpu",
+        ),
+    ],
+)
+def test_an_operation_that_fails_is_named(payload, words):
+    graph = export("mlp")
+    nodes = [
+        replace(node, payload=node.payload | payload) if node.id == "layers.2/addmm" else node for node in graph.nodes
+    ]
+    with pytest.raises(ExecutionFailed, match=words):
+        profile(replace(graph, nodes=tuple(nodes)), repeats=1)
+
+
+def test_from_export_to_a_plan_on_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("graph.json").write_text(dump_document(graph_to_document(export("tied"))), encoding="utf-8")
+    assert run(["profile", "graph.json", "-o", "measured.json", "--repeats", "2"]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("wrote measured.json: 34 nodes, ")
+    assert said.err.count("\n") == 1
+    assert load_graph("measured.json").cost_unit == "us"
+    assert run(["solve", "measured.json", "-b", "none", "-q"]) == 0
+    assert run(["profile", "graph.json", "--device", "cuda"]) == 2 or torch.cuda.is_available()
