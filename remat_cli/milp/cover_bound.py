@@ -59,21 +59,6 @@ def build(graph: Graph, budget_bytes: int) -> Any:
     return model
 
 
-def least_peak(graph: Graph) -> int:
-    """Bytes below which no schedule in document order stays, fixed memory included.
-
-    At the first computation of some node its working set is there, and everything made before and read later that may
-    not be made again.
-    """
-    closing = closed(graph)
-    last = last_readers(closing)
-    needs = []
-    for t in range(len(closing.nodes)):
-        own, waiting, parts = _stage(closing, last, t)
-        needs.append(own + waiting - sum(parts.values()))
-    return graph.fixed_memory + max(needs)
-
-
 def _stage(graph: Graph, last: list[int], t: int) -> tuple[int, int, dict[int, int]]:
     """Working set of t, bytes that wait beside it to be read later, and what of those each node could make again."""
     node = graph.nodes[t]

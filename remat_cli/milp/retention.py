@@ -32,6 +32,8 @@ Support = tuple[tuple[int, ...], ...]
 
 _CHEAP_SHARE = 0.05
 _CHEAP_LENGTH = 0.25
+_DENSE_MOST = 400_000
+"""Up to so many terms the frontier rows sum up what is kept; beyond, they take the running sum from stage to stage."""
 
 
 def support_within(graph: Graph, depth: float) -> Support:
@@ -101,6 +103,8 @@ class RetentionModel:
         R: Variable of (stage, node), first computations left out.
         gaps: One per value.
         stated_steps: (stage, node) whose in-stage row is there.
+        running: For every stage the variable of what is kept past it, in ``unit_bytes``, and the terms by which it
+            differs from the one before; empty where the frontier rows do without.
     """
 
     model: Any
@@ -113,6 +117,7 @@ class RetentionModel:
     R: dict[tuple[int, int], Any] = field(default_factory=dict)
     gaps: list[Gaps] = field(default_factory=list)
     stated_steps: set[tuple[int, int]] = field(default_factory=set)
+    running: list[tuple[Any, list[tuple[float, Any]]]] = field(default_factory=list)
 
     def computed(self, stage: int, node: int) -> Any | None:
         """R[stage, node] as a variable; None for a first computation, or where it is 0."""
@@ -179,6 +184,8 @@ def build(
         _variables(stated)
         add_rows(stated.model, "dependencies", _dependencies(stated), stated.control)
         add_rows(stated.model, "retention", _retention(stated), stated.control)
+        _run_memory(stated)
+        add_rows(stated.model, "memory", _memory(stated), stated.control)
         add_rows(stated.model, "frontier", _frontier(stated), stated.control)
         nodes, scale = graph.nodes, stated.cost_scale
         coefs = [nodes[i].cost / scale for _, i in stated.R]
@@ -241,6 +248,18 @@ def _retention(stated: RetentionModel) -> Iterator[LinearRow]:
 def _frontier(stated: RetentionModel) -> Iterator[LinearRow]:
     """What t reads and writes, its workspace, and everything else kept into stage t+1, within the budget."""
     graph, unit = stated.graph, stated.unit_bytes
+    waiting = _waiting_past(stated) if stated.running else _waiting_beside(stated)
+    for t, (terms, most) in enumerate(waiting):
+        node = graph.nodes[t]
+        own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
+        room = stated.room - own / unit
+        if most > room:
+            yield linear(None, terms, room)
+
+
+def _waiting_beside(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, Any]], float]]:
+    """For every stage t what is kept into stage t+1 and neither read nor written by t, as a sum, and its most."""
+    graph, unit = stated.graph, stated.unit_bytes
     kept: list[list[tuple[float, Any]]] = [[] for _ in graph.nodes]
     for v, gaps in enumerate(stated.gaps):
         size = graph.size[v] / unit
@@ -251,11 +270,48 @@ def _frontier(stated: RetentionModel) -> Iterator[LinearRow]:
             for t in range(gaps.events[k], gaps.events[k + 1]):
                 if t not in readers and t != graph.producer[v]:
                     kept[t].append((size, var))
-    for t, node in enumerate(graph.nodes):
-        own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
-        room = stated.room - own / unit
-        if math.fsum(size for size, _ in kept[t]) > room:
-            yield linear(None, kept[t], room)
+    for terms in kept:
+        yield terms, math.fsum(size for size, _ in terms)
+
+
+def _waiting_past(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, Any]], float]]:
+    """The same by the running sum: everything kept past t, less what t reads and writes; a few terms for each stage."""
+    graph, unit = stated.graph, stated.unit_bytes
+    most = [0.0] * (len(graph.nodes) + 1)
+    for v, gaps in enumerate(stated.gaps):
+        if gaps.kept:
+            most[gaps.events[0]] += graph.size[v] / unit
+            most[gaps.events[-1]] -= graph.size[v] / unit
+    level = 0.0
+    for t, (var, _) in enumerate(stated.running):
+        own = [v for v in {*graph.nodes[t].inputs, *graph.values_of(t)} if graph.size[v]]
+        terms = [(-graph.size[v] / unit, kept) for v in sorted(own) if (kept := stated.kept(t + 1, v)) is not None]
+        level += most[t]
+        # A little more, since rounding must not drop a row that is needed.
+        yield [(1.0, var), *terms], level + math.fsum(c for c, _ in terms) + 1e-9 * (1.0 + level)
+
+
+def _memory(stated: RetentionModel) -> Iterator[LinearRow]:
+    """Kept past t = kept past t-1 + what changes at t."""
+    before = None
+    for var, changes in stated.running:
+        terms = [(1.0, var), *((-c, x) for c, x in changes)]
+        yield linear(0.0, terms if before is None else [*terms, (-1.0, before)], 0.0)
+        before = var
+
+
+def _run_memory(stated: RetentionModel) -> None:
+    """Give every stage a variable for what is kept past it, if the frontier rows would be too long without."""
+    graph = stated.graph
+    if sum(gaps.events[-1] - gaps.events[0] for gaps in stated.gaps) <= _DENSE_MOST:
+        return
+    stated.model.M = pyo.Var(range(len(graph.nodes)), bounds=(0, None))
+    stated.running.extend((var, []) for var in stated.model.M.values())
+    for v, gaps in enumerate(stated.gaps):
+        size = graph.size[v] / stated.unit_bytes
+        for k, var in enumerate(gaps.kept if size else ()):
+            stated.running[gaps.events[k]][1].append((size, var))
+            stated.running[gaps.events[k + 1]][1].append((-size, var))
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,10 @@ class Retention:
             for k, var in enumerate(gaps.kept):
                 if any(s <= gaps.events[k] and gaps.events[k + 1] <= e for s, e in intervals):
                     values[columns[id(var)]] = 1.0
+        level = 0.0
+        for var, changes in stated.running:
+            level += sum(size * values[columns[id(x)]] for size, x in changes)
+            values[columns[id(var)]] = level
         for block in self.blocks:
             for var, sources in block.levels:
                 values[columns[id(var)]] = max(values[columns[id(s)]] for s in sources)

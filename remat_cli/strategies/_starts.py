@@ -25,12 +25,12 @@ from remat_cli.strategies._best import Best
 
 _SMALLEST = 300
 """Graphs with fewer nodes have no need of this: a solver is done with them before it would be compiled."""
-_CREDITS = (1.0, 0.5)
+_CREDITS = (1.0, 0.9, 0.5)
 _ROUNDS = 150
 _LONGEST = 6
 """A schedule with more than so many times n computes is given up."""
-_STEP, _LAST_STEP = 0.7, 0.05
-_SLOW = 0.3
+_STEP, _LAST_STEP = 0.7, 0.01
+_SLOW = 0.1
 _QUANTILE = 0.02
 _POLISH_MOVES = 10
 _POLISH_WORK = 60_000_000

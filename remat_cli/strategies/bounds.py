@@ -14,6 +14,8 @@ from remat_cli.strategies.base import Bound, Context
 
 _SOLVER_TOLERANCE = 1e-6
 """A solver's bound on a model scaled to about 1 may be too high by this much."""
+_MOST_TERMS = 50_000
+"""Terms up to which the plain cover bound is stated."""
 _INTEGRAL_LIMIT = 2.0**40
 _EQUAL = 1e-9
 """Costs this close, relatively, are the same cost summed up in another order."""
@@ -33,10 +35,14 @@ def cover_bound(graph: Graph, budget_bytes: int, context: Context, *, time_limit
         than giving up all that may be recomputed would make.
     """
     from remat_cli.milp import cover_bound as cover  # half a second of Pyomo, which keep-all can do without
+    from remat_cli.milp import cover_running
     from remat_cli.milp.compile import compile_model
 
     trivial = Bound(graph.total_cost, Scope.ANY_ORDER)
-    model = cover.build(graph, budget_bytes)
+    if cover_running.dense_terms(graph) > _MOST_TERMS:
+        model = cover_running.build(graph, budget_bytes, context.control)
+    else:
+        model = cover.build(graph, budget_bytes)
     if model is None:
         return trivial
     if model == cover.IMPOSSIBLE:

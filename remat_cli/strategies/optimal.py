@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from remat_cli.errors import UsageError
-from remat_cli.milp.cover_bound import least_peak
+from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Termination
 from remat_cli.solvers.modelfile import write_model

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from remat_cli.milp.cover_bound import least_peak
+from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import Scope
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._portfolio import Annealing, Windows

@@ -12,7 +12,7 @@ from graphgen import random_graph
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
-from remat_cli.milp import cover_bound, retention
+from remat_cli.milp import cover_bound, cover_running, retention
 from remat_cli.milp.checkmate import Formulation, closed
 from remat_cli.milp.checkmate import build as build_checkmate
 from remat_cli.milp.compile import append_block, compile_model
@@ -109,7 +109,7 @@ def test_training_chain_relaxation_is_tight_where_the_papers_is_not() -> None:
 @pytest.mark.parametrize("seed", range(80))
 def test_cover_bound_is_never_above_the_truth(seed: int) -> None:
     graph = graph_of(seed)
-    floor = cover_bound.least_peak(graph)
+    floor = cover_running.least_peak(graph)
     assert peak_bound(graph).bytes <= floor <= least_peak(graph)
     for budget in budgets(graph):
         truth = cheapest(graph, budget)
@@ -125,6 +125,33 @@ def test_cover_bound_is_never_above_the_truth(seed: int) -> None:
         assert outcome.bound is not None
         bound = graph.total_cost * (1 + outcome.bound)
         assert truth is None or bound <= truth * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_cover_bound_by_running_sums_is_the_same(seed: int) -> None:
+    """Its rows are weaker, but not for whole numbers."""
+    graph = graph_of(seed, 2, 14)
+    for budget in budgets(graph):
+        plain = cover_bound.build(graph, budget)
+        running = cover_running.build(graph, budget, Control())
+        if plain is None or plain == cover_bound.IMPOSSIBLE:
+            assert running == plain
+            continue
+        answers = [
+            Highs().solve(Request(compile_model(m).model, gap=0.0, threads=1)).objective for m in (plain, running)
+        ]
+        assert answers[1] == pytest.approx(answers[0], abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_frontier_rows_by_running_sums_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(seed)
+    for budget in budgets(graph):
+        monkeypatch.setattr(retention, "_DENSE_MOST", 10**9)
+        plain = optimum(graph, budget, all_rows=False)
+        monkeypatch.setattr(retention, "_DENSE_MOST", -1)
+        assert retention.build(graph, budget, None, Control()).running
+        assert optimum(graph, budget, all_rows=False) == plain
 
 
 def test_cover_bound_is_worth_something() -> None:

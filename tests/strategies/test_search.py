@@ -8,6 +8,7 @@ import pytest
 
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
+from remat_cli.milp import retention
 from remat_cli.milp.retention import full_support, support_within, widened
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs
@@ -40,6 +41,13 @@ def test_windows_improve_what_they_start_from() -> None:
     tight = search("search", Task(CHAIN, 4))
     assert cost(CHAIN, tight) == 26  # what four bytes cost at least; five leave room for something cheaper
     assert cost(CHAIN, search("search{engines=windows}", Task(CHAIN, 5, Known((tight.schedule,))))) < 26
+
+
+def test_windows_work_with_running_sums_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_DENSE_MOST", -1)
+    tight = search("search{engines=windows}", Task(CHAIN, 4))
+    better = search("search{engines=windows}", Task(CHAIN, 5, Known((tight.schedule,))))
+    assert cost(CHAIN, better) < cost(CHAIN, tight)
 
 
 def test_a_proven_start_is_returned_as_it_is() -> None:

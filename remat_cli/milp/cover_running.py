@@ -1,0 +1,130 @@
+"""The cover bound for large graphs, with a few terms for each stage where the plain one has one for each live value.
+
+What is given up at stage t is a variable of its own, the one before plus what is made at t and less what is read for
+the last time there. The rows are those of :mod:`remat_cli.milp.cover_bound`, but that a node which gives up more than
+is needed counts with all of it: the same whole numbers satisfy them, and a few more fractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyomo.environ as pyo
+from pyomo.core.expr.numeric_expr import LinearExpression
+
+from remat_cli.control import Control
+from remat_cli.graph.analysis import last_readers
+from remat_cli.graph.model import Graph
+from remat_cli.milp.checkmate import closed, memory_unit
+from remat_cli.milp.compile import under_construction
+from remat_cli.milp.cover_bound import IMPOSSIBLE
+from remat_cli.milp.rows import LinearRow, add_rows, linear
+
+
+def dense_terms(graph: Graph) -> int:
+    """Terms that the rows of the plain cover bound have at most: stages that each value waits through, in all."""
+    return sum(last - graph.producer[v] for v, last in enumerate(last_readers(graph)))
+
+
+def least_peak(graph: Graph) -> int:
+    """Bytes below which no schedule in document order stays, fixed memory included.
+
+    At the first computation of some node its working set is there, and everything made before and read later that may
+    not be made again.
+    """
+    return graph.fixed_memory + max(stage.need - stage.most for stage in _stages(closed(graph), graph.fixed_memory))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What stage t asks for.
+
+    Attributes:
+        need: Bytes that must be given up; negative where there is room to spare.
+        most: Bytes that can be given up.
+        made: Values that begin to wait at t, and may be made again.
+        read: Values that t is the last to read, and may be made again.
+        own: Those that wait past t but do not count at t, since t reads or writes them.
+    """
+
+    need: int
+    most: int
+    made: tuple[int, ...]
+    read: tuple[int, ...]
+    own: tuple[int, ...]
+
+
+def _stages(graph: Graph, budget_bytes: int) -> Iterator[_Stage]:
+    """Every stage of ``graph``, which is closed, in order."""
+    last = last_readers(graph)
+    again = [graph.nodes[i].recompute and size > 0 for i, size in zip(graph.producer, graph.size, strict=True)]
+    ending: list[list[int]] = [[] for _ in range(len(graph.nodes) + 1)]
+    for v, t in enumerate(last):
+        ending[t].append(v)
+    waiting = spare = 0  # bytes made by now and read later; those of them that may be made again
+    for t, node in enumerate(graph.nodes):
+        made = [v for v in graph.values_of(t) if last[v] > t]
+        read = [v for v in ending[t] if graph.producer[v] < t]
+        waiting += sum(graph.size[v] for v in made) - sum(graph.size[v] for v in read)
+        spare += sum(graph.size[v] for v in made if again[v]) - sum(graph.size[v] for v in read if again[v])
+        own = [v for v in (*node.inputs, *graph.values_of(t)) if last[v] > t]
+        used = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
+        yield _Stage(
+            need=waiting - sum(graph.size[v] for v in own) + used - (budget_bytes - graph.fixed_memory),
+            most=spare - sum(graph.size[v] for v in own if again[v]),
+            made=tuple(v for v in made if again[v]),
+            read=tuple(v for v in read if again[v]),
+            own=tuple(v for v in own if again[v]),
+        )
+
+
+def build(graph: Graph, budget_bytes: int, control: Control) -> Any:
+    """The model, which minimises the cost of recomputation (C0 left out) in units of C0.
+
+    Args:
+        graph: The graph.
+        budget_bytes: Fixed memory included.
+        control: Looked at while building.
+
+    Returns:
+        A ``ConcreteModel``; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some
+        stage giving up everything that may be recomputed does not make enough room.
+
+    Raises:
+        LimitReached, Interrupted: If the control stops meanwhile.
+    """
+    graph = closed(graph)
+    stages = list(_stages(graph, budget_bytes))
+    if all(stage.need <= 0 for stage in stages):
+        return None
+    if any(stage.most < stage.need for stage in stages):
+        return IMPOSSIBLE
+    unit = memory_unit(graph, budget_bytes)
+    model = pyo.ConcreteModel(name=f"cover {graph.name}")
+    used = sorted({graph.producer[v] for stage in stages for v in stage.made})
+    with under_construction():
+        model.x = pyo.Var(used, domain=pyo.Binary)
+        model.given = pyo.Var(range(len(stages)), bounds=(0, None))
+        x, given = dict(model.x.items()), list(model.given.values())
+
+        def terms(values: tuple[int, ...], sign: float) -> list[tuple[float, Any]]:
+            return [(sign * graph.size[v] / unit, x[graph.producer[v]]) for v in values]
+
+        def running() -> Iterator[LinearRow]:
+            for t, stage in enumerate(stages):
+                before = [(-1.0, given[t - 1])] if t else []
+                yield linear(0.0, [(1.0, given[t]), *before, *terms(stage.made, -1.0), *terms(stage.read, 1.0)], 0.0)
+
+        def needed() -> Iterator[LinearRow]:
+            for t, stage in enumerate(stages):
+                if stage.need > 0:
+                    yield linear(stage.need / unit, [(1.0, given[t]), *terms(stage.own, -1.0)], None)
+
+        add_rows(model, "running", running(), control)
+        add_rows(model, "needed", needed(), control)
+        scale = graph.total_cost or 1.0
+        costs = [graph.nodes[i].cost / scale for i in used]
+        model.objective = pyo.Objective(expr=LinearExpression(linear_coefs=costs, linear_vars=list(x.values())))
+    return model
