@@ -15,6 +15,7 @@ STRATEGIES: Registry[Strategy] = Registry(
         "checkmate-ilp": "remat_cli.strategies.checkmate_ilp:CheckmateIlp",
         "chen-greedy": "remat_cli.strategies.published.chen:ChenGreedy",
         "chen-sqrt": "remat_cli.strategies.published.chen:ChenSqrt",
+        "checkmate-lp": "remat_cli.strategies.published.checkmate_lp:CheckmateLp",
         "checkpoint-all": "remat_cli.strategies.checkpoint_all:CheckpointAll",
         "dtr": "remat_cli.strategies.published.dtr:Dtr",
         "keep-all": "remat_cli.strategies.keep_all:KeepAll",

@@ -1,0 +1,141 @@
+"""The linear relaxation of a model over R and S at budgets below the real one, and schedules rounded from it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from remat_cli import running
+from remat_cli.control import Control
+from remat_cli.graph.model import Graph
+from remat_cli.milp import checkmate, retention
+from remat_cli.milp.compile import Compiled, compile_model
+from remat_cli.mip import Bools, Floats, Ints, LinearModel
+from remat_cli.plan.matrices import least_recomputation_between
+from remat_cli.solvers.base import Outcome, Request
+from remat_cli.strategies.base import Context
+
+_GAP = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """A compiled relaxation for some budget.
+
+    Attributes:
+        graph: The graph, with its closing node where one is needed.
+        nodes: Nodes without it.
+        model: The arrays, relaxed.
+        cost_scale: Unit of the objective.
+        columns: For every value the columns of S[t, v] for t from its maker's stage + 1 on; -1 where there is none.
+        for_budget: The same relaxation for other bytes, fixed memory included.
+    """
+
+    graph: Graph
+    nodes: int
+    model: LinearModel
+    cost_scale: float
+    columns: tuple[Ints, ...]
+    for_budget: Callable[[int], Relaxation]
+
+    def solve(self, context: Context) -> Outcome:
+        """Solve it."""
+        request = Request(
+            self.model,
+            context.control,
+            gap=_GAP,
+            threads=context.threads,
+            seed=context.seed,
+            log_path=context.solver_log,
+        )
+        return context.solver.solve(request)
+
+    def rounded(self, values: Floats, threshold: float) -> tuple[int, ...]:
+        """What S* keeps by more than ``threshold`` is kept; the rest follows (Checkmate, Algorithm 2)."""
+        return self._schedule(values, lambda levels: levels > threshold)
+
+    def sampled(self, values: Floats, rng: random.Random) -> tuple[int, ...]:
+        """Every S[t, v] is 1 with the probability S*[t, v]; the rest follows (Checkmate, section 5.1)."""
+        return self._schedule(values, lambda levels: np.array([rng.random() < p for p in levels], dtype=np.bool_))
+
+    def _schedule(self, values: Floats, choose: Callable[[Floats], Bools]) -> tuple[int, ...]:
+        kept: list[list[tuple[int, int]]] = []
+        end = len(self.graph.nodes)
+        padded = np.append(values, 0.0)  # column -1
+        for v, columns in enumerate(self.columns):
+            i = self.graph.producer[v]
+            if not self.graph.nodes[i].recompute:
+                kept.append([(i, end)])
+                continue
+            chosen = np.concatenate([[False], choose(padded[columns]), [False]])
+            turns = np.flatnonzero(chosen[1:] != chosen[:-1])
+            kept.append([(i + int(a), i + int(b)) for a, b in zip(turns[::2], turns[1::2], strict=True)])
+        return tuple(k for k in least_recomputation_between(self.graph, kept) if k < self.nodes)
+
+
+def relaxation(graph: Graph, budget_bytes: int, formulation: str, control: Control) -> Relaxation:
+    """State, compile and relax a model.
+
+    Args:
+        graph: The graph.
+        budget_bytes: Fixed memory included.
+        formulation: ``checkmate`` for the paper's eq. 9, ``retention`` for one that is much smaller.
+        control: Clock.
+
+    Raises:
+        LimitReached, Interrupted: If the control stops meanwhile.
+    """
+    make = _checkmate if formulation == "checkmate" else _retention
+    try:
+        # Nothing in Pyomo's compiler looks at the clock.
+        return running.run(lambda: make(graph, budget_bytes, control), control, grace_s=0.0)
+    except running.Abandoned:
+        control.check()
+        raise
+
+
+def _columns(stated: Any, compiled: Compiled) -> tuple[Ints, ...]:
+    """See :class:`Relaxation`."""
+    columns = []
+    for v, i in enumerate(stated.graph.producer):
+        kept = (stated.kept(t, v) for t in range(i + 1, len(stated.graph.nodes)))
+        found = [-1 if var is None else compiled.column_of.get(id(var), -1) for var in kept]
+        columns.append(np.array(found, dtype=np.int64))
+    return tuple(columns)
+
+
+def _checkmate(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
+    """The paper's formulation; the budget bounds U, and the rows for workspace."""
+    stated = checkmate.build(graph, budget_bytes, checkmate.Formulation(), control)
+    compiled = compile_model(stated.model)
+    model, columns = compiled.model.relaxed(), _columns(stated, compiled)
+    used = [compiled.column_of[id(u)] for u in stated.model.U.values() if id(u) in compiled.column_of]
+    rows = compiled.rows_of.get("budget", np.array([], dtype=np.int64))
+
+    def for_budget(other_bytes: int) -> Relaxation:
+        limit = (other_bytes - graph.fixed_memory) / stated.unit_bytes
+        upper, row_upper = model.upper.copy(), model.row_upper.copy()
+        upper[used] = limit
+        row_upper[rows] = limit
+        other = replace(model, upper=upper, row_upper=row_upper)
+        return Relaxation(stated.graph, len(graph.nodes), other, stated.cost_scale, columns, for_budget)
+
+    return Relaxation(stated.graph, len(graph.nodes), model, stated.cost_scale, columns, for_budget)
+
+
+def _retention(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
+    """The retention formulation over its full support, frontier rows only."""
+    stated = retention.build(graph, budget_bytes, None, control, cost_scale=graph.total_cost or 1.0)
+    compiled = compile_model(stated.model)
+    return Relaxation(
+        stated.graph,
+        len(graph.nodes),
+        compiled.model.relaxed(),
+        stated.cost_scale,
+        _columns(stated, compiled),
+        lambda other_bytes: relaxation(graph, other_bytes, "retention", control),
+    )

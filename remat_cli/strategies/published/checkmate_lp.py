@@ -1,0 +1,172 @@
+"""Checkmate's polynomial approximation: solve the linear relaxation, round S, and let R follow."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from remat_cli.errors import UsageError
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.plan.model import Scope
+from remat_cli.solvers.base import Outcome, Termination
+from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
+from remat_cli.strategies.bounds import safe_bound
+from remat_cli.strategies.published._offers import Offers
+
+if TYPE_CHECKING:
+    from remat_cli.strategies.published._relaxation import Relaxation
+
+_THRESHOLDS = (0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
+_STEP = 0.05
+_FURTHER = 2
+"""Steps beyond the first at which something fits: holding back more sometimes rounds to something cheaper."""
+_HALVINGS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CheckmateLp(Strategy):
+    """Two-phase rounding: S is rounded from the relaxation of the MILP, and R is the least that S needs.
+
+    Rounding takes more memory than the relaxation, which is therefore solved for a budget less by a share epsilon. Its
+    bound for the whole budget holds for all frontier-advancing schedules.
+
+    Attributes:
+        epsilon: This share, from 0 to below 1. None searches for one that rounds to a cheap schedule that fits: in
+            steps of 0.05 up to a little beyond the first that does, then by halves below that.
+        threshold: Values kept by more than that in the relaxation are kept; the paper's choice is 0.5. None tries
+            several.
+        samples: Round at random instead: so many times per relaxation, each S[t, v] by its value as a probability.
+        formulation: Which relaxation: ``checkmate``, the paper's, or ``retention``, which is much smaller.
+    """
+
+    epsilon: float | None = field(
+        default=None, metadata={"help": "share of the budget held back, 0 <= epsilon < 1; none: a small one that works"}
+    )
+    threshold: float | None = field(
+        default=None, metadata={"help": "keep what the relaxation keeps by more than that; none: tries several"}
+    )
+    samples: int = field(
+        default=0, metadata={"help": "round at random, so many times per relaxation; 0: at thresholds"}
+    )
+    formulation: str = field(
+        default="checkmate",
+        metadata={"choices": ("checkmate", "retention"), "help": "checkmate: the paper's; retention: much smaller"},
+    )
+
+    name: ClassVar[str] = "checkmate-lp"
+    summary: ClassVar[str] = "round the linear relaxation of the Checkmate MILP, then recompute the least"
+    reference: ClassVar[str] = "Jain et al., Checkmate, MLSys 2020, section 5"
+    uses_solver: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse option values that mean nothing."""
+        if self.epsilon is not None and not 0 <= self.epsilon < 1:
+            raise UsageError(f"checkmate-lp{{epsilon={self.epsilon:g}}}: epsilon is a share of the budget below 1")
+        if self.threshold is not None and not 0 <= self.threshold < 1:
+            raise UsageError(f"checkmate-lp{{threshold={self.threshold:g}}}: a threshold is from 0 to below 1")
+        if self.samples < 0:
+            raise UsageError(f"checkmate-lp{{samples={self.samples}}}: there are no fewer samples than 0")
+        if self.samples and self.threshold is not None:
+            raise UsageError(
+                "checkmate-lp rounds either at a threshold or at random", hint="leave out threshold or samples"
+            )
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Relax, round, and hold back more until something fits."""
+        from remat_cli.strategies.published._relaxation import relaxation  # half a second of Pyomo
+
+        budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
+        offers = Offers(Task(task.graph, budget), context, self.name, used_solver=True)
+        offers.report("building the model")
+        search = _Search(self, offers, relaxation(task.graph, budget, self.formulation, context.control), budget)
+        search.run()
+        if search.impossible:
+            return NotFound("no frontier-advancing schedule fits", Scope.FRONTIER)
+        return offers.answer()
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search for an epsilon.
+
+    Attributes:
+        strategy: Its options.
+        offers: Gets every schedule.
+        whole: The relaxation for the whole budget.
+        budget: Bytes, fixed memory included.
+        impossible: Whether not even the relaxation for the whole budget has a solution.
+    """
+
+    strategy: CheckmateLp
+    offers: Offers
+    whole: Relaxation
+    budget: int
+    impossible: bool = False
+
+    def run(self) -> None:
+        """Try the epsilon that is given, or look for one."""
+        if self.strategy.epsilon is not None:
+            self._round(self.strategy.epsilon)
+            return
+        fitting: list[float] = []
+        for step in range(round(1 / _STEP)):
+            epsilon = round(step * _STEP, 9)
+            fits = self._round(epsilon)
+            if fits is None or self.offers.over():
+                break
+            if fits or fitting:
+                fitting.append(epsilon)
+            if len(fitting) > _FURTHER:
+                break
+        if not fitting or not fitting[0]:
+            return
+        below, above = fitting[0] - _STEP, fitting[0]
+        for _ in range(_HALVINGS):
+            if self.offers.over():
+                return
+            middle = (below + above) / 2
+            below, above = (below, middle) if self._round(middle) else (middle, above)
+
+    def _round(self, epsilon: float) -> bool | None:
+        """Whether a schedule rounded at ``epsilon`` fits; None if there is nothing to round."""
+        context, graph = self.offers.context, self.offers.task.graph
+        less = int((1 - epsilon) * self.budget)
+        if epsilon and less < peak_bound(graph).bytes:
+            return None
+        self.offers.report("solving the relaxation")
+        relaxed = self.whole.for_budget(less) if epsilon else self.whole
+        outcome = relaxed.solve(context)
+        if not epsilon:
+            self._learn(outcome)
+        if outcome.termination is not Termination.OPTIMAL or outcome.values is None:
+            return None
+        fits = False
+        if self.strategy.samples:
+            rng = random.Random(f"{context.seed} {epsilon}")
+            for _ in range(self.strategy.samples):
+                fits |= self.offers.offer(relaxed.sampled(outcome.values, rng), self._maker(epsilon, None))
+                if context.control.stopping():
+                    break
+            return fits
+        thresholds = _THRESHOLDS if self.strategy.threshold is None else (self.strategy.threshold,)
+        for threshold in thresholds:
+            fits |= self.offers.offer(relaxed.rounded(outcome.values, threshold), self._maker(epsilon, threshold))
+        return fits
+
+    def _learn(self, outcome: Outcome) -> None:
+        """What the relaxation for the whole budget proves: a bound, or that nothing fits."""
+        self.impossible = outcome.termination is Termination.INFEASIBLE
+        if outcome.termination is Termination.OPTIMAL and outcome.bound is not None:
+            bound = safe_bound(self.offers.task.graph, outcome.bound * self.whole.cost_scale)
+            self.offers.bounds.append(Bound(bound, Scope.FRONTIER))
+
+    def _maker(self, epsilon: float, threshold: float | None) -> str:
+        """Text form of the strategy with the options that were chosen; empty where none were."""
+        chosen = self.strategy
+        if chosen.epsilon is not None and (chosen.samples or chosen.threshold is not None):
+            return ""
+        options = [f"epsilon={epsilon!r}"]
+        options += [f"samples={chosen.samples}"] if threshold is None else [f"threshold={threshold!r}"]
+        options += [] if chosen.formulation == "checkmate" else [f"formulation={chosen.formulation}"]
+        return f"{chosen.name}{{{','.join(options)}}}"

@@ -1,0 +1,148 @@
+"""Strategy ``checkmate-lp``: relaxation, rounding, and the search for an epsilon."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from bruteforce import cheapest
+from graphgen import random_graph
+
+from remat_cli.api.solving import SolveOptions, solve
+from remat_cli.control import Control
+from remat_cli.errors import Infeasible, LimitReached, UsageError
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.model import Graph, Node
+from remat_cli.plan.derive import derive, prune
+from remat_cli.plan.matrices import is_frontier_advancing
+from remat_cli.plan.model import Compute, Scope
+from remat_cli.plan.replay import replay
+from remat_cli.solvers.base import Termination
+from remat_cli.solvers.registry import solver_from_spec
+from remat_cli.strategies.base import Context
+from remat_cli.strategies.published._relaxation import relaxation
+from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.zoo.registry import build_graph
+
+CHAIN = build_graph("unit-chain{n=17}")
+CONTEXT = Context(Control(), solver_from_spec("highs"), threads=1)
+FORMULATIONS = pytest.mark.parametrize("formulation", ["checkmate", "retention"])
+
+
+def small(seed: int) -> Graph:
+    rng = random.Random(seed)
+    return random_graph(
+        rng,
+        rng.randint(3, 6),
+        max_outputs=2,
+        workspace=seed % 2 == 0,
+        recompute_false=0.1,
+        random_outputs=seed % 3 == 0,
+    )
+
+
+@FORMULATIONS
+def test_rounding_between_the_extremes(formulation: str) -> None:
+    relaxed = relaxation(CHAIN, 6, formulation, Control())
+    everything, nothing = np.ones(relaxed.model.columns), np.zeros(relaxed.model.columns)
+    assert prune(CHAIN, relaxed.rounded(everything, 0.5)) == tuple(range(17))
+    assert relaxed.rounded(nothing, 0.5) == tuple(k for t in range(17) for k in range(t + 1)), "all, in every stage"
+    half = np.full(relaxed.model.columns, 0.5)
+    assert relaxed.rounded(half, 0.4) == relaxed.rounded(everything, 0.5)
+    assert relaxed.rounded(half, 0.5) == relaxed.rounded(nothing, 0.5)
+    drawn = {relaxed.sampled(half, random.Random(seed)) for seed in range(5)}
+    assert len(drawn) == 5
+    for computes in drawn:
+        assert is_frontier_advancing(CHAIN, computes)
+        assert replay(CHAIN, derive(CHAIN, prune(CHAIN, computes))).valid
+    assert relaxed.sampled(everything, random.Random(0)) == relaxed.rounded(everything, 0.5)
+
+
+@FORMULATIONS
+@pytest.mark.parametrize("seed", range(6))
+def test_a_relaxation_for_another_budget_is_that_budgets_relaxation(formulation: str, seed: int) -> None:
+    graph = small(seed)
+    top, least = no_remat_peak(graph), peak_bound(graph).bytes
+    for budget in range(least, top + 1):
+        outcomes = [
+            relaxation(graph, budget, formulation, Control()).solve(CONTEXT),
+            relaxation(graph, top + 5, formulation, Control()).for_budget(budget).solve(CONTEXT),
+        ]
+        assert outcomes[0].termination is outcomes[1].termination
+        if outcomes[0].termination is Termination.OPTIMAL:
+            assert outcomes[0].objective == pytest.approx(outcomes[1].objective, rel=1e-6)
+
+
+@FORMULATIONS
+def test_never_cheaper_than_the_optimum_of_its_class(formulation: str) -> None:
+    found = 0
+    options = SolveOptions(strategy=f"checkmate-lp{{formulation={formulation}}}", threads=1)
+    for seed in range(20):
+        graph = small(seed)
+        for budget in (peak_bound(graph).bytes, no_remat_peak(graph) - 1):
+            truth = cheapest(graph, budget, passes=1)
+            try:
+                solved = solve(graph, budget, options)
+            except Infeasible:
+                continue
+            found += 1
+            assert truth is not None
+            assert solved.report.replay.cost >= truth
+            assert solved.plan.claim.lower_bound <= truth + 1e-9
+            computes = [s.node for s in solved.plan.statements if isinstance(s, Compute)]
+            assert is_frontier_advancing(graph, computes)
+    assert found > 10
+
+
+def test_the_unit_chain() -> None:
+    solved = solve(CHAIN, 8, SolveOptions(strategy="checkmate-lp", threads=1))
+    assert solved.report.replay.peak_bytes <= 8
+    assert 19 <= solved.plan.claim.cost <= 26
+    assert 17 < solved.plan.claim.lower_bound <= 19
+    assert solved.plan.claim.scope is Scope.FRONTIER
+    assert solved.plan.solver == "highs"
+    assert "epsilon=" in solved.plan.strategy
+    assert "threshold=" in solved.plan.strategy
+
+
+def test_given_options_are_used_as_such() -> None:
+    solved = solve(CHAIN, 8, SolveOptions(strategy="checkmate-lp{epsilon=0.2,threshold=0.5}", threads=1))
+    assert solved.plan.strategy == "checkmate-lp{epsilon=0.2,threshold=0.5}"
+    with pytest.raises(Infeasible, match="no plan that checkmate-lp makes fits"):
+        solve(CHAIN, 8, SolveOptions(strategy="checkmate-lp{epsilon=0,threshold=0}", threads=1))
+    with pytest.raises(Infeasible, match="no plan that checkmate-lp makes fits"):
+        solve(CHAIN, 8, SolveOptions(strategy="checkmate-lp{epsilon=0.9}", threads=1))
+
+
+def test_an_impossible_relaxation_is_a_proof() -> None:
+    # Four values that may be made only once, all there when the first of their readers runs.
+    once = tuple(Node(f"s{i}", 1.0, (), (1,), recompute=False) for i in range(4))
+    graph = Graph("g", (*once, *(Node(f"r{i}", 1.0, (i,), (1,)) for i in range(4))), (7,))
+    with pytest.raises(Infeasible, match=r"^no frontier-advancing schedule fits a budget of 4 bytes"):
+        solve(graph, 4, SolveOptions(strategy="checkmate-lp{formulation=retention}"))
+
+
+def test_samples_depend_on_the_seed_alone() -> None:
+    def sampled(seed: int) -> object:
+        options = SolveOptions(strategy="checkmate-lp{samples=4,epsilon=0.3}", threads=1, seed=seed)
+        try:
+            return solve(CHAIN, 8, options).plan.statements
+        except Infeasible as refusal:
+            return refusal.hint
+
+    assert [sampled(seed) for seed in range(4)] == [sampled(seed) for seed in range(4)]
+    assert len({sampled(seed) for seed in range(4)}) > 1
+
+
+def test_a_limit_before_anything() -> None:
+    with pytest.raises(LimitReached):
+        solve(build_graph("linear{n=300}"), "30%", SolveOptions(strategy="checkmate-lp", time_limit_s=0.2))
+
+
+@pytest.mark.parametrize(
+    "options", ["epsilon=1", "threshold=-0.1", "samples=-1", "samples=3,threshold=0.5", "formulation=x"]
+)
+def test_options_that_mean_nothing(options: str) -> None:
+    with pytest.raises(UsageError):
+        strategy_from_spec(f"checkmate-lp{{{options}}}")
