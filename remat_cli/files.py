@@ -47,9 +47,14 @@ def read_text(path: str) -> tuple[str, str]:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write ``text`` to ``path`` in one step (``-`` for standard output).
+    """Write ``text``, as UTF-8, like :func:`write_bytes`."""
+    write_bytes(path, text.encode("utf-8"))  # documents are UTF-8 whatever the terminal is
 
-    The text goes to a temporary file beside the target, which then takes the target's place, so that a reader
+
+def write_bytes(path: str, data: bytes) -> None:
+    """Write ``data`` to ``path`` in one step (``-`` for standard output).
+
+    The data goes to a temporary file beside the target, which then takes the target's place, so that a reader
     sees the old content or the new and an interruption loses neither. Something that is not a regular file
     (``/dev/stdout``, a named pipe) is written to directly.
 
@@ -59,19 +64,19 @@ def write_text(path: str, text: str) -> None:
     """
     if path == "-":
         sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode("utf-8"))  # documents are UTF-8 whatever the terminal is
+        sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
     target = Path(path)
     try:
         if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8", newline="\n")
+            target.write_bytes(data)
             return
         target = target.resolve()  # write through a symbolic link, not over it
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-                stream.write(text)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
             # mkstemp makes the file private; give it the mode that a plain open() would have given.

@@ -54,6 +54,18 @@ def split_spec(text: str) -> tuple[str, dict[str, str]]:
     return match[1], options
 
 
+def split_specs(text: str) -> list[str]:
+    """The specs in a list: ``"auto,chen-greedy{b=2GB,k=3}"`` -> ``["auto", "chen-greedy{b=2GB,k=3}"]``.
+
+    Raises:
+        UsageError: If a place of the list is empty.
+    """
+    parts = [part.strip() for part in re.split(r",(?![^{]*\})", text)]
+    if not all(parts):
+        raise UsageError(f'"{text}" has an empty place', hint="write names with commas between them")
+    return parts
+
+
 def build(cls: type[T], name: str, options: Mapping[str, str]) -> T:
     """An instance of the dataclass ``cls`` from options in text form.
 

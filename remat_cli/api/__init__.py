@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from remat_cli.api.attempt import Solved
+    from remat_cli.api.comparing.sweep import compare
     from remat_cli.api.options import SolveOptions
     from remat_cli.api.solving import solve
     from remat_cli.frontends.torch.export import export_torch
@@ -21,6 +22,7 @@ _HOME = {
     "Solved": "remat_cli.api.attempt",
     "build_graph": "remat_cli.zoo.registry",
     "check": "remat_cli.plan.check",
+    "compare": "remat_cli.api.comparing.sweep",
     "export_torch": "remat_cli.frontends.torch.export",
     "load_graph": "remat_cli.graph.io",
     "load_plan": "remat_cli.plan.io",
@@ -33,6 +35,7 @@ __all__ = [
     "Solved",
     "build_graph",
     "check",
+    "compare",
     "export_torch",
     "load_graph",
     "load_plan",

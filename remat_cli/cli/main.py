@@ -29,6 +29,7 @@ _STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO,
 _COMMANDS = {
     "solve": "Find the cheapest plan of a graph within a memory budget.",
     "check": "Replay a plan: is it valid, and does it fit?",
+    "compare": "Compare strategies at several budgets.",
     "show": "Show what a graph or a plan looks like.",
     "export": "Write the graph of a model.",
     "profile": "Measure the operations of a graph on a device.",

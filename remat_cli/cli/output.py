@@ -46,6 +46,12 @@ class Output:
             unicode=(stream.encoding or "ascii").lower().replace("-", "").startswith("utf"),
         )
 
+    def file_style(self) -> Style:
+        """How reports look in a file."""
+        from remat_cli.reports.style import Style
+
+        return Style(width=_PIPED_WIDTH, color=False, unicode=True)
+
     def colourful(self, stream: TextIO) -> bool:
         """Whether to colour ``stream``: as told, else on a terminal unless NO_COLOR is set."""
         if self.color != "auto":

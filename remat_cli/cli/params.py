@@ -68,6 +68,7 @@ def _budget_or_none(text: str) -> Budget | str:
 
 
 BUDGET = _Parsed("budget", parse_budget)
+BUDGETS = _Parsed("budgets", parse_budgets)
 BUDGET_OR_NONE = _Parsed("budget", _budget_or_none)
 BUDGETS = _Parsed("budgets", parse_budgets)
 DURATION = _Parsed("duration", parse_duration)

@@ -1,0 +1,1 @@
+"""Strategies against budgets on one graph, under one judge."""

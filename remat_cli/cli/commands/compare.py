@@ -1,0 +1,145 @@
+"""``remat compare``: strategies against budgets on one graph."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from remat_cli.cli import params
+from remat_cli.cli.output import Output
+from remat_cli.errors import ExitCode, UsageError
+from remat_cli.units import Budget
+
+if TYPE_CHECKING:
+    from remat_cli.graph.model import Graph
+    from remat_cli.plan.comparison import Comparison, Row
+
+_EPILOG = """\b
+Examples:
+  remat compare graph.json --budgets 50%:90%:10%
+  remat compare graph.json --budgets 8GB,12GB,16GB --strategies auto,chen-sqrt,checkmate-lp --format csv
+  remat compare graph.json --budgets 40%:90%:5% --format svg -o graph.svg --results graph.rows.jsonl
+
+A strategy that has no plan, does not take the graph or breaks is a cell that says so. With --results the rows are kept
+as they come, and an interrupted comparison goes on from there. Exits with 0, or with 1 if no strategy has any plan."""
+
+
+@click.command("compare", epilog=_EPILOG)
+@click.argument("graph", type=params.READABLE)
+@click.option("--budgets", type=params.BUDGETS, required=True, help="Like 4GB:16GB:1GB, 50%:90%:10% or 8GB,12GB.")
+@click.option("--strategies", default="all", show_default=True, help="Names with options, with commas between them.")
+@click.option("--solver", type=params.SOLVER, default="highs", show_default=True, help="See remat solvers.")
+@click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for each cell.")
+@click.option(
+    "--gap",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=1e-4,
+    show_default=True,
+    help="Stop within this share of the optimum.",
+)
+@click.option("--threads", type=click.IntRange(1), help="Threads for each cell.  [default: the strategy's choice]")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
+@click.option("--jobs", type=click.IntRange(1), help="Cells at a time on this machine.  [default: one a core]")
+@click.option("--dask", metavar="ADDRESS", help="Run the cells on the Dask cluster of this scheduler instead.")
+@click.option("--results", type=click.Path(path_type=Path, dir_okay=False), help="Keep rows here, and go on from them.")
+@click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", show_default=True, help="Where it goes.")
+@params.format_option("text", "json", "csv", "svg", "png")
+@params.node_link_option
+@params.quiet_option
+@params.color_option
+def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any) -> int:
+    """Compare what strategies make of GRAPH at several memory budgets.
+
+    Every plan is replayed by the same judge. GRAPH is a JSON or YAML file, or - for standard input.
+    """
+    from remat_cli.api.comparing.cell import Limits
+    from remat_cli.api.comparing.engines import DaskEngine, LocalEngine
+    from remat_cli.api.comparing.sweep import compare
+    from remat_cli.cli.graphs import read_graph
+    from remat_cli.files import require_writable
+    from remat_cli.spec import split_specs
+    from remat_cli.strategies.registry import STRATEGIES
+
+    out = Output(options["color"], options["quiet"])
+    format = options["format"]
+    if format == "png" and output == "-":
+        raise UsageError("a PNG is no text", hint="name a file with -o")
+    if options["dask"] is not None and options["jobs"] is not None:
+        raise UsageError("--jobs is for this machine", hint="with --dask, the cluster's workers decide")
+    require_writable(output)
+    chosen = STRATEGIES.names() if options["strategies"] == "all" else split_specs(options["strategies"])
+    model = read_graph(graph, options["keys"])
+    limits = Limits(
+        solver=options["solver"],
+        time_limit_s=options["time_limit"],
+        gap=options["gap"],
+        threads=options["threads"],
+        seed=options["seed"],
+    )
+    engine = LocalEngine(options["jobs"] or os.cpu_count() or 1)
+    with _progress(out, model) as listener:
+        comparison = compare(
+            model,
+            budgets,
+            chosen,
+            limits,
+            engine=engine if options["dask"] is None else DaskEngine(options["dask"]),
+            results=options["results"],
+            listener=listener,
+        )
+    _write(comparison, format, output, out)
+    if comparison.interrupted:
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK if any(row.cost is not None for row in comparison.rows) else ExitCode.NO
+
+
+@contextmanager
+def _progress(out: Output, model: Graph) -> Iterator[Callable[[Row, int, int], None] | None]:
+    """Progress on stderr: a live bar on a terminal, elsewhere a line for every row."""
+    if out.quiet:
+        yield None
+        return
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield lambda row, done, whole: click.echo(f"{done}/{whole}  {_words(row)}", err=True)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    console = Console(stderr=True, no_color=not out.colourful(sys.stderr))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(f"comparing on {model.name}", total=None)
+        yield lambda row, done, whole: bar.update(task, completed=done, total=whole, description=_words(row))
+
+
+def _words(row: Row) -> str:
+    """What became of a row, in a line."""
+    from remat_cli.units import format_duration, format_percent
+
+    if row.cost is None:
+        end = {"none": "no plan fits"}.get(row.ended.value, f"{row.ended.value}: {row.message}")
+    else:
+        end = f"+{format_percent(row.overhead or 0.0)}"
+    return f"{row.strategy} at {row.budget}: {end}, {format_duration(row.wall_s)}"
+
+
+def _write(comparison: Comparison, format: str, output: str, out: Output) -> None:
+    from remat_cli.files import write_bytes, write_text
+    from remat_cli.reports.comparison import comparison_csv, comparison_json, comparison_text
+
+    if format in {"svg", "png"}:
+        from remat_cli.reports.figures import comparison_figure
+
+        write_bytes(output, comparison_figure(comparison, format))
+    elif format == "text":
+        write_text(output, comparison_text(comparison, out.style() if output == "-" else out.file_style()))
+    else:
+        write_text(output, (comparison_json if format == "json" else comparison_csv)(comparison))
+    if output != "-":
+        out.note(f"wrote {output}")

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from cli_process import PATIENCE_S, environment
+
+from remat_cli.graph.io import dump_document, graph_to_document
+from remat_cli.zoo.registry import build_graph
+
+
+@pytest.fixture
+def chain(tmp_path, remat):
+    assert remat("export", "zoo:unit-chain{n=9}", "-o", "chain.json").code == 0
+    return "chain.json"
+
+
+def test_a_table_and_its_progress(remat, chain):
+    done = remat("compare", chain, "--budgets", "4,6", "--strategies", "keep-all,optimal", "--jobs", "1")
+    assert done.code == 0
+    assert "4/4" in done.err
+    assert "proven lower bound" in done.out
+    row = next(line for line in done.out.splitlines() if line.startswith("keep-all"))
+    assert row.split() == ["keep-all", "no", "fit", "0%✓"]
+
+
+def test_files_and_their_formats(remat, chain, tmp_path):
+    asked = ("compare", chain, "--budgets", "4:6:1", "--strategies", "keep-all", "--results", "rows.jsonl")
+    for form in ("json", "csv", "svg", "png", "text"):
+        done = remat(*asked, "--format", form, "-o", f"out.{form}")
+        assert (done.code, done.out) == (0, "")
+        assert f"wrote out.{form}" in done.err
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3
+    assert json.loads((tmp_path / "out.json").read_text())["strategies"] == ["keep-all"]
+    assert (tmp_path / "out.csv").read_text().count("\n") == 4
+    assert b"\x1b" not in (tmp_path / "out.text").read_bytes()
+
+
+def test_no_plan_at_all_is_a_no(remat, chain):
+    done = remat("compare", chain, "--budgets", "4", "--strategies", "keep-all", "-q")
+    assert (done.code, done.err) == (1, "")
+
+
+def test_refusals(remat, chain):
+    for arguments, words in (
+        (("--budgets", "4", "--format", "png"), "name a file with -o"),
+        (("--budgets", "4", "--dask", "tcp://127.0.0.1:1", "--jobs", "2"), "--jobs is for this machine"),
+        (("--budgets", "4", "--strategies", "autoo"), 'did you mean "auto"?'),
+        (("--budgets", "4", "--strategies", "auto,,keep-all"), "empty place"),
+        (("--budgets", "4", "-o", "no/such/folder.json"), "cannot be written"),
+    ):
+        done = remat("compare", chain, *arguments)
+        assert done.code == 2
+        assert words in done.err
+        assert "Traceback" not in done.err
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path):
+    (tmp_path / "graph.json").write_text(dump_document(graph_to_document(build_graph("linear{n=40}"))))
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", "from remat_cli.cli.main import main; main()", "compare", "graph.json"),
+            *("--budgets", "9,90", "--strategies", "keep-all,checkmate-ilp", "--jobs", "1"),
+            *("--time-limit", "300s", "--results", "rows.jsonl"),
+        ],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + PATIENCE_S
+        while not (tmp_path / "rows.jsonl").exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "not run" in out
+    assert "Traceback" not in err

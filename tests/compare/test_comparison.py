@@ -1,0 +1,189 @@
+"""Comparisons: cells, resuming, bounds across strategies, engines on real processes and a real Dask cluster."""
+
+import csv
+import io
+import json
+import os
+import time
+from concurrent.futures import Future
+from multiprocessing import get_context
+from pathlib import Path
+
+import bruteforce
+import jsonschema
+import pytest
+from pebble import ProcessPool
+
+from remat_cli.api.comparing.cell import Limits, run_cell
+from remat_cli.api.comparing.engines import LocalEngine, _row_of
+from remat_cli.api.comparing.sweep import compare
+from remat_cli.control import Control
+from remat_cli.errors import InputError, UsageError
+from remat_cli.graph.io import dump_document, graph_to_document
+from remat_cli.plan.comparison import Cell, Comparison, Ended, Row
+from remat_cli.reports.comparison import comparison_csv, comparison_json, comparison_text
+from remat_cli.reports.figures import comparison_figure
+from remat_cli.reports.style import Style
+from remat_cli.units import parse_budgets
+from remat_cli.zoo.registry import build_graph
+
+CHAIN = build_graph("unit-chain{n=9}")
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "comparison-v1.json").read_text())
+
+
+class Here:
+    """Runs cells in this process, and counts them."""
+
+    def __init__(self):
+        self.seen = []
+
+    def run(self, cells, graph_text, limits, control):
+        for cell in cells:
+            self.seen.append(cell)
+            yield run_cell(cell, graph_text, limits)
+
+
+def small(engine=None, **more):
+    return compare(
+        CHAIN, parse_budgets("3:6:1"), ["auto", "keep-all", "checkmate-ilp"], engine=engine or Here(), **more
+    )
+
+
+def test_rows_say_what_brute_force_says():
+    comparison = small()
+    assert [row.strategy for row in comparison.rows] == [s for s in comparison.strategies for _ in range(4)]
+    for row in comparison.by_strategy()["auto"]:
+        assert row.ended is Ended.PLAN
+        assert row.cost == bruteforce.cheapest(CHAIN, row.budget_bytes)
+        assert row.peak_bytes <= row.budget_bytes
+        assert row.overhead == pytest.approx(row.cost / 9 - 1)
+        assert row.computes == row.cost
+    keep = comparison.by_strategy()["keep-all"]
+    assert [row.ended for row in keep] == [Ended.NONE] * 3 + [Ended.PLAN]
+    assert comparison.contradictions() == []
+    assert all(comparison.bound(row.budget_bytes) <= row.cost for row in comparison.rows if row.cost is not None)
+
+
+def test_a_bound_holds_for_smaller_budgets_and_shows_contradictions():
+    def row(budget, cost, bound, scope):
+        return Row("x", str(budget), budget, Ended.PLAN, cost=cost, lower_bound=bound, scope=scope, overhead=0.0)
+
+    rows = (row(3, 20.0, 9.0, "frontier"), row(4, 12.0, 12.0, "document-order"), row(5, 9.0, 11.0, "frontier"))
+    comparison = Comparison(CHAIN, 6, ("x",), (("3", 3), ("4", 4), ("5", 5)), {}, rows)
+    assert [comparison.bound(b) for b in (3, 4, 5)] == [12.0, 12.0, 9.0]
+    assert comparison.contradictions() == []
+    cheap = Comparison(CHAIN, 6, ("x",), (("3", 3), ("4", 4)), {}, (row(3, 11.0, 9.0, "frontier"), rows[1]))
+    assert len(cheap.contradictions()) == 1
+    assert "CONTRADICTION" in comparison_text(cheap, Style(100, color=False, unicode=True))
+
+
+def test_what_goes_wrong_is_a_row():
+    text = dump_document(graph_to_document(CHAIN))
+    refused = run_cell(Cell("moccasin{starts=nothing}", 4, "4"), text, Limits())
+    assert refused.ended is Ended.REFUSED
+    assert "starts" in refused.message
+    gone = run_cell(Cell("checkmate-ilp", 4, "4"), text, Limits(solver="gurobi{no=1}"))
+    assert gone.ended is Ended.REFUSED
+    late = run_cell(Cell("checkmate-ilp", 4, "4"), text, Limits(time_limit_s=1e-3))
+    assert late.ended is Ended.LIMIT
+
+
+def test_a_defect_of_a_strategy_is_a_row(monkeypatch):
+    def broken(self, task, context):
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr("remat_cli.strategies.keep_all.KeepAll.solve", broken)
+    comparison = small()
+    assert {row.ended for row in comparison.by_strategy()["keep-all"]} == {Ended.FAILED}
+    assert {row.ended for row in comparison.by_strategy()["auto"]} <= {Ended.PLAN, Ended.FAILED}
+    assert "by zero" in comparison_text(comparison, Style(100, color=False, unicode=False))
+
+
+def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
+    results = tmp_path / "rows.jsonl"
+    control = Control.within(None)
+    first = small(
+        results=results,
+        control=control,
+        listener=lambda row, done, whole: control.cancelled.set() if done == 5 else None,
+    )
+    assert first.interrupted
+    assert sum(row.ended is Ended.INTERRUPTED for row in first.rows) == 7
+    with results.open("a") as stream:
+        stream.write('{"key": "cut off in the mid')  # as a crash leaves it
+    engine = Here()
+    second = small(results=results, engine=engine)
+    assert len(engine.seen) == 7
+    assert not second.interrupted
+    engine = Here()
+    third = small(results=results, engine=engine)
+    assert engine.seen == []
+    assert third.rows == second.rows
+    engine = Here()
+    small(results=results, engine=engine, limits=Limits(seed=1))
+    assert len(engine.seen) == 12  # rows made with other limits do not count
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    other = tmp_path / "graph.json"
+    other.write_text("{\n}\n")
+    with pytest.raises(InputError, match="no row of a comparison"):
+        small(results=other)
+
+
+def test_nothing_to_compare():
+    with pytest.raises(UsageError, match="nothing to compare"):
+        compare(CHAIN, [], ["auto"], engine=Here())
+    with pytest.raises(UsageError, match="no strategy"):
+        compare(CHAIN, parse_budgets("4"), ["autoo"], engine=Here())
+
+
+def test_documents():
+    comparison = small()
+    document = json.loads(comparison_json(comparison))
+    jsonschema.validate(document, SCHEMA, cls=jsonschema.Draft202012Validator)
+    rows = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
+    assert [row["strategy"] for row in rows] == [row["strategy"] for row in document["rows"]]
+    assert [row["cost"] for row in rows if row["ended"] != "plan"] == ["", "", ""]
+    assert Row.of_document(document["rows"][0]) == comparison.rows[0]
+
+
+def test_the_table_in_every_width():
+    comparison = small()
+    for width in (40, 60, 200):
+        text = comparison_text(comparison, Style(width, color=False, unicode=False))
+        assert text.isascii()
+        assert max(map(len, text.splitlines())) <= width
+        assert text.count("keep-all") == (1 if width == 200 else text.count("\nauto") + text.startswith("auto"))
+        assert "no fit: the strategy has no plan within the budget" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("form", ["svg", "png"])
+def test_figures_do_not_change_from_run_to_run(form):
+    comparison = small()
+    figure = comparison_figure(comparison, form)
+    assert figure == comparison_figure(comparison, form)
+    assert figure.startswith(b"\x89PNG" if form == "png" else b"<?xml")
+
+
+def test_local_processes():
+    rows = list(
+        LocalEngine(2).run(
+            [Cell("keep-all", 6, "6"), Cell("checkpoint-all", 2, "2")],
+            dump_document(graph_to_document(CHAIN)),
+            Limits(),
+            Control.within(None),
+        )
+    )
+    assert {row.strategy: row.ended for row in rows} == {"keep-all": Ended.PLAN, "checkpoint-all": Ended.NONE}
+
+
+def test_a_process_that_dies_is_a_row():
+    cell = Cell("auto", 4, "4")
+    with ProcessPool(max_workers=1, context=get_context("spawn")) as pool:
+        assert _row_of(pool.schedule(os._exit, (3,)), cell).ended is Ended.FAILED
+        late = _row_of(pool.schedule(time.sleep, (60,), timeout=0.2), cell)
+    assert late.ended is Ended.LIMIT
+    done: Future[Row] = Future()
+    done.set_result(late)
+    assert _row_of(done, cell) is late
