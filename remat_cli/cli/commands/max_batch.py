@@ -1,0 +1,100 @@
+"""``remat max-batch``: how large may a batch be?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from remat_cli.cli import params
+from remat_cli.cli.output import Output
+from remat_cli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from remat_cli.graph.model import Graph
+
+_ONE_FORWARD = "one-forward"
+_EPILOG = """\b
+Examples:
+  remat max-batch vgg16.json --memory 16GB
+  remat export 'zoo:unet{batch=8}' | remat max-batch - --memory 16GB --max-overhead 10%
+
+All memory of the graph but its fixed_memory grows with the batch. The batch that the graph was made for comes from
+its metadata unless --batch says it. Exits with 1 if not even one sample fits."""
+
+
+@click.command("max-batch", epilog=_EPILOG)
+@click.argument("graph", type=params.READABLE)
+@click.option("--memory", type=params.SIZE, required=True, help="Memory for everything: 16GB, 14.5GiB.")
+@click.option(
+    "--max-overhead",
+    default=_ONE_FORWARD,
+    show_default=True,
+    help="What may be computed again: one-forward, or a percentage of the cost without recomputation.",
+)
+@click.option("--batch", type=click.IntRange(1), help="Batch that the graph was made for.  [default: from its metadata]")
+@click.option("--strategy", type=params.STRATEGY, default="auto", show_default=True, help="See remat strategies.")
+@click.option("--solver", type=params.SOLVER, default="highs", show_default=True, help="See remat solvers.")
+@click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command.  [default: 60s a batch]")
+@click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
+@params.format_option("text", "json")
+@params.node_link_option
+@params.quiet_option
+@params.color_option
+def command(graph: str, memory: int, max_overhead: str, batch: int | None, **options: Any) -> int:
+    """Find the largest batch of GRAPH that fits a memory at bounded extra cost.
+
+    Every batch that is found has a replayed plan; every batch called impossible is proven to be.
+    """
+    from remat_cli.api.max_batch import max_batch
+    from remat_cli.api.options import SolveOptions
+    from remat_cli.cli.graphs import read_graph
+    from remat_cli.cli.progress import ProgressLine, showing
+    from remat_cli.cli.session import current
+    from remat_cli.reports.batches import batch_json, batch_text
+
+    started_s = current().started_s
+    out = Output(options["color"], options["quiet"])
+    model = read_graph(graph, options["keys"])
+    chosen = SolveOptions(
+        strategy=options["strategy"],
+        solver=options["solver"],
+        time_limit_s=options["time_limit"],
+        threads=options["threads"],
+        seed=options["seed"],
+        started_s=started_s,
+    )
+    most_cost = _most_cost(model, max_overhead)
+    made_for = _batch_of(model) if batch is None else batch
+    line = ProgressLine(model.total_cost, started_s)
+    with showing(line, quiet=out.quiet):
+        answer = max_batch(
+            model, memory, graph_batch=made_for, most_cost=most_cost, options=chosen, listener=line.update
+        )
+    facts = answer.facts()
+    out.report(batch_json(facts) if options["format"] == "json" else batch_text(facts, model, out.style()))
+    return ExitCode.OK if answer.found else ExitCode.NO
+
+
+def _most_cost(graph: Graph, text: str) -> float:
+    from remat_cli.api.max_batch import one_forward
+    from remat_cli.units import parse_budget
+
+    if text == _ONE_FORWARD:
+        return one_forward(graph)
+    share = parse_budget(text)
+    if not share.relative:
+        raise UsageError(f'--max-overhead: "{text}" is no percentage', hint="write one-forward, or a share like 30%")
+    return graph.total_cost * (1 + float(share.amount) / 100)
+
+
+def _batch_of(graph: Graph) -> int:
+    """The batch that the graph's metadata names, where exporters put it."""
+    metadata: Any = graph.metadata if isinstance(graph.metadata, dict) else {}
+    options: Any = metadata.get("options")
+    for place in (metadata, options if isinstance(options, dict) else {}):
+        found = place.get("batch")
+        if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+            return found
+    raise UsageError("the graph does not say what batch it was made for", hint="say it with --batch")

@@ -1,0 +1,75 @@
+"""What ``remat max-batch`` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remat_cli.graph.model import Graph
+from remat_cli.plan.batches import BatchFacts
+from remat_cli.plan.model import Scope
+from remat_cli.reports.jsonform import document_json
+from remat_cli.reports.style import Style, fields, render
+from remat_cli.reports.words import exact_bytes
+from remat_cli.units import format_bytes, format_percent
+
+_AMONG = {
+    Scope.ANY_ORDER: "whatever their order",
+    Scope.DOCUMENT_ORDER: "among plans that keep the order of the document",
+}
+
+
+def batch_text(facts: BatchFacts, graph: Graph, style: Style) -> str:
+    """The batch, what its plan needs and costs, and how sure it is that none is larger."""
+    from rich.text import Text
+
+    base = graph.total_cost
+    allowed = f"{format_percent(facts.most_cost / base - 1)} over no-remat" if base > 0 else "anything"
+    head = Text.assemble(
+        (style.clean(graph.name or "graph"), "bold"),
+        f": the largest batch within {format_bytes(facts.memory_bytes)} at {allowed} is ",
+        (f"{facts.found:,}" if facts.found else "none", "bold green" if facts.found else "bold red"),
+    )
+    rows = [("without", f"{facts.without:,} fit without recomputation{_times(facts)}")]
+    if facts.cost is not None and facts.peak_bytes is not None:
+        over = f", {format_percent(facts.cost / base - 1)} over no-remat" if base > 0 else ""
+        rows.append(("plan", f"peak {exact_bytes(facts.peak_bytes)}{over}, by {facts.strategy}"))
+    rows.append(("larger", _certainty(facts)))
+    rows.append(("search", f"{_tried(facts)}; {facts.outcome}"))
+    return render(style, head, "", fields(rows, style))
+
+
+def _times(facts: BatchFacts) -> str:
+    return f"; with it {facts.found / facts.without:.2f} times as many" if facts.without and facts.found else ""
+
+
+def _tried(facts: BatchFacts) -> str:
+    return "batches tried: " + (", ".join(f"{batch:,}" for batch in facts.tried) or "none")
+
+
+def _certainty(facts: BatchFacts) -> str:
+    proof = f"proven impossible from {facts.impossible:,} on, {_AMONG[facts.scope]}"
+    unknown = range(facts.found + 1, facts.impossible)
+    if not unknown:
+        return proof
+    between = f"{unknown[0]:,}" if len(unknown) == 1 else f"{unknown[0]:,} to {unknown[-1]:,}"
+    return f"{proof}; for {between} no plan was found"
+
+
+def batch_json(facts: BatchFacts) -> str:
+    """The facts as JSON text, ``remat-batch/1`` (schemas/batch-v1.json)."""
+    document: dict[str, Any] = {
+        "schema": "remat-batch/1",
+        "memory": facts.memory_bytes,
+        "most_cost": facts.most_cost,
+        "batch": facts.found,
+        "batch_without_remat": facts.without,
+        "impossible_from": facts.impossible,
+        "scope": facts.scope.value,
+        "graph_batch": facts.graph_batch,
+        "peak_memory": facts.peak_bytes,
+        "cost": facts.cost,
+        "strategy": facts.strategy,
+        "tried": list(facts.tried),
+        "outcome": facts.outcome,
+    }
+    return document_json(document)
