@@ -30,6 +30,7 @@ _COMMANDS = {
     "solve": "Find the cheapest plan of a graph within a memory budget.",
     "check": "Replay a plan: is it valid, and does it fit?",
     "compare": "Compare strategies at several budgets.",
+    "max-batch": "Find the largest batch that fits a memory.",
     "show": "Show what a graph or a plan looks like.",
     "export": "Write the graph of a model.",
     "profile": "Measure the operations of a graph on a device.",
@@ -68,7 +69,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None  # resolve_command words the error
-        command: click.Command = import_module(f"remat_cli.cli.commands.{cmd_name}").command
+        command: click.Command = import_module(f"remat_cli.cli.commands.{cmd_name.replace('-', '_')}").command
         return command
 
     def resolve_command(

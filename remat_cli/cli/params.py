@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from remat_cli.cli.session import Session
 from remat_cli.errors import UsageError
-from remat_cli.units import Budget, parse_budget, parse_budgets, parse_duration
+from remat_cli.units import Budget, parse_budget, parse_budgets, parse_duration, parse_size
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,8 +68,8 @@ def _budget_or_none(text: str) -> Budget | str:
 
 
 BUDGET = _Parsed("budget", parse_budget)
-BUDGETS = _Parsed("budgets", parse_budgets)
 BUDGET_OR_NONE = _Parsed("budget", _budget_or_none)
+SIZE = _Parsed("size", parse_size)
 BUDGETS = _Parsed("budgets", parse_budgets)
 DURATION = _Parsed("duration", parse_duration)
 STRATEGY = _Spec("strategy", _strategy_names)

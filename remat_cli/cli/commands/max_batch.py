@@ -32,7 +32,9 @@ its metadata unless --batch says it. Exits with 1 if not even one sample fits.""
     show_default=True,
     help="What may be computed again: one-forward, or a percentage of the cost without recomputation.",
 )
-@click.option("--batch", type=click.IntRange(1), help="Batch that the graph was made for.  [default: from its metadata]")
+@click.option(
+    "--batch", type=click.IntRange(1), help="Batch that the graph was made for.  [default: from its metadata]"
+)
 @click.option("--strategy", type=params.STRATEGY, default="auto", show_default=True, help="See remat strategies.")
 @click.option("--solver", type=params.SOLVER, default="highs", show_default=True, help="See remat solvers.")
 @click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command.  [default: 60s a batch]")

@@ -1,0 +1,110 @@
+"""The largest batch, against a search of all schedules at every batch."""
+
+import json
+import math
+import random
+from pathlib import Path
+
+import bruteforce
+import graphgen
+import jsonschema
+import pytest
+
+from remat_cli.api.max_batch import max_batch, one_forward
+from remat_cli.api.options import SolveOptions
+from remat_cli.errors import Infeasible, UsageError
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.reports.batches import batch_json, batch_text
+from remat_cli.reports.style import Style
+from remat_cli.zoo.registry import build_graph
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "batch-v1.json").read_text())
+
+
+def truth(graph, memory, graph_batch, most_cost):
+    """The largest batch within memory and cost, by trying every one down from the last that could fit."""
+    room = memory - graph.fixed_memory
+    top = room * graph_batch // (peak_bound(graph).bytes - graph.fixed_memory)
+    for batch in range(top, 0, -1):
+        cost = bruteforce.cheapest(graph, graph.fixed_memory + room * graph_batch // batch)
+        if cost is not None and cost <= most_cost:
+            return batch
+    return 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_it_is_what_trying_every_batch_finds(seed):
+    graph = graphgen.random_graph(random.Random(seed), 8, max_outputs=2, workspace=True, fixed_memory=3)
+    values = no_remat_peak(graph) - graph.fixed_memory
+    memory = graph.fixed_memory + values * 5 // 2
+    most_cost = graph.total_cost * 1.4
+    answer = max_batch(graph, memory, graph_batch=3, most_cost=most_cost, options=SolveOptions(time_limit_s=60))
+    best = truth(graph, memory, 3, most_cost)
+    assert answer.without <= answer.found <= best < answer.impossible
+    assert answer.without == memory_over(graph, memory, 3)
+    if answer.found:
+        assert answer.solved.report.replay.cost <= most_cost
+        assert answer.solved.report.replay.peak_bytes <= answer.budget_bytes
+    if answer.proven:
+        assert answer.found == best
+
+
+def memory_over(graph, memory, graph_batch):
+    return (memory - graph.fixed_memory) * graph_batch // (no_remat_peak(graph) - graph.fixed_memory)
+
+
+def test_a_chain_of_which_the_answer_is_known():
+    chain = build_graph("unit-chain{n=17}")  # cheapest at 3..10: 45 26 22 21 20 19 18 17
+    answer = max_batch(chain, 80, graph_batch=1, most_cost=22, options=SolveOptions(time_limit_s=60))
+    # 80 / 5 = 16 samples of 5 units each cost 22; a budget of 4 costs 26.
+    assert (answer.without, answer.found, answer.impossible) == (8, 16, 17)
+    assert answer.proven
+    assert answer.solved.report.replay.cost == 22
+
+
+def test_a_strategy_that_minds_no_budget():
+    chain = build_graph("unit-chain{n=17}")
+    options = SolveOptions(strategy="chen-sqrt", time_limit_s=60)
+    answer = max_batch(chain, 80, graph_batch=1, most_cost=math.inf, options=options)
+    assert answer.found >= answer.without == 8
+    assert len(answer.tried) <= 1
+
+
+def test_one_forward_pass():
+    vgg = build_graph("vgg16")
+    forward = sum(node.cost for node in vgg.nodes if node.phase == "forward")
+    assert one_forward(vgg) == pytest.approx(vgg.total_cost + forward)
+    with pytest.raises(UsageError, match="which nodes are forward"):
+        one_forward(graphgen.random_graph(random.Random(0), 4))
+
+
+def test_refusals():
+    chain = build_graph("unit-chain{n=5}")
+    with pytest.raises(Infeasible, match="not even one sample"):
+        max_batch(chain, 1, graph_batch=1, most_cost=99)
+    with pytest.raises(UsageError, match="too small"):
+        max_batch(chain, 10, graph_batch=0, most_cost=99)
+
+
+def test_the_command(remat):
+    assert remat("export", "zoo:unit-chain{n=17}", "-o", "chain.json").code == 0
+    done = remat("max-batch", "chain.json", "--memory", "80B", "--batch", "1", "--max-overhead", "30%")
+    assert done.code == 0
+    assert "the largest batch within 80 B at 30.0% over no-remat is 16" in done.out
+    assert "2.00 times as many" in done.out
+    assert "proven impossible from 17 on" in done.out
+    done = remat("max-batch", "chain.json", "--memory", "80", "--batch", "1", "--max-overhead", "3GB")
+    assert (done.code, "is no percentage" in done.err) == (2, True)
+    done = remat("max-batch", "chain.json", "--memory", "80")
+    assert (done.code, "say it with --batch" in done.err) == (2, True)
+
+
+def test_documents():
+    chain = build_graph("unit-chain{n=9}")
+    facts = max_batch(chain, 40, graph_batch=1, most_cost=11, options=SolveOptions(time_limit_s=60)).facts()
+    document = json.loads(batch_json(facts))
+    jsonschema.validate(document, SCHEMA, cls=jsonschema.Draft202012Validator)
+    assert document["batch"] == facts.found
+    text = batch_text(facts, chain, Style(60, color=False, unicode=False))
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 60
