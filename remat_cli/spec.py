@@ -119,6 +119,8 @@ def describe_options(cls: type[object]) -> list[tuple[str, str, str]]:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, float) and float(short := f"{value:g}") == value:
+        return short  # 0 rather than 0.0
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 

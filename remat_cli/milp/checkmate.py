@@ -17,11 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyomo.environ as pyo
-from pyomo.core.expr.numeric_expr import LinearExpression
-
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph, Node
+from remat_cli.milp import _pyomo as pyo
 from remat_cli.milp.compile import under_construction
 from remat_cli.milp.rows import LinearRow, add_rows, linear
 
@@ -315,7 +313,7 @@ def _objective(stated: CheckmateModel, formulation: Formulation) -> None:
         return
     nodes, scale = stated.graph.nodes, stated.cost_scale
     stated.model.objective = pyo.Objective(
-        expr=LinearExpression(
+        expr=pyo.LinearExpression(
             linear_coefs=[nodes[k].cost / scale for _, k in stated.R], linear_vars=list(stated.R.values())
         )
     )

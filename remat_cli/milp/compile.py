@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 
+from remat_cli.milp import _pyomo as pyo
 from remat_cli.mip import Ints, LinearModel
 
 _PYOMO_LOG = logging.getLogger("pyomo")
@@ -69,7 +69,7 @@ def compile_model(model: Any) -> Compiled:
         model: A ``ConcreteModel`` with one active objective, to be minimised.
     """
     with under_construction():
-        form = LinearStandardFormCompiler().write(model, mixed_form=True)
+        form = pyo.LinearStandardFormCompiler().write(model, mixed_form=True)
     columns = form.columns
     matrix = form.A.tocsr()
     rhs = np.asarray(form.rhs, dtype=np.float64)

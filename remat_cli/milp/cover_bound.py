@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyomo.environ as pyo
-from pyomo.core.expr.numeric_expr import LinearExpression
-
 from remat_cli.graph.analysis import last_readers
 from remat_cli.graph.model import Graph
+from remat_cli.milp import _pyomo as pyo
 from remat_cli.milp.checkmate import closed
 
 IMPOSSIBLE = "impossible"
@@ -46,7 +44,7 @@ def build(graph: Graph, budget_bytes: int) -> Any:
     bodies = [
         (
             1.0,
-            LinearExpression(linear_coefs=[b / need for b in parts.values()], linear_vars=[x[i] for i in parts]),
+            pyo.LinearExpression(linear_coefs=[b / need for b in parts.values()], linear_vars=[x[i] for i in parts]),
             None,
         )
         for need, parts in rows
@@ -54,7 +52,9 @@ def build(graph: Graph, budget_bytes: int) -> Any:
     model.rows = pyo.Constraint(range(len(bodies)), rule=lambda _, index: bodies[index])
     scale = graph.total_cost or 1.0
     model.objective = pyo.Objective(
-        expr=LinearExpression(linear_coefs=[graph.nodes[i].cost / scale for i in used], linear_vars=list(x.values()))
+        expr=pyo.LinearExpression(
+            linear_coefs=[graph.nodes[i].cost / scale for i in used], linear_vars=list(x.values())
+        )
     )
     return model
 

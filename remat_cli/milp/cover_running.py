@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import pyomo.environ as pyo
-from pyomo.core.expr.numeric_expr import LinearExpression
-
 from remat_cli.control import Control
 from remat_cli.graph.analysis import last_readers
 from remat_cli.graph.model import Graph
+from remat_cli.milp import _pyomo as pyo
 from remat_cli.milp.checkmate import closed, memory_unit
 from remat_cli.milp.compile import under_construction
 from remat_cli.milp.cover_bound import IMPOSSIBLE
@@ -126,5 +124,5 @@ def build(graph: Graph, budget_bytes: int, control: Control) -> Any:
         add_rows(model, "needed", needed(), control)
         scale = graph.total_cost or 1.0
         costs = [graph.nodes[i].cost / scale for i in used]
-        model.objective = pyo.Objective(expr=LinearExpression(linear_coefs=costs, linear_vars=list(x.values())))
+        model.objective = pyo.Objective(expr=pyo.LinearExpression(linear_coefs=costs, linear_vars=list(x.values())))
     return model

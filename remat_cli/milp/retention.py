@@ -18,11 +18,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyomo.environ as pyo
-from pyomo.core.expr.numeric_expr import LinearExpression
-
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
+from remat_cli.milp import _pyomo as pyo
 from remat_cli.milp.checkmate import closed, memory_unit
 from remat_cli.milp.compile import under_construction
 from remat_cli.milp.rows import LinearRow, add_rows, linear
@@ -191,7 +189,7 @@ def build(
         coefs = [nodes[i].cost / scale for _, i in stated.R]
         constant = graph.total_cost / scale
         stated.model.objective = pyo.Objective(
-            expr=LinearExpression(constant=constant, linear_coefs=coefs, linear_vars=list(stated.R.values()))
+            expr=pyo.LinearExpression(constant=constant, linear_coefs=coefs, linear_vars=list(stated.R.values()))
         )
     return stated
 
@@ -348,7 +346,9 @@ def in_stage_rows(stated: RetentionModel, steps: Iterable[tuple[int, int]]) -> I
     for terms, room in rows:
         bodies.append(linear(None, [(c, variables[x] if isinstance(x, int) else x) for c, x in terms], room))
     block.rows = pyo.Constraint(range(len(bodies)), rule=lambda _, index: bodies[index])
-    block.objective = pyo.Objective(expr=LinearExpression(linear_coefs=[0.0] * len(variables), linear_vars=variables))
+    block.objective = pyo.Objective(
+        expr=pyo.LinearExpression(linear_coefs=[0.0] * len(variables), linear_vars=variables)
+    )
     return InStageRows(block, tuple(zip(variables, named, strict=True)))
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import pyomo.environ as pyo
-from pyomo.core.expr.numeric_expr import LinearExpression
-
 from remat_cli.control import Control
+from remat_cli.milp import _pyomo as pyo
 
 LinearRow = tuple[float | None, Any, float | None]
 """``(lower, linear expression, upper)``."""
@@ -18,7 +16,7 @@ _LOOK_EVERY = 4096
 
 def linear(lower: float | None, terms: Sequence[tuple[float, Any]], upper: float | None) -> LinearRow:
     """``lower <= sum of coefficient * variable <= upper`` for ``(coefficient, variable)`` terms."""
-    return (lower, LinearExpression(linear_coefs=[c for c, _ in terms], linear_vars=[v for _, v in terms]), upper)
+    return (lower, pyo.LinearExpression(linear_coefs=[c for c, _ in terms], linear_vars=[v for _, v in terms]), upper)
 
 
 def add_rows(model: Any, name: str, rows: Iterable[LinearRow], control: Control) -> None:

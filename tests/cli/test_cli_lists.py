@@ -140,6 +140,7 @@ _DOCUMENTS = {"numpy", "yaml", "jsonschema", "fastjsonschema", "rich"}
         (("check", "PLAN", "--format", "json"), _SOLVING | {"numpy", "rich"}),
         (("show", TOY), _SOLVING | {"numpy"}),
         (("export", "zoo:vgg16"), _SOLVING | _DOCUMENTS),
+        (("strategies",), _SOLVING | {"numba", "ortools"}),
         (("solve", TOY, "-b", "none", "-o", "x.json"), {"pyomo", "highspy", "scipy", "pulp", "gurobipy", "swiglpk"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
