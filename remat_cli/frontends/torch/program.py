@@ -62,7 +62,10 @@ class Program:
             with torch.no_grad():
                 return self.function(places, tangent)
         except Exception as error:  # operators raise whatever they like
-            raise ExecutionFailed(f"{self._place(error)} failed: {words(error)}") from error
+            raise ExecutionFailed(
+                f"{self._place(error)} failed: {words(error)}",
+                hint="was the graph exported for another device, or does it not fit this one?",
+            ) from error
 
     def _place(self, error: Exception) -> str:
         trace = error.__traceback__

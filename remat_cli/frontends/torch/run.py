@@ -1,0 +1,284 @@
+"""Run a plan on a device: are its results those of no recomputation, its peak as predicted, how long does it take?"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from remat_cli.errors import ExecutionFailed, UsageError
+from remat_cli.frontends.torch.inputs import new_tensor, place_tensors, seeded
+from remat_cli.frontends.torch.installed import require_present
+from remat_cli.frontends.torch.program import Program, Tangent, generator_state, program, require_torch_graph
+from remat_cli.frontends.torch.storages import live_storages
+from remat_cli.graph.model import Graph
+from remat_cli.plan.check import check
+from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.model import Compute, Plan
+from remat_cli.plan.replay import Replay, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes at the peak, fixed memory included.
+
+    Attributes:
+        predicted: By the replay of the plan.
+        predicted_without_workspace: The same if operations needed nothing besides inputs and outputs.
+        measured: On a CPU, all live storages after every operator; on CUDA, what the allocator had handed out.
+        reserved: On CUDA, what the allocator had taken from the device; None on a CPU.
+        generator_states: Bytes kept to draw the same random numbers again, in host memory; in no other number.
+    """
+
+    predicted: int
+    predicted_without_workspace: int
+    measured: int
+    reserved: int | None
+    generator_states: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of a plan.
+
+    Attributes:
+        graph: Name of the graph.
+        device: ``cpu`` or ``cuda``.
+        torch: Version of PyTorch.
+        computations: Operations per step.
+        recomputations: How many of them beyond the first of each node.
+        identical: Whether all results are bit for bit those of the same graph without recomputation; None if that did
+            not fit the device.
+        compared: How many tensors were compared.
+        differing: Names of those that differ.
+        unsteady: Names of those that differ between two runs without recomputation already.
+        finite: Whether the results hold no infinity and no NaN.
+        result: The first result, such as the loss; None if it is not a scalar.
+        memory: Bytes at the peak.
+        reference_peak: Measured peak without recomputation, fixed memory included; None if it did not fit.
+        step_s: Median seconds of a step.
+        reference_step_s: The same without recomputation; None if it did not fit.
+        steps: How many were timed.
+    """
+
+    graph: str
+    device: str
+    torch: str
+    computations: int
+    recomputations: int
+    identical: bool | None
+    compared: int
+    differing: tuple[str, ...]
+    unsteady: tuple[str, ...]
+    finite: bool
+    result: float | None
+    memory: Memory
+    reference_peak: int | None
+    step_s: float
+    reference_step_s: float | None
+    steps: int
+
+    def document(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def run_plan(plan: Plan, *, device: str = "cpu", steps: int = 3, seed: int = 0) -> Ran:
+    """Run ``plan`` with random weights and inputs, and compare it with the same graph without recomputation.
+
+    Args:
+        plan: A plan of a graph that this frontend made.
+        device: ``cpu`` or ``cuda``.
+        steps: Steps to time; one more is run to measure memory.
+        seed: For weights, inputs and the random operations.
+
+    Raises:
+        UsageError: If the plan is not valid, or its graph is not of this frontend.
+        FrameworkUnavailable: If the device is not there.
+        ExecutionFailed: If an operation fails, with the node.
+    """
+    graph = plan.graph
+    metadata = require_torch_graph(graph)
+    if steps < 1:
+        raise UsageError("at least one step has to be run")
+    replayed = _replayed(plan)
+    require_present(device)
+    import torch
+
+    computes = [s.node for s in plan.statements if isinstance(s, Compute)]
+    first = list(dict.fromkeys(computes))  # in the plan's own order, so that random numbers are drawn in that order
+    bench = _Bench(graph, device, seed, place_tensors(metadata["places"], device, seed))
+    reference = bench.attempt(program(graph, derive(graph, first), device), steps)
+    planned = bench.measure(program(graph, plan.statements, device), steps)
+    names = result_names(metadata)
+    differing = () if reference is None else _differing(names, planned.results, reference.results)
+    unsteady: tuple[str, ...] = ()
+    if differing and reference is not None:
+        again = bench.measure(program(graph, derive(graph, first), device), 1)
+        unsteady = _differing(names, again.results, reference.results)
+    leading = planned.results[names.index("result 0")] if "result 0" in names else None
+    states = generator_state(device)[0]().numel() * _repeated_random(graph, computes)
+    return Ran(
+        graph=graph.name,
+        device=device,
+        torch=str(torch.__version__),
+        computations=len(computes),
+        recomputations=len(computes) - len(first),
+        identical=None if reference is None else not differing,
+        compared=0 if reference is None else len(names),
+        differing=differing,
+        unsteady=unsteady,
+        finite=all(bool(torch.isfinite(t).all()) for t in planned.results),
+        result=_scalar(leading),
+        memory=Memory(
+            predicted=replayed.peak_bytes,
+            predicted_without_workspace=peak(without_workspace(graph), computes),
+            measured=planned.peak_bytes,
+            reserved=planned.reserved_bytes,
+            generator_states=states,
+        ),
+        reference_peak=None if reference is None else reference.peak_bytes,
+        step_s=planned.step_s,
+        reference_step_s=None if reference is None else reference.step_s,
+        steps=steps,
+    )
+
+
+def _replayed(plan: Plan) -> Replay:
+    """What the judge sees of ``plan``, if it finds it valid."""
+    seen = check(plan).replay
+    errors = [finding for finding in seen.findings if finding.severity is Severity.ERROR]
+    if errors:
+        raise UsageError(f"the plan is not valid: {errors[0].message}", hint="remat check says more")
+    return seen
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Results (in host memory), peak and time of a program."""
+
+    results: list[Any]
+    peak_bytes: int
+    reserved_bytes: int | None
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """Weights and inputs, and programs that run with them."""
+
+    graph: Graph
+    device: str
+    seed: int
+    places: list[Any]
+
+    def attempt(self, runnable: Program, steps: int) -> _Measured | None:
+        """As :meth:`measure`; None if it does not fit the device's memory."""
+        import torch
+
+        try:
+            return self.measure(runnable, steps)
+        except ExecutionFailed as error:
+            if not isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
+                raise
+        torch.cuda.empty_cache()
+        return None
+
+    def measure(self, runnable: Program, steps: int) -> _Measured:
+        """Run once for results and memory, then ``steps`` times for the time."""
+        tangents = self._tangents()
+        results, highest, reserved = (self._on_cuda if self.device == "cuda" else self._on_cpu)(runnable, tangents)
+        kept = [tensor.detach().cpu().clone() for tensor in results]
+        del results
+        return _Measured(kept, highest, reserved, statistics.median(self._time(runnable, tangents, steps)))
+
+    def _on_cpu(self, runnable: Program, tangents: Tangent) -> tuple[list[Any], int, None]:
+        import torch
+
+        torch.manual_seed(self.seed)
+        with live_storages()(self.places) as live:
+            results = runnable.run(self.places, tangents)
+        return results, self.graph.fixed_memory + live.peak_bytes, None
+
+    def _on_cuda(self, runnable: Program, tangents: Tangent) -> tuple[list[Any], int, int]:
+        import torch
+
+        torch.cuda.manual_seed(self.seed)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        results = runnable.run(self.places, tangents)
+        torch.cuda.synchronize()
+        above = torch.cuda.max_memory_allocated() - before
+        return results, self.graph.fixed_memory + int(above), int(torch.cuda.max_memory_reserved())
+
+    def _time(self, runnable: Program, tangents: Tangent, steps: int) -> list[float]:
+        import torch
+
+        wait = torch.cuda.synchronize if self.device == "cuda" else lambda: None
+        taken = []
+        for _ in range(steps):
+            wait()
+            started = time.perf_counter()
+            runnable.run(self.places, tangents)
+            wait()
+            taken.append(time.perf_counter() - started)
+        return taken
+
+    def _tangents(self) -> Tangent:
+        """Ones for a scalar, as backward() has it; random numbers for what a loss outside would send."""
+        import torch
+
+        places = [place for place in self.graph.metadata["places"] if place["kind"] == "tangent"]
+
+        def make(number: int) -> Any:
+            place = places[number]
+            if not place["shape"]:
+                return torch.ones((), dtype=getattr(torch, place["dtype"]), device=self.device)
+            return new_tensor(place, self.device, seeded(self.device, self.seed + number))
+
+        return make
+
+
+def result_names(metadata: Mapping[str, Any]) -> list[str]:
+    """What to call the results: ``result 0``, ``gradient of conv1.weight``, ``update of bn1.running_mean``."""
+    names = []
+    for result in metadata["results"]:
+        of = result["of"] if result["kind"] == "result" else "of " + metadata["places"][result["of"]]["name"]
+        names.append(f"{result['kind']} {of}")
+    return names
+
+
+def without_workspace(graph: Graph) -> Graph:
+    """``graph`` as if no operation needed memory besides its inputs and outputs."""
+    return replace(graph, nodes=tuple(replace(node, workspace=0) for node in graph.nodes))
+
+
+def _repeated_random(graph: Graph, computes: Sequence[int]) -> int:
+    """How many random operations are computed more than once."""
+    return sum(1 for i, node in enumerate(graph.nodes) if (node.payload or {}).get("random") and computes.count(i) > 1)
+
+
+def _differing(names: Sequence[str], found: Sequence[Any], wanted: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(name for name, a, b in zip(names, found, wanted, strict=True) if not same_bits(a, b))
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Whether two tensors are the same bit for bit; NaNs and the sign of zero count."""
+    import torch
+
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    left, right = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (a, b))
+    return bool(torch.equal(left, right))
+
+
+def _scalar(tensor: Any) -> float | None:
+    if tensor is None or tensor.numel() != 1 or tensor.is_complex():
+        return None
+    number = float(tensor)
+    return number if math.isfinite(number) else None

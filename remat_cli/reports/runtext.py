@@ -1,0 +1,96 @@
+"""What became of a plan on a device, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from remat_cli.reports.style import Style, fields, render
+from remat_cli.units import format_bytes, format_duration, format_percent
+
+_SHOWN = 5
+"""How many names are listed."""
+
+
+def run_text(ran: Mapping[str, Any], style: Style) -> str:
+    """The report on a run.
+
+    Args:
+        ran: The document of the run.
+        style: Where it goes.
+    """
+    from rich.text import Text
+
+    verdicts = {
+        True: ("identical", "✓", "green"),
+        False: ("different", "✗", "red"),
+        None: ("not compared", "?", "yellow"),
+    }
+    words, mark, color = verdicts[ran["identical"]]
+    ascii_mark = {"✓": "ok:", "✗": "NO:", "?": "?"}[mark]
+    headline = Text.assemble((f"{style.glyph(mark, ascii_mark)} {words}", f"bold {color}"), f": {_verdict(ran)}")
+    rows = [
+        ("graph", f"{ran['graph']}: {ran['computations']} computations, {ran['recomputations']} of them again"),
+        ("device", f"{ran['device']}, torch {ran['torch']}"),
+        *_memory_rows(ran),
+        ("time", _time(ran)),
+    ]
+    if ran["result"] is not None:
+        rows.append(("result", f"{ran['result']:.9g} (weights and inputs are random)"))
+    if not ran["finite"]:
+        rows.append(("", "some results are infinite or NaN, so that equality says less"))
+    return render(style, headline, "", fields(rows, style))
+
+
+def _verdict(ran: Mapping[str, Any]) -> str:
+    if ran["identical"] is None:
+        return "without recomputation it does not fit this device, so there is nothing to compare with"
+    if ran["identical"]:
+        return f"all {ran['compared']} results are bit for bit those without recomputation"
+    listed = ", ".join(ran["differing"][:_SHOWN])
+    more = len(ran["differing"]) - _SHOWN
+    text = f"{listed}{f' and {more} more' if more > 0 else ''}"
+    if ran["unsteady"]:
+        text += f"; {len(ran['unsteady'])} of all results differ between runs without recomputation already"
+    return text
+
+
+def _memory_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:
+    memory = ran["memory"]
+    rows = [
+        ("predicted", _exact(memory["predicted"])),
+        ("measured", f"{_exact(memory['measured'])}{_against(memory, ran['device'])}"),
+    ]
+    if memory["predicted_without_workspace"] != memory["predicted"]:
+        rows.insert(1, ("", f"{_exact(memory['predicted_without_workspace'])} without workspace"))
+    if memory["reserved"] is not None:
+        rows.append(("reserved", f"{_exact(memory['reserved'])} taken from the device by PyTorch's allocator"))
+    if memory["generator_states"]:
+        rows.append(("", f"and {memory['generator_states']} bytes for states of the random generator, on the host"))
+    if ran["reference_peak"] is not None:
+        rows.append(("no-remat", f"{_exact(ran['reference_peak'])} measured without recomputation"))
+    return rows
+
+
+def _against(memory: Mapping[str, Any], device: str) -> str:
+    """How measured and predicted peak relate. On a CPU workspace is not seen, so it is left out of both."""
+    predicted = memory["predicted_without_workspace"] if device == "cpu" else memory["predicted"]
+    difference = memory["measured"] - predicted
+    if difference == 0:
+        return ", as predicted to the byte"
+    return f", {format_percent(abs(difference) / predicted)} {'above' if difference > 0 else 'below'} the prediction"
+
+
+def _exact(count: int) -> str:
+    return f"{format_bytes(count)} ({count:,} bytes)"
+
+
+def _time(ran: Mapping[str, Any]) -> str:
+    text = f"{_short_time(ran['step_s'])} per step (median of {ran['steps']})"
+    if ran["reference_step_s"] is None:
+        return text
+    return f"{text}; {_short_time(ran['reference_step_s'])} without recomputation"
+
+
+def _short_time(seconds: float) -> str:
+    return format_duration(seconds) if seconds >= 1 else f"{1000 * seconds:.3g} ms"

@@ -1,0 +1,245 @@
+"""Plans on a device: the same bits as without recomputation, and the peak that was predicted."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch_models
+
+from remat_cli.cli.main import run
+from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
+from remat_cli.frontends.torch import program as programs
+from remat_cli.frontends.torch import run as running
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.inputs import place_tensors
+from remat_cli.frontends.torch.profile import profile
+from remat_cli.frontends.torch.run import run_plan, same_bits
+from remat_cli.graph.io import dump_document
+from remat_cli.graph.model import Graph
+from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.io import plan_to_document
+from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
+from remat_cli.reports.runtext import run_text
+from remat_cli.reports.style import Style
+from remat_cli.zoo.registry import build_graph
+
+MODELS = ("mlp", "conv", "tied", "in_place", "squared")
+_graphs: dict[str, Graph] = {}
+
+
+def graph_of(name):
+    if name not in _graphs:
+        _graphs[name] = export_model(getattr(torch_models, name), name=name, source=f"torch:torch_models.py:{name}")
+    return _graphs[name]
+
+
+def plan_of(graph, computes):
+    claim = Claim(ClaimStatus.FEASIBLE, sum(graph.nodes[i].cost for i in computes), 0.0, Scope.ANY_ORDER)
+    return Plan(graph, derive(graph, computes), None, claim, "by-hand")
+
+
+def repeated(graph, seed=3, share=0.1):
+    """A schedule with recomputations of many nodes, the random ones among them."""
+    source = random.Random(seed)
+    computes = []
+    for node in range(len(graph.nodes)):
+        computes += [i for i in range(node) if graph.nodes[i].recompute and source.random() < share]
+        computes.append(node)
+    return computes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_results_are_the_same_bits_and_the_peak_is_predicted_to_the_byte(name):
+    graph = graph_of(name)
+    if name == "squared":  # its loss takes more memory than fake tensors say
+        graph = profile(graph, repeats=1)
+    computes = repeated(graph)
+    ran = run_plan(plan_of(graph, computes), steps=1)
+    assert (ran.identical, ran.differing, ran.finite) == (True, (), True)
+    assert ran.compared == len(graph.metadata["results"])
+    assert (ran.computations, ran.recomputations) == (len(computes), len(computes) - len(graph.nodes))
+    assert ran.memory.predicted == peak(graph, computes)
+    assert ran.memory.predicted_without_workspace <= ran.memory.measured
+    assert ran.memory.measured <= ran.memory.predicted_without_workspace + ran.memory.generator_states
+    assert ran.result is not None
+    assert ran.step_s > 0
+    assert ran.reference_peak <= peak(running.without_workspace(graph), range(len(graph.nodes)))
+
+
+def test_random_numbers_that_are_drawn_anew_are_noticed(monkeypatch):
+    """The comparison would be worth nothing if it said yes to everything."""
+    graph = graph_of("tied")
+    plan = plan_of(graph, repeated(graph))
+    assert run_plan(plan, steps=1).memory.generator_states > 0
+    monkeypatch.setattr(programs, "generator_state", lambda device: (torch.get_rng_state, lambda state: None))
+    ran = run_plan(plan, steps=1)
+    assert ran.identical is False
+    assert "gradient of tokens.weight" in ran.differing
+    assert ran.unsteady == ()
+
+
+def test_the_order_of_the_plan_is_that_of_the_comparison():
+    """A plan may compute nodes in another order; random operations then draw other numbers, in both runs."""
+    graph = graph_of("conv")
+    nodes = list(range(len(graph.nodes)))
+    swap = next(i for i in nodes[:-1] if not set(graph.nodes[i + 1].inputs) & set(graph.values_of(i)))
+    order = [*nodes[:swap], swap + 1, swap, *nodes[swap + 2 :]]
+    plan = replace(plan_of(graph, order), provenance={"reorder": True})
+    assert run_plan(plan, steps=1).identical
+
+
+def test_same_seed_same_result():
+    plan = plan_of(graph_of("tied"), range(len(graph_of("tied").nodes)))
+    first, second, other = (run_plan(plan, steps=1, seed=seed).result for seed in (1, 1, 2))
+    assert first == second != other
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        (torch.tensor([0.0]), torch.tensor([-0.0]), False),
+        (torch.tensor([float("nan")]), torch.tensor([float("nan")]), True),
+        (torch.tensor([1.0]), torch.tensor([1.0], dtype=torch.float64), False),
+        (torch.ones(2, 3), torch.ones(3, 2).t(), True),
+        (torch.ones(2), torch.ones(3), False),
+        (torch.tensor(True), torch.tensor(True), True),
+        (torch.empty(0), torch.empty(0), True),
+    ],
+)
+def test_bits_are_compared(a, b, same):
+    assert same_bits(a, b) is same
+
+
+def test_generated_code_frees_where_the_plan_does():
+    graph = graph_of("mlp")
+    statements = derive(graph, range(len(graph.nodes)))
+    made = programs.program(graph, statements, "cpu")
+    frees = [line for line in made.text.splitlines() if line.strip().startswith("del ")]
+    assert len(frees) == sum(1 for s in statements if type(s).__name__ == "Deallocate")
+    assert len(made.nodes) == made.text.count("\n")
+
+
+def test_what_does_not_fit_without_recomputation_is_not_compared(monkeypatch):
+    graph = graph_of("mlp")
+    measured = running._Bench.measure
+
+    def first_fails(self, runnable, steps):
+        monkeypatch.setattr(running._Bench, "measure", measured)
+        raise ExecutionFailed("node x failed") from torch.cuda.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(running._Bench, "measure", first_fails)
+    ran = run_plan(plan_of(graph, repeated(graph)), steps=1)
+    assert (ran.identical, ran.compared, ran.reference_peak, ran.reference_step_s) == (None, 0, None, None)
+    assert "nothing to compare with" in run_text(ran.document(), Style(80, False, True))
+
+
+def test_other_failures_are_not_taken_for_want_of_memory(monkeypatch):
+    def fails(self, runnable, steps):
+        raise ExecutionFailed("node x failed") from ValueError("something else")
+
+    monkeypatch.setattr(running._Bench, "measure", fails)
+    with pytest.raises(ExecutionFailed):
+        run_plan(plan_of(graph_of("mlp"), range(len(graph_of("mlp").nodes))))
+
+
+def test_memory_on_cuda_is_that_of_the_allocator(monkeypatch):
+    """The arithmetic, with an allocator that is made up: no GPU is needed."""
+    graph = graph_of("mlp")
+    numbers = {"memory_allocated": 1000, "max_memory_allocated": 51_000, "max_memory_reserved": 80_000}
+    for name, number in numbers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda number=number: number)
+    calls = []
+    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: calls.append(name))
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: calls.append("manual_seed"))
+    bench = running._Bench(graph, "cuda", 0, place_tensors(graph.metadata["places"], "cpu", 0))
+    runnable = programs.program(graph, derive(graph, range(len(graph.nodes))), "cpu")
+    results, highest, reserved = bench._on_cuda(runnable, lambda k: torch.ones(()))
+    assert (highest, reserved) == (graph.fixed_memory + 50_000, 80_000)
+    assert len(results) == len(graph.metadata["results"])
+    assert calls.index("reset_peak_memory_stats") < len(calls) - 1
+    assert calls[-1] == "synchronize"
+
+
+# Refusals
+
+
+def test_other_plans_are_refused():
+    chain = build_graph("linear{n=4}")
+    with pytest.raises(UsageError, match="was not made by the PyTorch frontend"):
+        run_plan(plan_of(chain, range(len(chain.nodes))))
+    graph = graph_of("mlp")
+    plan = plan_of(graph, range(len(graph.nodes)))
+    with pytest.raises(UsageError, match="the plan is not valid"):
+        run_plan(replace(plan, statements=plan.statements[:-3]))
+    with pytest.raises(UsageError, match="at least one step"):
+        run_plan(plan, steps=0)
+
+
+def test_no_device_no_run(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    with pytest.raises(FrameworkUnavailable, match="without CUDA"):
+        run_plan(plan_of(graph_of("mlp"), range(len(graph_of("mlp").nodes))), device="cuda")
+
+
+def broken(graph, payload):
+    nodes = [replace(n, payload=n.payload | payload) if n.id == "layers.2/addmm" else n for n in graph.nodes]
+    return replace(graph, nodes=tuple(nodes))
+
+
+@pytest.mark.parametrize(
+    ("payload", "error", "words"),
+    [
+        ({"args": [{"input": 0}, {"input": 0}, {"input": 0}]}, ExecutionFailed, r"node layers.2/addmm failed"),
+        ({"args": [{"input": 7}]}, UsageError, "a payload that remat did not write"),
+        ({"args": [{"what": 7}]}, UsageError, "a payload that remat did not write"),
+        ({"args": [1.5]}, ExecutionFailed, "nothing that remat writes"),
+        ({"kwargs": {"x=1) or print(": 7}}, UsageError, "is not the name of an argument"),
+        ({"call": "aten.none_such.default"}, ExecutionFailed, "has no operator"),
+    ],
+)
+def test_damaged_payloads_are_refused_and_failing_nodes_named(payload, error, words):
+    graph = broken(graph_of("mlp"), payload)
+    with pytest.raises(error, match=words) as raised:
+        run_plan(plan_of(graph, range(len(graph.nodes))), steps=1)
+    assert raised.value.message
+
+
+# The command
+
+
+def test_the_command_reports_and_exits_by_the_verdict(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    graph = graph_of("conv")
+    plan = plan_of(graph, repeated(graph))
+    Path("conv.plan.json").write_text(dump_document(plan_to_document(plan)), encoding="utf-8")
+    assert run(["run", "conv.plan.json"]) == 0
+    text = capsys.readouterr().out
+    assert "identical: all 10 results are bit for bit those without recomputation" in text
+    assert "per step (median of 3)" in text
+    assert run(["run", "conv.plan.json", "--format", "json", "--steps", "1"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["identical"] is True
+    assert document["memory"]["measured"] >= graph.fixed_memory
+    monkeypatch.setattr(programs, "generator_state", lambda device: (torch.get_rng_state, lambda state: None))
+    assert run(["run", "conv.plan.json", "--steps", "1"]) == 1
+    assert "different: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("unicode", [True, False])
+def test_reports_keep_to_their_width(width, unicode):
+    ran = run_plan(plan_of(graph_of("tied"), repeated(graph_of("tied"))), steps=1).document()
+    for document in (
+        ran,
+        ran | {"identical": False, "differing": [f"gradient of {k}" for k in range(9)], "unsteady": ["x"]},
+        ran | {"finite": False, "result": None, "memory": ran["memory"] | {"reserved": 10**9, "predicted": 10**9}},
+    ):
+        text = run_text(document, Style(width, False, unicode))
+        assert max(map(len, text.splitlines())) <= width
+        assert text.isascii() or unicode
