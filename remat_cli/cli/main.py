@@ -34,7 +34,7 @@ _COMMANDS = {
     "show": "Show what a graph or a plan looks like.",
     "export": "Write the graph of a model.",
     "profile": "Measure the operations of a graph on a device.",
-    "run": "Run a plan on a device, beside the same graph without recomputation.",
+    "run": "Run a plan on a device and check its results and peak.",
     "strategies": "List the strategies and their options.",
     "solvers": "List the MIP solvers and whether they can be used here.",
     "schema": "Print the JSON Schema of a document.",
