@@ -16,7 +16,7 @@ from remat_cli.errors import Interrupted, InvalidStrategyPlan, LimitReached, Sol
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report, check
 from remat_cli.plan.derive import derive, peak
-from remat_cli.plan.model import Claim, ClaimStatus, Plan
+from remat_cli.plan.model import Claim, ClaimStatus, PeakClaim, Plan
 from remat_cli.running import Abandoned, run
 from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.spec import format_spec, options_of
@@ -128,14 +128,23 @@ class Job:
             outcome = outcome or "finished"
         return answer, outcome or ("interrupted" if clock.cancelled.is_set() else "time limit")
 
-    def solved(self, task: Task, found: Found, outcome: str, asked: Budget | None) -> Solved:
+    def solved(
+        self, task: Task, found: Found, outcome: str, asked: Budget | None, *, peak: PeakClaim | None = None
+    ) -> Solved:
         """The replayed plan of ``found``.
+
+        Args:
+            task: Graph and budget.
+            found: The schedule and its bounds.
+            outcome: How the search ended.
+            asked: The budget as asked.
+            peak: What is known of every peak, where the least one was asked for.
 
         Raises:
             InvalidStrategyPlan: If it does not replay.
             Infeasible: If it is over the budget of ``task``.
         """
-        plan = self._plan(task, found, asked)
+        plan = self._plan(task, found, asked, peak)
         report = check(replace(plan, run={}), budget_text="" if asked is None else asked.text)
         if not report.valid:
             worst = next(f for f in report.findings if f.severity == "error")
@@ -148,7 +157,7 @@ class Job:
         wall_s = time.monotonic() - self.started_s
         return Solved(replace(plan, run={"outcome": outcome, "wall_s": round(wall_s, 3)}), report, outcome, wall_s)
 
-    def _plan(self, task: Task, found: Found, asked: Budget | None) -> Plan:
+    def _plan(self, task: Task, found: Found, asked: Budget | None, least: PeakClaim | None) -> Plan:
         """The plan of a schedule, with the claim that its bound allows."""
         graph, schedule = task.graph, found.schedule
         cost = math.fsum(graph.nodes[k].cost for k in schedule.computes)
@@ -161,12 +170,12 @@ class Job:
             graph=graph,
             statements=_statements(graph, schedule, maker),
             budget_bytes=task.budget_bytes,
-            claim=Claim(ClaimStatus.OPTIMAL if proven else ClaimStatus.FEASIBLE, cost, bound.cost, bound.scope),
+            claim=Claim(ClaimStatus.OPTIMAL if proven else ClaimStatus.FEASIBLE, cost, bound.cost, bound.scope, least),
             strategy=format_spec(maker.name, maker),
             strategy_options=options_of(maker),
             solver=None if solver is None else solver.name,
             solver_version=None if solver is None else solver.availability().version,
-            provenance=_provenance(self.options, asked),
+            provenance=_provenance(self.options, asked) | ({} if least is None else {"minimize": "peak"}),
         )
 
 

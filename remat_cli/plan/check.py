@@ -113,6 +113,9 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
         message = f"statement {at}: peak memory {seen.peak_bytes} bytes is {over} over the budget {budget}"
         findings.append(Finding(OVER_BUDGET, message, at))
     findings += _claim_findings(plan.claim, seen.cost)
+    if plan.claim.peak is not None and plan.claim.peak.lower_bound_bytes > seen.peak_bytes:
+        message = f"the plan claims that no peak is below {plan.claim.peak.lower_bound_bytes} bytes; the replay sees "
+        findings.append(Finding("claimed-peak", f"{message}{seen.peak_bytes}"))
     graph = plan.graph
     recomputed = [
         Recomputed(node.id, times, (times - 1) * node.cost)
@@ -125,7 +128,7 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
         solver=f"{plan.solver} {plan.solver_version or ''}".strip() if plan.solver else None,
         claim=plan.claim,
         budget_bytes=budget,
-        budget_text=budget_text or (str(plan.provenance.get("budget", "")) if budget_bytes is None else ""),
+        budget_text=budget_text or (str(plan.provenance.get("budget") or "") if budget_bytes is None else ""),
         made_for_bytes=plan.budget_bytes,
         replay=seen,
         findings=tuple(findings),

@@ -14,7 +14,7 @@ from remat_cli.graph.fields import Fields, plain_number
 from remat_cli.graph.io import graph_from_document, graph_sha256, graph_to_document
 from remat_cli.graph.model import Graph
 from remat_cli.graph.text import quote
-from remat_cli.plan.model import Allocate, Claim, ClaimStatus, Compute, Deallocate, Plan, Scope, Statement
+from remat_cli.plan.model import Allocate, Claim, ClaimStatus, Compute, Deallocate, PeakClaim, Plan, Scope, Statement
 
 SCHEMA = "remat-plan/1"
 
@@ -58,6 +58,7 @@ def plan_from_document(document: Document) -> Plan:
             cost=float(claim["cost"]) + 0.0,  # turns -0.0 into 0.0
             lower_bound=float(claim["lower_bound"]) + 0.0,
             scope=Scope(claim["scope"]),
+            peak=_peak_claim(claim.get("peak")),
             stated_gap=float(claim["gap"]),
         ),
         strategy=data["strategy"],
@@ -87,11 +88,23 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
             "lower_bound": plain_number(claim.lower_bound),
             "gap": plain_number(claim.gap),
             "scope": claim.scope.value,
+            **peak_claim_to_document(claim.peak),
         },
         "statements": [_statement_to_document(plan.graph, statement) for statement in plan.statements],
         "provenance": dict(plan.provenance),
         "run": dict(plan.run),
     }
+
+
+def peak_claim_to_document(claim: PeakClaim | None) -> dict[str, Any]:
+    """The field ``peak`` of a claim in a document; no field at all where nothing is said."""
+    if claim is None:
+        return {}
+    return {"peak": {"lower_bound": claim.lower_bound_bytes, "scope": claim.scope.value}}
+
+
+def _peak_claim(data: Mapping[str, Any] | None) -> PeakClaim | None:
+    return None if data is None else PeakClaim(int(data["lower_bound"]), Scope(data["scope"]))
 
 
 def _statement_to_document(graph: Graph, statement: Statement) -> dict[str, Any]:

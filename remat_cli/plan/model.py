@@ -73,6 +73,14 @@ class ClaimStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PeakClaim:
+    """What the maker of a plan says of its peak: no schedule of ``scope`` has one below ``lower_bound_bytes``."""
+
+    lower_bound_bytes: int
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """What the maker of a plan says of it. The replay decides what is true.
 
@@ -81,6 +89,7 @@ class Claim:
         cost: Cost of the plan.
         lower_bound: No schedule of ``scope`` within the budget is cheaper; 0 when nothing is known.
         scope: For which schedules the bound and an ``optimal`` hold.
+        peak: What is said of the peak, where the plan was made for the least one; None for nothing.
         stated_gap: The gap that a document states beside cost and bound; None for a claim that is not from one.
     """
 
@@ -88,6 +97,7 @@ class Claim:
     cost: float
     lower_bound: float
     scope: Scope
+    peak: PeakClaim | None = None
     stated_gap: float | None = field(default=None, compare=False)
 
     @property

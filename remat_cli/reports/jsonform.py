@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from remat_cli.plan.check import Report
+from remat_cli.plan.io import peak_claim_to_document
 
 SHOWN_RESIDENTS = 100
 """Residents at the peak that are listed; ``peak_value_count`` says how many there are."""
@@ -46,6 +47,7 @@ def report_document(report: Report) -> dict[str, Any]:
             "lower_bound": claim.lower_bound,
             "gap": claim.gap,
             "scope": claim.scope.value,
+            **peak_claim_to_document(claim.peak),
         },
         "graph": {
             "name": graph.name,

@@ -16,6 +16,7 @@ from remat_cli.reports.words import (
     cost_words,
     count,
     exact_bytes,
+    least_peak_words,
     maker,
     overhead_words,
     peak_words,
@@ -107,6 +108,8 @@ def _summary(
     rows.append(("peak", f"{exact_bytes(peak)}{', ' if against else ''}{against}"))
     rows.append(("cost", cost_line(report)))
     rows.append(("claim" if checking else "optimal?", claim_line(report, style, checking=checking)))
+    if report.valid and report.claim.peak is not None:
+        rows.append(("least peak?", least_peak_words(report)))
     if timing := _timing(run):
         rows.append(("time", timing))
     if path:

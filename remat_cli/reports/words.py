@@ -151,6 +151,18 @@ def certainty(report: Report) -> str:
     return f"{none} is more than {gap} cheaper (lower bound {bound}){beyond}"
 
 
+def least_peak_words(report: Report) -> str:
+    """How sure it is that no plan has a smaller peak, where the plan was made for the least one."""
+    claim, peak = report.claim.peak, report.replay.peak_bytes
+    if claim is None:
+        return ""
+    none, beyond = f"{_NONE[claim.scope]} ({claim.scope.value})", _beyond(claim.scope).replace("cheaper", "lower")
+    if claim.lower_bound_bytes >= peak:
+        return f"proven: {none} has a smaller one{beyond}"
+    most = format_bytes(peak - claim.lower_bound_bytes)
+    return f"the least found; {none} stays below {exact_bytes(claim.lower_bound_bytes)}, {most} less{beyond}"
+
+
 def _beyond(scope: Scope) -> str:
     """What the claim leaves open."""
     if scope in (Scope.ANY_ORDER, Scope.DOCUMENT_ORDER):

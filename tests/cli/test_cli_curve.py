@@ -163,3 +163,53 @@ def test_a_report_names_the_budget_that_the_claim_speaks_of(remat):
     assert (json.loads(checked.out)["budget"], json.loads(checked.out)["plan_budget"]) == (250_000_000, 216_426_499)
     words = " ".join(remat("check", "toy.plan.json", "--budget", "250MB").out.split())
     assert "Its maker says so, for the budget of 216.4 MB (216,426,499 bytes) it was made for" in words
+
+
+# The least peak
+
+
+def test_the_least_peak_and_what_is_proven_of_it(remat):
+    solved = remat("solve", TOY, "--minimize", "peak")
+    assert solved.code == 0
+    words = " ".join(solved.out.split())
+    assert "fits: peak 203.4 MB of 203.4 MB, 12.4% over no-remat" in words
+    assert "proven: no schedule that keeps the order of the document (document-order) has a smaller one" in words
+    plan = json.loads(Path("toy.plan.json").read_text())
+    assert (plan["budget"], plan["claim"]["cost"]) == (203_424_260, 10_892_000_003)
+    assert plan["claim"]["peak"] == {"lower_bound": 203_424_260, "scope": "document-order"}
+    checked = remat("check", "toy.plan.json", "--format", "json")
+    assert checked.code == 0
+    assert json.loads(checked.out)["claim"]["peak"] == plan["claim"]["peak"]
+    assert "least peak?" in remat("check", "toy.plan.json").out
+
+
+def test_a_false_claim_on_the_peak_is_found(remat):
+    remat("solve", TOY, "--minimize", "peak")
+    plan = json.loads(Path("toy.plan.json").read_text())
+    plan["claim"]["peak"]["lower_bound"] += 1
+    Path("toy.plan.json").write_text(json.dumps(plan))
+    checked = remat("check", "toy.plan.json")
+    assert checked.code == 1
+    assert "[claimed-peak]" in checked.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-b", "80%"), "--minimize peak asks for the smallest budget, and --budget gives one"),
+        (("--budgets", "80%,90%"), "--minimize peak asks for the smallest budget, and --budgets gives one"),
+        (("--write-model", "m.lp"), "--write-model is for --minimize cost"),
+        (("--format", "csv"), "--format csv is for --budgets"),
+    ],
+)
+def test_what_goes_ill_with_the_least_peak(remat, monkeypatch, arguments, message):
+    monkeypatch.setattr("remat_cli.api.smallest.solve_smallest", lambda *_, **__: pytest.fail("searched"))
+    solved = remat("solve", TOY, "--minimize", "peak", *arguments)
+    assert solved.code == 2
+    assert message in solved.err
+
+
+def test_a_budget_in_the_environment_gives_way_to_the_least_peak(remat, monkeypatch):
+    monkeypatch.setenv("REMAT_SOLVE_BUDGET", "90%")
+    assert remat("solve", TOY, "--minimize", "peak", "-q").code == 0
+    assert json.loads(Path("toy.plan.json").read_text())["budget"] == 203_424_260

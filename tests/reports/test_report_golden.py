@@ -18,7 +18,7 @@ from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import peak
-from remat_cli.plan.model import ClaimStatus, Plan, Scope
+from remat_cli.plan.model import ClaimStatus, PeakClaim, Plan, Scope
 from remat_cli.reports.curve import CurveRow, curve_text
 from remat_cli.reports.graphtext import graph_text
 from remat_cli.reports.style import Style
@@ -36,6 +36,12 @@ OVER = plan_of(
 KEEP = plan_of(GRAPH, range(25), None, solver=None)
 BROKEN = dataclasses.replace(FITS, statements=(*FITS.statements[:40], *FITS.statements[46:]))
 UNPROVEN = plan_of(GRAPH, COMPUTES, 3 * PEAK, status=ClaimStatus.FEASIBLE, bound_share=0.0, scope=Scope.RESTRICTED)
+LEAST = dataclasses.replace(
+    FITS,
+    budget_bytes=PEAK,
+    provenance={},
+    claim=dataclasses.replace(FITS.claim, peak=PeakClaim(PEAK - 7, Scope.FRONTIER)),
+)
 ODD_GRAPH = Graph(
     "数 [bold]graph[/bold]",
     (
@@ -101,6 +107,7 @@ CASES: dict[str, Callable[[Style], str]] = {
     "show-plan": shown(FITS),
     "show-plan-over": shown(OVER),
     "show-plan-odd": shown(ODD),
+    "solve-least": solved(LEAST),
     "curve": drawn(CURVE),
     "curve-interrupted": drawn(HALF_A_CURVE, "interrupted"),
     "curve-odd": drawn(ODD_CURVE),

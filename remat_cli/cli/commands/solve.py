@@ -22,6 +22,7 @@ _EPILOG = """\b
 Examples:
   remat solve graph.json --budget 16GB
   remat solve graph.json --budget 80% --time-limit 60s
+  remat solve graph.json --minimize peak
   remat solve graph.json --budgets 50%:95%:5%
   remat solve graph.json --budgets 8GB,16GB,24GB -o 'plans/{budget}.plan.json'
   remat solve graph.json --budget 80% --strategy 'checkmate-ilp{stage_split=2}' --solver cbc
@@ -48,6 +49,13 @@ With --budgets there is a plan for each, in GRAPH.BUDGET.plan.json; -o names a f
     type=params.BUDGETS,
     help="Several budgets, a plan for each: 4GB:16GB:1GB (start:stop:step), 50%:95%:5%, or 8GB,12GB.",
 )
+@click.option(
+    "--minimize",
+    type=click.Choice(["cost", "peak"]),
+    default="cost",
+    show_default=True,
+    help="cost within a budget; or peak: the least memory that any plan needs, then the cost there.",
+)
 @click.option("--strategy", type=params.STRATEGY, default="auto", show_default=True, help="See remat strategies.")
 @click.option("--solver", type=params.SOLVER, default="highs", show_default=True, help="See remat solvers.")
 @click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command: 60s, 5m.  [default: none]")
@@ -73,6 +81,7 @@ def command(graph: str, output: str | None, require_optimal: bool, **options: An
 
     GRAPH is a JSON or YAML file (JSON for big ones), or - for standard input.
     """
+    from remat_cli.api.smallest import solve_smallest
     from remat_cli.api.solving import SolveOptions, solve
     from remat_cli.cli.graphs import read_graph
     from remat_cli.cli.progress import ProgressLine, showing
@@ -108,7 +117,10 @@ def command(graph: str, output: str | None, require_optimal: bool, **options: An
             refuse_target(graph, str(target), option)
     line = ProgressLine(model.total_cost, started_s)
     with showing(line, quiet=out.quiet):
-        solved = solve(model, asked, chosen, listener=line.update)
+        if options["minimize"] == "peak":
+            solved = solve_smallest(model, chosen, listener=line.update)
+        else:
+            solved = solve(model, asked, chosen, listener=line.update)
     write_text(path, dump_document(plan_to_document(solved.plan)))
     _report(solved, path, out, options["format"])
     if solved.plan.solver is None:
@@ -143,24 +155,39 @@ def _curve(
 
 def _asked(options: dict[str, Any]) -> Budget | tuple[Budget, ...] | None:
     """The budget (None for none), or several. The command line comes before the environment."""
-    context = click.get_current_context()
+    source = click.get_current_context().get_parameter_source
     given = [name for name in ("budget", "budgets") if options[name] is not None]
-    typed = [n for n in given if context.get_parameter_source(n) is ParameterSource.COMMANDLINE]
+    typed = [name for name in given if source(name) is ParameterSource.COMMANDLINE]
     chosen = typed or given
-    if not chosen:
+    least = options["minimize"] == "peak"
+    if least and (typed or (given and source("minimize") is not ParameterSource.COMMANDLINE)):
+        raise UsageError(f"--minimize peak asks for the smallest budget, and --{chosen[0]} gives one", hint=_ONE)
+    if least:
+        chosen = []
+    elif not chosen:
         raise UsageError("no budget given", hint="add --budget 16GB, --budget 80% or --budgets 50%:95%:5%")
     if len(chosen) > 1:
-        raise UsageError("--budget and --budgets exclude each other", hint="leave one of them out")
+        raise UsageError("--budget and --budgets exclude each other", hint=_ONE)
     if chosen == ["budgets"]:
-        several = [option for option in ("write_model", "solver_log") if options[option] is not None]
-        if several:
-            flag = "--" + several[0].replace("_", "-")
-            raise UsageError(f"{flag} is for a single --budget", hint="leave it out, or ask for one budget")
+        _refuse_files(options, "a single --budget")
         budgets: tuple[Budget, ...] = options["budgets"]
         return budgets
     if options["format"] == "csv":
         raise UsageError("--format csv is for --budgets", hint="take --format json")
+    if least:
+        _refuse_files(options, "--minimize cost")
+        return None
     return None if options["budget"] == "none" else options["budget"]
+
+
+_ONE = "leave one of them out"
+
+
+def _refuse_files(options: dict[str, Any], purpose: str) -> None:
+    """Refuse the model and the log of a solver where there would be one of each for every run."""
+    for name in ("write_model", "solver_log"):
+        if options[name] is not None:
+            raise UsageError(f"--{name.replace('_', '-')} is for {purpose}", hint="leave it out")
 
 
 def _report(solved: Any, path: str, out: Output, format: str) -> None:
