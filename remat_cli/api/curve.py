@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -24,8 +26,9 @@ from remat_cli.units import Budget, parse_budgets
 
 _TIGHT = 2e-6
 """A schedule this close to a bound is left alone: solvers prove no more, so nothing is left to find."""
-_QUICK_S, _QUICK_PER_NODE_S = 1.0, 1 / 30
+_QUICK_S, _QUICK_PER_NODE_S = 2.0, 1 / 12
 """Time for the first look at a budget, which most are done within."""
+_POLL_S = 0.05
 _STOPPED = "time limit"
 _SHORTEST_S = 1.0
 """With less time than this left no run is worth starting."""
@@ -182,7 +185,11 @@ class _Course:
         task = Task(self.job.graph, budget, self.pool.known_at(budget))
         seen: list[Found] = []
         try:
-            answer, outcome = self.job.attempt(task, control=self._heard(clock, budget), witness=seen.append)
+            with _braked(clock, self.job.context.control) as braked:
+                heard = self._heard(braked, budget)
+                answer, outcome = self.job.attempt(task, control=heard, witness=seen.append)
+            if outcome == "interrupted" and not self.job.context.control.cancelled.is_set():
+                outcome = _STOPPED  # by the brake
         except SolverFailed as error:
             self.failed = self.failed or error
             answer, outcome = NotFound(f"the solver failed: {error.message}"), "solver failed"
@@ -190,7 +197,7 @@ class _Course:
             self.pool.add(found)
         self.pool.learn(budget, answer)
         # A run that proves that there is no plan says so without being at its end.
-        done = outcome == _STOPPED and not clock.stopping() and isinstance(answer, NotFound)
+        done = outcome == _STOPPED and isinstance(answer, NotFound) and not clock.stopping()
         self.outcomes[budget] = "finished" if done else outcome
 
     @property
@@ -250,6 +257,33 @@ class _Course:
             return Point(asked, budget, PointStatus.INFEASIBLE, refusal=over)
         optimal = solved.plan.claim.status is ClaimStatus.OPTIMAL
         return Point(asked, budget, PointStatus.OPTIMAL if optimal else PointStatus.FEASIBLE, solved)
+
+
+@contextmanager
+def _braked(clock: Control, whole: Control) -> Iterator[Control]:
+    """``clock``; where the command has no time limit, a control without one that is stopped from outside.
+
+    A strategy that sees a time limit divides it among its steps, which makes each too short to close a gap that the
+    same step would close in a little more time.
+    """
+    if clock.deadline_s is None or whole.deadline_s is not None:
+        yield clock
+        return
+    braked = replace(clock, deadline_s=None, cancelled=threading.Event())
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_POLL_S):
+            if clock.stopping():
+                braked.cancelled.set()
+                return
+
+    watcher = threading.Thread(target=watch, name="remat-brake", daemon=True)
+    watcher.start()
+    try:
+        yield braked
+    finally:
+        ended.set()
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ def solve_smallest(
 
 def _plain_bounds(graph: Graph) -> list[PeakClaim]:
     """Bounds on every peak that need no search."""
-    from remat_cli.milp.cover_bound import least_peak  # half a second of Pyomo
+    from remat_cli.milp.cover_running import least_peak  # half a second of Pyomo
 
     any_order = PeakClaim(peak_bound(graph).bytes, Scope.ANY_ORDER)
     return [any_order, PeakClaim(least_peak(graph), Scope.DOCUMENT_ORDER)]

@@ -182,11 +182,11 @@ def test_an_interruption_keeps_what_is_there():
 
 
 def test_progress_says_which_budget_it_is_about():
-    graph = load_graph(str(GRAPHS / "toy.yaml"))
+    graph = load_graph(str(GRAPHS / "unet.json"))
     news = []
-    solve_curve(graph, "76%,90%", SolveOptions(threads=1), listener=news.append)
+    solve_curve(graph, "80%,90%", SolveOptions(threads=1), listener=news.append)
     places = list(dict.fromkeys(progress.activity.partition(":")[0] for progress in news))
-    assert places[0] == "76% (1 of 2)"
+    assert places[0] == "80% (1 of 2)"
     assert all(progress.bound is not None for progress in news)
 
 

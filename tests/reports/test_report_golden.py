@@ -36,11 +36,9 @@ OVER = plan_of(
 KEEP = plan_of(GRAPH, range(25), None, solver=None)
 BROKEN = dataclasses.replace(FITS, statements=(*FITS.statements[:40], *FITS.statements[46:]))
 UNPROVEN = plan_of(GRAPH, COMPUTES, 3 * PEAK, status=ClaimStatus.FEASIBLE, bound_share=0.0, scope=Scope.RESTRICTED)
+LEAST_PEAK = PeakClaim(PEAK - 7, Scope.FRONTIER)
 LEAST = dataclasses.replace(
-    FITS,
-    budget_bytes=PEAK,
-    provenance={},
-    claim=dataclasses.replace(FITS.claim, peak=PeakClaim(PEAK - 7, Scope.FRONTIER)),
+    FITS, budget_bytes=PEAK, provenance={}, claim=dataclasses.replace(FITS.claim, peak=LEAST_PEAK)
 )
 ODD_GRAPH = Graph(
     "数 [bold]graph[/bold]",
