@@ -12,10 +12,11 @@ import pytest
 from bruteforce import cheapest
 from graphgen import random_graph
 
-from remat_cli.api.curve import Curve, PointStatus, solve_curve
+from remat_cli.api.curve import Curve, PointStatus, _braked, solve_curve
 from remat_cli.api.options import SolveOptions
 from remat_cli.api.pool import Pool
 from remat_cli.api.solving import solve
+from remat_cli.control import Control
 from remat_cli.errors import SolverFailed, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.io import load_graph
@@ -23,6 +24,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
 from remat_cli.plan.replay import replay
 from remat_cli.strategies.base import Bound, Found, NotFound, Schedule
+from remat_cli.strategies.bounds import shortened
 from remat_cli.units import Budget, parse_budget
 from remat_cli.zoo.registry import build_graph
 
@@ -265,3 +267,24 @@ def test_a_plan_counts_as_proven_by_bounds_for_every_schedule_in_document_order_
     pool.learn(99, NotFound("x", bounds=(Bound(cost, Scope.DOCUMENT_ORDER),)))
     assert pool.proven_within(99, 0.0)
     assert not pool.proven_within(100, 0.0)
+
+
+def test_a_first_look_without_a_time_limit_is_stopped_from_outside():
+    whole = Control()
+    with _braked(shortened(whole, 0.05), whole) as braked:
+        assert braked.remaining_s() is None
+        assert braked.cancelled.wait(60)
+    assert not whole.cancelled.is_set()
+    with _braked(shortened(whole, 3600), whole) as braked:
+        assert not braked.cancelled.is_set()
+        whole.cancelled.set()
+        assert braked.cancelled.wait(60)
+
+
+def test_under_a_time_limit_runs_see_their_share_of_it():
+    whole = Control.within(3600)
+    clock = shortened(whole, 10)
+    with _braked(clock, whole) as seen:
+        assert seen is clock
+    with _braked(whole, whole) as seen:
+        assert seen is whole
