@@ -1,12 +1,15 @@
-"""The inner loop of annealing, compiled by numba: plain functions over tuples of arrays.
+"""The state of an annealed sequence and its two elementary changes, compiled by numba.
 
-For every value the events that concern it (computations and reads) are kept in order of position. ``between[p]`` is the
-bytes live just before step p. A move changes the life of a few values over a range of positions each, and only those
-are walked over. A value is live between two consecutive events exactly when the second is a read, and after the last
-event when it is a graph output.
+The sequence lies in slots with holes among them, so that a computation finds a place without moving the rest. For every
+value the events that concern it (computations and reads) are kept in order of their slots. The level of a slot is what
+is over the room (or, if negative, left of it) while the slot runs. A change alters the life of a few values over a
+range of slots each, and only those are walked over, by loops that compilers vectorise. A value is live
+between two consecutive events exactly when the second is a read, and after the last event when it is a graph output.
 
-``problem`` is (cost, own, size, first_value, producer, input_start, inputs, output, fixed, capacity), the fields of
-``_sequence.Problem``. ``state`` is what is listed below.
+Every change is put down in a log, so that a move of many changes can be taken back.
+
+Everything lies in two arrays, ``m`` of int64 and ``f`` of float64: passing a structure of many arrays costs numba more
+than most of the functions here do. ``m`` begins with the numbers and the starts of the tables that are listed below.
 """
 
 from __future__ import annotations
@@ -18,306 +21,333 @@ import numpy as np
 from numba import njit
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_compiled: Callable[[_F], _F] = njit(cache=True, nogil=True)
-_SHORT_WAIT = 4
-"""A value that waits for no more steps than this is kept rather than computed again."""
+entry: Callable[[_F], _F] = njit(cache=True, nogil=True)
+"""Compiles what Python calls."""
+compiled: Callable[[_F], _F] = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Compiles what only compiled functions call, which takes less time."""
 
-# The state of a run, a tuple of arrays, which is what numba compiles best:
-#   seq[p]      instance at position p          node[x]   node of instance x       pos[x]  position of instance x
-#   between[p]  bytes live just before p        events    instances by value, in order of position
-#   count[v]    events of value v               numbers   0 length, 1 instances in use, 2 extras, 3 free instances
-#   extras      instances that may be dropped   spare     instances not in use     totals  0 cost, 1 excess
-# Instances 0 .. n-1 are the first computations.
+HOLE = -(2**61)
+"""Own bytes of a hole: never over the room, whatever is live."""
+_FAR = 48
+"""With no hole within so many slots, the holes are spread evenly again."""
+LOG_SIZE = 512
+
+# Numbers at the start of ``m``: nodes, values, instances that there is room for (0 .. n-1 are the first computations),
+# slots in use, recomputations, instances not in use, changes in the log, length of the best sequence so far, state of
+# the random generator, and bytes over the room, summed over the slots.
+NODES, VALUES, INSTANCES, SLOTS, EXTRAS, FREE, LOGGED, BEST, RANDOM, EXCESS = range(10)
+
+# Where the tables of ``m`` start.
+#   OWN[n]          bytes of outputs and workspace, less the room
+#   SIZE[V]         bytes                           PRODUCER[V]     node
+#   FIRST_VALUE[n + 1], INPUT_START[n + 1] (into INPUTS)
+#   OUTPUT[V]       whether it is a graph output    FIXED[n]        whether it may be computed only once
+#   CAPACITY[V + 1] where its events start          EVENTS          instances by value, in order of their slots
+#   COUNT[V]        events of each value            NODE[x], POS[x] node and slot of an instance
+#   SEQ[slot]       the instance there, -1 for a hole; the last slot in use stays one
+#   LEVEL[slot]     bytes live while it runs, less the room
+#   RECOMPUTED      recomputations in use           PLACE[x]        where x is among them
+#   SPARE           instances not in use            FOUND           nodes of the best sequence so far
+#   LOG[change, 3]  an inserted instance; or -1, the node that was deleted, and the instance that came after it
+OWN, SIZE, PRODUCER, FIRST_VALUE, INPUT_START, INPUTS, OUTPUT, FIXED, CAPACITY, EVENTS = range(10, 20)
+COUNT, NODE, POS, SEQ, LEVEL, RECOMPUTED, PLACE, SPARE, FOUND, LOG = range(20, 30)
+HEADER = 30
+
+# What ``f`` holds: cost of the sequence, price of a byte of excess and its limits, cost of the best sequence, and costs
+# of the nodes.
+COST, PRICE, CHEAPEST, DEAREST, BEST_COST, COSTS = range(6)
 
 
-@_compiled
-def _slot(problem: Any, state: Any, v: int, p: int) -> int:
-    """Number of events of v at positions below p."""
-    start = problem[9][v]
-    events, count, pos = state[4], state[5], state[2]
-    low, high = 0, count[v]
+@compiled
+def uniform(m: Any) -> float:
+    """A number in [0, 1), by xorshift64*."""
+    x = np.uint64(m[RANDOM])
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    m[RANDOM] = np.int64(x)
+    return float((x * np.uint64(0x2545F4914F6CDD1D)) >> np.uint64(11)) * 2.0**-53
+
+
+@compiled
+def below(m: Any, n: int) -> int:
+    """A whole number in [0, n)."""
+    return int(uniform(m) * n)
+
+
+@compiled
+def earlier(m: Any, f: Any, v: int, p: int) -> int:
+    """Number of events of v in slots before p."""
+    start = m[m[CAPACITY] + v]
+    low, high = 0, m[m[COUNT] + v]
     while low < high:
         middle = (low + high) // 2
-        if pos[events[start + middle]] < p:
+        if m[m[POS] + m[m[EVENTS] + start + middle]] < p:
             low = middle + 1
         else:
             high = middle
     return low
 
 
-@_compiled
-def _read_next(problem: Any, state: Any, v: int, slot: int) -> bool:
-    """Whether event ``slot`` of v is a read, or v stays to the end after its last event."""
-    if slot >= state[5][v]:
-        return bool(problem[7][v])
-    return bool(state[1][state[4][problem[9][v] + slot]] != problem[4][v])
+@compiled
+def read_next(m: Any, f: Any, v: int, event: int) -> bool:
+    """Whether an event of v is a read, or v stays to the end after its last event."""
+    if event >= m[m[COUNT] + v]:
+        return bool(m[m[OUTPUT] + v])
+    return bool(m[m[NODE] + m[m[EVENTS] + m[m[CAPACITY] + v] + event]] != m[m[PRODUCER] + v])
 
 
-@_compiled
-def _shift_range(problem: Any, state: Any, first: int, last: int, amount: int) -> None:
-    """Add ``amount`` to what is live before each of the steps first .. last."""
-    seq, node, between, excess, own = state[0], state[1], state[3], state[12], problem[1]
-    for p in range(first, last + 1):
-        level = between[p] + own[node[seq[p]]]
-        if level > 0:
-            excess[0] -= level
-        level += amount
-        if level > 0:
-            excess[0] += level
-        between[p] += amount
+@compiled
+def after(m: Any, f: Any, v: int, event: int) -> int:
+    """The slot after that of the event before ``event``: the first one in which v waits for it."""
+    return int(m[m[POS] + m[m[EVENTS] + m[m[CAPACITY] + v] + event - 1]]) + 1
 
 
-@_compiled
-def _add_event(problem: Any, state: Any, v: int, slot: int, x: int) -> None:
-    events, count, start = state[4], state[5], problem[9][v]
-    for k in range(count[v], slot, -1):
-        events[start + k] = events[start + k - 1]
-    events[start + slot] = x
-    count[v] += 1
+@compiled
+def _shift(m: Any, first: int, last: int, amount: int) -> None:
+    """Add ``amount`` to what is live in each of the slots first .. last."""
+    if last < first:
+        return
+    levels = m[m[LEVEL] + first : m[LEVEL] + last + 1]
+    change = 0
+    for q in range(len(levels)):
+        was = levels[q]
+        now = was + amount
+        change += max(now, 0) - max(was, 0)
+        levels[q] = now
+    m[EXCESS] += change
 
 
-@_compiled
-def _drop_event(problem: Any, state: Any, v: int, slot: int) -> None:
-    events, count, start = state[4], state[5], problem[9][v]
-    for k in range(slot, count[v] - 1):
-        events[start + k] = events[start + k + 1]
-    count[v] -= 1
+@compiled
+def _add_event(m: Any, f: Any, v: int, event: int, x: int) -> None:
+    start = m[m[CAPACITY] + v]
+    for k in range(m[m[COUNT] + v], event, -1):
+        m[m[EVENTS] + start + k] = m[m[EVENTS] + start + k - 1]
+    m[m[EVENTS] + start + event] = x
+    m[m[COUNT] + v] += 1
 
 
-@_compiled
-def _has_room(problem: Any, count: Any, k: int) -> bool:
-    """Whether the event table can take another computation of node k."""
-    first_value, input_start, inputs, capacity = problem[3], problem[5], problem[6], problem[9]
-    for v in range(first_value[k], first_value[k + 1]):
-        if count[v] >= capacity[v + 1] - capacity[v]:
+@compiled
+def _drop_event(m: Any, f: Any, v: int, event: int) -> None:
+    start = m[m[CAPACITY] + v]
+    for k in range(event, m[m[COUNT] + v] - 1):
+        m[m[EVENTS] + start + k] = m[m[EVENTS] + start + k + 1]
+    m[m[COUNT] + v] -= 1
+
+
+@compiled
+def _has_room(m: Any, f: Any, k: int) -> bool:
+    """Whether the tables can take another computation of node k."""
+    if m[FREE] == 0:
+        return False
+    for v in range(m[m[FIRST_VALUE] + k], m[m[FIRST_VALUE] + k + 1]):
+        if m[m[COUNT] + v] >= m[m[CAPACITY] + v + 1] - m[m[CAPACITY] + v]:
             return False
-    for e in range(input_start[k], input_start[k + 1]):
-        if count[inputs[e]] >= capacity[inputs[e] + 1] - capacity[inputs[e]]:
+    for e in range(m[m[INPUT_START] + k], m[m[INPUT_START] + k + 1]):
+        u = m[m[INPUTS] + e]
+        if m[m[COUNT] + u] >= m[m[CAPACITY] + u + 1] - m[m[CAPACITY] + u]:
             return False
     return True
 
 
-@_compiled
-def _insert(problem: Any, state: Any, k: int, p: int) -> int:
-    """Compute node k again right before position p; the new instance, or -1 if there is no room for it."""
-    cost, own, size, first_value, _, input_start, inputs, _, _, capacity = problem
-    seq, node, pos, between, events, count, numbers, extras, spare, total, end_live, place, excess = state
-    length = numbers[0]
-    if length >= len(seq) or not _has_room(problem, count, k):
-        return -1
-    numbers[3] -= 1
-    x = spare[numbers[3]]
-    for q in range(length, p, -1):
-        seq[q] = seq[q - 1]
-        pos[seq[q]] = q
-        between[q] = between[q - 1]
-    if p == length:  # nothing comes after: what is live there are the outputs that are made by now
-        between[p] = end_live[0]
-    seq[p] = x
-    node[x] = k
-    pos[x] = p
-    numbers[0] += 1
-    level = between[p] + own[k]
-    if level > 0:
-        excess[0] += level
-    total[0] += cost[k]
-    for v in range(first_value[k], first_value[k + 1]):
-        slot = _slot(problem, state, v, p)
-        if _read_next(problem, state, v, slot):
-            _shift_range(problem, state, pos[events[capacity[v] + slot - 1]] + 1, p, -size[v])
-        _add_event(problem, state, v, slot, x)
-    for e in range(input_start[k], input_start[k + 1]):
-        u = inputs[e]
-        slot = _slot(problem, state, u, p)
-        if not _read_next(problem, state, u, slot):
-            _shift_range(problem, state, pos[events[capacity[u] + slot - 1]] + 1, p, size[u])
-        _add_event(problem, state, u, slot, x)
-    extras[numbers[2]] = x
-    place[x] = numbers[2]
-    numbers[2] += 1
+@compiled
+def _own(m: Any, f: Any, p: int) -> int:
+    x = m[m[SEQ] + p]
+    return m[m[OWN] + m[m[NODE] + x]] if x >= 0 else HOLE
+
+
+@compiled
+def _open(m: Any, p: int) -> int:
+    """Move the nearest hole to right before what is in slot p; the hole's slot, or -1 if none is near."""
+    seq, level, pos = m[SEQ], m[LEVEL], m[POS]
+    left, right, last = p - 1, p, m[SLOTS] - 1
+    for _ in range(_FAR):
+        if left >= 0:
+            if m[seq + left] < 0:
+                for q in range(left, p - 1):
+                    m[seq + q], m[level + q] = m[seq + q + 1], m[level + q + 1]
+                    m[pos + m[seq + q]] = q
+                return p - 1
+            left -= 1
+        if right < last:
+            if m[seq + right] < 0:
+                for q in range(right, p, -1):
+                    m[seq + q], m[level + q] = m[seq + q - 1], m[level + q - 1]
+                    m[pos + m[seq + q]] = q
+                return p
+            right += 1
+    return -1
+
+
+@compiled
+def _spread(m: Any, f: Any) -> None:
+    """Put one hole after every second instance."""
+    seq, level = m[SEQ], m[LEVEL]
+    used = m[INSTANCES] - m[FREE]
+    was, held = m[seq : seq + m[SLOTS]].copy(), m[level : level + m[SLOTS]].copy()
+    slots = used + used // 2 + 64
+    m[SLOTS] = slots
+    q, i = slots - 1, used
+    m[seq + q], m[level + q] = -1, held[-1]
+    for p in range(len(was) - 2, -1, -1):
+        x = was[p]
+        if x < 0:
+            continue
+        i -= 1
+        target = i * (slots - 1) // used
+        waiting = m[level + q] - _own(m, f, q)
+        while q > target + 1:
+            q -= 1
+            m[seq + q], m[level + q] = -1, waiting + HOLE
+        q = target
+        m[seq + q], m[level + q] = x, held[p]
+        m[m[POS] + x] = q
+
+
+@compiled
+def _insert(m: Any, f: Any, k: int, anchor: int) -> int:
+    """Compute node k again right before the instance ``anchor`` (-1: at the end); the new instance."""
+    p = _open(m, m[m[POS] + anchor] if anchor >= 0 else m[SLOTS] - 1)
+    if p < 0:
+        _spread(m, f)
+        p = _open(m, m[m[POS] + anchor] if anchor >= 0 else m[SLOTS] - 1)
+    m[FREE] -= 1
+    x = m[m[SPARE] + m[FREE]]
+    m[m[LEVEL] + p] = m[m[LEVEL] + p + 1] - _own(m, f, p + 1) + m[m[OWN] + k]
+    m[m[SEQ] + p], m[m[NODE] + x], m[m[POS] + x] = x, k, p
+    m[EXCESS] += max(m[m[LEVEL] + p], 0)
+    f[COST] += f[COSTS + k]
+    for v in range(m[m[FIRST_VALUE] + k], m[m[FIRST_VALUE] + k + 1]):
+        event = earlier(m, f, v, p)
+        if read_next(m, f, v, event):
+            _shift(m, after(m, f, v, event), p, -m[m[SIZE] + v])
+        _add_event(m, f, v, event, x)
+    for e in range(m[m[INPUT_START] + k], m[m[INPUT_START] + k + 1]):
+        u = m[m[INPUTS] + e]
+        event = earlier(m, f, u, p)
+        if not read_next(m, f, u, event):
+            _shift(m, after(m, f, u, event), p, m[m[SIZE] + u])
+        _add_event(m, f, u, event, x)
+    m[m[RECOMPUTED] + m[EXTRAS]] = x
+    m[m[PLACE] + x] = m[EXTRAS]
+    m[EXTRAS] += 1
     return int(x)
 
 
-@_compiled
-def _delete(problem: Any, state: Any, x: int) -> None:
+@compiled
+def _delete(m: Any, f: Any, x: int) -> None:
     """Drop the recomputation x."""
-    cost, own, size, first_value, _, input_start, inputs, _, _, capacity = problem
-    seq, node, pos, between, events, _, numbers, extras, spare, total, _, place, excess = state
-    k, p = node[x], pos[x]
-    for e in range(input_start[k], input_start[k + 1]):
-        u = inputs[e]
-        slot = _slot(problem, state, u, p)
-        if not _read_next(problem, state, u, slot + 1):
-            _shift_range(problem, state, pos[events[capacity[u] + slot - 1]] + 1, p, -size[u])
-        _drop_event(problem, state, u, slot)
-    for v in range(first_value[k], first_value[k + 1]):
-        slot = _slot(problem, state, v, p)
-        if _read_next(problem, state, v, slot + 1):
-            _shift_range(problem, state, pos[events[capacity[v] + slot - 1]] + 1, p, size[v])
-        _drop_event(problem, state, v, slot)
-    level = between[p] + own[k]
-    if level > 0:
-        excess[0] -= level
-    total[0] -= cost[k]
-    numbers[0] -= 1
-    for q in range(p, numbers[0]):
-        seq[q] = seq[q + 1]
-        pos[seq[q]] = q
-        between[q] = between[q + 1]
-    numbers[2] -= 1
-    moved = extras[numbers[2]]
-    extras[place[x]] = moved
-    place[moved] = place[x]
-    spare[numbers[3]] = x
-    numbers[3] += 1
+    k, p = m[m[NODE] + x], m[m[POS] + x]
+    for e in range(m[m[INPUT_START] + k], m[m[INPUT_START] + k + 1]):
+        u = m[m[INPUTS] + e]
+        event = earlier(m, f, u, p)
+        if not read_next(m, f, u, event + 1):
+            _shift(m, after(m, f, u, event), p, -m[m[SIZE] + u])
+        _drop_event(m, f, u, event)
+    for v in range(m[m[FIRST_VALUE] + k], m[m[FIRST_VALUE] + k + 1]):
+        event = earlier(m, f, v, p)
+        if read_next(m, f, v, event + 1):
+            _shift(m, after(m, f, v, event), p, m[m[SIZE] + v])
+        _drop_event(m, f, v, event)
+    m[EXCESS] -= max(m[m[LEVEL] + p], 0)
+    m[m[LEVEL] + p] += HOLE - m[m[OWN] + k]
+    m[m[SEQ] + p] = -1
+    f[COST] -= f[COSTS + k]
+    m[EXTRAS] -= 1
+    moved = m[m[RECOMPUTED] + m[EXTRAS]]
+    m[m[RECOMPUTED] + m[m[PLACE] + x]] = moved
+    m[m[PLACE] + moved] = m[m[PLACE] + x]
+    m[m[SPARE] + m[FREE]] = x
+    m[FREE] += 1
 
 
-@_compiled
-def _no_remat(problem: Any, longest: int) -> Any:
-    """The state in which everything is computed once."""
-    cost, own, size, first_value, producer, input_start, inputs, output, _, capacity = problem
-    n, values = len(cost), len(size)
-    seq, node, pos = np.zeros(longest, np.int64), np.zeros(longest, np.int64), np.zeros(longest, np.int64)
-    between, extras = np.zeros(longest + 1, np.int64), np.zeros(longest, np.int64)
-    events, count = np.zeros(capacity[values], np.int64), np.zeros(values, np.int64)
-    place, spare = np.zeros(longest, np.int64), np.zeros(longest, np.int64)
-    for k in range(n):
-        seq[k] = node[k] = pos[k] = k
-    for x in range(longest - n):
-        spare[x] = longest - 1 - x
-    for k in range(n):
-        for e in range(input_start[k], input_start[k + 1]):
-            u = inputs[e]
-            events[capacity[u] + count[u]] = k
-            count[u] += 1
-        for v in range(first_value[k], first_value[k + 1]):
-            events[capacity[v]] = k
-            count[v] = 1
-    end_live = np.zeros(1, np.int64)
-    for v in range(values):
-        last = n - 1 if output[v] else events[capacity[v] + count[v] - 1]
-        for p in range(producer[v] + 1, last + 1):
-            between[p] += size[v]
-        if output[v]:
-            end_live[0] += size[v]
-    total, excess = np.zeros(1, np.float64), np.zeros(1, np.int64)
-    for k in range(n):
-        total[0] += cost[k]
-        excess[0] += max(0, between[k] + own[k])
-    numbers = np.array([n, n, 0, longest - n])
-    return (seq, node, pos, between, events, count, numbers, extras, spare, total, end_live, place, excess)
+@compiled
+def following(m: Any, p: int) -> int:
+    """The first instance in slot p or after it; -1 if there is none."""
+    for q in range(p, m[SLOTS]):
+        if m[m[SEQ] + q] >= 0:
+            return int(m[m[SEQ] + q])
+    return -1
 
 
-@_compiled
-def _somewhere(problem: Any, state: Any) -> int:
-    """A position, mostly one that is over the budget if there is one."""
-    own, seq, node, between, numbers = problem[1], state[0], state[1], state[3], state[6]
-    if state[12][0] > 0 and np.random.random() < 0.8:
-        for _ in range(40):
-            q = np.random.randint(numbers[0])
-            if between[q] + own[node[seq[q]]] > 0:
-                return int(q)
-    return int(np.random.randint(numbers[0]))
-
-
-@_compiled
-def _propose_insert(problem: Any, state: Any, added: Any) -> int:
-    """Give up a value that waits somewhere and compute it again for its next reader; how many instances that took."""
-    producer, fixed, capacity = problem[4], problem[8], problem[9]
-    pos, events, count, numbers = state[2], state[4], state[5], state[6]
-    where = _somewhere(problem, state)
-    for _ in range(40):
-        v = np.random.randint(len(count))
-        s = _slot(problem, state, v, where)
-        if fixed[producer[v]] or s == 0 or not _read_next(problem, state, v, s):
-            continue
-        p = pos[events[capacity[v] + s]] if s < count[v] else numbers[0]
-        if p <= where:
-            continue  # the step at hand reads it
-        added[0] = _insert(problem, state, producer[v], p)
-        return _chain(problem, state, added) if added[0] >= 0 else 0
-    return 0
-
-
-@_compiled
-def _chain(problem: Any, state: Any, added: Any) -> int:
-    """Also compute again, half of the time, inputs that would have to live longer for ``added[0]``; how many in all."""
-    producer, input_start, inputs, fixed, capacity = problem[4], problem[5], problem[6], problem[8], problem[9]
-    node, pos, events = state[1], state[2], state[4]
-    taken, done = 1, 0
-    while done < taken:
-        x = added[done]
-        k = node[x]
-        for e in range(input_start[k], input_start[k + 1]):
-            u = inputs[e]
-            s = _slot(problem, state, u, pos[x])
-            waits = pos[x] - pos[events[capacity[u] + s - 1]]
-            longer = waits > _SHORT_WAIT and not fixed[producer[u]] and not _read_next(problem, state, u, s + 1)
-            if longer and taken < len(added) and np.random.random() < 0.5:
-                y = _insert(problem, state, producer[u], pos[x])
-                if y >= 0:
-                    added[taken] = y
-                    taken += 1
-        done += 1
-    return taken
-
-
-@_compiled
-def _new_position(problem: Any, state: Any, k: int) -> int:
-    """A position right before some reader of node k, after its first computation; -1 if there is none."""
-    first_value, capacity = problem[3], problem[9]
-    pos, events, count = state[2], state[4], state[5]
-    made = first_value[k + 1] - first_value[k]
-    if made == 0:
+@compiled
+def insert(m: Any, f: Any, k: int, anchor: int) -> int:
+    """Compute node k again right before ``anchor`` (-1: at the end); the instance, or -1 if the tables are full."""
+    logged = m[LOGGED]
+    if logged >= LOG_SIZE or not _has_room(m, f, k):
         return -1
-    v = first_value[k] + np.random.randint(made)
-    if count[v] < 2:
-        return -1
-    return int(pos[events[capacity[v] + 1 + np.random.randint(count[v] - 1)]])
+    x = _insert(m, f, k, anchor)
+    m[m[LOG] + 3 * logged + 0] = x
+    m[LOGGED] += 1
+    return x
 
 
-@_compiled
-def run(problem: Any, start: Any, longest: int, moves: int, hot: float, cold: float, price: float, seed: int) -> Any:
-    np.random.seed(seed)
-    state = _no_remat(problem, longest)
-    seq, node, pos, numbers, extras = state[0], state[1], state[2], state[6], state[7]
-    total, excess = state[9], state[12]
-    seen = np.zeros(len(problem[0]), np.bool_)
-    for p in range(len(start)):
-        if seen[start[p]]:
-            _insert(problem, state, start[p], min(p, numbers[0]))
-        seen[start[p]] = True
-    best = np.zeros(0, np.int64)
-    best_cost = np.inf
-    added = np.zeros(24, np.int64)
-    cooling = (cold / hot) ** (1.0 / max(1, moves))
-    heat = hot
-    for _ in range(moves):
-        heat *= cooling
-        cost_before, excess_before = total[0], excess[0]
-        taken, dropped_node, dropped_at = 0, -1, 0
-        pick = np.random.random()
-        if numbers[2] > 0 and pick > 0.4:
-            x = extras[np.random.randint(numbers[2])]
-            dropped_node, dropped_at = node[x], pos[x]
-            _delete(problem, state, x)
-            if pick > 0.85:
-                taken = _propose_insert(problem, state, added)
-            elif pick > 0.65:
-                p = _new_position(problem, state, dropped_node)
-                if p > pos[dropped_node]:
-                    added[0] = _insert(problem, state, dropped_node, p)
-                    taken = 1 if added[0] >= 0 else 0
+@compiled
+def delete(m: Any, f: Any, x: int) -> bool:
+    """Drop the recomputation x; False if the log is full."""
+    logged = m[LOGGED]
+    if logged >= LOG_SIZE:
+        return False
+    m[m[LOG] + 3 * logged + 0] = -1
+    m[m[LOG] + 3 * logged + 1] = m[m[NODE] + x]
+    m[m[LOG] + 3 * logged + 2] = following(m, m[m[POS] + x] + 1)
+    m[LOGGED] += 1
+    _delete(m, f, x)
+    return True
+
+
+@compiled
+def take_back(m: Any, f: Any) -> None:
+    """Undo all that is logged. Instances get their numbers back, because spare ones are taken last in, first out."""
+    while m[LOGGED] > 0:
+        m[LOGGED] -= 1
+        row = m[LOG] + 3 * m[LOGGED]
+        if m[row] >= 0:
+            _delete(m, f, m[row])
         else:
-            taken = _propose_insert(problem, state, added)
-        change = total[0] - cost_before + price * (excess[0] - excess_before)
-        if change > 0 and np.random.random() >= np.exp(-change / heat):
-            for y in range(taken - 1, -1, -1):
-                _delete(problem, state, added[y])
-            if dropped_node >= 0:
-                _insert(problem, state, dropped_node, dropped_at)
-            total[0] = cost_before
-        elif excess[0] == 0 and total[0] < best_cost - 1e-12:
-            best_cost = total[0]
-            best = node[seq[: numbers[0]]].copy()
-    return best, node[seq[: numbers[0]]].copy(), excess[0]
+            _insert(m, f, m[row + 1], m[row + 2])
+
+
+@entry
+def no_remat(m: Any, f: Any) -> None:
+    """Fill a fresh state with the sequence in which everything is computed once."""
+    n = m[NODES]
+    level = m[LEVEL]
+    m[level : level + n + 1] = 0
+    for k in range(n):
+        m[m[SEQ] + k] = m[m[NODE] + k] = m[m[POS] + k] = k
+        f[COST] += f[COSTS + k]
+        for e in range(m[m[INPUT_START] + k], m[m[INPUT_START] + k + 1]):
+            u = m[m[INPUTS] + e]
+            m[m[EVENTS] + m[m[CAPACITY] + u] + m[m[COUNT] + u]] = k
+            m[m[COUNT] + u] += 1
+        for v in range(m[m[FIRST_VALUE] + k], m[m[FIRST_VALUE] + k + 1]):
+            m[m[EVENTS] + m[m[CAPACITY] + v]] = k
+            m[m[COUNT] + v] = 1
+    for v in range(m[VALUES]):
+        last = n if m[m[OUTPUT] + v] else after(m, f, v, m[m[COUNT] + v]) - 1
+        for p in range(m[m[PRODUCER] + v] + 1, last + 1):
+            m[level + p] += m[m[SIZE] + v]
+    m[level + n] += HOLE
+    for k in range(n):
+        m[level + k] += m[m[OWN] + k]
+        m[EXCESS] += max(m[level + k], 0)
+
+
+@entry
+def load(m: Any, f: Any, start: Any) -> None:
+    """Insert the recomputations of the sequence ``start`` into a fresh state."""
+    ahead = 0  # the next first computation
+    for p in range(len(start)):
+        k = start[p]
+        if k == ahead:
+            ahead += 1
+        elif _has_room(m, f, k):
+            _insert(m, f, k, ahead if ahead < m[NODES] else -1)
+
+
+@entry
+def computes(m: Any) -> Any:
+    """The sequence, nodes in order."""
+    seq = m[m[SEQ] : m[SEQ] + m[SLOTS]]
+    return m[m[NODE] : m[NODE] + m[INSTANCES]][seq[seq >= 0]]

@@ -1,16 +1,13 @@
-"""Two searches that hand schedules back and forth: windows of the retention MILP, and annealing of the sequence."""
+"""Windows of the retention MILP: free a part of the best schedule, hold the rest, and solve."""
 
 from __future__ import annotations
 
 import random
-import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from remat_cli.control import Control
 from remat_cli.mip import Bools
-from remat_cli.plan.matrices import straightened
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._retention import Retention
 
@@ -19,17 +16,6 @@ _SHARE = 1 / 6
 _NARROWEST = 8
 _GUIDED = 0.15
 """Share of windows that the linear relaxation chooses."""
-_MOVES = 40_000_000
-"""Moves of one run of annealing, times its steps, on large graphs: about two seconds."""
-_MOVES_PER_STEP = 5_000
-"""The same on small ones, which need no more."""
-_HEATS = (0.1, 0.02, 0.3)
-"""Temperatures to start from, in turn, as shares of the overhead at hand."""
-_COLD = 0.02
-_COMPILING_S = 10.0
-"""Time that must be left for a first run, which may have to compile the kernel."""
-_PRICE = 3.0
-_DEARER, _CHEAPER = 1.5, 0.85
 
 
 @dataclass(slots=True)
@@ -84,63 +70,3 @@ class Windows:
                 if touched if by_stage else maker:
                     free[columns[id(var)]] = True
         return free
-
-
-def ready(control: Control) -> bool:
-    """Whether there is time to anneal: the first run after an installation compiles the kernel for some seconds."""
-    remaining = control.remaining_s()
-    if remaining is None or remaining >= _COMPILING_S:
-        return True
-    kernel = sys.modules.get("remat_cli.strategies._kernel")
-    return kernel is not None and bool(kernel.run.signatures)
-
-
-@dataclass(slots=True)
-class Annealing:
-    """Anneals the best schedule, or whatever is nearest to one, run after run.
-
-    Attributes:
-        best: The schedule to improve.
-        rng: Seeds the runs.
-        state: Where the next run starts; None for the best schedule.
-        price: What excess memory costs, relative to the overhead at hand; adapts from run to run.
-        runs: Runs so far.
-    """
-
-    best: Best
-    rng: random.Random
-    state: tuple[int, ...] | None = None
-    price: float = _PRICE
-    runs: int = field(default=0)
-
-    def run(self, rounds: int) -> bool:
-        """Try ``rounds`` runs; whether one of them helped."""
-        if not ready(self.best.context.control):
-            return False
-        from remat_cli.strategies._sequence import Cooling, Problem, anneal  # numba takes 0.3 s to import
-
-        best, graph = self.best, self.best.graph
-        problem = Problem.of(graph, best.budget_bytes - graph.fixed_memory)
-        before = best.cost
-        for _ in range(rounds):
-            if best.over():
-                break
-            best.report("annealing")
-            base = graph.total_cost or 1.0
-            target = best.cost if best.computes is not None else 2 * best.bound.cost - base
-            overhead = max(target / base - 1, 1e-5)
-            heat = _HEATS[self.runs % len(_HEATS)] * overhead
-            start = self.state or best.computes or tuple(range(len(graph.nodes)))
-            moves = max(20_000, min(_MOVES_PER_STEP * len(start), _MOVES // len(start)))
-            result = anneal(
-                problem, start, Cooling(moves, heat, _COLD * heat, self.price * overhead), self.rng.getrandbits(31)
-            )
-            self.runs += 1
-            if result.computes is not None:
-                best.offer(result.computes)
-                best.offer(straightened(graph, result.computes))
-            best.offer(result.last)
-            self.price *= _DEARER if result.excess > 0 else _CHEAPER
-            # Go on from the last state while there is nothing better; later every other run starts from the best.
-            self.state = result.last if best.computes is None or self.runs % 2 else None
-        return best.cost < before

@@ -12,8 +12,9 @@ from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Termination
 from remat_cli.solvers.modelfile import write_model
+from remat_cli.strategies._annealing import Annealing
 from remat_cli.strategies._best import Best
-from remat_cli.strategies._portfolio import Annealing, Windows
+from remat_cli.strategies._portfolio import Windows
 from remat_cli.strategies._retention import Retention
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from bruteforce import cheapest
@@ -12,10 +13,20 @@ from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.replay import replay
-from remat_cli.strategies._sequence import Cooling, Problem, anneal
+from remat_cli.strategies._kernel import SLOTS
+from remat_cli.strategies._sequence import Problem, Walk
 from remat_cli.zoo.registry import build_graph
 
-WARM = Cooling(moves=20_000, hot=0.05, cold=0.001, price=0.3)
+
+def anneal(problem: Problem, start: Sequence[int], seed: int) -> tuple[int, ...] | None:
+    """What a short run finds."""
+    walk = Walk.of(problem, start, seed, 0.3)
+    walk.advance(20_000, 0.05, 0.001)
+    return walk.best
+
+
+def cost(graph: Graph, computes: Sequence[int]) -> float:
+    return sum(graph.nodes[k].cost for k in computes)
 
 
 def excess(graph: Graph, computes: tuple[int, ...], room: int) -> int:
@@ -44,13 +55,16 @@ def test_bookkeeping_agrees_with_the_replay(seed: int) -> None:
     start: tuple[int, ...] = tuple(range(len(graph.nodes)))
     for run in range(4):
         # A high temperature and a low price: the state wanders, and ends anywhere.
-        result = anneal(problem, start, Cooling(5_000, 0.5, 0.2, 0.05), seed + run)
-        assert replay(graph, derive(graph, result.last)).valid
-        assert round(result.excess * room) == excess(graph, result.last, room)
-        if result.computes is not None:
-            assert replay(graph, derive(graph, result.computes)).valid
-            assert peak(graph, result.computes) <= room + graph.fixed_memory
-        start = result.last
+        walk = Walk.of(problem, start, seed + run, 0.05)
+        walk.advance(5_000, 0.5, 0.2)
+        assert replay(graph, derive(graph, walk.last)).valid
+        assert walk.excess_bytes == excess(graph, walk.last, room)
+        assert walk.cost == pytest.approx(cost(graph, walk.last) / (graph.total_cost or 1.0), abs=1e-9)
+        if walk.best is not None:
+            assert replay(graph, derive(graph, walk.best)).valid
+            assert peak(graph, walk.best) <= room + graph.fixed_memory
+            assert walk.best_cost == pytest.approx(cost(graph, walk.best) / (graph.total_cost or 1.0), abs=1e-9)
+        start = walk.last
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -64,9 +78,9 @@ def test_finds_the_optimum_of_tiny_graphs(seed: int) -> None:
     problem = Problem.of(graph, budget)
     costs = []
     for run in range(6):
-        found = anneal(problem, range(len(graph.nodes)), WARM, run).computes
+        found = anneal(problem, range(len(graph.nodes)), run)
         if found is not None:
-            costs.append(sum(graph.nodes[k].cost for k in found))
+            costs.append(cost(graph, found))
             assert costs[-1] >= truth
     assert min(costs) == truth
 
@@ -74,5 +88,16 @@ def test_finds_the_optimum_of_tiny_graphs(seed: int) -> None:
 def test_same_seed_same_result() -> None:
     graph = build_graph("unit-chain{n=17}")
     problem = Problem.of(graph, 5)
-    assert anneal(problem, range(17), WARM, 7) == anneal(problem, range(17), WARM, 7)
-    assert anneal(problem, range(17), WARM, 7).computes is not None
+    assert anneal(problem, range(17), 7) == anneal(problem, range(17), 7)
+    assert anneal(problem, range(17), 7) is not None
+
+
+def test_a_walk_that_lays_its_slots_out_anew_keeps_its_books() -> None:
+    graph = build_graph("unit-chain{n=129}")
+    walk = Walk.of(Problem.of(graph, 6), range(129), 5, 0.5)
+    layouts = set()
+    for _ in range(40):
+        walk.advance(2_000, 0.01, 0.01)
+        layouts.add(int(walk.numbers[SLOTS]))
+        assert walk.excess_bytes == excess(graph, walk.last, 6)
+    assert len(layouts) > 2
