@@ -249,15 +249,15 @@ def _price(best: Best, credit: float) -> None:
 
 def _polish(best: Best) -> None:
     """Take back what need not be computed again, and what else makes the best schedule cheaper at once."""
-    from remat_cli.strategies._sequence import Cooling, Problem, anneal
+    from remat_cli.strategies._sequence import Problem, Walk
 
     assert best.computes is not None
     overhead = max(best.cost / (best.graph.total_cost or 1.0) - 1, 1e-6)
     length = len(best.computes)
     moves = min(_POLISH_MOVES * length, _POLISH_WORK // length)
-    cooling = Cooling(moves, _COLD * overhead, _COLD * overhead, _PRICE * overhead)
     problem = Problem.of(best.graph, best.budget_bytes - best.graph.fixed_memory)
-    result = anneal(problem, best.computes, cooling, best.context.seed)
-    if result.computes is not None:
-        best.offer(result.computes)
-        best.offer(straightened(best.graph, result.computes))
+    walk = Walk.of(problem, best.computes, best.context.seed, _PRICE * overhead)
+    walk.advance(moves, _COLD * overhead, _COLD * overhead)
+    if walk.best is not None:
+        best.offer(walk.best)
+        best.offer(straightened(best.graph, walk.best))
