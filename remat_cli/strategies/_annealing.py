@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from remat_cli.control import Control
 from remat_cli.plan.matrices import straightened
@@ -17,14 +17,17 @@ from remat_cli.strategies._best import Best
 if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.strategies._sequence import Walk
 
-_COMPILING_S = 15.0
+_COMPILING_S = 20.0
 """Time that must be left for a first run, which may have to compile the kernel."""
+_IMPORTING_S = 2.0
 _HEATS = (1.0, 0.3, 3.0, 0.1)
 """Temperatures to start from, in turn, in mean costs of a recomputation."""
 _COLD = 0.04
 """The last temperature of a run, relative to the first."""
 _PRICE = 3.0
 """What one room of excess over one step costs at first, relative to the overhead."""
+_RANGE = 100.0
+"""By how much that may change from run to run."""
 _LONGEST, _LONGEST_WITHOUT_LIMIT = 64, 8
 """Most slices of a run, with and without a time limit; runs grow up to that."""
 _RUNS_PER_LENGTH = 2
@@ -38,8 +41,12 @@ def ready(control: Control) -> bool:
     remaining = control.remaining_s()
     if remaining is None or remaining >= _COMPILING_S:
         return True
-    moves = sys.modules.get("remat_cli.strategies._moves")
-    return moves is not None and bool(moves.advance.signatures)
+    if remaining < _IMPORTING_S:
+        return False
+    from remat_cli.strategies import _moves
+
+    kernel: Any = _moves.advance
+    return bool(kernel.signatures) or any(Path(kernel.stats.cache_path).glob("_moves.advance-*.nbi"))
 
 
 def workers_for(threads: int | None) -> int:
@@ -146,5 +153,5 @@ class Annealing:
         for worker, walk in enumerate(walks):
             last = walk.last
             self.best.offer(last)
-            self.prices[worker] = min(max(walk.price / overhead, _PRICE / 10), _PRICE * 10)
+            self.prices[worker] = min(max(walk.price / overhead, _PRICE / _RANGE), _PRICE * _RANGE)
             self.states[worker] = last if self.best.computes is None or self.runs % 2 else None

@@ -21,8 +21,8 @@ from remat_cli.strategies._moves import advance
 
 _SPARE_EVENTS = 48
 """How many more events a value may have than without recomputation."""
-_CHEAPEST, _DEAREST = 1e-5, 1e3
-"""Limits of the price of one room of excess over one step, as shares of C0."""
+_RANGE = 30.0
+"""By how much the price of excess may rise or fall within a run: the higher it is, the less a walk moves."""
 _WORK = 30_000_000
 _SLICE = 100_000
 """Most moves of a slice, and about how many times the length of the sequence in all: half a second."""
@@ -115,7 +115,7 @@ class Walk:
         m[kernel.NODES], m[kernel.VALUES], m[kernel.INSTANCES] = nodes, values, instances
         m[kernel.FREE], m[kernel.SLOTS] = instances - nodes, nodes + 1
         m[kernel.RANDOM] = ((2 * seed + 1) * 0x9E3779B97F4A7C15) % 2**63 + 1
-        prices = np.array([price, _CHEAPEST, _DEAREST]) / max(1, problem.room_bytes)
+        prices = np.array([price, price / _RANGE, price * _RANGE]) / max(1, problem.room_bytes)
         f = np.concatenate([[0.0], prices, [np.inf], problem.cost])
         kernel.no_remat(m, f)
         kernel.load(m, f, np.array(start, dtype=np.int64))

@@ -9,6 +9,7 @@ from remat_cli.strategies.base import Strategy
 STRATEGIES: Registry[Strategy] = Registry(
     kind="strategy",
     table={
+        "anneal": "remat_cli.strategies.search:Anneal",
         "ap-greedy": "remat_cli.strategies.published.chen:ApGreedy",
         "ap-sqrt": "remat_cli.strategies.published.chen:ApSqrt",
         "auto": "remat_cli.strategies.auto:Auto",
@@ -21,6 +22,7 @@ STRATEGIES: Registry[Strategy] = Registry(
         "keep-all": "remat_cli.strategies.keep_all:KeepAll",
         "linearized-greedy": "remat_cli.strategies.published.chen:LinearizedGreedy",
         "linearized-sqrt": "remat_cli.strategies.published.chen:LinearizedSqrt",
+        "lns": "remat_cli.strategies.search:Lns",
         "min-cut": "remat_cli.strategies.published.min_cut:MinCut",
         "moccasin": "remat_cli.strategies.moccasin:Moccasin",
         "optimal": "remat_cli.strategies.optimal:Optimal",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import Scope
@@ -24,21 +24,26 @@ _MOST_NODES = 3_000
 """Graphs up to this size get windows of a MILP; larger ones are only annealed."""
 
 
+_DEPTH: dict[str, Any] = {"help": "how far from its uses a node may be recomputed in a window"}
+_PATIENCE: dict[str, Any] = {"help": "idle rounds after which it ends when there is no time limit"}
+_RARELY = 4
+"""An engine that keeps failing still gets one round in so many."""
+
+
 @dataclass(frozen=True, slots=True)
 class Search(Strategy):
     """A portfolio that hands schedules back and forth; never worse than what it starts from.
 
+    With ``threads`` so many workers anneal, or two without (one on a machine with one core); the windows, which have
+    their turn after them, use the solver with as many threads.
+
     Attributes:
-        engines: Which searches take part.
         depth: Support of the model that windows are taken from.
         patience: Rounds in a row without an improvement after which it ends, if there is no time limit.
     """
 
-    engines: str = field(
-        default="both", metadata={"help": "both, windows or anneal", "choices": ("both", "windows", "anneal")}
-    )
-    depth: float = field(default=2.0, metadata={"help": "how far from its uses a node may be recomputed in a window"})
-    patience: int = field(default=8, metadata={"help": "idle rounds after which it ends when there is no time limit"})
+    depth: float = field(default=2.0, metadata=_DEPTH)
+    patience: int = field(default=8, metadata=_PATIENCE)
 
     name: ClassVar[str] = "search"
     summary: ClassVar[str] = "anytime search: windows of the retention MILP and annealing of the sequence, in turn"
@@ -47,38 +52,95 @@ class Search(Strategy):
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Start from what is known, or from a rounded relaxation; then search until time or patience is out."""
-        best = Best.of(task, context)
-        offer_starts(best)
-        if task.known is None and not best.tight():
-            best.report("bounding")
-            bound = cover_bound(best.graph, best.budget_bytes, context, time_limit_s=best.seconds(_BOUND_S, 0.15))
-            if math.isinf(bound.cost):
-                least = least_peak(best.graph)
-                return NotFound("no schedule in document order fits", Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
-            best.raise_bound(bound)
-        rng = random.Random(context.seed)
-        annealing = Annealing(best, rng)
-        windows = self._windows(best, rng)
-        idle = 0
-        while not best.over() and (idle < self.patience or _worth_the_time(best)):
-            better = False
-            if self.engines != "windows":
-                better |= annealing.run(2)
-            if windows is not None:
-                better |= windows.run(3)
-            idle = 0 if better else idle + 1
-        if best.computes is None:
-            return best.not_found("no schedule within the budget was found")
-        return best.found(exhausted=best.exhausted())
+        return _search(task, context, self.patience, depth=self.depth, anneals=True)
 
-    def _windows(self, best: Best, rng: random.Random) -> Windows | None:
-        if self.engines == "anneal" or len(best.graph.nodes) > _MOST_NODES or best.over():
-            return None
-        model = Retention.over(best, self.depth)
-        if best.computes is None:
-            best.report("rounding the linear relaxation")
-            model.round_relaxation(_SHARES, best.step(_START_S, 0.2))
-        return Windows(best, model.holding_best(), rng)
+
+@dataclass(frozen=True, slots=True)
+class Lns(Strategy):
+    """Windows of the retention MILP alone; never worse than what it starts from.
+
+    Attributes:
+        depth: Support of the model that windows are taken from.
+        patience: Rounds in a row without an improvement after which it ends, if there is no time limit.
+    """
+
+    depth: float = field(default=2.0, metadata=_DEPTH)
+    patience: int = field(default=8, metadata=_PATIENCE)
+
+    name: ClassVar[str] = "lns"
+    summary: ClassVar[str] = "large neighbourhood search: windows of the retention MILP"
+    reference: ClassVar[str] = ""
+    uses_solver: ClassVar[bool] = True
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Start from what is known, or from a rounded relaxation; then free and solve one part after the other."""
+        return _search(task, context, self.patience, depth=self.depth, anneals=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Anneal(Strategy):
+    """Annealing of the sequence of computes alone; never worse than what it starts from.
+
+    With ``threads`` so many workers anneal, or two without (one on a machine with one core). The same seed gives the
+    same schedule for the same number of workers, unless a time limit ends it.
+
+    Attributes:
+        patience: Rounds in a row without an improvement after which it ends, if there is no time limit.
+    """
+
+    patience: int = field(default=8, metadata=_PATIENCE)
+
+    name: ClassVar[str] = "anneal"
+    summary: ClassVar[str] = "simulated annealing of the sequence of computes; not confined to advancing frontiers"
+    reference: ClassVar[str] = ""
+    uses_solver: ClassVar[bool] = True
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Start from what is known, or from computing everything once; then anneal until time or patience is out."""
+        return _search(task, context, self.patience, depth=None, anneals=True)
+
+
+def _search(task: Task, context: Context, patience: int, *, depth: float | None, anneals: bool) -> Found | NotFound:
+    """Bound, start, and let the engines take turns. Without ``depth`` there are no windows."""
+    best = Best.of(task, context)
+    offer_starts(best)
+    if task.known is None and not best.tight():
+        best.report("bounding")
+        bound = cover_bound(best.graph, best.budget_bytes, context, time_limit_s=best.seconds(_BOUND_S, 0.15))
+        if math.isinf(bound.cost):
+            least = least_peak(best.graph)
+            return NotFound("no schedule in document order fits", Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
+        best.raise_bound(bound)
+    rng = random.Random(context.seed)
+    engines: list[tuple[Windows | Annealing, int]] = [(Annealing(best, rng), 2)] if anneals else []
+    windows = _windows(best, depth, rng)
+    if windows is not None:
+        engines.append((windows, 3))
+    failures = [0] * len(engines)
+    turn = idle = 0
+    while not best.over() and (idle < patience or _worth_the_time(best)):
+        better = False
+        for which, (engine, rounds) in enumerate(engines):
+            # What fails again and again while others do not gets fewer turns.
+            if turn % (1 + min(failures[which], _RARELY - 1)) == 0 or idle > 0:
+                helped = engine.run(rounds)
+                failures[which] = 0 if helped else failures[which] + 1
+                better |= helped
+        idle = 0 if better else idle + 1
+        turn += 1
+    if best.computes is None:
+        return best.not_found("no schedule within the budget was found")
+    return best.found(exhausted=best.exhausted())
+
+
+def _windows(best: Best, depth: float | None, rng: random.Random) -> Windows | None:
+    if depth is None or len(best.graph.nodes) > _MOST_NODES or best.over():
+        return None
+    model = Retention.over(best, depth)
+    if best.computes is None:
+        best.report("rounding the linear relaxation")
+        model.round_relaxation(_SHARES, best.step(_START_S, 0.2))
+    return Windows(best, model.holding_best(), rng)
 
 
 def _worth_the_time(best: Best) -> bool:
