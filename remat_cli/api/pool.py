@@ -46,13 +46,21 @@ class Pool:
     bounds: list[tuple[int, Bound]] = field(default_factory=list)
     failures: dict[int, NotFound] = field(default_factory=dict)
 
-    def add(self, found: Found) -> None:
-        """Take a schedule, unless one at hand has neither a higher peak nor a higher cost."""
+    def add(self, found: Found, *, final: bool = False) -> None:
+        """Take a schedule, unless one at hand has neither a higher peak nor a higher cost.
+
+        Args:
+            found: The schedule.
+            final: Whether it is the answer of a run, which knows better than what was published on the way who made it.
+        """
         graph, computes, held = self.graph, found.schedule.computes, found.schedule.held
         height = replay(graph, derive(graph, computes, held)).peak_bytes if held else peak(graph, computes)
         new = Kept(height, math.fsum(graph.nodes[k].cost for k in computes), found)
         at = bisect.bisect_right(self.kept, new.peak_bytes, key=lambda kept: kept.peak_bytes)
         if at and self.kept[at - 1].cost <= new.cost:
+            same = (self.kept[at - 1].peak_bytes, self.kept[at - 1].cost) == (new.peak_bytes, new.cost)
+            if same and final:
+                self.kept = [*self.kept[: at - 1], new, *self.kept[at:]]
             return
         self.kept = [k for k in self.kept if k.peak_bytes < new.peak_bytes or k.cost < new.cost]
         bisect.insort(self.kept, new, key=lambda kept: kept.peak_bytes)
@@ -63,7 +71,7 @@ class Pool:
         new = [(budget_bytes, bound) for bound in answer.bounds if bound.scope is not Scope.RESTRICTED]
         self.bounds += [pair for pair in new if pair not in self.bounds]
         if isinstance(answer, Found):
-            self.add(answer)
+            self.add(answer, final=True)
             return
         self.failures[budget_bytes] = answer
         if answer.best is not None:

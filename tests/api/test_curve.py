@@ -233,6 +233,15 @@ def test_a_pool_keeps_what_nothing_beats():
     assert [s.computes for s in pool.known_at(1).schedules] == [tuple(computes)]
 
 
+def test_the_answer_of_a_run_takes_the_place_of_what_it_published():
+    _, pool = chain_pool()
+    published, answer, late = (Found(Schedule(tuple(range(9))), used_solver=flag) for flag in (True, False, True))
+    pool.add(published)
+    pool.learn(99, answer)
+    pool.add(late)
+    assert [kept.found for kept in pool.kept] == [answer]
+
+
 def test_a_pool_carries_bounds_downwards_only_and_no_restricted_ones():
     _, pool = chain_pool()
     bound, restricted = Bound(10.0, Scope.FRONTIER), Bound(12.0, Scope.RESTRICTED)

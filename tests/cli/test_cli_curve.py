@@ -48,7 +48,7 @@ def test_as_json(remat):
     assert (low["status"], low["plan"], low["cost"]) == ("infeasible", None, None)
     assert "grad/bn1" in low["reason"]
     assert (high["status"], high["plan"], high["cost"]) == ("optimal", "toy.250MB.plan.json", 10_892_000_003)
-    assert high["scope"] == "document-order"
+    assert high["scope"] == "any-order"
 
 
 def test_as_csv(remat):
@@ -132,12 +132,12 @@ def test_unproven_plans_fail_require_optimal_by_name(remat):
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent the POSIX way")
 def test_ctrl_c_keeps_the_plans_that_are_there(tmp_path):
     with Running("solve", str(GRAPHS / "unet.json"), "--budgets", "30%,50%,70%,90%", cwd=tmp_path) as running:
-        running.wait_for(r"70% \(3 of 4\)|30% \(1 of 4\).*annealing")
+        running.wait_for(r"\(\d of 4\).*best \+")
         os.kill(running.pid, signal.SIGINT)
         done = running.finish()
     assert done.code == 0
     assert "interrupted; these are the best plans found until then" in done.out
-    assert (tmp_path / "unet.90pct.plan.json").is_file()
+    assert list(tmp_path.glob("unet.*pct.plan.json"))
 
 
 def test_the_schema_is_printed(remat):
