@@ -7,12 +7,15 @@ set of t. Each value given up costs another computation of its node.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.graph.analysis import last_readers
 from remat_cli.graph.model import Graph
 from remat_cli.milp import _pyomo as pyo
 from remat_cli.milp.checkmate import closed
+from remat_cli.milp.rows import linear
 
 IMPOSSIBLE = "impossible"
 """What :func:`build` returns when no schedule in document order fits the budget."""
@@ -30,9 +33,7 @@ def build(graph: Graph, budget_bytes: int) -> Any:
         stage giving up everything that may be recomputed does not make enough room.
     """
     graph = closed(graph)
-    last = last_readers(graph)
-    stages = range(len(graph.nodes))
-    rows = _undominated([row for t in stages if (row := _row(graph, last, budget_bytes, t)) is not None])
+    rows = cover_rows(graph, budget_bytes)
     if not rows:
         return None
     if any(sum(parts.values()) < need for need, parts in rows):
@@ -57,6 +58,94 @@ def build(graph: Graph, budget_bytes: int) -> Any:
         )
     )
     return model
+
+
+def cover_rows(graph: Graph, budget_bytes: int) -> list[tuple[int, dict[int, int]]]:
+    """For every stage over the budget the bytes to give up, and the bytes that each node offers, capped at that.
+
+    Args:
+        graph: With its closing node.
+        budget_bytes: Fixed memory included.
+    """
+    last = last_readers(graph)
+    stages = range(len(graph.nodes))
+    return _undominated([row for t in stages if (row := _row(graph, last, budget_bytes, t)) is not None])
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What computing nodes more than once costs at least, beyond what any schedule must pay.
+
+    Attributes:
+        base: No schedule within the budget costs less than C0 + ``base``; in the graph's cost unit.
+        of_node: A schedule that recomputes the nodes of a set costs at least C0 + ``base`` + the sum over the set.
+    """
+
+    base: float
+    of_node: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PriceModel:
+    """The dual of the cover bound's relaxation; whatever a solver answers, prices made of it hold.
+
+    Attributes:
+        model: The ``ConcreteModel``.
+        graph: With its closing node.
+        rows: The cover rows.
+        weights: One variable per row.
+    """
+
+    model: Any
+    graph: Graph
+    rows: tuple[tuple[int, dict[int, int]], ...]
+    weights: tuple[Any, ...]
+
+    def prices(self, weight_of: Mapping[int, float]) -> Prices:
+        """Prices from the answer of a solver: ``weight_of[id(variable)]``.
+
+        With x_i = 1 for every node computed more than once, every row y >= 0 gives sum c x >= sum y + sum (c - A'y) x.
+        """
+        scale = self.graph.total_cost or 1.0
+        left = [node.cost for node in self.graph.nodes]
+        base = 0.0
+        for (need, parts), variable in zip(self.rows, self.weights, strict=True):
+            weight = max(0.0, weight_of.get(id(variable), 0.0)) * scale
+            base += weight
+            for i, size in parts.items():
+                left[i] -= weight * size / need
+        return Prices(base + sum(min(0.0, price) for price in left), tuple(max(0.0, price) for price in left))
+
+
+def price_model(graph: Graph, budget_bytes: int) -> PriceModel:
+    """The dual of the relaxed cover bound, to be minimised in units of C0.
+
+    Args:
+        graph: With its closing node.
+        budget_bytes: Fixed memory included.
+    """
+    rows = cover_rows(graph, budget_bytes)
+    scale = graph.total_cost or 1.0
+    offered: dict[int, list[tuple[float, int]]] = {}
+    for index, (need, parts) in enumerate(rows):
+        for i, size in parts.items():
+            offered.setdefault(i, []).append((size / need, index))
+    model = pyo.ConcreteModel(name=f"prices {graph.name}")
+    model.weight = pyo.Var(range(len(rows)), bounds=(0, None))
+    model.excess = pyo.Var(sorted(offered), bounds=(0, None))
+    weights, excess = list(model.weight.values()), dict(model.excess.items())
+    bodies = [
+        linear(
+            None,
+            [*((share, weights[index]) for share, index in offered[i]), (-1.0, excess[i])],
+            graph.nodes[i].cost / scale,
+        )
+        for i in excess
+    ]
+    model.rows = pyo.Constraint(range(len(bodies)), rule=lambda _, index: bodies[index])
+    terms = [*((-1.0, var) for var in weights), *((1.0, var) for var in excess.values())]
+    model.objective = pyo.Objective(expr=linear(None, terms, None)[1])
+    return PriceModel(model, graph, tuple(rows), tuple(weights))
 
 
 def _stage(graph: Graph, last: list[int], t: int) -> tuple[int, int, dict[int, int]]:

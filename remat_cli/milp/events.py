@@ -8,14 +8,14 @@ bound for document order. It stays one over the far smaller *event support* belo
 Call recomputations in one stage *adjacent* if one reads the other or both read one value, and a connected set of them
 a group. Stage t is an *event* of node k if node t reads k or an input u of k, if t-1 makes or reads u, or if t-1 is k.
 Take a cheapest solution, S no larger than needed, and a group K of stage t of whose nodes none has an event there.
-Nothing else in stage t reads what K reads or writes. Let O be what K writes and hands to stage t+1, and D what K reads and
-stage t+1 does not get. Moving K to stage t+1 adds D to what is kept into stage t+1 and takes O away; moving it to
+Nothing else in stage t reads what K reads or writes. Let O be what K writes and hands to stage t+1, and D what K reads
+and stage t+1 does not get. Moving K to stage t+1 adds D to what is kept into stage t+1 and takes O away; moving it to
 stage t-1 adds O to what is kept into stage t and takes D away, and neither node t nor node t-1 holds any of D by
 itself. One of the two does not need more memory. D and O stay the same while K moves on in that direction, until a
 node of K has an event, K meets an adjacent group, or a recomputation falls on another one and is saved. Each lowers
 the number of recomputations or of groups without an event. So some cheapest solution has none of those: every
 recomputation is linked to one that has an event in that stage, through recomputations of that same stage, all of
-which are paid for.
+which are paid for. In-stage rows do not survive such moves: with them the support has to be the full one.
 """
 
 from __future__ import annotations

@@ -152,6 +152,7 @@ def build(
     *,
     cost_scale: float | None = None,
     also: Iterable[tuple[int, int]] = (),
+    support: Support | None = None,
 ) -> RetentionModel:
     """State the model with all frontier rows and no in-stage row.
 
@@ -162,12 +163,14 @@ def build(
         control: Looked at while building.
         cost_scale: Unit of the objective; None for one that suits the graph.
         also: Further (stage, node) at which a node may be computed again.
+        support: To use instead of one of a depth; for the graph with its closing node.
 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.
     """
     graph = closed(graph)
-    support = full_support(graph) if support_depth is None else support_within(graph, support_depth)
+    if support is None:
+        support = full_support(graph) if support_depth is None else support_within(graph, support_depth)
     support = widened(graph, support, also)
     stated = RetentionModel(
         model=pyo.ConcreteModel(name=f"retention {graph.name}"),

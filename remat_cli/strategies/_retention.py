@@ -10,7 +10,7 @@ import numpy as np
 from remat_cli.control import Control
 from remat_cli.milp.compile import Compiled, append_block, compile_model
 from remat_cli.milp.decode import Decoder, overfull
-from remat_cli.milp.retention import InStageRows, RetentionModel, build, in_stage_rows
+from remat_cli.milp.retention import InStageRows, RetentionModel, Support, build, in_stage_rows
 from remat_cli.mip import Bools, Floats, LinearModel
 from remat_cli.plan.matrices import least_recomputation, matrices_of
 from remat_cli.solvers.base import Incumbent, Outcome, Request
@@ -21,6 +21,7 @@ _ROUNDS = 100
 _DIFFER = 0.1
 _GAP = 1e-6
 """Gap for the solver: far below the one asked for, since a tighter model is on its way anyway if time allows."""
+_VIOLATION = 1e-6
 _NEIGHBOURS = 2
 """In-stage rows are stated for a step over the budget and for as many stages on either side of it."""
 
@@ -48,14 +49,22 @@ class Retention:
     cuts: list[tuple[list[int], list[float], float, float]] = field(default_factory=list)
 
     @classmethod
-    def over(cls, best: Best, depth: float | None) -> Retention:
-        """State and compile the model over a support of ``depth`` (None for the full one) and the best schedule."""
+    def over(cls, best: Best, depth: float | None, *, support: Support | None = None) -> Retention:
+        """State and compile the model over a support and the best schedules.
+
+        Args:
+            best: Gets the schedules that come up.
+            depth: Depth of the support; None for the full one.
+            support: Support to use instead.
+        """
         best.report("building the model")
-        also = () if best.advancing is None else matrices_of(best.graph, best.advancing).computed
+        known = [computes for computes in (best.advancing, best.computes) if computes is not None]
+        also = [step for computes in known for step in matrices_of(best.graph, computes).computed]
         base = best.graph.total_cost
         # A unit in which the overhead, not the cost, has a size that solvers like.
         unit = max(best.bound.cost - base, 1e-6 * base) / 100 or 1.0
-        stated = build(best.graph, best.budget_bytes, depth, best.context.control, cost_scale=unit, also=also)
+        control = best.context.control
+        stated = build(best.graph, best.budget_bytes, depth, control, cost_scale=unit, also=also, support=support)
         return cls(best, stated, compile_model(stated.model), depth)
 
     def holding_best(self) -> Retention:
@@ -101,17 +110,21 @@ class Retention:
         end = len(self.best.graph.nodes)
         return tuple(k for k in least_recomputation(self.stated.graph, kept) if k < end)
 
-    def solve(self, control: Control) -> Outcome | None:
+    def solve(self, control: Control, *, rounds: int = _ROUNDS) -> Outcome | None:
         """Solve the model, stating in-stage rows where its schedules need them, until it ends or time is up.
+
+        Args:
+            control: Clock.
+            rounds: How often to solve at most.
 
         Returns:
             The last outcome: ``OPTIMAL`` or ``INFEASIBLE`` if this support is exhausted.
         """
         outcome = None
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             if control.stopping():
                 break
-            start = self.start_from_best()
+            start = self._start()
             outcome = self._run(self.model, control, start=start)
             if outcome.values is None or not self._refine(outcome.values):
                 break
@@ -175,7 +188,15 @@ class Retention:
         if self.best.advancing is None:
             return None
         values = self.columns_of(self.best.advancing)
-        return values if values is not None and self.model.violation(values) <= 1e-6 else None
+        return values if values is not None and self.model.violation(values) <= _VIOLATION else None
+
+    def _start(self) -> Floats | None:
+        """What to start the solver from. Any schedule is a solution while there are neither in-stage rows nor cuts."""
+        if not self.blocks and not self.cuts and self.best.computes is not None:
+            values = self.columns_of(self.best.computes)
+            if values is not None and self.model.violation(values) <= _VIOLATION:
+                return values
+        return self.start_from_best()
 
     def columns_of(self, computes: Sequence[int]) -> Floats | None:
         """A schedule as a solution, perhaps violating rows; None if it recomputes outside the support."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.strategies.base import Bound, Context
+
+if TYPE_CHECKING:
+    from remat_cli.milp.cover_bound import Prices
 
 _SOLVER_TOLERANCE = 1e-6
 """A solver's bound on a model scaled to about 1 may be too high by this much."""
@@ -57,6 +61,30 @@ def cover_bound(graph: Graph, budget_bytes: int, context: Context, *, time_limit
     scale = graph.total_cost or 1.0
     safe = safe_bound(graph, graph.total_cost + max(0.0, outcome.bound) * scale)
     return Bound(safe, Scope.DOCUMENT_ORDER) if safe > graph.total_cost else trivial
+
+
+def recompute_prices(graph: Graph, budget_bytes: int, context: Context, *, time_limit_s: float) -> Prices:
+    """What recomputing nodes costs beyond what every schedule within the budget must pay.
+
+    Args:
+        graph: With its closing node.
+        budget_bytes: Fixed memory included.
+        context: Solver and control.
+        time_limit_s: Time for it; without an answer by then every node has its own cost for a price.
+    """
+    from remat_cli.milp import cover_bound as cover
+    from remat_cli.milp.compile import compile_model
+
+    plain = cover.Prices(0.0, tuple(node.cost for node in graph.nodes))
+    stated = cover.price_model(graph, budget_bytes)
+    if not stated.rows or any(sum(parts.values()) < need for need, parts in stated.rows):
+        return plain
+    compiled = compile_model(stated.model)
+    control = shortened(context.control, time_limit_s)
+    outcome = context.solver.solve(Request(compiled.model, control, threads=context.threads, seed=context.seed))
+    if outcome.values is None:
+        return plain
+    return stated.prices({key: float(outcome.values[column]) for key, column in compiled.column_of.items()})
 
 
 def shortened(control: Control, time_limit_s: float) -> Control:

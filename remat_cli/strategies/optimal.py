@@ -15,6 +15,7 @@ from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies._annealing import Annealing
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._portfolio import Windows
+from remat_cli.strategies._proof import Proof
 from remat_cli.strategies._retention import Retention
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
@@ -29,11 +30,16 @@ _GROWTH_LIMIT = 50_000
 """Largest number of columns of a support that is still grown."""
 _WHOLE_LIMIT = 200_000
 """Largest number of nonzeros of a model that is worth solving as a whole once there is a schedule to search around."""
+_EAGER_LIMIT = 10_000
+"""Up to this many (stage, node) pairs the proof comes before larger supports: it is about as large itself."""
+_PROOF_LIMIT = 60_000
+_EAGER_SHARE, _PROOF_SHARE = 0.6, 0.5
 _MANY = 24
 _BOUND_S = 20.0
 _SLICE_S = 30.0
 _POLISH_S = 3.0
 _FULL_S = 120.0
+_PROOF_S = 120.0
 _RUNS = 3
 """Runs of annealing where rounding gives nothing good to start from."""
 
@@ -70,43 +76,62 @@ class Optimal(Strategy):
         if math.isinf(best.bound.cost):
             least = least_peak(best.graph)
             return NotFound("no schedule in document order fits", Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
-        _grow(best, (self.depth,) if self.depth else _DEPTHS)
+        self._close(best)
         impossible = not best.over() and len(best.graph.nodes) ** 2 / 2 <= _FULL_LIMIT and _everything(best)
         if best.computes is not None:
             return best.found(exhausted=best.exhausted())
+        if math.isinf(best.bound.cost):
+            return best.not_found("no schedule in document order fits", Scope.DOCUMENT_ORDER)
         if impossible:
             return best.not_found("no frontier-advancing schedule fits", Scope.FRONTIER)
         return best.not_found("no schedule within the budget was found")
 
+    def _close(self, best: Best) -> None:
+        """Close the gap from both sides: schedules over growing supports, and a bound once it is affordable."""
+        rng = random.Random(best.context.seed)
+        annealing = Annealing(best, rng)
+        depths = (self.depth,) if self.depth else _DEPTHS
+        proven = False
+        for depth in depths:
+            larger = _grow(best, depth, annealing, rng, eager=depth == depths[0])
+            if best.over():
+                return
+            if not proven:
+                proof = Proof.of(best)
+                if proof.pairs <= _EAGER_LIMIT:
+                    proof.run(_PROOF_S, _EAGER_SHARE)
+                    proven = True
+            if best.over() or not larger:
+                break
+        if not proven and not best.over():
+            proof = Proof.of(best)
+            if proof.pairs <= _PROOF_LIMIT:
+                proof.run(_PROOF_S, _PROOF_SHARE)
 
-def _grow(best: Best, depths: tuple[float, ...]) -> None:
-    """Solve over supports of growing depth until the gap is closed or they get too large."""
-    rng = random.Random(best.context.seed)
-    annealing = Annealing(best, rng)
-    for depth in depths:
-        model = Retention.over(best, depth)
-        if best.context.write_model is not None:
-            write_model(model.model, best.context.write_model)
-        best.report("rounding the linear relaxation")
-        first = best.computes is None or depth == depths[0]
-        model.round_relaxation(_SHARES, best.step(_SLICE_S, 0.3 if first else 0.1))
-        whole = len(model.model.values) <= _WHOLE_LIMIT
-        if best.computes is None and not whole:
+
+def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, *, eager: bool) -> bool:
+    """Look for schedules over the support of ``depth``; whether a larger one may still be worth its time."""
+    model = Retention.over(best, depth)
+    if best.context.write_model is not None:
+        write_model(model.model, best.context.write_model)
+    best.report("rounding the linear relaxation")
+    model.round_relaxation(_SHARES, best.step(_SLICE_S, 0.3 if eager or best.computes is None else 0.1))
+    whole = len(model.model.values) <= _WHOLE_LIMIT
+    if best.computes is None and not whole:
+        annealing.run(_RUNS)
+    if best.tight() or best.context.control.stopping():
+        return False
+    model = model.holding_best()
+    # Within the gap already? A few seconds more often make the plan cheaper still.
+    windows = Windows(best, model, rng)
+    if whole or best.advancing is None:
+        model.solve(best.step(_POLISH_S if best.proven() else _SLICE_S, 0.25))
+        if best.computes is None:
             annealing.run(_RUNS)
-        if best.tight() or best.context.control.stopping():
-            return
-        model = model.holding_best()
-        # Within the gap already? A few seconds more often make the plan cheaper still.
-        windows = Windows(best, model, rng)
-        if whole or best.advancing is None:
-            model.solve(best.step(_POLISH_S if best.proven() else _SLICE_S, 0.25))
-            if best.computes is None:
-                annealing.run(_RUNS)
-            windows.run(2)
-        else:
-            windows.run(_MANY)
-        if best.over() or model.model.columns > _GROWTH_LIMIT:
-            return
+        windows.run(2)
+    else:
+        windows.run(_MANY)
+    return model.model.columns <= _GROWTH_LIMIT
 
 
 def _everything(best: Best) -> bool:
