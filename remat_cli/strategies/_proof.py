@@ -16,6 +16,8 @@ from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import recompute_prices, safe_bound
 
 _PRICES_S = 5.0
+_MOST_NODES = 1_500
+"""Graphs up to this size get a proof; the search for a support takes a second or two there."""
 _MARGIN = 1e-9
 """Share of C0 that summing up in floating point may get wrong, at most."""
 
@@ -35,8 +37,15 @@ class Proof:
     ceiling: float
 
     @classmethod
-    def of(cls, best: Best) -> Proof:
-        """Choose the support: of what costs less than the best schedule, reckoned in two ways."""
+    def within(cls, best: Best, most_pairs: int) -> Proof | None:
+        """Choose the support, of what costs less than the best schedule, reckoned in two ways; None if it is too large.
+
+        Args:
+            best: With the best schedule so far.
+            most_pairs: Most (stage, node) pairs that a support may have.
+        """
+        if len(best.graph.nodes) > _MOST_NODES:
+            return None
         graph = closed(best.graph)
         ceiling, base = best.cost, best.graph.total_cost
         margin = _MARGIN * base
@@ -46,12 +55,7 @@ class Proof:
             prices = recompute_prices(graph, best.budget_bytes, best.context, time_limit_s=best.seconds(_PRICES_S, 0.1))
             other = event_support(graph, prices.of_node, ceiling - base - prices.base + margin)
             support = tuple(tuple(sorted({*a} & {*b})) for a, b in zip(support, other, strict=True))
-        return cls(best, support, ceiling)
-
-    @property
-    def pairs(self) -> int:
-        """Number of (stage, node) at which something may be computed again."""
-        return sum(len(stages) for stages in self.support)
+        return cls(best, support, ceiling) if sum(len(stages) for stages in support) <= most_pairs else None
 
     def run(self, most_s: float, share: float) -> None:
         """Solve for at most ``most_s`` seconds and ``share`` of what is left; what is proven by then counts."""

@@ -96,17 +96,13 @@ class Optimal(Strategy):
             larger = _grow(best, depth, annealing, rng, eager=depth == depths[0])
             if best.over():
                 return
-            if not proven:
-                proof = Proof.of(best)
-                if proof.pairs <= _EAGER_LIMIT:
-                    proof.run(_PROOF_S, _EAGER_SHARE)
-                    proven = True
+            if not proven and (proof := Proof.within(best, _EAGER_LIMIT)) is not None:
+                proof.run(_PROOF_S, _EAGER_SHARE)
+                proven = True
             if best.over() or not larger:
                 break
-        if not proven and not best.over():
-            proof = Proof.of(best)
-            if proof.pairs <= _PROOF_LIMIT:
-                proof.run(_PROOF_S, _PROOF_SHARE)
+        if not proven and not best.over() and (proof := Proof.within(best, _PROOF_LIMIT)) is not None:
+            proof.run(_PROOF_S, _PROOF_SHARE)
 
 
 def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, *, eager: bool) -> bool:
