@@ -27,7 +27,7 @@ _SMALL = 60
 """Up to this many nodes the MILP of the paper is asked, which looks for the least peak itself."""
 _ROUNDS = 40
 _GRACE_S = 2.5
-_ANNEALED = "search{engines=anneal}"
+_ANNEALED = "anneal"
 
 
 def solve_smallest(

@@ -5,23 +5,32 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from remat_cli.control import Control, Progress
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import peak, prune
+from remat_cli.strategies._annealing import ready
+
+if TYPE_CHECKING:  # numba takes 0.3 s to import
+    from remat_cli.strategies._sequence import Walk
 
 _PATIENCE = 9
 """Runs in a row without a smaller peak after which it ends."""
-_MOVES = 40_000_000
-_MOVES_PER_STEP = 5_000
-_HEATS = (0.1, 0.02, 0.3)
-_COLD = 0.02
+_SLICES = 4
+"""Slices of a run, each about half a second on large graphs."""
+_HEATS = (1.0, 0.3, 3.0)
+"""Temperatures to start from, in turn, in mean costs of a recomputation."""
+_COLD = 0.04
+"""The last temperature of a run, relative to the first."""
 _AIMS = (0.0, 0.5, 0.9)
 """Where to aim between the floor and the smallest peak so far, in turn."""
 _LEAST_OVERHEAD = 0.02
-_PRICE = 3.0
-_DEARER, _CHEAPER, _DEAREST = 1.5, 0.85, 1e6
+_PRICE, _DEAREST = 3.0, 300.0
+"""What one room of excess over one step costs at first and at most, relative to the overhead."""
+_GUESS = 20
+"""Number of recomputations to reckon with at least."""
 
 
 def squeeze(
@@ -39,29 +48,40 @@ def squeeze(
     Returns:
         The schedule with the smallest peak that came up.
     """
-    from remat_cli.strategies._sequence import Cooling, Problem, anneal  # numba takes 0.3 s to import
-
     rng = random.Random(seed)
     state = best = tuple(range(len(graph.nodes)))
     lowest, price, idle, runs = no_remat_peak(graph), _PRICE, 0, 0
     offer(best)
-    while lowest > floor_bytes and idle < _PATIENCE and not control.stopping():
+    while lowest > floor_bytes and idle < _PATIENCE and not control.stopping() and ready(control):
         control.report(Progress("looking for the least peak"))
         aim = floor_bytes + math.floor(_AIMS[idle % len(_AIMS)] * (lowest - floor_bytes))
         overhead = max(_overhead(graph, state), _LEAST_OVERHEAD)
-        heat = _HEATS[runs % len(_HEATS)] * overhead
-        moves = max(20_000, min(_MOVES_PER_STEP * len(state), _MOVES // len(state)))
-        cooling = Cooling(moves, heat, _COLD * heat, price * overhead)
-        result = anneal(Problem.of(graph, aim - graph.fixed_memory), state, cooling, rng.getrandbits(31))
+        heat = _HEATS[runs % len(_HEATS)] * overhead / max(_GUESS, len(state) - len(graph.nodes))
+        walk = _walk(graph, aim, state, rng.getrandbits(31), price * overhead, heat, control)
         runs, idle = runs + 1, idle + 1
-        for computes in (result.last, *([result.computes] if result.computes is not None else [])):
-            sequence = prune(graph, computes)
-            if (height := peak(graph, sequence)) < lowest:
+        for computes in (walk.last, walk.best):
+            sequence = () if computes is None else prune(graph, computes)
+            if sequence and (height := peak(graph, sequence)) < lowest:
                 best, lowest, idle = sequence, height, 0
                 offer(sequence)
-        price = min(_DEAREST, price * (_DEARER if result.excess > 0 else _CHEAPER))
-        state = best if runs % 3 == 0 else result.last
+        price = min(_DEAREST, max(_PRICE, walk.price / overhead))
+        state = best if runs % 3 == 0 else walk.last
     return best
+
+
+def _walk(
+    graph: Graph, aim_bytes: int, start: tuple[int, ...], seed: int, price: float, heat: float, control: Control
+) -> Walk:
+    """One run of annealing towards a peak of ``aim_bytes``; ``price`` and ``heat`` are shares of C0."""
+    from remat_cli.strategies._sequence import Problem, Walk, slice_moves
+
+    walk = Walk.of(Problem.of(graph, aim_bytes - graph.fixed_memory), start, seed, price)
+    for part in range(_SLICES):
+        if control.stopping() or walk.best is not None:
+            break
+        hot, cold = heat * _COLD ** (part / _SLICES), heat * _COLD ** ((part + 1) / _SLICES)
+        walk.advance(slice_moves(len(graph.nodes)), hot, cold)
+    return walk
 
 
 def _overhead(graph: Graph, computes: tuple[int, ...]) -> float:
