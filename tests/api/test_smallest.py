@@ -87,7 +87,7 @@ def test_a_network_reaches_its_bound():
 def test_under_a_limit_the_least_peak_found_counts():
     graph = load_graph(str(GRAPHS / "resnet50.json"))
     solved = solve_smallest(graph, SolveOptions(threads=1, time_limit_s=5))
-    assert solved.outcome == "time limit"
+    assert solved.outcome in ("finished", "time limit")  # as far as the machine gets in the time
     assert solved.report.ok
     assert solved.plan.claim.peak.lower_bound_bytes <= solved.report.replay.peak_bytes <= no_remat_peak(graph)
 
