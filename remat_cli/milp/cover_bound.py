@@ -3,41 +3,49 @@
 x_i = 1 if node i is computed more than once. Take the first computation of node t: of the values made before t, read
 after it and not by t itself, enough bytes must be given up and made again later for the rest to fit beside the working
 set of t. Each value given up costs another computation of its node.
+
+For schedules in any order only those values count that are made before t and read after it whatever the order is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remat_cli.graph.analysis import last_readers
+from remat_cli.graph.analysis import last_readers, working_set
 from remat_cli.graph.model import Graph
+from remat_cli.graph.order import always_waiting
 from remat_cli.milp import _pyomo as pyo
 from remat_cli.milp.checkmate import closed
 from remat_cli.milp.rows import linear
 
 IMPOSSIBLE = "impossible"
-"""What :func:`build` returns when no schedule in document order fits the budget."""
+"""What :func:`build` returns when no schedule in document order, or in any order, fits the budget."""
+
+_MOST_TERMS = 100_000
+"""Terms that are stated."""
 
 
-def build(graph: Graph, budget_bytes: int) -> Any:
+def build(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> Any:
     """The model, which minimises the cost of recomputation (C0 left out) in units of C0.
 
     Args:
         graph: The graph.
         budget_bytes: Fixed memory included.
+        any_order: Whether the bound is to hold for schedules in any topological order.
 
     Returns:
         A ``ConcreteModel``; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some
         stage giving up everything that may be recomputed does not make enough room.
     """
     graph = closed(graph)
-    rows = cover_rows(graph, budget_bytes)
+    rows = cover_rows(graph, budget_bytes, any_order=any_order)
     if not rows:
         return None
     if any(sum(parts.values()) < need for need, parts in rows):
         return IMPOSSIBLE
+    rows = rows[:: 1 + sum(len(parts) for _, parts in rows) // _MOST_TERMS]  # fewer rows are a bound, too
     model = pyo.ConcreteModel(name=f"cover {graph.name}")
     used = sorted({i for _, parts in rows for i in parts})
     model.x = pyo.Var(used, domain=pyo.Binary)
@@ -60,16 +68,30 @@ def build(graph: Graph, budget_bytes: int) -> Any:
     return model
 
 
-def cover_rows(graph: Graph, budget_bytes: int) -> list[tuple[int, dict[int, int]]]:
+def cover_rows(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> list[tuple[int, dict[int, int]]]:
     """For every stage over the budget the bytes to give up, and the bytes that each node offers, capped at that.
 
     Args:
         graph: With its closing node.
         budget_bytes: Fixed memory included.
+        any_order: Whether the rows are to hold for schedules in any topological order.
     """
-    last = last_readers(graph)
-    stages = range(len(graph.nodes))
-    return _undominated([row for t in stages if (row := _row(graph, last, budget_bytes, t)) is not None])
+    stages = enumerate(always_waiting(graph) if any_order else _waiting(graph))
+    return _undominated([row for t, waiting in stages if (row := _row(graph, waiting, budget_bytes, t)) is not None])
+
+
+def least_peak_in_any_order(graph: Graph) -> int:
+    """Bytes below which no schedule stays, whatever its order, fixed memory included.
+
+    At the first computation of some node its working set is there, and everything that is made before and read later in
+    any order and may not be made again.
+    """
+    closing = closed(graph)
+    needs = []
+    for t, waiting in enumerate(always_waiting(closing)):
+        beside, parts = _stage(closing, waiting)
+        needs.append(working_set(closing, t) + beside - sum(parts.values()))
+    return graph.fixed_memory + max(needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,25 +170,27 @@ def price_model(graph: Graph, budget_bytes: int) -> PriceModel:
     return PriceModel(model, graph, tuple(rows), tuple(weights))
 
 
-def _stage(graph: Graph, last: list[int], t: int) -> tuple[int, int, dict[int, int]]:
-    """Working set of t, bytes that wait beside it to be read later, and what of those each node could make again."""
-    node = graph.nodes[t]
+def _waiting(graph: Graph) -> Iterable[Sequence[int]]:
+    """For every node t the values made before t, read after it in document order, and not read by t."""
+    last = last_readers(graph)
+    for t, node in enumerate(graph.nodes):
+        yield [v for v in range(graph.first_value[t]) if last[v] > t and v not in node.inputs]
+
+
+def _stage(graph: Graph, waiting: Sequence[int]) -> tuple[int, dict[int, int]]:
+    """Bytes of the values that wait, and what of those each node could make again."""
     parts: dict[int, int] = {}
-    waiting = 0
-    for v in range(graph.first_value[t]):
-        if last[v] > t and v not in node.inputs:
-            waiting += graph.size[v]
-            maker = graph.producer[v]
-            if graph.nodes[maker].recompute:
-                parts[maker] = parts.get(maker, 0) + graph.size[v]
-    own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
-    return own, waiting, parts
+    for v in waiting:
+        maker = graph.producer[v]
+        if graph.nodes[maker].recompute:
+            parts[maker] = parts.get(maker, 0) + graph.size[v]
+    return sum(graph.size[v] for v in waiting), parts
 
 
-def _row(graph: Graph, last: list[int], budget_bytes: int, t: int) -> tuple[int, dict[int, int]] | None:
+def _row(graph: Graph, waiting: Sequence[int], budget_bytes: int, t: int) -> tuple[int, dict[int, int]] | None:
     """Bytes to give up at stage t, and the bytes that each node offers, capped at that; None if everything fits."""
-    own, waiting, parts = _stage(graph, last, t)
-    need = waiting + own - (budget_bytes - graph.fixed_memory)
+    beside, parts = _stage(graph, waiting)
+    need = beside + working_set(graph, t) - (budget_bytes - graph.fixed_memory)
     if need <= 0:
         return None
     return need, {i: min(size, need) for i, size in parts.items() if size}

@@ -117,6 +117,7 @@ class Found:
         exhausted: Whether the search ended by itself rather than at a limit.
         used_solver: Whether a MIP solver had a part in it.
         maker: Text form of the strategy that made it, where that is not the one that was asked (``auto``).
+        order: How its order of first computations was found; empty for the order of the document.
     """
 
     schedule: Schedule
@@ -124,6 +125,7 @@ class Found:
     exhausted: bool = True
     used_solver: bool = False
     maker: str = ""
+    order: str = ""
 
 
 @dataclass(frozen=True, slots=True)

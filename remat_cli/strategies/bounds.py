@@ -25,7 +25,9 @@ _EQUAL = 1e-9
 """Costs this close, relatively, are the same cost summed up in another order."""
 
 
-def cover_bound(graph: Graph, budget_bytes: int, context: Context, *, time_limit_s: float) -> Bound:
+def cover_bound(
+    graph: Graph, budget_bytes: int, context: Context, *, time_limit_s: float, any_order: bool = False
+) -> Bound:
     """The cover bound (see ``milp/cover_bound``): cheap, and often equal to the optimum at moderate budgets.
 
     Args:
@@ -33,9 +35,10 @@ def cover_bound(graph: Graph, budget_bytes: int, context: Context, *, time_limit
         budget_bytes: Fixed memory included.
         context: Solver and control.
         time_limit_s: Time for it; what the solver has proven by then counts.
+        any_order: Whether it is to hold for schedules in any order, and not only in that of the document.
 
     Returns:
-        A bound for document order; infinite if no schedule in document order fits, because some stage needs more room
+        A bound for document order, or for any; infinite if no such schedule fits, because some stage needs more room
         than giving up all that may be recomputed would make.
     """
     from remat_cli.milp import cover_bound as cover  # half a second of Pyomo, which keep-all can do without
@@ -43,14 +46,15 @@ def cover_bound(graph: Graph, budget_bytes: int, context: Context, *, time_limit
     from remat_cli.milp.compile import compile_model
 
     trivial = Bound(graph.total_cost, Scope.ANY_ORDER)
-    if cover_running.dense_terms(graph) > _MOST_TERMS:
+    scope = Scope.ANY_ORDER if any_order else Scope.DOCUMENT_ORDER
+    if not any_order and cover_running.dense_terms(graph) > _MOST_TERMS:
         model = cover_running.build(graph, budget_bytes, context.control)
     else:
-        model = cover.build(graph, budget_bytes)
+        model = cover.build(graph, budget_bytes, any_order=any_order)
     if model is None:
         return trivial
     if model == cover.IMPOSSIBLE:
-        return Bound(math.inf, Scope.DOCUMENT_ORDER)
+        return Bound(math.inf, scope)
     control = shortened(context.control, time_limit_s)
     compiled = compile_model(model)
     outcome = context.solver.solve(
@@ -60,7 +64,7 @@ def cover_bound(graph: Graph, budget_bytes: int, context: Context, *, time_limit
         return trivial
     scale = graph.total_cost or 1.0
     safe = safe_bound(graph, graph.total_cost + max(0.0, outcome.bound) * scale)
-    return Bound(safe, Scope.DOCUMENT_ORDER) if safe > graph.total_cost else trivial
+    return Bound(safe, scope) if safe > graph.total_cost else trivial
 
 
 def recompute_prices(graph: Graph, budget_bytes: int, context: Context, *, time_limit_s: float) -> Prices:

@@ -1,0 +1,253 @@
+"""Any strategy in other orders: the graph is solved as if its document listed the nodes in another order.
+
+What is proven of one order says nothing about another, so only bounds that hold for every order are passed on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from remat_cli.control import Control, Progress
+from remat_cli.errors import Interrupted, LimitReached, StrategyMismatch
+from remat_cli.graph.model import Graph
+from remat_cli.graph.order import Reordered, has_one_order, reordered
+from remat_cli.plan.derive import peak
+from remat_cli.plan.model import Scope
+from remat_cli.strategies.base import Bound, Context, Found, Known, Needs, NotFound, Schedule, Strategy, Task
+from remat_cli.strategies.bounds import cover_bound, shortened
+from remat_cli.strategies.ordering.candidates import Order, find_orders
+
+_ORDERS_S, _ORDERS_SHARE = 60.0, 0.15
+"""Time for finding orders: at most this, and at most this share of what is left."""
+_BOUND_S, _BOUND_SHARE = 10.0, 0.05
+_TRIED = 2
+"""Orders that are solved besides that of the document."""
+_BOUNDED = 5
+"""Orders that get a bound of their own, by which it is decided which ones to solve."""
+_LEFT_S = 3.0
+"""With less time than this left nothing is solved again."""
+
+
+def solve_reordered(strategy: Strategy, task: Task, context: Context) -> Found | NotFound:
+    """The cheapest schedule that ``strategy`` finds in the order of the document or in another; ties go to the peak.
+
+    Args:
+        strategy: A strategy that takes any DAG.
+        task: The graph and the budget.
+        context: What the strategy may use; the time is shared out between the orders.
+
+    Returns:
+        What it found, with bounds for any order; ``order`` says how the order came about. Never dearer than what it
+        finds in the order of the document in the time that it has for that.
+
+    Raises:
+        StrategyMismatch: If the strategy takes the order of the document for part of the graph.
+        SolverUnavailable, SolverFailed: From the solver.
+    """
+    if strategy.needs is not Needs.ANY:
+        raise StrategyMismatch(
+            f"{strategy.name} does not go with another order of the nodes: it takes {strategy.needs.value}",
+            hint="leave --reorder out, or take a strategy that takes any DAG, such as auto",
+        )
+    graph, budget = task.graph, task.budget_bytes
+    if has_one_order(graph):
+        return _in_the_only_order(strategy, task, context)
+    if strategy.minds_budget and budget is not None and peak(graph, range(len(graph.nodes))) > budget:
+        return _Solving.of(strategy, task, context).run()
+    # Nothing needs to be computed twice, or nothing ever is: then the smallest peak is best.
+    aim = budget if strategy.minds_budget else None
+    orders = find_orders(graph, aim, _part(context.control, _ORDERS_S, 1.0), context.seed)
+    return _once(graph, orders.lowest)
+
+
+def _once(graph: Graph, order: Order) -> Found:
+    """Everything computed once, in ``order``; no schedule in any order is cheaper."""
+    bound = Bound(graph.total_cost, Scope.ANY_ORDER)
+    return Found(Schedule(order.nodes), (bound,), maker="keep-all", order=order.method)
+
+
+def _in_the_only_order(strategy: Strategy, task: Task, context: Context) -> Found | NotFound:
+    """The strategy's answer; what it proves of the order of the document holds for any, as there is no other."""
+
+    def publish(found: Found) -> None:
+        context.publish(replace(found, bounds=tuple(map(_widened, found.bounds))))
+
+    answer = strategy.solve(task, replace(context, publish=publish))
+    answer = replace(answer, bounds=tuple(map(_widened, answer.bounds)))
+    if isinstance(answer, NotFound) and answer.scope is Scope.DOCUMENT_ORDER:
+        return replace(answer, scope=Scope.ANY_ORDER)
+    return answer
+
+
+def _widened(bound: Bound) -> Bound:
+    return Bound(bound.cost, Scope.ANY_ORDER) if bound.scope is Scope.DOCUMENT_ORDER else bound
+
+
+@dataclass(slots=True)
+class _Trial:
+    """One order to solve in.
+
+    Attributes:
+        order: The order.
+        view: The graph in it.
+        bound: Of that order alone.
+    """
+
+    order: Order
+    view: Reordered
+    bound: Bound
+
+
+@dataclass(slots=True)
+class _Solving:
+    """One task, solved in several orders.
+
+    Attributes:
+        strategy: The strategy.
+        task: Graph and budget.
+        budget_bytes: The budget.
+        context: Time, solver, and who wants to hear of schedules.
+        bounds: Bounds that hold for any order.
+        best: The cheapest schedule so far, in indices of the graph; the lower peak on a tie.
+        best_key: Its cost and peak.
+        winner: The order it is in.
+        lowest: The schedule of the smallest peak that came up, and that peak.
+        finished: Whether every run ended by itself.
+        used_solver: Whether one of them used a MIP solver.
+    """
+
+    strategy: Strategy
+    task: Task
+    budget_bytes: int
+    context: Context
+    bounds: tuple[Bound, ...]
+    best: Found | None = None
+    best_key: tuple[float, int] = (math.inf, 0)
+    winner: _Trial | None = None
+    lowest: tuple[int, Schedule] | None = None
+    finished: bool = True
+    used_solver: bool = field(default=False)
+
+    @classmethod
+    def of(cls, strategy: Strategy, task: Task, context: Context) -> _Solving:
+        """Nothing but the trivial bound."""
+        assert task.budget_bytes is not None
+        trivial = Bound(task.graph.total_cost, Scope.ANY_ORDER)
+        return cls(strategy, task, task.budget_bytes, context, (trivial,))
+
+    def run(self) -> Found | NotFound:
+        """Find orders, then solve: the document's order first, then the most promising others."""
+        graph, control = self.task.graph, self.context.control
+        orders = find_orders(graph, self.budget_bytes, _part(control, _ORDERS_S, _ORDERS_SHARE), self.context.seed)
+        if orders.lowest.peak_bytes <= self.budget_bytes:
+            return _once(graph, orders.lowest)
+        for order in (orders.given, *orders.others):
+            self._note_low(Schedule(order.nodes))
+        bound = self._cover(graph, any_order=True)
+        if math.isinf(bound.cost):
+            from remat_cli.milp.cover_bound import least_peak_in_any_order
+
+            least = least_peak_in_any_order(graph)
+            return NotFound("no schedule in any order fits", Scope.ANY_ORDER, peak_bound_bytes=least)
+        self.bounds = (*self.bounds, bound)
+        self._solve_all(orders.given, orders.others)
+        if self.best is not None:
+            return replace(self.best, exhausted=self.finished, used_solver=self.used_solver)
+        lowest = None if self.lowest is None else self.lowest[1]
+        reason = "no schedule within the budget was found, neither in the order of the document nor in others"
+        return NotFound(reason, best=lowest, bounds=self.bounds)
+
+    def _solve_all(self, given: Order, others: tuple[Order, ...]) -> None:
+        trials = [self._trial(order) for order in others[:_BOUNDED] if order.excess < given.excess]
+        trials = sorted((t for t in trials if math.isfinite(t.bound.cost)), key=lambda t: t.bound.cost)[:_TRIED]
+        trials.insert(0, self._trial(given))
+        for index, trial in enumerate(trials):
+            if self._proven() or self.context.control.stopping():
+                break
+            if trial.bound.cost < self.best_key[0]:  # the bound tells that it may be worth the time
+                self._solve(trial, 1 / (len(trials) - index + 0.5), None)
+        remaining = self.context.control.remaining_s()
+        again = self.winner is not None and not self.finished and remaining is not None and remaining > _LEFT_S
+        if again and self.winner is not None and self.best is not None and not self._proven():
+            place = {node: at for at, node in enumerate(self.winner.view.nodes)}
+            self._solve(self.winner, 1.0, Schedule(tuple(place[k] for k in self.best.schedule.computes)))
+
+    def _trial(self, order: Order) -> _Trial:
+        view = reordered(self.task.graph, order.nodes)
+        return _Trial(order, view, self._cover(view.graph, any_order=False))
+
+    def _cover(self, graph: Graph, *, any_order: bool) -> Bound:
+        remaining = self.context.control.remaining_s()
+        seconds = _BOUND_S if remaining is None else min(_BOUND_S, _BOUND_SHARE * remaining)
+        return cover_bound(graph, self.budget_bytes, self.context, time_limit_s=seconds, any_order=any_order)
+
+    def _solve(self, trial: _Trial, share: float, start: Schedule | None) -> None:
+        """Solve in one order within a share of the time left, from a schedule in that order if there is one."""
+        schedules = () if start is None else (start,)
+        task = replace(
+            self.task, graph=trial.view.graph, known=Known(schedules, (*self.bounds, trial.bound))
+        )
+        control = _part(self.context.control, math.inf, share)
+        context = replace(
+            self.context,
+            control=replace(control, listener=self._tell),
+            publish=lambda found: self._take(found, trial),
+            write_model=None if trial.order.method else self.context.write_model,
+        )
+        try:
+            answer = self.strategy.solve(task, context)
+        except (LimitReached, Interrupted):
+            self.finished = False
+            return
+        if isinstance(answer, Found):
+            self.finished = answer.exhausted if start is not None else self.finished and answer.exhausted
+            self._take(answer, trial)
+        else:
+            self.finished = self.finished and not control.stopping()
+            if answer.best is not None:
+                self._note_low(_original(answer.best, trial.view))
+
+    def _take(self, found: Found, trial: _Trial) -> None:
+        """Look at a schedule in the order of ``trial``; keep and publish it if it is the best."""
+        schedule = _original(found.schedule, trial.view)
+        self._note_low(schedule)
+        graph, height = self.task.graph, peak(self.task.graph, schedule.computes)
+        key = (math.fsum(graph.nodes[k].cost for k in schedule.computes), height)
+        self.used_solver = self.used_solver or found.used_solver
+        if height > self.budget_bytes or key >= self.best_key:
+            return
+        wide = tuple(bound for bound in found.bounds if bound.scope is Scope.ANY_ORDER)
+        self.best = replace(found, schedule=schedule, bounds=(*self.bounds, *wide), order=trial.order.method)
+        self.best_key, self.winner = key, trial
+        self.context.publish(self.best)
+
+    def _note_low(self, schedule: Schedule) -> None:
+        height = peak(self.task.graph, schedule.computes)
+        if self.lowest is None or height < self.lowest[0]:
+            self.lowest = height, schedule
+
+    def _proven(self) -> bool:
+        cost = self.best_key[0]
+        return self.best is not None and cost - self._bound() <= self.context.gap * cost
+
+    def _bound(self) -> float:
+        return max(bound.cost for bound in self.bounds)
+
+    def _tell(self, progress: Progress) -> None:
+        """Pass progress on, with the best cost of all orders and the bound that holds for all of them."""
+        cost = self.best_key[0] if self.best is not None else None
+        self.context.control.report(replace(progress, cost=cost, bound=self._bound()))
+
+
+def _original(schedule: Schedule, view: Reordered) -> Schedule:
+    """``schedule`` in indices of the graph that was reordered."""
+    held = frozenset(view.values[v] for v in schedule.held)
+    return Schedule(tuple(view.nodes[k] for k in schedule.computes), held)
+
+
+def _part(control: Control, most_s: float, share: float) -> Control:
+    """``control`` with a deadline after at most ``most_s`` seconds and at most ``share`` of what is left."""
+    remaining = control.remaining_s()
+    seconds = most_s if remaining is None else min(most_s, share * remaining)
+    return shortened(control, seconds) if math.isfinite(seconds) else control
