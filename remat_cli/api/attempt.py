@@ -22,6 +22,7 @@ from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.spec import format_spec, options_of
 from remat_cli.strategies.base import Context, Found, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.bounds import telling
+from remat_cli.strategies.ordering.reorder import solve_reordered
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.units import Budget
 
@@ -115,7 +116,7 @@ class Job:
         chosen = self.strategy if strategy is None else strategy
         outcome = ""
         try:
-            answer = run(lambda: chosen.solve(task, context), self.context.control, grace_s=_GRACE_S)
+            answer = run(lambda: self._answer(chosen, task, context), self.context.control, grace_s=_GRACE_S)
         except (Abandoned, LimitReached, Interrupted):
             answer = NotFound("stopped before any schedule was found")
         except SolverFailed as error:
@@ -127,6 +128,11 @@ class Job:
         if isinstance(answer, Found) and answer.exhausted:
             outcome = outcome or "finished"
         return answer, outcome or ("interrupted" if clock.cancelled.is_set() else "time limit")
+
+    def _answer(self, strategy: Strategy, task: Task, context: Context) -> Found | NotFound:
+        if self.options.reorder:
+            return solve_reordered(strategy, task, context)
+        return strategy.solve(task, context)
 
     def solved(
         self, task: Task, found: Found, outcome: str, asked: Budget | None, *, peak: PeakClaim | None = None
@@ -175,7 +181,7 @@ class Job:
             strategy_options=options_of(maker),
             solver=None if solver is None else solver.name,
             solver_version=None if solver is None else solver.availability().version,
-            provenance=_provenance(self.options, asked) | ({} if least is None else {"minimize": "peak"}),
+            provenance=_provenance(self.options, asked, found.order) | ({} if least is None else {"minimize": "peak"}),
         )
 
 
@@ -218,9 +224,10 @@ def _statements(graph: Graph, schedule: Schedule, maker: Strategy) -> Any:
         ) from None
 
 
-def _provenance(options: SolveOptions, asked: Budget | None) -> dict[str, Any]:
-    """What someone needs to make the plan again."""
+def _provenance(options: SolveOptions, asked: Budget | None, order: str) -> dict[str, Any]:
+    """What someone needs to make the plan again, and whether and how its nodes were put in another order."""
     return {
+        **({"reorder": True, "order": order or "document"} if options.reorder else {}),
         "remat": __version__,
         "budget": None if asked is None else asked.text,
         "strategy": options.strategy,

@@ -27,6 +27,7 @@ class SolveOptions:
         write_model: File for the model (``.lp`` or ``.mps``).
         solver_log: File for the solver's log.
         started_s: ``time.monotonic()`` at which the time limit starts; None for the call.
+        reorder: Whether nodes may also run in another order than that of the document.
     """
 
     strategy: str = "auto"
@@ -38,6 +39,7 @@ class SolveOptions:
     write_model: Path | None = None
     solver_log: Path | None = None
     started_s: float | None = None
+    reorder: bool = False
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean nothing.

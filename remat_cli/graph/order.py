@@ -37,18 +37,14 @@ def reordered(graph: Graph, order: Sequence[int]) -> Reordered:
         raise ValueError("the order does not name every node once")
     values = tuple(v for k in order for v in graph.values_of(k))
     renumbered = {v: at for at, v in enumerate(values)}
-    nodes = tuple(
-        replace(graph.nodes[k], inputs=tuple(renumbered[v] for v in graph.nodes[k].inputs)) for k in order
-    )
+    nodes = tuple(replace(graph.nodes[k], inputs=tuple(renumbered[v] for v in graph.nodes[k].inputs)) for k in order)
     outputs = tuple(sorted(renumbered[v] for v in graph.outputs))
     return Reordered(replace(graph, nodes=nodes, outputs=outputs), tuple(order), values)
 
 
 def has_one_order(graph: Graph) -> bool:
     """Whether the order of the document is the only topological one: each node reads a value of the one before."""
-    return all(
-        any(graph.producer[v] == i for v in node.inputs) for i, node in enumerate(graph.nodes[1:])
-    )
+    return all(any(graph.producer[v] == i for v in node.inputs) for i, node in enumerate(graph.nodes[1:]))
 
 
 def ancestors(graph: Graph) -> list[int]:

@@ -50,6 +50,7 @@ class Report:
         recomputed: Nodes computed more than once, the costliest first.
         peak_values: All residents at the peak, the largest first.
         peak_node: Id of the node that runs, or whose outputs are being allocated or were freed, at the peak.
+        order: How the order of the nodes was found, where the plan says that it is not that of the document.
     """
 
     graph: Graph
@@ -65,6 +66,7 @@ class Report:
     recomputed: tuple[Recomputed, ...]
     peak_values: tuple[Resident, ...]
     peak_node: str | None
+    order: str | None = None
 
     @property
     def valid(self) -> bool:
@@ -136,6 +138,7 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
         recomputed=tuple(sorted(recomputed, key=lambda r: (-r.extra_cost, -r.times, r.node))),
         peak_values=tuple(Resident(graph.value_name(v), size) for v, size in seen.residents),
         peak_node=_node_at(plan, seen.peak_statement),
+        order=_order_of(plan),
     )
 
 
@@ -180,6 +183,14 @@ def _claim_findings(claim: Claim, cost: float) -> list[Finding]:
             )
         )
     return findings
+
+
+def _order_of(plan: Plan) -> str | None:
+    """How the plan says that its order of nodes was found; None for the order of the document."""
+    if not plan.provenance.get("reorder", False):
+        return None
+    order = str(plan.provenance.get("order", "")) or "not said"
+    return None if order == "document" else order
 
 
 def _node_at(plan: Plan, at: int | None) -> str | None:

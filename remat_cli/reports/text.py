@@ -107,6 +107,8 @@ def _summary(
     against = "the same as no-remat" if peak == before else f"{share_words(peak, before)} of no-remat" if before else ""
     rows.append(("peak", f"{exact_bytes(peak)}{', ' if against else ''}{against}"))
     rows.append(("cost", cost_line(report)))
+    if report.order is not None:
+        rows.append(("order", f"not that of the document; found by: {style.clean(report.order)}"))
     rows.append(("claim" if checking else "optimal?", claim_line(report, style, checking=checking)))
     if report.valid and report.claim.peak is not None:
         rows.append(("least peak?", least_peak_words(report)))

@@ -50,6 +50,37 @@ def test_from_an_architecture_to_a_checked_plan(remat):
     assert remat("check", "chain.plan.json", "-b", "6").code == 1
 
 
+def test_another_order_of_the_nodes(remat):
+    """Two branches that fit one after the other; the document has them side by side."""
+    nodes = [
+        {"id": "a1", "cost": 1, "memory": 1000, "inputs": []},
+        {"id": "b1", "cost": 1, "memory": 1000, "inputs": []},
+        {"id": "a2", "cost": 1, "memory": 10, "inputs": ["a1"]},
+        {"id": "b2", "cost": 1, "memory": 10, "inputs": ["b1"]},
+        {"id": "end", "cost": 1, "memory": 10, "inputs": ["a2", "b2"]},
+    ]
+    Path("two.json").write_text(json.dumps({"schema": "remat-graph/1", "name": "two", "nodes": nodes}))
+    assert "40.0% over no-remat" in remat("solve", "two.json", "-b", "1100").out
+    solved = remat("solve", "two.json", "-b", "1100", "--reorder")
+    assert solved.code == 0
+    assert "not that of the document" in solved.out
+    made = plan("two.plan.json")
+    assert made["claim"] | {"gap": 0} == {
+        "cost": 5,
+        "lower_bound": 5,
+        "status": "optimal",
+        "gap": 0,
+        "scope": "any-order",
+    }
+    assert made["provenance"]["reorder"] is True
+    checked = remat("check", "two.plan.json")
+    assert checked.code == 0
+    assert "not that of the document" in checked.out
+    refused = remat("solve", TOY, "-b", "80%", "--reorder", "--strategy", "checkpoint-all")
+    assert refused.code == 2
+    assert "--reorder" in refused.err
+
+
 @pytest.mark.parametrize(
     ("budget", "budget_bytes"),
     [

@@ -25,6 +25,7 @@ Examples:
   remat solve graph.json --minimize peak
   remat solve graph.json --budgets 50%:95%:5%
   remat solve graph.json --budgets 8GB,16GB,24GB -o 'plans/{budget}.plan.json'
+  remat solve graph.json --budget 60% --reorder
   remat solve graph.json --budget 80% --strategy 'checkmate-ilp{stage_split=2}' --solver cbc
   remat export zoo:unet | remat solve - --budget 60% -o - | remat check -
 
@@ -68,6 +69,7 @@ With --budgets there is a plan for each, in GRAPH.BUDGET.plan.json; -o names a f
 )
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
+@click.option("--reorder", is_flag=True, help="Also search for a better order of the nodes than the document's.")
 @click.option("-o", "--output", type=click.Path(allow_dash=True), help="Where the plan goes; - for standard output.")
 @click.option("--write-model", type=click.Path(path_type=Path), help="Also write the MILP: a .lp or .mps file.")
 @click.option("--solver-log", type=click.Path(path_type=Path), help="Also write the solver's log.")
@@ -103,6 +105,7 @@ def command(graph: str, output: str | None, require_optimal: bool, **options: An
         write_model=options["write_model"],
         solver_log=options["solver_log"],
         started_s=started_s,
+        reorder=options["reorder"],
     )
     model = read_graph(graph, options["keys"])
     stem = stem_of(graph, model.name)

@@ -9,11 +9,12 @@ import numpy as np
 
 from remat_cli.graph.model import Graph
 from remat_cli.mip import Bools, Ints
-from remat_cli.strategies.ordering.beam import Steps
 from remat_cli.strategies.ordering.kernel import run
 
-_HOT, _COLD = 0.05, 0.0005
-"""First and last temperature, as shares of the target."""
+_HOT = 0.05
+"""First temperature, as a share of the target."""
+_COOLING = 0.01
+"""Last temperature, as a share of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,17 @@ class Problem:
     inputs: Ints
 
     @classmethod
-    def of(cls, graph: Graph, steps: Steps) -> Problem:
+    def of(cls, graph: Graph) -> Problem:
         """The arrays of ``graph``."""
         stays = np.zeros(len(graph.size), dtype=np.bool_)
         stays[list(graph.outputs)] = True
         counts = [len(node.inputs) for node in graph.nodes]
+        kept = [
+            sum(graph.size[v] for v in graph.values_of(k) if graph.readers[v] or stays[v]) for k in range(len(counts))
+        ]
         return cls(
-            own=np.array(steps.own, dtype=np.int64),
-            kept=np.array(steps.kept, dtype=np.int64),
+            own=np.array([sum(node.outputs) + node.workspace for node in graph.nodes], dtype=np.int64),
+            kept=np.array(kept, dtype=np.int64),
             size=np.array(graph.size, dtype=np.int64),
             stays=stays,
             producer=np.array(graph.producer, dtype=np.int64),
@@ -56,7 +60,14 @@ class Problem:
 
 
 def anneal(
-    problem: Problem, order: Sequence[int], target: int, moves: int, seed: int, *, floor: int | None = None
+    problem: Problem,
+    order: Sequence[int],
+    target: int,
+    moves: int,
+    seed: int,
+    *,
+    floor: int | None = None,
+    hot: float = _HOT,
 ) -> tuple[tuple[int, ...], int]:
     """Anneal from ``order`` to one with few bytes over ``target``, summed over its steps.
 
@@ -69,6 +80,7 @@ def anneal(
         moves: Moves to try.
         seed: Random seed.
         floor: Where the target is met, lower it and go on until it is this; None to end there.
+        hot: First temperature, as a share of the target.
 
     Returns:
         The best order, and its bytes over the last target.
@@ -77,6 +89,6 @@ def anneal(
     arrays = (p.own, p.kept, p.size, p.stays, p.producer, p.input_start, p.inputs)
     least = target if floor is None else floor
     best, excess = run(
-        arrays, np.array(order, dtype=np.int64), target, least, floor is not None, moves, _HOT, _COLD, seed
+        arrays, np.array(order, dtype=np.int64), target, least, floor is not None, moves, hot, _COOLING * hot, seed
     )
     return tuple(int(k) for k in best), int(excess)

@@ -20,8 +20,8 @@ from operator import or_
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 
-_LOOK = 64
-"""Sets of one size that are grown between two looks at the clock."""
+MOST_STEPS = 400_000
+"""Steps tried after which a search is given up, which bounds its time to some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +117,23 @@ class Beam:
         peak: Its peak in bytes, or the floor if that is larger; without fixed memory.
         excess: Its bytes over the target, summed over its steps.
         exact: Whether no set was dropped, so that no order has a smaller peak (or none keeps within the limit).
+        given_up: Whether it ended early.
     """
 
     nodes: tuple[int, ...] | None
     peak: int
     excess: int
     exact: bool
+    given_up: bool = False
 
 
-# (peak, excess, level, set of nodes done, nodes that can run next, what led here)
+# (peak, excess, level, set of nodes done, what could run before the last one, what led here)
 _State = tuple[int, int, int, int, tuple[int, ...], "_Link | None"]
 _Link = tuple[int, "_Link | None"]
+_GIVEN_UP = Beam(None, 0, 0, False, given_up=True)
 
 
-def search(
-    steps: Steps, stretch: Stretch, aim: Aim, width: int, control: Control, *, backward: bool = False
-) -> Beam:
+def search(steps: Steps, stretch: Stretch, aim: Aim, width: int, control: Control, *, backward: bool = False) -> Beam:
     """The best order of a stretch that the beam holds.
 
     Args:
@@ -140,32 +141,31 @@ def search(
         stretch: The nodes to put in order.
         aim: What is better.
         width: Most sets of one size to keep.
-        control: Where it stops early, nothing is found.
+        control: Where it stops early, nothing is found; nor after :data:`MOST_STEPS`.
         backward: Grow it from the end.
     """
     needs, frees = (steps.after, steps.before) if backward else (steps.before, steps.after)
     step = steps.backward if backward else steps.forward
     inside = _bits(stretch.nodes)
-    ready = tuple(k for k in stretch.nodes if not needs[k] & inside)
-    layer: list[_State] = [(aim.floor, 0, stretch.level, stretch.done, ready, None)]
-    exact = True
+    first = tuple(k for k in stretch.nodes if not needs[k] & inside)
+    layer: list[_State] = [(aim.floor, 0, stretch.level, stretch.done, first, None)]
+    exact, work = True, 0
     for _ in stretch.nodes:
         following: dict[int, _State] = {}
-        for count, (peak, excess, level, done, ready, link) in enumerate(layer):
-            if count % _LOOK == 0 and control.stopping():
-                return Beam(None, 0, 0, False)
+        for peak, excess, level, done, could, link in layer:
+            ready = could
+            if link is not None:
+                ready = _ready(could, link[0], frees[link[0]] & inside, needs, inside & ~done)
+            work += len(ready)
+            if work > MOST_STEPS or control.stopping():
+                return _GIVEN_UP
             moves = [(k, *step(done, level, k)) for k in ready]
             free = next((move for move in moves if move[2] <= level and move[1] <= peak), None)
             for k, high, after in moves if free is None else (free,):
-                if high > aim.limit:
-                    continue
                 now = done | 1 << k
                 rank = (max(peak, high), excess + max(0, high - aim.target))
-                known = following.get(now)
-                if known is not None and known[:2] <= rank:
-                    continue
-                can = known[4] if known is not None else _ready(ready, k, frees[k] & inside, needs, inside & ~now)
-                following[now] = (*rank, after, now, can, (k, link))
+                if high <= aim.limit and (now not in following or rank < following[now][:2]):
+                    following[now] = (*rank, after, now, ready, (k, link))
         layer = list(following.values())
         if len(layer) > width:
             exact = False
@@ -178,9 +178,9 @@ def search(
     return Beam(nodes if backward else nodes[::-1], peak, excess, exact)
 
 
-def _ready(ready: tuple[int, ...], ran: int, freed: int, needs: Sequence[int], to_come: int) -> tuple[int, ...]:
+def _ready(could: tuple[int, ...], ran: int, freed: int, needs: Sequence[int], to_come: int) -> tuple[int, ...]:
     """The nodes that can run once ``ran`` has, which ``freed`` waited for."""
-    left = [k for k in ready if k != ran]
+    left = [k for k in could if k != ran]
     while freed:
         lowest = freed & -freed
         k = lowest.bit_length() - 1

@@ -13,8 +13,6 @@ from remat_cli.graph.model import Graph
 from remat_cli.strategies.ordering.beam import Aim, Steps, Stretch, search
 
 _WIDTHS = (1, 8, 64, 512)
-_MOST_STATES = 200_000
-"""Sets that a beam may hold over all its layers, which bounds its time to some seconds."""
 _WINDOW = 18
 _WINDOW_WIDTH = 400
 _SWEEPS = 4
@@ -73,7 +71,7 @@ def find_orders(graph: Graph, budget_bytes: int | None, control: Control, seed: 
     desk = _Desk(graph, Steps.of(graph), room, floor, control, random.Random(seed))
     desk.offer(range(len(graph.nodes)), "")
     desk.beams()
-    if not desk.done() and _ready(control):
+    if not desk.done() and ready(control):
         desk.anneal()
     if not desk.done():
         desk.windows()
@@ -124,12 +122,11 @@ class _Desk:
         self.found[key] = Order(key, peak + self.graph.fixed_memory, excess, method)
 
     def beams(self) -> None:
-        """Beams of growing width from both ends, until one is exact."""
+        """Beams of growing width from both ends, until one is exact or too much work."""
         everything = tuple(range(len(self.graph.nodes)))
+        sides = {True, False}
         for width in _WIDTHS:
-            if width * len(everything) > _MOST_STATES:
-                break
-            for backward in (True, False):
+            for backward in sorted(sides, reverse=True):
                 if self.done() or self.exact:
                     return
                 self.control.report(Progress("searching orders"))
@@ -139,13 +136,15 @@ class _Desk:
                 beam = search(self.steps, stretch, aim, width, self.control, backward=backward)
                 if beam.nodes is not None:
                     self.offer(beam.nodes, f"beam of {width}{' backwards' if backward else ''}")
+                if beam.given_up:
+                    sides.discard(backward)
                 self.exact = self.exact or beam.exact
 
     def anneal(self) -> None:
         """Anneal for a smaller peak, then for less over the budget; from the best order and from the document's."""
         from remat_cli.strategies.ordering.anneal import Problem, anneal  # numba takes 0.3 s to import
 
-        problem, fixed = Problem.of(self.graph, self.steps), self.graph.fixed_memory
+        problem, fixed = Problem.of(self.graph), self.graph.fixed_memory
         given = tuple(range(len(self.graph.nodes)))
         moves = max(1_000, min(_MOST_MOVES, _MOVES // max(1, len(given))))
         for start in dict.fromkeys((self.lowest.nodes, given)):
@@ -208,7 +207,7 @@ def _walk(steps: Steps, stretch: Stretch, room: int) -> tuple[int, int, int, int
     return peak, excess, level, done
 
 
-def _ready(control: Control) -> bool:
+def ready(control: Control) -> bool:
     """Whether there is time to anneal: the first run after an installation compiles the kernel for some seconds."""
     remaining = control.remaining_s()
     if remaining is None or remaining >= _COMPILING_S:

@@ -127,7 +127,13 @@ def _change(problem: Any, state: Any, i: int, j: int, target: int) -> int:
     """By how much the new run i .. j changes the excess; fills in the levels."""
     own, kept, size, stays, _, input_start, inputs = problem
     seq, before, last, new, level, stamp, numbers = (
-        state[0], state[2], state[3], state[4], state[5], state[6], state[7],
+        state[0],
+        state[2],
+        state[3],
+        state[4],
+        state[5],
+        state[6],
+        state[7],
     )
     numbers[0] += 1
     mark = numbers[0]
@@ -180,10 +186,11 @@ def _where(problem: Any, state: Any, target: int) -> int:
 def run(
     problem: Any, order: Any, target: int, floor: int, lower: bool, moves: int, hot: float, cold: float, seed: int
 ) -> Any:
+    """Anneal ``order``; the best one, and its bytes over the last target."""
     np.random.seed(seed)
     state = _start(problem, order)
     n = len(order)
-    seq, before = state[0], state[2]
+    seq = state[0]
     excess = _excess(problem, state, target)
     best, best_excess = seq.copy(), excess
     cooling = (cold / hot) ** (1.0 / max(1, moves))

@@ -6,6 +6,7 @@ What is proven of one order says nothing about another, so only bounds that hold
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass, field, replace
 
 from remat_cli.control import Control, Progress
@@ -14,15 +15,23 @@ from remat_cli.graph.model import Graph
 from remat_cli.graph.order import Reordered, has_one_order, reordered
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import Scope
+from remat_cli.spec import format_spec
 from remat_cli.strategies.base import Bound, Context, Found, Known, Needs, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound, shortened
-from remat_cli.strategies.ordering.candidates import Order, find_orders
+from remat_cli.strategies.ordering.candidates import Order, find_orders, ready
+from remat_cli.strategies.registry import strategy_from_spec
 
 _ORDERS_S, _ORDERS_SHARE = 60.0, 0.15
 """Time for finding orders: at most this, and at most this share of what is left."""
 _BOUND_S, _BOUND_SHARE = 10.0, 0.05
 _TRIED = 2
 """Orders that are solved besides that of the document."""
+_SOLVE_SHARE = 0.6
+"""Share of the time left for one of them."""
+_STARTER = "search{engines=anneal,patience=2}"
+_START_S, _START_SHARE = 4.0, 0.1
+"""What makes a first schedule in an order, and the time for it."""
+_SHAKE_S, _SHAKE_SHARE = 20.0, 0.15
 _BOUNDED = 5
 """Orders that get a bound of their own, by which it is decided which ones to solve."""
 _LEFT_S = 3.0
@@ -53,18 +62,29 @@ def solve_reordered(strategy: Strategy, task: Task, context: Context) -> Found |
     graph, budget = task.graph, task.budget_bytes
     if has_one_order(graph):
         return _in_the_only_order(strategy, task, context)
-    if strategy.minds_budget and budget is not None and peak(graph, range(len(graph.nodes))) > budget:
+    if not strategy.minds_budget:
+        return _where_lowest(strategy, task, context)
+    if budget is not None and peak(graph, range(len(graph.nodes))) > budget:
         return _Solving.of(strategy, task, context).run()
-    # Nothing needs to be computed twice, or nothing ever is: then the smallest peak is best.
-    aim = budget if strategy.minds_budget else None
-    orders = find_orders(graph, aim, _part(context.control, _ORDERS_S, 1.0), context.seed)
-    return _once(graph, orders.lowest)
+    # Nothing needs to be computed twice: then the smallest peak is best.
+    return _once(graph, find_orders(graph, None, _part(context.control, _ORDERS_S, 1.0), context.seed).lowest)
 
 
 def _once(graph: Graph, order: Order) -> Found:
     """Everything computed once, in ``order``; no schedule in any order is cheaper."""
     bound = Bound(graph.total_cost, Scope.ANY_ORDER)
     return Found(Schedule(order.nodes), (bound,), maker="keep-all", order=order.method)
+
+
+def _where_lowest(strategy: Strategy, task: Task, context: Context) -> Found | NotFound:
+    """The answer of a strategy that pays no heed to the budget, in the order of the smallest peak."""
+    lowest = find_orders(task.graph, None, _part(context.control, _ORDERS_S, 1.0), context.seed).lowest
+    view = reordered(task.graph, lowest.nodes)
+    answer = strategy.solve(Task(view.graph, task.budget_bytes), replace(context, publish=lambda found: None))
+    wide = tuple(bound for bound in answer.bounds if bound.scope is Scope.ANY_ORDER)
+    if isinstance(answer, NotFound):
+        return replace(answer, scope=None, best=None, bounds=wide)
+    return replace(answer, schedule=_original(answer.schedule, view), bounds=wide, order=lowest.method)
 
 
 def _in_the_only_order(strategy: Strategy, task: Task, context: Context) -> Found | NotFound:
@@ -151,6 +171,7 @@ class _Solving:
             least = least_peak_in_any_order(graph)
             return NotFound("no schedule in any order fits", Scope.ANY_ORDER, peak_bound_bytes=least)
         self.bounds = (*self.bounds, bound)
+        self._recall()
         self._solve_all(orders.given, orders.others)
         if self.best is not None:
             return replace(self.best, exhausted=self.finished, used_solver=self.used_solver)
@@ -159,19 +180,63 @@ class _Solving:
         return NotFound(reason, best=lowest, bounds=self.bounds)
 
     def _solve_all(self, given: Order, others: tuple[Order, ...]) -> None:
+        """The given order first, for half of the time; then a quick start in each other one, and the best of those."""
+        first = self._trial(given)
         trials = [self._trial(order) for order in others[:_BOUNDED] if order.excess < given.excess]
-        trials = sorted((t for t in trials if math.isfinite(t.bound.cost)), key=lambda t: t.bound.cost)[:_TRIED]
-        trials.insert(0, self._trial(given))
-        for index, trial in enumerate(trials):
-            if self._proven() or self.context.control.stopping():
+        trials = sorted((t for t in trials if math.isfinite(t.bound.cost)), key=lambda t: t.bound.cost)
+        if self._may_gain(first):
+            self._solve(self.strategy, first, _part(self.context.control, math.inf, 0.5 if trials else 1.0))
+        for trial in trials:
+            if self._may_gain(trial):
+                self._solve(strategy_from_spec(_STARTER), trial, _part(self.context.control, _START_S, _START_SHARE))
+        solved = {given.nodes}
+        for _ in range(_TRIED):
+            self._shake()
+            left = [t for t in (self.winner, *trials) if t and t.order.nodes not in solved and self._may_gain(t)]
+            if not left:
                 break
-            if trial.bound.cost < self.best_key[0]:  # the bound tells that it may be worth the time
-                self._solve(trial, 1 / (len(trials) - index + 0.5), None)
+            solved.add(left[0].order.nodes)
+            self._solve(self.strategy, left[0], _part(self.context.control, math.inf, _SOLVE_SHARE))
+        self._shake()
         remaining = self.context.control.remaining_s()
-        again = self.winner is not None and not self.finished and remaining is not None and remaining > _LEFT_S
-        if again and self.winner is not None and self.best is not None and not self._proven():
-            place = {node: at for at, node in enumerate(self.winner.view.nodes)}
-            self._solve(self.winner, 1.0, Schedule(tuple(place[k] for k in self.best.schedule.computes)))
+        if self.winner is not None and not self.finished and (remaining is None or remaining > _LEFT_S):
+            self._solve(self.strategy, self.winner, self.context.control)
+
+    def _may_gain(self, trial: _Trial) -> bool:
+        """Whether an order may hold a schedule that is better by more than the gap asked for, and there is time."""
+        if self.context.control.stopping() or self._proven():
+            return False
+        return trial.bound.cost < (1 - self.context.gap) * self.best_key[0]
+
+    def _shake(self) -> None:
+        """Leave recomputations out of the best schedule and change its order so that it still fits."""
+        best, control = self.best, _part(self.context.control, _SHAKE_S, _SHAKE_SHARE)
+        if best is None or best.schedule.held or self._proven() or not ready(self.context.control):
+            return
+        from remat_cli.strategies.ordering.shake import shake  # numba takes 0.3 s to import
+
+        def found(computes: tuple[int, ...]) -> None:
+            self._take_over(Schedule(computes), replace(best, exhausted=False), f"{best.order or 'document'}, shaken")
+
+        self.context.control.report(Progress("shaking the best plan", self.best_key[0], self._bound()))
+        rng = random.Random(self.context.seed)
+        shake(self.task.graph, best.schedule.computes, self.budget_bytes, control, rng, found)
+
+    def _take_over(self, schedule: Schedule, found: Found, method: str) -> None:
+        """Look at a schedule in any order."""
+        nodes = tuple(dict.fromkeys(schedule.computes))
+        order = Order(nodes, 0, 0, "" if nodes == tuple(range(len(nodes))) else method)
+        trial = _Trial(order, reordered(self.task.graph, nodes), self.bounds[0])
+        self._take(replace(found, schedule=_viewed(schedule, trial.view)), trial)
+
+    def _recall(self) -> None:
+        """Start from what is known of the task, which may be in any order."""
+        known = self.task.known
+        if known is None:
+            return
+        self.bounds += tuple(bound for bound in known.bounds if bound.scope is Scope.ANY_ORDER)
+        for schedule in known.schedules:
+            self._take_over(schedule, Found(schedule), "known before")
 
     def _trial(self, order: Order) -> _Trial:
         view = reordered(self.task.graph, order.nodes)
@@ -182,27 +247,30 @@ class _Solving:
         seconds = _BOUND_S if remaining is None else min(_BOUND_S, _BOUND_SHARE * remaining)
         return cover_bound(graph, self.budget_bytes, self.context, time_limit_s=seconds, any_order=any_order)
 
-    def _solve(self, trial: _Trial, share: float, start: Schedule | None) -> None:
-        """Solve in one order within a share of the time left, from a schedule in that order if there is one."""
-        schedules = () if start is None else (start,)
-        task = replace(
-            self.task, graph=trial.view.graph, known=Known(schedules, (*self.bounds, trial.bound))
-        )
-        control = _part(self.context.control, math.inf, share)
+    def _solve(self, strategy: Strategy, trial: _Trial, control: Control) -> None:
+        """Solve in one order, from the best schedule if that is in this order."""
+        schedules: tuple[Schedule, ...] = ()
+        if self.best is not None and self.winner is not None and self.winner.order.nodes == trial.order.nodes:
+            schedules = (_viewed(self.best.schedule, trial.view),)
+
+        def named(found: Found) -> Found:
+            return replace(found, maker=found.maker or format_spec(strategy.name, strategy))
+
+        task = replace(self.task, graph=trial.view.graph, known=Known(schedules, (*self.bounds, trial.bound)))
         context = replace(
             self.context,
             control=replace(control, listener=self._tell),
-            publish=lambda found: self._take(found, trial),
+            publish=lambda found: self._take(named(found), trial),
             write_model=None if trial.order.method else self.context.write_model,
         )
         try:
-            answer = self.strategy.solve(task, context)
+            answer = strategy.solve(task, context)
         except (LimitReached, Interrupted):
             self.finished = False
             return
         if isinstance(answer, Found):
-            self.finished = answer.exhausted if start is not None else self.finished and answer.exhausted
-            self._take(answer, trial)
+            self.finished = self.finished and answer.exhausted
+            self._take(named(answer), trial)
         else:
             self.finished = self.finished and not control.stopping()
             if answer.best is not None:
@@ -244,6 +312,13 @@ def _original(schedule: Schedule, view: Reordered) -> Schedule:
     """``schedule`` in indices of the graph that was reordered."""
     held = frozenset(view.values[v] for v in schedule.held)
     return Schedule(tuple(view.nodes[k] for k in schedule.computes), held)
+
+
+def _viewed(schedule: Schedule, view: Reordered) -> Schedule:
+    """``schedule`` in indices of the reordered graph."""
+    node = {k: at for at, k in enumerate(view.nodes)}
+    value = {v: at for at, v in enumerate(view.values)}
+    return Schedule(tuple(node[k] for k in schedule.computes), frozenset(value[v] for v in schedule.held))
 
 
 def _part(control: Control, most_s: float, share: float) -> Control:
