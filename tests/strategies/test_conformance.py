@@ -60,7 +60,9 @@ def test_valid_plan_or_honest_refusal(name: str, seed: int) -> None:
             _check_refusal(graph, budget, refusal, name)
             continue
         except LimitReached:
-            assert name in {"search", "lns", "anneal"}, "only a search may give up without a word on whether there is a plan"
+            assert name in {"search", "lns", "anneal"}, (
+                "only a search may give up without a word on whether there is a plan"
+            )
             continue
         assert truth is not None, "a plan within a budget in which a search of all schedules finds none"
         seen = replay(graph, solved.plan.statements)
