@@ -31,8 +31,9 @@ _RANGE = 100.0
 _LONGEST, _LONGEST_WITHOUT_LIMIT = 64, 8
 """Most slices of a run, with and without a time limit; runs grow up to that."""
 _RUNS_PER_LENGTH = 2
+_LEAST_OVERHEAD = 0.03
 _GUESS = 20
-"""Number of recomputations to reckon with while there is no schedule."""
+"""Overhead, at least, and number of recomputations to reckon with while there is no schedule."""
 _DEFAULT_WORKERS = 2
 
 
@@ -126,8 +127,9 @@ class Annealing:
     def _overhead(self) -> float:
         """The overhead at hand, or what to reckon with while there is no schedule; a share of C0."""
         base = self.best.graph.total_cost or 1.0
-        target = self.best.cost if self.best.computes is not None else 2 * self.best.bound.cost - base
-        return max(target / base - 1, 1e-5)
+        if self.best.computes is None:
+            return max(2 * (self.best.bound.cost / base - 1), _LEAST_OVERHEAD)
+        return max(self.best.cost / base - 1, 1e-5)
 
     def _heat(self, worker: int, steps: int, overhead: float) -> float:
         """The temperature at which a worker starts this run, a share of C0."""

@@ -42,7 +42,7 @@ def test_finds_the_optimum_of_the_unit_chain(strategy: str) -> None:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_seed_gives_the_same_schedules_again_for_as_many_workers(workers: int) -> None:
-    task = Task(build_graph("unit-chain{n=33}"), 9)
+    task = Task(build_graph("unit-chain{n=21}"), 6)
 
     def once(seed: int) -> tuple[list[tuple[int, ...] | None], tuple[int, ...] | None]:
         """Where the workers are after some runs, and the best schedule."""
