@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from benchmarks.frame import NAMES, Benchmark, dump, load, perform, stored
 from benchmarks.machine import ROOT
@@ -27,10 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
         output = ROOT / "benchmarks"
     failed = False
     for name in [] if asked.page else asked.names or NAMES:
-        failed |= not _run(load(name), output, quick=asked.quick)
+        failed |= not _run(load(name), output, quick=asked.quick, graphs=tuple(asked.graphs))
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         results = stored(output / "results")
+        for name, result in results.items():
+            _draw(load(name), result, output / "results")
         (output / "README.md").write_text(page([load(name) for name in NAMES], results), encoding="utf-8")
     return 1 if failed else 0
 
@@ -42,6 +47,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
     parser.add_argument("--page", action="store_true", help="run nothing: rebuild the page from the results")
     parser.add_argument(
+        "--graphs",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="graphs that networks measures besides its own",
+    )
+    parser.add_argument(
         "--output",
         type=Path,
         metavar="DIR",
@@ -50,10 +63,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(benchmark: Benchmark, output: Path | None, *, quick: bool) -> bool:
+def _draw(benchmark: Benchmark, result: Mapping[str, Any], folder: Path) -> None:
+    """Draw its pictures, if it has any; those there are stay where matplotlib is missing."""
+    if benchmark.draw is None:
+        return
+    if find_spec("matplotlib") is None:
+        print(f"{benchmark.name}: not drawn: matplotlib is missing, pip install 'remat[plot]'", file=sys.stderr)
+        return
+    benchmark.draw(result["rows"], folder)
+
+
+def _run(benchmark: Benchmark, output: Path | None, *, quick: bool, graphs: tuple[Path, ...]) -> bool:
     """Run one, print it, keep its result. False if it failed: then its old result stays."""
+    partial = None if output is None else output / "results" / f"{benchmark.name}.partial.json"
     try:
-        result = perform(benchmark, quick=quick)
+        result = perform(benchmark, quick=quick, partial=partial, graphs=graphs)
     except BenchmarkError as error:
         print(f"{benchmark.name}: failed: {error}", file=sys.stderr)
         return False

@@ -5,6 +5,8 @@ page), ``TABLES``, perhaps ``TARGETS``, and ``run(session)``, which returns rows
 heavy: whatever is measured runs in fresh processes (:mod:`benchmarks.measure`), so a row's start-up and memory are its
 own. A new benchmark is a file and its name in ``NAMES``.
 
+A module may also have ``PICTURES`` and ``draw(rows, folder)``, which draws them from its rows.
+
 A row is a mapping from column keys to plain values; ``table`` says which table it belongs to. A time is the mapping
 that :func:`benchmarks.measure.spread` returns. A cell that failed holds None, and another column says why.
 """
@@ -24,7 +26,7 @@ from typing import Any, Literal
 
 from benchmarks.machine import Load, machine, versions
 
-NAMES = ("startup", "documents", "replay", "handoff", "solvers", "networks")
+NAMES = ("startup", "documents", "replay", "handoff", "solvers", "networks", "scaling")
 """All benchmarks, in the order in which they run and appear on the page."""
 
 Row = dict[str, Any]
@@ -73,6 +75,14 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture on the page, in ``results/BENCHMARK-KEY.svg``, and what it shows, for those who cannot see it."""
+
+    key: str
+    shows: str
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """One run of one benchmark.
 
@@ -80,11 +90,15 @@ class Session:
         quick: Whether to do as little as shows that the benchmark works.
         folder: A temporary folder for its files.
         say: Tells what is being done, in a few words.
+        keep: Takes the rows so far, so that a run that is broken off leaves something.
+        graphs: Graph documents to measure besides its own, for benchmarks that can.
     """
 
     quick: bool
     folder: Path
     say: Callable[[str], None]
+    keep: Callable[[Sequence[Row]], None] = lambda rows: None
+    graphs: tuple[Path, ...] = ()
 
     def times(self, full: int) -> int:
         """How often to repeat: ``full`` times, once if quick."""
@@ -101,6 +115,8 @@ class Benchmark:
     tables: tuple[Table, ...]
     run: Callable[[Session], list[Row]]
     targets: tuple[Target, ...] = field(default=())
+    pictures: tuple[Picture, ...] = field(default=())
+    draw: Callable[[list[Row], Path], None] | None = None
 
 
 def load(name: str) -> Benchmark:
@@ -114,11 +130,21 @@ def load(name: str) -> Benchmark:
         tables=module.TABLES,
         run=module.run,
         targets=getattr(module, "TARGETS", ()),
+        pictures=getattr(module, "PICTURES", ()),
+        draw=getattr(module, "draw", None),
     )
 
 
-def perform(benchmark: Benchmark, *, quick: bool) -> dict[str, Any]:
+def perform(
+    benchmark: Benchmark, *, quick: bool, partial: Path | None = None, graphs: tuple[Path, ...] = ()
+) -> dict[str, Any]:
     """Run ``benchmark``; its rows, with where, when and on what they were measured.
+
+    Args:
+        benchmark: The benchmark.
+        quick: See :class:`Session`.
+        partial: File that gets the rows so far while it runs; it is gone afterwards.
+        graphs: See :class:`Session`.
 
     Raises:
         ValueError: If a row is not as the tables say.
@@ -127,11 +153,18 @@ def perform(benchmark: Benchmark, *, quick: bool) -> dict[str, Any]:
     def said(text: str) -> None:
         print(f"{benchmark.name}: {text}", file=sys.stderr, flush=True)
 
+    def kept(rows: Sequence[Row]) -> None:
+        if partial is not None:
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(dump({"benchmark": benchmark.name, "quick": quick, "rows": rows}), encoding="utf-8")
+
     started_s = time.monotonic()
     load = Load.now()
     with tempfile.TemporaryDirectory(prefix="remat-bench-") as folder:
-        rows = benchmark.run(Session(quick, Path(folder), said))
+        rows = benchmark.run(Session(quick, Path(folder), said, kept, graphs))
     check_rows(benchmark, rows)
+    if partial is not None:
+        partial.unlink(missing_ok=True)
     return {
         "benchmark": benchmark.name,
         "date": datetime.now(UTC).date().isoformat(),

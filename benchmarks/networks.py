@@ -8,6 +8,7 @@ named beside it. "First" is the time to the first plan within the budget, the bu
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from benchmarks.frame import Column, Row, Session, Table
@@ -31,7 +32,12 @@ _CASES = (
     ("gpt2", 50, "auto"),
     ("densenet121", 50, "auto"),
     ("resnet152", 60, "auto"),
+    ("resnet152", 40, "auto"),
+    ("densenet161", 50, "auto"),
+    ("gpt2{depth=132,batch=1}", 60, "auto"),
 )
+_FILE_PERCENTS = (80, 60)
+"""Budgets for graphs given on the command line."""
 _QUICK_CASES = (("linear{n=6}", 60, "auto"),)
 
 TABLES = (
@@ -59,13 +65,16 @@ TABLES = (
 
 def run(session: Session) -> list[Row]:
     rows: list[Row] = []
-    for spec, percent, strategy in _QUICK_CASES if session.quick else _CASES:
+    files = [(str(path.resolve()), percent, "auto") for path in session.graphs for percent in _FILE_PERCENTS]
+    for spec, percent, strategy in [*(_QUICK_CASES if session.quick else _CASES), *files]:
         session.say(f"{spec} at {percent}%, {strategy}")
         called = call("benchmarks.networks:solved", limit_s=4 * _LIMIT_S, spec=spec, percent=percent, strategy=strategy)
         keys = ("nodes", "overhead", "bound", "gap", "scope", "first_s", "wall_s")
         values = called.values or {**dict.fromkeys(keys), "ending": called.problem}
-        case: Row = {"table": "networks", "graph": spec, "budget": f"{percent}%", "strategy": strategy}
+        name = Path(spec).stem if spec.endswith(".json") else spec
+        case: Row = {"table": "networks", "graph": name, "budget": f"{percent}%", "strategy": strategy}
         rows.append({**case, **values, "peak_bytes": called.peak_bytes})
+        session.keep(rows)
     return rows
 
 
@@ -76,9 +85,10 @@ def solved(spec: str, percent: int, strategy: str) -> dict[str, Any]:
     from remat_cli.api.solving import SolveOptions, solve
     from remat_cli.control import Progress
     from remat_cli.errors import RematError
+    from remat_cli.graph.io import load_graph
     from remat_cli.zoo.registry import build_graph
 
-    graph = build_graph(spec)
+    graph = load_graph(spec) if spec.endswith(".json") else build_graph(spec)
     base = graph.total_cost
     started_s = time.monotonic()
     first: list[float] = []

@@ -43,6 +43,8 @@ def section(benchmark: Benchmark, result: Mapping[str, Any], *, place: bool = Tr
         rows = [row for row in result["rows"] if row["table"] == table.key]
         if rows:
             parts.append(_table(table, rows))
+    for picture in benchmark.pictures:
+        parts.append(f"![{picture.shows}](results/{benchmark.name}-{picture.key}.svg)\n")
     parts.append(_circumstances(result))
     if place:
         parts.append(f"Measured on: {_place(result)}\n")

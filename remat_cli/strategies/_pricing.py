@@ -20,7 +20,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _compiled: Callable[[_F], _F] = njit(cache=True, nogil=True)
 _DEEPEST = 60
 """Chains of recomputation are looked at up to this length."""
-_MOST_VISITS = 400
+_MOST_VISITS = 100
 """Nodes looked at to decide on one value."""
 
 
@@ -90,6 +90,8 @@ def _estimate(problem: Any, plan: Any, prefix: Any, root: int, t: int, credit: f
         if credit > 0.0 and part > 0.0:
             # What is read again soon has to be made available anyway.
             part = (1.0 - credit) * part + credit * min(part, _later(problem, plan, prefix, u, t))
+        if plan[0][u] != t:  # while the stage runs it is there, which only what the stage reads itself has to be
+            part += problem[1][u] * (prefix[t + 1] - prefix[t])
         totals[depth] += part
         edges[depth] += 1
     return 0.0  # never reached: the root returns

@@ -38,6 +38,8 @@ _POLISH_WORK = 60_000_000
 _COLD = 1e-6
 _PRICE = 3.0
 _COMPILING_S = 10.0
+_PRICING_S = 20.0
+"""Most seconds for one run through the prices."""
 _FRAMES = 128
 """Room for chains of recomputation, longer than any that is looked at."""
 
@@ -235,9 +237,10 @@ def _ready(control: Control) -> bool:
 def _price(best: Best, credit: float) -> None:
     """Run through the prices once and offer what fits on the way."""
     pricing = Pricing.of(best.graph, best.budget_bytes)
+    control = best.step(_PRICING_S, 0.1)
     cheapest = math.inf
     for k in range(_ROUNDS):
-        if best.context.control.stopping():
+        if control.stopping():
             return
         excess = pricing.round(credit, _STEP * (_LAST_STEP / _STEP) ** (k / _ROUNDS), _SLOW)
         if excess is None:

@@ -67,7 +67,7 @@ def test_every_round_gives_a_schedule_and_its_true_cost_and_peak(credit):
 
 def test_no_start_beats_the_search_of_all_schedules_and_most_meet_it():
     met = judged = 0
-    for seed in range(60):
+    for seed in range(30):
         graph = small_graph(seed, 5)
         for budget in range(bruteforce.least_peak(graph), no_remat_peak(graph)):
             fitting = [cost for excess, cost, _ in priced(graph, budget, 1.0, 60) if excess <= 0]
@@ -77,7 +77,7 @@ def test_no_start_beats_the_search_of_all_schedules_and_most_meet_it():
             if fitting:
                 assert min(fitting) >= truth - 1e-9
                 met += min(fitting) <= truth + 1e-9
-    assert judged > 50
+    assert judged > 25
     assert met > 0.6 * judged
 
 

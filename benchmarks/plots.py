@@ -1,0 +1,60 @@
+"""Pictures of results: small multiples with logarithmic axes, the same bytes for the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart; markers and dashes say the same again.
+_STYLES = (
+    ("#0072B2", "o", "-"),
+    ("#D55E00", "s", "--"),
+    ("#009E73", "^", "-."),
+    ("#CC79A7", "D", ":"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One of the small pictures: points (x, y) by the name of their line."""
+
+    title: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+
+
+def draw_panels(panels: Sequence[Panel], across: str, up: str, path: Path) -> None:
+    """Draw ``panels`` side by side on common axes, both logarithmic, with one legend, into an SVG file."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+    settings = {"svg.hashsalt": "remat", "svg.fonttype": "path", "font.size": 9}
+    with mpl.rc_context(settings):
+        figure, axes = plt.subplots(
+            1, len(panels), figsize=(3.1 * len(panels), 3.1), sharex=True, sharey=True, squeeze=False
+        )
+        for axis, panel in zip(axes[0], panels, strict=True):
+            for name, (colour, marker, dashes) in zip(names, _STYLES, strict=False):
+                points = sorted(panel.lines.get(name, ()))
+                axis.plot(
+                    [x for x, _ in points],
+                    [y for _, y in points],
+                    color=colour,
+                    marker=marker,
+                    linestyle=dashes,
+                    label=name,
+                )
+            axis.set(title=panel.title, xlabel=across)
+            if any(points for panel in panels for points in panel.lines.values()):  # there are no logarithms of nothing
+                axis.set(xscale="log", yscale="log")
+            axis.grid(visible=True, which="major", color="#dddddd")
+        axes[0][0].set_ylabel(up)
+        figure.legend(
+            *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names), frameon=False
+        )
+        figure.tight_layout(rect=(0, 0.08, 1, 1))
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+        plt.close(figure)

@@ -1,0 +1,140 @@
+"""How far each strategy gets as graphs grow.
+
+Random graphs of three families (`benchmarks/families.py`, seed 0) of 100 to 10,000 nodes. *Layered* graphs are like
+those of the Moccasin paper, at 90% of their no-remat peak; *residual* ones are training steps of series-parallel
+networks, at 60%; *wild* ones are random DAGs whose costs and sizes have heavy tails, at 80%. The default strategy
+stands beside the paper's MILP (`checkmate-ilp`, same solver) and Moccasin's formulation in CP-SAT where those can be
+built. Gap is (cost - bound) / cost with the bound that the strategy itself proved; "to 5%" and "to 1%" are the seconds
+until cost and bound were that close together.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.measure import call
+
+_LIMIT_S = 30.0
+_QUICK_LIMIT_S = 5.0
+_SIZES = (100, 300, 1000, 3000, 10_000)
+_BUDGETS = {"layered": 90, "residual": 60, "wild": 80}
+_LARGEST = {"auto": 10_000, "checkmate-ilp": 300, "moccasin": 1000}
+"""Strategies, each with the most nodes that it is tried on."""
+_GAPS = {"gap5_s": 0.05, "gap1_s": 0.01}
+
+TABLES = (
+    Table(
+        "scaling",
+        "",
+        (
+            Column("family", "family"),
+            Column("nodes", "nodes", "count"),
+            Column("edges", "edges", "count"),
+            Column("strategy", "strategy"),
+            Column("overhead", "overhead, %", "number"),
+            Column("bound", "proven bound, %", "number"),
+            Column("gap", "gap, %", "number"),
+            Column("scope", "bound holds for"),
+            Column("first_s", "first, s", "number"),
+            Column("gap5_s", "to 5%, s", "number"),
+            Column("gap1_s", "to 1%, s", "number"),
+            Column("wall_s", "time, s", "number"),
+            Column("ending", "ended"),
+            Column("peak_bytes", "memory", "bytes"),
+        ),
+        f"One run each with one thread, {_LIMIT_S:g} s at most, seed 0. The search stops at a gap of 0.01%.",
+    ),
+)
+PICTURES = (
+    Picture("time", "Seconds to the first plan against the number of nodes, for each family and strategy."),
+    Picture("gap", "Proven gap in percent against the number of nodes, for each family and strategy."),
+    Picture("memory", "Peak memory of the process against the number of nodes, for each family and strategy."),
+)
+
+
+def run(session: Session) -> list[Row]:
+    rows: list[Row] = []
+    for family, percent in _BUDGETS.items():
+        for n in (40,) if session.quick else _SIZES:
+            for strategy, largest in _LARGEST.items():
+                if n > largest or (session.quick and strategy != "auto"):
+                    continue
+                session.say(f"{family}, {n} nodes, {strategy}")
+                limit_s = _QUICK_LIMIT_S if session.quick else _LIMIT_S
+                case = {"family": family, "n": n, "percent": percent, "strategy": strategy, "time_limit_s": limit_s}
+                called = call("benchmarks.scaling:solved", limit_s=4 * _LIMIT_S, **case)
+                empty = {column.key: None for column in TABLES[0].columns}
+                values = called.values or {"nodes": n, "ending": called.problem}
+                known: Row = {"table": "scaling", "family": family, "strategy": strategy}
+                rows.append({**empty, **known, **values, "peak_bytes": called.peak_bytes})
+                session.keep(rows)
+    return rows
+
+
+def solved(family: str, n: int, percent: int, strategy: str, time_limit_s: float) -> dict[str, Any]:
+    """Solve one graph; no plan within the limit is an answer."""
+    import time
+
+    from benchmarks.families import FAMILIES
+    from remat_cli.api.solving import SolveOptions, solve
+    from remat_cli.control import Progress
+    from remat_cli.errors import RematError
+
+    graph = FAMILIES[family](n, 0)
+    base = graph.total_cost
+    started_s = time.monotonic()
+    reached: dict[str, float] = {}
+
+    def reach(key: str) -> None:
+        reached.setdefault(key, round(time.monotonic() - started_s, 2))
+
+    def listen(progress: Progress) -> None:
+        if progress.cost is None:
+            return
+        reach("first_s")
+        for key, most in _GAPS.items():
+            if progress.gap is not None and progress.gap <= most:
+                reach(key)
+
+    facts: dict[str, Any] = {"nodes": len(graph.nodes), "edges": graph.edges}
+    options = SolveOptions(strategy=strategy, time_limit_s=time_limit_s, threads=1)
+    try:
+        answer = solve(graph, f"{percent}%", options, listener=listen)
+    except RematError as error:
+        return {**facts, "wall_s": round(time.monotonic() - started_s, 2), "ending": error.message.partition(";")[0]}
+    claim = answer.plan.claim
+    reach("first_s")
+    for key, most in _GAPS.items():
+        if claim.gap <= most:
+            reach(key)
+    return {
+        **facts,
+        **reached,
+        "overhead": round(100 * (claim.cost / base - 1), 5),
+        "bound": round(100 * (claim.lower_bound / base - 1), 5),
+        "gap": round(100 * claim.gap, 5),
+        "scope": claim.scope.value,
+        "wall_s": round(answer.wall_s, 2),
+        "ending": answer.outcome,
+    }
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """The pictures, as ``scaling-NAME.svg`` in ``folder``."""
+    from benchmarks.plots import Panel, draw_panels
+
+    for key, column, scale, label, floor in (
+        ("time", "first_s", 1.0, "time to the first plan, s", 0.01),
+        ("gap", "gap", 1.0, "proven gap, %", 1e-4),
+        ("memory", "peak_bytes", 1e-9, "peak memory, GB", 0.01),
+    ):
+        panels = []
+        for family, percent in _BUDGETS.items():
+            lines: dict[str, list[tuple[float, float]]] = {strategy: [] for strategy in _LARGEST}
+            for row in rows:
+                if row["family"] == family and row[column] is not None:
+                    lines[row["strategy"]].append((row["nodes"], max(floor, scale * row[column])))
+            panels.append(Panel(f"{family}, {percent}% of the peak", lines))
+        draw_panels(panels, "nodes", label, folder / f"scaling-{key}.svg")
