@@ -38,7 +38,7 @@ def test_it_is_what_trying_every_batch_finds(seed):
     values = no_remat_peak(graph) - graph.fixed_memory
     memory = graph.fixed_memory + values * 5 // 2
     most_cost = graph.total_cost * 1.4
-    answer = max_batch(graph, memory, graph_batch=3, most_cost=most_cost, options=SolveOptions(time_limit_s=60))
+    answer = max_batch(graph, memory, graph_batch=3, most_cost=most_cost, options=SolveOptions(time_limit_s=8))
     best = truth(graph, memory, 3, most_cost)
     assert answer.without <= answer.found <= best < answer.impossible
     assert answer.without == memory_over(graph, memory, 3)

@@ -67,7 +67,7 @@ def test_auto_takes_the_milp_when_it_does_not() -> None:
     assert solved.plan.solver == "highs"
     assert solved.plan.claim.cost == 32
     assert solved.plan.claim.lower_bound == 32
-    assert (solved.plan.claim.status, solved.plan.claim.scope) == (ClaimStatus.OPTIMAL, Scope.FRONTIER)
+    assert (solved.plan.claim.status, solved.plan.claim.scope) == (ClaimStatus.OPTIMAL, Scope.DOCUMENT_ORDER)
     assert solved.outcome == "finished"
 
 

@@ -28,7 +28,7 @@ _TRIED = 2
 """Orders that are solved besides that of the document."""
 _SOLVE_SHARE = 0.6
 """Share of the time left for one of them."""
-_STARTER = "search{engines=anneal,patience=2}"
+_STARTER = "anneal{patience=2}"
 _START_S, _START_SHARE = 4.0, 0.1
 """What makes a first schedule in an order, and the time for it."""
 _SHAKE_S, _SHAKE_SHARE = 20.0, 0.15
