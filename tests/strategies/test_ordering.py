@@ -253,3 +253,14 @@ def test_a_stopped_search_keeps_the_given_order() -> None:
     found = find_orders(wide(3, 40), 1, control, 0)
     assert found.lowest == found.given
     assert found.others == ()
+
+
+def test_less_is_recomputed_in_another_order() -> None:
+    """No order fits without recomputation; in the document's own, 78 is proven to be the least cost."""
+    graph = wide(4, 14)
+    budget = least_order_peak(graph) - 1
+    solved = solve(graph, budget, SolveOptions(strategy="anneal{patience=1}", reorder=True, threads=1))
+    assert solved.plan.claim.cost < 78
+    assert solved.report.recomputed
+    assert solved.report.order is not None
+    assert solved.report.ok

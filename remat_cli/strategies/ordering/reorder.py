@@ -24,15 +24,17 @@ from remat_cli.strategies.registry import strategy_from_spec
 _ORDERS_S, _ORDERS_SHARE = 60.0, 0.15
 """Time for finding orders: at most this, and at most this share of what is left."""
 _BOUND_S, _BOUND_SHARE = 10.0, 0.05
+_GIVEN_SHARE = 0.4
+"""Share of the time left for the order of the document, where there are others."""
 _TRIED = 2
 """Orders that are solved besides that of the document."""
 _SOLVE_SHARE = 0.6
 """Share of the time left for one of them."""
 _STARTER = "anneal{patience=2}"
-_START_S, _START_SHARE = 4.0, 0.1
+_START_S, _START_SHARE, _START_S_PER_NODE, _FEW_NODES = 5.0, 0.15, 0.02, 25
 """What makes a first schedule in an order, and the time for it."""
 _SHAKE_S, _SHAKE_SHARE = 20.0, 0.15
-_BOUNDED = 5
+_BOUNDED = 4
 """Orders that get a bound of their own, by which it is decided which ones to solve."""
 _LEFT_S = 3.0
 """With less time than this left nothing is solved again."""
@@ -180,15 +182,16 @@ class _Solving:
         return NotFound(reason, best=lowest, bounds=self.bounds)
 
     def _solve_all(self, given: Order, others: tuple[Order, ...]) -> None:
-        """The given order first, for half of the time; then a quick start in each other one, and the best of those."""
+        """The given order for a good part of the time, then a quick start in each other one, and the best of those."""
         first = self._trial(given)
+        start_s = min(_START_S, _START_S_PER_NODE * (_FEW_NODES + len(given.nodes)))
         trials = [self._trial(order) for order in others[:_BOUNDED] if order.excess < given.excess]
         trials = sorted((t for t in trials if math.isfinite(t.bound.cost)), key=lambda t: t.bound.cost)
         if self._may_gain(first):
-            self._solve(self.strategy, first, _part(self.context.control, math.inf, 0.5 if trials else 1.0))
+            self._solve(self.strategy, first, _part(self.context.control, math.inf, _GIVEN_SHARE if trials else 1.0))
         for trial in trials:
             if self._may_gain(trial):
-                self._solve(strategy_from_spec(_STARTER), trial, _part(self.context.control, _START_S, _START_SHARE))
+                self._solve(strategy_from_spec(_STARTER), trial, _part(self.context.control, start_s, _START_SHARE))
         solved = {given.nodes}
         for _ in range(_TRIED):
             self._shake()
