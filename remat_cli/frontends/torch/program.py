@@ -79,7 +79,7 @@ class Program:
 
 
 @dataclass(slots=True)
-class _Writer:
+class Writer:
     """A function under construction. ``names`` are the operators and other objects that the code refers to."""
 
     graph: Graph
@@ -168,6 +168,11 @@ class _Writer:
         if random and self.done[index] == self.repeats[index]:
             self.line(f"del s{index}")
 
+    def waiting(self, index: int) -> bool:
+        """Whether a random node has been computed and will be again, so that a state is kept for it."""
+        random = bool((self.graph.nodes[index].payload or {}).get("random"))
+        return random and 0 < self.done[index] < self.repeats[index]
+
     def _before_random(self, index: int) -> None:
         """Keep the generator's state before the first computation; go back to it before the others."""
         if self.done[index] == 1:
@@ -223,7 +228,7 @@ def program(graph: Graph, statements: Sequence[Statement], device: str) -> Progr
 
 
 def _program(graph: Graph, statements: Sequence[Statement], device: str, metadata: Mapping[str, Any]) -> Program:
-    writer = _Writer(graph, device)
+    writer = Writer(graph, device)
     writer.repeats.update(s.node for s in statements if isinstance(s, Compute))
     holds: dict[str, int] = {}
     for statement in statements:
@@ -233,25 +238,31 @@ def _program(graph: Graph, statements: Sequence[Statement], device: str, metadat
         elif isinstance(statement, Deallocate):
             writer.free(holds.pop(statement.register))
     values = {graph.value_name(value): value for value in range(len(graph.size))}
-    results = [_resolved(result["tensor"], values) for result in metadata["results"]]
+    results = [resolved(result["tensor"], values) for result in metadata["results"]]
     writer.line(f"return [{', '.join(writer.tensor(result, ()) for result in results)}]")
     return _compiled(writer, [decode_data(constant, device) for constant in metadata["constants"]])
 
 
-def _resolved(expression: Any, values: Mapping[str, int]) -> Any:
+def resolved(expression: Any, values: Mapping[str, int]) -> Any:
     """An expression of the metadata with indices for the names of values."""
     if isinstance(expression, list):
-        return [_resolved(item, values) for item in expression]
+        return [resolved(item, values) for item in expression]
     if not isinstance(expression, dict):
         return expression
-    return {key: values[item] if key == "value" else _resolved(item, values) for key, item in expression.items()}
+    return {key: values[item] if key == "value" else resolved(item, values) for key, item in expression.items()}
 
 
-def _compiled(writer: _Writer, constants: list[Any]) -> Program:
+def finished(text: str, scope: dict[str, Any]) -> dict[str, Any]:
+    """Run generated definitions in ``scope``, which holds what they refer to; the scope with the definitions."""
+    exec(compile(text, _FILE, "exec"), scope)
+    return scope
+
+
+def _compiled(writer: Writer, constants: list[Any]) -> Program:
     get_state, set_state = generator_state(writer.device)
     scope = {**writer.names, "constants": constants, "get_state": get_state, "set_state": set_state}
     text = "\n".join(["def step(places, tangent):", *writer.lines]) + "\n"
-    exec(compile(text, _FILE, "exec"), scope)
+    finished(text, scope)
     return Program(scope["step"], text, (None, *writer.nodes))
 
 
@@ -276,13 +287,12 @@ def call_function(
     Raises:
         ExecutionFailed: If this torch does not have the operator.
     """
-    writer = _Writer(graph, device)
+    writer = Writer(graph, device)
     node = graph.nodes[index]
     text = f"def call():\n    return {writer.call(node.payload, node.inputs)}\n"
     scope = {**writer.names, "places": places, "constants": constants}
     scope |= {f"v{value}_{part}": t for value, tensors in values.items() for part, t in enumerate(tensors)}
-    exec(compile(text, _FILE, "exec"), scope)
-    return cast("Callable[[], Any]", scope["call"])
+    return cast("Callable[[], Any]", finished(text, scope)["call"])
 
 
 def generator_state(device: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:

@@ -1,0 +1,191 @@
+"""Train with a plan: ``torch.compile(step, backend=remat_backend("step.plan.json"))``.
+
+What is compiled has to be what was exported: the same model with the same shapes, the loss inside or outside alike.
+A graph that no plan was made for is an error, unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from remat_cli.errors import UsageError
+from remat_cli.frontends.torch.capture import Captured, Model
+from remat_cli.frontends.torch.halves import Halves, halves
+from remat_cli.frontends.torch.installed import require_torch
+from remat_cli.frontends.torch.lower import lower
+from remat_cli.frontends.torch.program import require_torch_graph, resolved
+from remat_cli.graph.model import Graph
+from remat_cli.plan.check import check
+from remat_cli.plan.io import load_plan
+from remat_cli.plan.model import Plan
+
+Unknown = Literal["error", "warn"]
+_KEY = "remat"
+
+
+def remat_backend(*plans: Plan | str, unknown: Unknown = "error") -> Callable[[Any, list[Any]], Any]:
+    """A backend for ``torch.compile`` that runs training steps by plan.
+
+    Args:
+        plans: Plans, or their files; one for each graph that is compiled.
+        unknown: What to do with a graph that none of the plans is for: ``error``, or ``warn`` and run it as it is.
+
+    Raises:
+        FrameworkUnavailable: If torch is missing.
+        UsageError: If a plan is not valid, or not of a graph of this frontend.
+        InputError: If a file holds no plan.
+    """
+    require_torch()
+    loaded = [load_plan(plan)[0] if isinstance(plan, str) else plan for plan in plans]
+    for plan in loaded:
+        require_torch_graph(plan.graph)
+        if not check(plan).valid:
+            raise UsageError(f"the plan of {plan.graph.name} is not valid", hint="remat check says why")
+
+    def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
+        from torch._dynamo.backends.common import aot_autograd
+
+        tensors = tuple(example_inputs)
+
+        def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+            chosen = _chosen(joint, num_fwd_outputs, tensors, loaded)
+            if chosen is not None:
+                return _modules(joint, num_fwd_outputs, chosen)
+            if unknown == "error":
+                raise UsageError(
+                    "torch.compile came with a graph that no plan was made for",
+                    hint="export what is compiled, with the same shapes; or remat_backend(..., unknown='warn')",
+                )
+            from functorch.compile import default_partition
+
+            warnings.warn("remat: no plan for this graph; it runs without one", stacklevel=2)
+            return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+        return aot_autograd(fw_compiler=_compiler, bw_compiler=_compiler, partition_fn=partition)(
+            graph_module, example_inputs
+        )
+
+    return backend
+
+
+def _compiler(graph_module: Any, _inputs: Any) -> Any:
+    """What runs a graph: our function where there is one."""
+    from functorch.compile import make_boxed_func
+
+    function = graph_module.meta.get(_KEY)
+    if function is None:
+        return make_boxed_func(graph_module.forward)
+
+    def boxed(args: list[Any]) -> list[Any]:
+        results: list[Any] = function(args)
+        return results
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]  # how AOTAutograd knows that the list may be emptied
+    return boxed
+
+
+def _chosen(joint: Any, forward_outputs: int, tensors: Sequence[Any], plans: Sequence[Plan]) -> Halves | None:
+    """The functions of the first plan that was made for this graph."""
+    import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    model = Model(torch.nn.Module(), (), {}, None)  # names do not matter here
+    device = next((t.device.type for t in tensors if isinstance(t, torch.Tensor)), "cpu")
+    with unset_fake_temporarily():  # constants are real
+        graph = lower(Captured(joint, forward_outputs, tuple(tensors), model), lambda node: 1.0, "compiled")
+        for plan in plans:
+            if same_operations(graph, plan.graph):
+                return halves(graph, plan.statements, device)
+    return None
+
+
+def same_operations(a: Graph, b: Graph) -> bool:
+    """Whether two graphs do the same with tensors of the same form, whatever their nodes are called and cost."""
+    if len(a.nodes) != len(b.nodes) or _surroundings(a) != _surroundings(b):
+        return False
+    return all(
+        x.payload == y.payload and x.inputs == y.inputs and len(x.outputs) == len(y.outputs)
+        for x, y in zip(a.nodes, b.nodes, strict=True)
+    )
+
+
+def _surroundings(graph: Graph) -> Any:
+    """Constants, forms of the places, and results of a graph, with numbers for the names of values."""
+    names = {graph.value_name(value): value for value in range(len(graph.size))}
+    results = [(r["kind"], r["of"], resolved(r["tensor"], names)) for r in graph.metadata["results"]]
+    places = [
+        (p["kind"] == "tangent", p["dtype"], list(p["shape"]), list(p["stride"])) for p in graph.metadata["places"]
+    ]
+    return graph.metadata["constants"], places, results
+
+
+def _modules(joint: Any, forward_outputs: int, chosen: Halves) -> tuple[Any, Any]:
+    """Two graph modules that show AOTAutograd inputs and outputs, and carry the functions that do the work."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    placeholders = joint.graph.find_nodes(op="placeholder")
+    tangents = [node for node in placeholders if "tangent" in str(node.target)]
+    primals = [node for node in placeholders if node not in tangents]
+    [output] = joint.graph.find_nodes(op="output")
+    results = list(output.args[0])
+    descriptions = list(output.meta.get("desc", [None] * len(results)))
+    mode = placeholders[0].meta["val"].fake_mode
+    saved = [_fake(mode, description, placeholders[0].meta["val"].device) for description in chosen.saved]
+    values = [result.meta["val"] for result in results[:forward_outputs]]
+    with unset_fake_temporarily():
+        forward = _facade(
+            joint,
+            [(str(node.target), node.meta) for node in primals],
+            [*values, *saved],
+            [*descriptions[:forward_outputs], *([None] * len(saved))],
+        )
+        gradients = [None if result is None else result.meta["val"] for result in results[forward_outputs:]]
+        given = [(f"saved_{k}", {"val": value}) for k, value in enumerate(saved)]
+        given += [(str(node.target), node.meta) for node in tangents]
+        backward = _facade(joint, given, gradients, descriptions[forward_outputs:])
+    forward.meta[_KEY], backward.meta[_KEY] = chosen.forward, chosen.backward
+    return forward, backward
+
+
+def _fake(mode: Any, description: Any, device: Any) -> Any:
+    """A fake tensor of a saved tensor's form."""
+    import torch
+
+    dtype = getattr(torch, description["dtype"])
+    where = "cpu" if description.get("host") else device
+    with mode:
+        return torch.empty_strided(tuple(description["shape"]), tuple(description["stride"]), dtype=dtype, device=where)
+
+
+def _facade(joint: Any, inputs: Sequence[tuple[str, Any]], outputs: Sequence[Any], descriptions: Sequence[Any]) -> Any:
+    """A graph module with these inputs and outputs, and one opaque call between them."""
+    import operator
+
+    import torch
+
+    graph = torch.fx.Graph()
+    given = []
+    for name, meta in inputs:
+        node = graph.placeholder(name)
+        node.meta.update(meta)
+        given.append(node)
+    call = graph.call_function(_opaque, tuple(given))
+    call.meta["val"] = list(outputs)
+    made: list[Any] = []
+    for k, value in enumerate(outputs):
+        if value is None:
+            made.append(None)
+            continue
+        item = graph.call_function(operator.getitem, (call, k))
+        item.meta["val"] = value
+        made.append(item)
+    node = graph.output(tuple(made))
+    node.meta["desc"] = list(descriptions)
+    return torch.fx.GraphModule(joint, graph)
+
+
+def _opaque(*_inputs: Any) -> Any:
+    """Stands for a function that is not called through the graph."""
+    raise AssertionError("the graph of a plan is a facade, and is not run")

@@ -1,0 +1,204 @@
+"""Training with a plan through torch.compile is training without, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+import torch_models
+
+from remat_cli.errors import UsageError
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.halves import halves
+from remat_cli.frontends.torch.inputs import place_tensors
+from remat_cli.frontends.torch.source import as_model
+from remat_cli.frontends.torch.storages import live_storages
+from remat_cli.frontends.torch.training import remat_backend, same_operations
+from remat_cli.graph.io import dump_document
+from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.io import plan_to_document
+from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
+from remat_cli.zoo.registry import build_graph
+
+MODELS = ("mlp", "conv", "tied", "in_place", "attention")
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    gc.collect()
+
+
+def plan_of(graph, computes):
+    claim = Claim(ClaimStatus.FEASIBLE, sum(graph.nodes[i].cost for i in computes), 0.0, Scope.ANY_ORDER)
+    return Plan(graph, derive(graph, computes), None, claim, "by-hand")
+
+
+def repeated(graph, seed=3, share=0.1):
+    source = random.Random(seed)
+    computes = []
+    for node in range(len(graph.nodes)):
+        computes += [i for i in range(node) if graph.nodes[i].recompute and source.random() < share]
+        computes.append(node)
+    return computes
+
+
+def exported(name):
+    return export_model(getattr(torch_models, name), name=name, source=f"torch:torch_models.py:{name}")
+
+
+def train(model, step, steps=3):
+    """Losses and the state after a few steps of SGD with momentum."""
+    optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1, momentum=0.9)
+    torch.manual_seed(5)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = step(*model.inputs, **model.keywords)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().clone())
+    return losses, {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
+
+
+def step_of(model):
+    def step(*inputs, **keywords):
+        out = model.module(*inputs, **keywords)
+        out = out if model.loss is None else model.loss(out)
+        return out["loss"] if isinstance(out, dict) else out
+
+    return step
+
+
+def pair(name):
+    """Two copies of one model."""
+    torch.manual_seed(11)
+    first = as_model(getattr(torch_models, name)(), name)
+    second = copy.copy(first)
+    object.__setattr__(second, "module", copy.deepcopy(first.module))
+    return first, second
+
+
+def assert_same(one, other):
+    assert all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
+    assert one[1].keys() == other[1].keys()
+    assert all(torch.equal(one[1][name], other[1][name]) for name in one[1])
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_training_with_a_plan_is_eager_training_bit_for_bit(name, seed):
+    graph = exported(name)
+    computes = range(len(graph.nodes)) if seed is None else repeated(graph, seed)
+    eager, planned = pair(name)
+    backend = remat_backend(plan_of(graph, computes))
+    compiled = torch.compile(step_of(planned), backend=backend, fullgraph=True, dynamic=False)
+    assert_same(train(eager, step_of(eager)), train(planned, compiled))
+
+
+def test_the_loss_may_be_outside():
+    """Then the plan is for the module alone, and its tangents come from a loss that it does not know."""
+
+    def module_alone():
+        return torch_models.Mlp(), (torch.randn(32, 16),)
+
+    graph = export_model(module_alone, name="mlp", source="torch:x")
+    torch.manual_seed(3)
+    x, y = torch.randn(32, 16), torch.randn(32, 8)
+    eager = torch_models.Mlp()
+    planned = copy.deepcopy(eager)
+    compiled = torch.compile(planned, backend=remat_backend(plan_of(graph, repeated(graph))), dynamic=False)
+    for model, run in ((eager, eager), (planned, compiled)):
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            ((run(x) - y) ** 2).mean().backward()
+            optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(eager.parameters(), planned.parameters(), strict=True))
+
+
+def test_evaluation_needs_no_plan():
+    graph = exported("conv")
+    model = as_model(torch_models.conv(), "conv")
+    compiled = torch.compile(step_of(model), backend=remat_backend(plan_of(graph, range(len(graph.nodes)))))
+    model.module.eval()
+    with torch.no_grad():
+        assert torch.equal(compiled(*model.inputs), step_of(model)(*model.inputs))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_peak_of_both_halves_is_the_one_predicted(name):
+    graph = exported(name)
+    computes = repeated(graph)
+    both = halves(graph, derive(graph, computes), "cpu")
+    places = place_tensors(graph.metadata["places"], "cpu", 0)
+    forward = sum(1 for result in graph.metadata["results"] if result["kind"] != "gradient")
+    with torch.no_grad(), live_storages()(places) as live:
+        results = both.forward(list(places))
+        given = [*results[forward:], torch.ones(())]
+        del results[forward:]
+        gradients = both.backward(given)
+    assert given == []
+    assert len(gradients) == len(places)
+    updated = {result["of"] for result in graph.metadata["results"] if result["kind"] == "update"}
+    copies = sum(places[p].nbytes for p in updated)
+    states = sum(d["shape"][0] for d in both.saved if d.get("host"))
+    # States that do not cross the cut are kept for a while too, in either half.
+    kept = torch.get_rng_state().numel() * sum(1 for node in graph.nodes if node.payload.get("random"))
+    predicted = peak(graph, computes) - graph.fixed_memory
+    # The caller has the results, so that one that is made again in the backward half is there twice.
+    held = sum(result.nbytes for result in results)
+    assert predicted <= live.peak_bytes <= predicted + held + copies + max(states, kept)
+    assert held <= 100
+
+
+def test_a_graph_without_a_plan_is_an_error_or_a_warning():
+    model = as_model(torch_models.mlp(), "mlp")
+    plan = plan_of(exported("conv"), range(len(exported("conv").nodes)))
+    compiled = torch.compile(step_of(model), backend=remat_backend(plan))
+    with pytest.raises(Exception, match="no plan was made for"):
+        compiled(*model.inputs)
+    torch._dynamo.reset()
+    compiled = torch.compile(step_of(model), backend=remat_backend(plan, unknown="warn"))
+    with pytest.warns(UserWarning, match="no plan for this graph"):
+        loss = compiled(*model.inputs)
+    assert torch.equal(loss, step_of(model)(*model.inputs))
+
+
+def test_other_shapes_and_other_constants_are_other_graphs():
+    graph = exported("conv")
+    assert same_operations(graph, exported("conv"))
+
+    def wider():
+        model, (x, labels) = torch_models.conv()
+        return model, (torch.cat([x, x]), torch.cat([labels, labels]))
+
+    assert not same_operations(graph, export_model(wider, name="conv", source="torch:x"))
+    other = [constant | {"data": "AAAAAA=="} for constant in graph.metadata["constants"]]
+    assert not same_operations(graph, replace(graph, metadata=graph.metadata | {"constants": other}))
+    assert not same_operations(graph, exported("mlp"))
+
+
+def test_the_plan_of_one_graph_among_several_is_found(tmp_path):
+    plans = [plan_of(exported(name), repeated(exported(name))) for name in ("conv", "tied", "mlp")]
+    path = tmp_path / "mlp.plan.json"
+    path.write_text(dump_document(plan_to_document(plans[2])), encoding="utf-8")
+    eager, planned = pair("mlp")
+    compiled = torch.compile(step_of(planned), backend=remat_backend(*plans[:2], str(path)))
+    assert_same(train(eager, step_of(eager)), train(planned, compiled))
+
+
+def test_plans_of_others_and_invalid_plans_are_refused():
+    chain = build_graph("linear{n=4}")
+    with pytest.raises(UsageError, match="was not made by the PyTorch frontend"):
+        remat_backend(plan_of(chain, range(len(chain.nodes))))
+    graph = exported("mlp")
+    plan = plan_of(graph, range(len(graph.nodes)))
+    with pytest.raises(UsageError, match="is not valid"):
+        remat_backend(replace(plan, statements=plan.statements[:-2]))
