@@ -53,10 +53,16 @@ class Captured:
 
 
 def fake_mode() -> Any:
-    """A mode under which tensors have no data. Tensors from outside may be mixed in."""
+    """A mode under which tensors have no data. Tensors from outside may be mixed in.
+
+    Its cache is off: a result from there has the smallest memory for its strides, and not what the operator allocates
+    (``aten.copy`` of a slice), so that sizes would depend on what was captured before.
+    """
+    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
+        return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def capture(model: Model, mode: Any) -> Captured:
@@ -92,7 +98,7 @@ def capture(model: Model, mode: Any) -> Captured:
 
     torch._dynamo.reset()
     try:
-        with mode, torch.enable_grad():
+        with mode, torch.enable_grad(), torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
             compiled = torch.compile(_step(model), backend=backend, fullgraph=True, dynamic=False)
             compiled(*model.inputs, **model.keywords)
     except CaptureFailed:
