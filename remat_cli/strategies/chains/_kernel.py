@@ -13,6 +13,20 @@ _compiled: Callable[[_F], _F] = njit(cache=True, nogil=True)
 
 
 @_compiled
+def _admit(row: Any, once: float, left: Any, right: Any, shift: int, end: int) -> None:
+    """Lower row[m], m < end, to ``once`` + left[m] + right[m + shift] where that is less.
+
+    Slices of one length, and a plain choice between two numbers, let the compiler work on several at once.
+    """
+    if end <= 0:
+        return
+    target, first, second = row[:end], left[:end], right[shift : shift + end]
+    for m in range(end):
+        cost = once + first[m] + second[m]
+        target[m] = cost if cost < target[m] else target[m]
+
+
+@_compiled
 def fill_visits(prefix: Any, tail: Any, top: Any, hold: Any, sweep: Any, pending: Any, visit: Any, width: int) -> Any:
     """Least cost of visiting the levels of a segment from the top down (see ``visits``).
 
@@ -31,6 +45,7 @@ def fill_visits(prefix: Any, tail: Any, top: Any, hold: Any, sweep: Any, pending
     """
     n = prefix.shape[0] - 1
     value = np.full((n + 1, n + 1, width), np.inf)
+    nothing = np.zeros(width)
     for low in range(n, -1, -1):
         for r in range(low + 1, n + 1):
             if top[r] != r:
@@ -42,13 +57,66 @@ def fill_visits(prefix: Any, tail: Any, top: Any, hold: Any, sweep: Any, pending
                 if top[k] == k:
                     limit = min(limit, visit[k])
                 once = prefix[k] - prefix[low] - (tail[r] if k == r else 0.0)
-                left = value[low, top[k - 1]]
-                right = value[k, r]
-                for m in range(limit + 1):
-                    cost = once
-                    if top[k - 1] > low:
-                        cost += left[m]
-                    if k < r:
-                        cost += right[m + shift]
-                    row[m] = min(row[m], cost)
+                left = value[low, top[k - 1]] if top[k - 1] > low else nothing
+                right = value[k, r] if k < r else nothing
+                _admit(row, once, left, right, shift, limit + 1)
+    return value
+
+
+@_compiled
+def fill_persistent(
+    prefix: Any,
+    back: Any,
+    top: Any,
+    taped: Any,
+    output: Any,
+    tape: Any,
+    sweep: Any,
+    record: Any,
+    rest: Any,
+    waiting: Any,
+    again: Any,
+    width: int,
+) -> Any:
+    """Rotor's dynamic programme (Beaumont et al., RR-9302, theorem 1), see ``rotor``.
+
+    Args:
+        prefix: float64[L + 1], cost of running the blocks 0 .. s - 1 once.
+        back: float64[L + 1], cost of the rest of each stage.
+        top: int64[L + 1], the highest stage <= t that has a rest or is the last, -1 if there is none.
+        taped: bool[L + 1], whether the rest of a stage needs its block to have run right before.
+        output: int64[L + 1], units of a_s.
+        tape: int64[L], units of abar_(s+1).
+        sweep: int64[L + 1, L + 1], units besides what waits and a_s while the blocks s .. j - 1 run.
+        record: int64[L], units besides what waits and a_s while block s runs and leaves its tape.
+        rest: int64[L + 1], units besides a_s while the rest of a stage runs.
+        waiting: int64[L + 1], units of gradients before the rest of a stage runs.
+        again: int64[L + 1], the first stage that a segment may start with if stage t, its last, is served again.
+        width: States per segment: 0 .. width - 1 units, which is the budget.
+
+    Returns:
+        float64[L + 1, L + 1, width]: least cost for the stages s .. t with m units, a_s not counted.
+    """
+    n = prefix.shape[0] - 1
+    value = np.full((n + 1, n + 1, width), np.inf)
+    nothing = np.zeros(width)
+    for s in range(n, -1, -1):
+        block = prefix[s + 1] - prefix[s] if taped[s] else 0.0
+        need = max(rest[s], waiting[s] + record[s] if taped[s] else 0)
+        value[s, s, need:] = block + back[s]
+        for t in range(s + 1, n + 1):
+            if top[t] != t:
+                continue
+            row = value[s, t]
+            for j in range(s + 1, t + 1):
+                before = top[j - 1]
+                if before >= s and s < again[before]:
+                    continue
+                left = value[s, before] if before >= s else nothing
+                need = max(output[j], waiting[t] + sweep[s, j])
+                # With m units, m - output[j] are left for (j, t).
+                _admit(row[need:], prefix[j] - prefix[s], left[need:], value[j, t], need - output[j], width - need)
+            if taped[s]:
+                need = max(tape[s], waiting[t] + record[s], rest[s])
+                _admit(row[need:], block + back[s], nothing[need:], value[s + 1, t], need - tape[s], width - need)
     return value

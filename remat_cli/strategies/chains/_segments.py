@@ -63,37 +63,41 @@ class Segments:
         )
         return filled
 
-    def order(self, value: Floats) -> list[tuple[int, int, int]] | None:
+    def order(self, value: Floats, reserved: int = 0) -> list[tuple[int, int, int]] | None:
         """The best splits in the order in which they are carried out, as (l, k, r); None if there is no way.
 
         A segment (l, r] sweeps from l to k and keeps it, carries out (k, r], visits k, and carries out (l, k - 1].
+
+        Args:
+            value: The table.
+            reserved: Units that are taken from the start.
         """
         done: list[tuple[int, int, int]] = []
-        todo = [(0, int(self.top[-1]), 0)]
+        todo = [(0, int(self.top[-1]), reserved)]
         while todo:
             low, r, m = todo.pop()
             if low >= r:
                 continue
             if math.isinf(value[low, r, m]):
                 return None
-            k = min(range(low + 1, r + 1), key=lambda k: self._cost(value, (low, k, r), m))
+            k = low + 1 + int(np.argmin(self._costs(value, low, r, m)))
             done.append((low, k, r))
             todo.append((low, int(self.top[k - 1]), m))
             if k < r:
                 todo.append((k, r, m + int(self.hold[low, k])))
         return done
 
-    def _cost(self, value: Floats, segment: tuple[int, int, int], m: int) -> float:
-        low, k, r = segment
-        shift = int(self.hold[low, k]) if k < r else 0
-        if m > self.sweep[low, k] - self.pending[r] or m + shift >= self.width:
-            return math.inf
-        if self.top[k] == k and m > self.visit[k]:
-            return math.inf
-        before = int(self.top[k - 1])
-        left = float(value[low, before, m]) if before > low else 0.0
-        right = float(value[k, r, m + shift]) if k < r else 0.0
-        return float(self.prefix[k] - self.prefix[low]) + left + right
+    def _costs(self, value: Floats, low: int, r: int, m: int) -> Floats:
+        """Cost of the segment (low, r] with m units reserved for every k in low + 1 .. r."""
+        k = np.arange(low + 1, r + 1)
+        shift = np.where(k < r, self.hold[low, k], 0)
+        allowed = (m <= self.sweep[low, k] - self.pending[r]) & (m + shift < self.width)
+        allowed &= (self.top[k] != k) | (m <= self.visit[k])
+        before = self.top[k - 1]
+        left = np.where(before > low, value[low, before, m], 0.0)
+        right = np.where(k < r, value[k, r, np.where(allowed, m + shift, 0)], 0.0)
+        costs: Floats = np.where(allowed, self.prefix[k] - self.prefix[low] + left + right, np.inf)
+        return costs
 
 
 def prefix_sums(costs: Sequence[float]) -> Floats:

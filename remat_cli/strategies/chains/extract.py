@@ -1,0 +1,271 @@
+"""From a training step to a chain of stages, in the sense of Rotor (Beaumont et al., INRIA RR-9302).
+
+The forward part is cut behind every node over which no forward value jumps: what later forward nodes read of it and of
+all before it is then made by that node alone. Between two cuts lies a block. Stage s has block s, which makes
+a_(s+1), the values that block s + 1 reads; and those nodes of the rest (loss and backward) that read a_s or values of
+block s. The last stage has no block: it is the loss with whatever reads only a_L.
+
+A node of the rest that reads values of several blocks, or of a block whose turn is over, makes the cuts between these
+blocks invalid; the blocks are merged.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from remat_cli.errors import StrategyMismatch
+from remat_cli.graph.model import Graph
+from remat_cli.strategies._phases import Training
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage; bytes leave out the input of the block, and graph outputs, which are counted apart.
+
+    Attributes:
+        block: Its forward nodes; none in the last stage.
+        rest: Its nodes of the rest; perhaps none.
+        cost: Cost of the block.
+        rest_cost: Cost of the rest.
+        output: Bytes of what the next block reads (a).
+        tape: Bytes of that and of what the rest of this stage reads of the block (abar).
+        taped: Whether the rest reads anything of the block, so that the block has to run before it.
+        plain_peak: Most bytes while the block runs and leaves its output alone.
+        taped_peak: The same when it leaves the tape.
+        rest_peak: Most bytes while the rest of the stage runs: tape, gradients, workspace.
+        waiting: Bytes of values of the rest (gradients) that are there before the rest of this stage runs, and while
+            lower blocks run on the way to it.
+        frozen: Whether a node of the block may be computed only once.
+    """
+
+    block: tuple[int, ...]
+    rest: tuple[int, ...]
+    cost: float
+    rest_cost: float
+    output: int
+    tape: int
+    taped: bool
+    plain_peak: int
+    taped_peak: int
+    rest_peak: int
+    waiting: int
+    frozen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A training step as stages 0 .. L.
+
+    Attributes:
+        graph: The graph.
+        stages: L + 1 stages, the last one without a block.
+        always: Bytes of forward values that are graph outputs; counted as always there.
+        simple: Whether every block is one node, so that the model of a chain is exact.
+    """
+
+    graph: Graph
+    stages: tuple[Stage, ...]
+    always: int
+    simple: bool
+
+    @classmethod
+    def of(cls, graph: Graph, strategy: str) -> Chain:
+        """The chain of ``graph``, cut as finely as possible.
+
+        Raises:
+            StrategyMismatch: If a node has no phase, a forward node comes after a backward one, or there are no two
+                blocks; with the reason.
+        """
+        training = Training.of(graph, strategy)
+        if not training.forward:
+            raise StrategyMismatch(f"{strategy} needs a forward pass, and no node of {graph.name} is a forward node")
+        end = training.forward[-1] + 1
+        cuts, why = _merged(graph, end, _cuts(graph, end))
+        if len(cuts) < 2 or (len(cuts) == 2 and cuts[0] == 0 and cuts[1] > 1):  # the first node alone is no cut
+            raise StrategyMismatch(
+                f"{strategy} needs a chain of blocks, and the forward pass is one block: {why}",
+                hint="take a strategy that takes any DAG, such as auto",
+            )
+        return _chain(graph, end, cuts)
+
+    @property
+    def length(self) -> int:
+        """L: number of blocks."""
+        return len(self.stages) - 1
+
+    def computes(self, runs: Iterable[int]) -> tuple[int, ...]:
+        """The sequence of computes of ``runs``: s >= 0 runs block s, ``~s`` the rest of stage s.
+
+        Nodes that may be computed only once are left out when they come again: what they make simply stays.
+        """
+        done: set[int] = set()
+        computes = []
+        for run in runs:
+            for i in self.stages[run].block if run >= 0 else self.stages[~run].rest:
+                if self.graph.nodes[i].recompute or i not in done:
+                    computes.append(i)
+                    done.add(i)
+        return tuple(computes)
+
+
+def _cuts(graph: Graph, end: int) -> list[int]:
+    """Forward nodes over which no forward value jumps, ascending; the last one is among them."""
+    cuts, furthest = [], 0
+    for i in range(end):
+        if furthest <= i:
+            cuts.append(i)
+        reach = max((j for v in graph.values_of(i) for j in graph.readers[v] if j < end), default=i)
+        furthest = max(furthest, reach)
+    return cuts
+
+
+def _merged(graph: Graph, end: int, cuts: list[int]) -> tuple[list[int], str]:
+    """``cuts`` without those that some node of the rest makes invalid, and a word on why they are so few."""
+    why = _widest(graph, end)
+    while True:
+        block, crossing = _blocks(graph, end, cuts)
+        invalid: set[int] = set()
+        current = len(cuts)
+        for v in range(end, len(graph.nodes)):
+            low, high = _places(graph, v, block, crossing, len(cuts))
+            current = min(current, high)
+            if current < low:
+                invalid.update(range(current, low))
+                first, last = graph.nodes[cuts[current]].id, graph.nodes[cuts[low]].id
+                why = f"the turn of node {graph.nodes[v].id} comes amid what it reads, between {first} and {last}"
+        if not invalid:
+            return cuts, why
+        cuts = [c for k, c in enumerate(cuts) if k not in invalid]
+
+
+def _widest(graph: Graph, end: int) -> str:
+    """The forward value that jumps over most nodes, in words."""
+    jumps = [(j - i, i, j) for i in range(end) for v in graph.values_of(i) for j in graph.readers[v] if j < end]
+    if not jumps:
+        return "no forward node reads another"
+    _, i, j = max(jumps, key=lambda jump: (jump[0], -jump[1]))
+    return f"node {graph.nodes[j].id} still reads what node {graph.nodes[i].id} makes"
+
+
+def _blocks(graph: Graph, end: int, cuts: list[int]) -> tuple[list[int], set[int]]:
+    """The block of every forward node, and the values that the next block reads; of the last cut those read at all."""
+    block = [bisect_left(cuts, i) for i in range(end)]
+    crossing = {
+        v
+        for c in cuts
+        for v in graph.values_of(c)
+        if graph.readers[v] and (c == cuts[-1] or any(c < j < end for j in graph.readers[v]))
+    }
+    return block, crossing
+
+
+def _places(graph: Graph, node: int, block: list[int], crossing: set[int], length: int) -> tuple[int, int]:
+    """The first and the last stage at which ``node`` finds all that it reads; the first is later if there is none.
+
+    A stage has the values of its block and its input, which is the output of the block before.
+    """
+    low, high = 0, length
+    for v in graph.nodes[node].inputs:
+        maker = graph.producer[v]
+        if maker < len(block):
+            low = max(low, block[maker])
+            high = min(high, block[maker] + (v in crossing))
+    return low, high
+
+
+def _chain(graph: Graph, end: int, cuts: list[int]) -> Chain:
+    """The stages between valid cuts."""
+    block, crossing = _blocks(graph, end, cuts)
+    length = len(cuts)
+    rests: list[list[int]] = [[] for _ in range(length + 1)]
+    current = length
+    for v in range(end, len(graph.nodes)):
+        current = min(current, _places(graph, v, block, crossing, length)[1])
+        rests[current].append(v)
+    always = {v for v in graph.outputs if graph.producer[v] < end}
+    count = _Count(graph, end, tuple(0 if v in always else size for v, size in enumerate(graph.size)))
+    stages: list[Stage] = []
+    following = len(graph.nodes)  # the first node of the rest that belongs to a lower stage
+    for s, rest in enumerate(rests):
+        begin = following - len(rest)
+        nodes = range(cuts[s - 1] + 1 if s else 0, cuts[s] + 1) if s < length else range(end, end)
+        beyond = range(end, len(graph.nodes) - sum(map(len, rests[:length]))) if s == length - 1 else range(end)
+        stages.append(count.stage(nodes, range(begin, following), beyond))
+        following = begin
+    simple = not always and all(len(stage.block) <= 1 for stage in stages)
+    return Chain(graph, tuple(stages), sum(graph.size[v] for v in always), simple)
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Counts bytes of stages.
+
+    Attributes:
+        graph: The graph.
+        end: Number of forward nodes.
+        size: Bytes of every value as far as it is counted.
+    """
+
+    graph: Graph
+    end: int
+    size: tuple[int, ...]
+
+    def stage(self, block: range, rest: range, beyond: range) -> Stage:
+        """The stage of a block and its rest; ``beyond`` are the nodes whose reads make a value of the block its output.
+
+        Nodes within the block are not among those.
+        """
+        graph = self.graph
+        made = [v for i in block for v in graph.values_of(i)]
+        output = {v for v in made if any(j in beyond and j not in block for j in graph.readers[v])}
+        read = {v for v in made if any(j in rest for j in graph.readers[v])}
+        gradients = [v for i in range(self.end, rest.start) for v in graph.values_of(i)]
+        return Stage(
+            block=tuple(block),
+            rest=tuple(rest),
+            cost=math.fsum(graph.nodes[i].cost for i in block),
+            rest_cost=math.fsum(graph.nodes[i].cost for i in rest),
+            output=sum(self.size[v] for v in output),
+            tape=sum(self.size[v] for v in output | read),
+            taped=bool(read),
+            plain_peak=self._peak(block, (), output),
+            taped_peak=self._peak(block, (), output | read),
+            rest_peak=self._peak(rest, (*gradients, *read), set(graph.outputs)),
+            waiting=sum(self.size[v] for v in gradients if self._last(v) >= rest.start),
+            frozen=any(not graph.nodes[i].recompute for i in block),
+        )
+
+    def _last(self, value: int) -> int:
+        """The last reader of a value, beyond all nodes for a graph output, -1 if there is none."""
+        if value in self.graph.outputs:
+            return len(self.graph.nodes)
+        return self.graph.readers[value][-1] if self.graph.readers[value] else -1
+
+    def _peak(self, nodes: range, before: Iterable[int], stays: Collection[int]) -> int:
+        """Most bytes while ``nodes`` run, of what they make and of the values ``before`` that were there already.
+
+        A value goes after its last reader among them, unless it stays (or, of those before, is read later).
+        """
+        graph = self.graph
+        last: dict[int, int] = {}
+        for i in nodes:
+            last.update(dict.fromkeys(graph.nodes[i].inputs, i))
+        never = len(graph.nodes)
+        live = {}
+        for v in before:
+            until = max(last.get(v, -1), self._last(v) if graph.producer[v] >= self.end else -1)
+            if until >= nodes.start:
+                live[v] = until
+        highest = 0
+        for i in nodes:
+            node = graph.nodes[i]
+            held = sum(self.size[v] for v in live)
+            highest = max(highest, held + sum(self.size[v] for v in graph.values_of(i)) + node.workspace)
+            for v in graph.values_of(i):
+                own = self._last(v) if i >= self.end else last.get(v, -1)
+                live[v] = never if v in stays else own
+            live = {v: until for v, until in live.items() if until > i}
+        return highest

@@ -1,0 +1,217 @@
+"""Revolve: reversing a chain with as many stored states as allowed, by Griewank and Walther, and for unequal costs.
+
+A chain of L steps; x_e is the state after e of them, x_0 is stored. To reverse step e the state x_(e-1) is needed; the
+step is then run once more, recorded, and its adjoint follows. Costs are counted in plain advances, those that are not
+recorded; L recorded ones come on top.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from remat_cli.errors import UsageError
+from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
+from remat_cli.strategies.chains._segments import Segments, prefix_sums
+from remat_cli.strategies.chains.extract import Chain
+from remat_cli.strategies.published._offers import Offers
+
+_MOST_RUNS = 1_000_000
+"""Schedules of more runs than this are not tried."""
+_STATES = 4e7
+_NO_LIMIT = 2**62
+
+Splits = Iterable[tuple[int, int, int]]
+"""(l, k, r): with x_l stored, advance to x_k; the states l .. r are needed, r first. See ``Segments.order``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Griewank(Strategy):
+    """What both have in common.
+
+    Attributes:
+        slots: States to store, x_0 among them; 0 tries all numbers.
+    """
+
+    slots: int = field(default=0, metadata={"help": "states to store, the first one among them; 0 tries all numbers"})
+
+    needs: ClassVar[Needs] = Needs.CHAIN
+
+    def __post_init__(self) -> None:
+        """Refuse a number of slots that means nothing."""
+        if self.slots < 0:
+            raise UsageError(f"{self.name}{{slots={self.slots}}}: the number must be 0 or more")
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Make the schedule of each number of slots, and take the cheapest one within the budget."""
+        chain = Chain.of(task.graph, self.name)
+        offers = Offers(task, context, self.name)
+        for slots, splits in self.schedules(chain, (self.slots,) if self.slots else range(chain.length, 0, -1)):
+            if offers.over():
+                break
+            offers.offer(chain.computes(reversal(chain.length, splits)), f"{self.name}{{slots={slots}}}")
+        return offers.answer()
+
+    @abstractmethod
+    def schedules(self, chain: Chain, slots: Iterable[int]) -> Iterator[tuple[int, Splits]]:
+        """The schedule for each number of slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revolve(_Griewank):
+    """The binomial schedule, optimal for steps of equal cost and states of equal size."""
+
+    name: ClassVar[str] = "revolve"
+    summary: ClassVar[str] = "binomial checkpointing of a chain: optimal for equal costs and sizes"
+    reference: ClassVar[str] = "Griewank and Walther, Algorithm 799: revolve, ACM TOMS 2000"
+    ignores: ClassVar[frozenset[str]] = frozenset({"costs", "sizes"})
+
+    def schedules(self, chain: Chain, slots: Iterable[int]) -> Iterator[tuple[int, Splits]]:
+        """Those that do not take too many runs."""
+        for s in slots:
+            if advances(chain.length, s) <= _MOST_RUNS:
+                yield s, binomial(chain.length, s)
+
+
+@dataclass(frozen=True, slots=True)
+class RevolveHetero(_Griewank):
+    """The dynamic programme for steps of unequal costs and states of equal size."""
+
+    name: ClassVar[str] = "revolve-hetero"
+    summary: ClassVar[str] = "checkpointing of a chain: optimal for unequal costs and equal sizes"
+    reference: ClassVar[str] = "Griewank and Walther, Evaluating Derivatives, 2nd ed., section 12.3, SIAM 2008"
+    ignores: ClassVar[frozenset[str]] = frozenset({"sizes"})
+
+    def schedules(self, chain: Chain, slots: Iterable[int]) -> Iterator[tuple[int, Splits]]:
+        """Of each number of slots that the table holds."""
+        costs = [stage.cost for stage in chain.stages[:-1]]
+        most = max(1, min(chain.length, int(_STATES / chain.length**2)))
+        wanted = [min(s, most) for s in slots]
+        program = Hetero.of(costs, max(wanted))
+        for s in dict.fromkeys(wanted):
+            yield s, program.splits(s)
+
+
+def advances(length: int, slots: int) -> int:
+    """t(L, s): the fewest plain advances that reverse L steps with s stored states, x_0 among them.
+
+    With r the least number for which beta(s, r) = C(s + r, s) >= L it is r L - beta(s + 1, r - 1); for example
+    t(10, 1..9) = 45, 20, 15, 14, 13, 12, 11, 10, 9.
+
+    Raises:
+        ValueError: If there is no slot for x_0.
+    """
+    if length == 0:
+        return 0
+    if slots < 1:
+        raise ValueError("reversing a step takes a slot for its input")
+    r = _repetitions(length, slots)
+    return r * length - _beta(slots + 1, r - 1)
+
+
+def binomial(length: int, slots: int) -> Iterator[tuple[int, int, int]]:
+    """The splits of the binomial schedule of L >= 1 steps with s >= 1 slots."""
+    todo = [(0, length, slots)]
+    while todo:
+        start, steps, s = todo.pop()
+        if steps == 1:
+            continue  # x_start is there
+        k = steps - 1 if s == 1 else _split(steps, s)
+        yield start, start + k, start + steps - 1
+        # First the steps after the checkpoint, then those before it.
+        todo.append((start, k, s))
+        if s > 1:
+            todo.append((start + k, steps - k, s - 1))
+
+
+def _split(length: int, slots: int) -> int:
+    """Where to put the next checkpoint: beta(s, r-2) <= k <= beta(s, r-1), beta(s-1, r-1) <= L - k <= beta(s-1, r)."""
+    r = _repetitions(length, slots)
+    lowest = max(1, _beta(slots, r - 2), length - _beta(slots - 1, r))
+    highest = min(length - 1, _beta(slots, r - 1), length - _beta(slots - 1, r - 1))
+    assert lowest <= highest
+    return highest
+
+
+def _repetitions(length: int, slots: int) -> int:
+    """The least r with beta(s, r) >= L."""
+    r = 0
+    while _beta(slots, r) < length:
+        r += 1
+    return r
+
+
+def _beta(slots: int, repetitions: int) -> int:
+    """C(s + r, s): how long a chain can be reversed with s slots if no step is advanced more than r times."""
+    return math.comb(slots + repetitions, slots) if repetitions >= 0 else 0
+
+
+def reversal(length: int, splits: Splits) -> list[int]:
+    """The runs (see ``Chain.computes``) of a schedule: the forward pass with the loss, and then each step in turn."""
+    runs: list[int] = []
+    following = length - 1  # the stage to be reversed next
+
+    def reverse(down_to: int) -> None:
+        nonlocal following
+        while following >= down_to:
+            runs.append(following)
+            if following == length - 1:
+                runs.append(~length)
+            runs.append(~following)
+            following -= 1
+
+    for low, k, r in splits:
+        reverse(r + 1)
+        runs.extend(range(low, k))
+    reverse(0)
+    return runs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hetero:
+    """The least cost of reversing any part of a chain with up to so many slots.
+
+    f(i, j, s) = min over k of P_k - P_i + f(k, j, s - 1) + f(i, k, s); with one slot all advances start at x_i.
+
+    Attributes:
+        segments: The states x_1 .. x_(L-1) as levels that are to be visited from the last to the first.
+        value: Its table; m reserved units are m slots taken besides that of x_0.
+        slots: The most slots.
+    """
+
+    segments: Segments
+    value: np.ndarray
+    slots: int
+
+    @classmethod
+    def of(cls, costs: list[float], slots: int) -> Hetero:
+        """For steps of these costs."""
+        n = len(costs) - 1  # the last step is never advanced over, only recorded
+        levels = np.arange(n + 1, dtype=np.int64)
+        segments = Segments(
+            prefix=prefix_sums(costs[:-1]),
+            tail=np.zeros(n + 1),
+            top=levels,
+            hold=np.ones((n + 1, n + 1), dtype=np.int64),
+            sweep=np.full((n + 1, n + 1), _NO_LIMIT, dtype=np.int64),
+            pending=np.zeros(n + 1, dtype=np.int64),
+            visit=np.full(n + 1, _NO_LIMIT, dtype=np.int64),
+            width=slots,
+        )
+        return cls(segments, segments.fill(), slots)
+
+    def advances(self, slots: int) -> float:
+        """Cost of the plain advances with ``slots`` slots."""
+        n = len(self.segments.prefix) - 1
+        return float(self.value[0, n, self.slots - slots]) if n else 0.0
+
+    def splits(self, slots: int) -> Splits:
+        """The schedule with ``slots`` slots."""
+        order = self.segments.order(self.value, self.slots - slots)
+        assert order is not None
+        return order

@@ -1,0 +1,252 @@
+"""Rotor: optimal memory-persistent schedules of chains whose stages differ in cost and size.
+
+Segment (s, t) with m bytes: a_s is there and not counted; the gradients that wait before stage t are, or will be. The
+job is to run the rest of the stages t .. s. Either the blocks s .. j - 1 run and leave a_j alone, (j, t) is served
+beside it, and (s, j - 1) starts again from a_s; or block s runs and leaves its tape, (s + 1, t) is served beside
+that, and the rest of s follows (Beaumont et al., Optimal checkpointing for heterogeneous chains, INRIA RR-9302,
+theorem 1). Three things differ from the paper, all of which only admit more schedules: peaks are those of running a
+block's nodes one by one; a stage whose rest reads nothing of its block does not run it again; and while blocks run,
+what counts is the gradient that waits at the end of the segment.
+
+Memory-persistent: what is kept for a segment stays until it is served. Cheaper schedules may exist that drop a
+checkpoint and make it again, or that keep a value from the sweep for the rest of its own stage; see ``optimal``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from remat_cli.errors import UsageError
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.mip import Bools, Floats, Ints
+from remat_cli.plan.model import Scope
+from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Strategy, Task
+from remat_cli.strategies.chains._segments import prefix_sums
+from remat_cli.strategies.chains.extract import Chain
+from remat_cli.strategies.published._offers import Offers
+
+_WORK = 5e8
+"""Steps of the innermost loop that are always worth it: about a second."""
+_STATES = 3e7
+"""Numbers of the table that are always worth it: 240 MB."""
+_MOST_STATES = 2.5e8
+"""Numbers that it may have at all: 2 GB. This gives 500 units for chains of up to 700 blocks, and fewer beyond."""
+_EXACT = 2.0**50
+
+
+@dataclass(frozen=True, slots=True)
+class Rotor(Strategy):
+    """The dynamic programme of Rotor over the stages of a chain.
+
+    Attributes:
+        slots: Units that memory is divided into at least, where the sizes have no common divisor that allows exact
+            counting; more where that is quick.
+    """
+
+    slots: int = field(
+        default=500, metadata={"help": "units of memory to count in, at least, where exact counting takes more"}
+    )
+
+    name: ClassVar[str] = "rotor"
+    summary: ClassVar[str] = "optimal memory-persistent schedules of chains, by Rotor's dynamic programme"
+    reference: ClassVar[str] = "Beaumont et al., Optimal checkpointing for heterogeneous chains, INRIA RR-9302, 2019"
+    needs: ClassVar[Needs] = Needs.CHAIN
+
+    def __post_init__(self) -> None:
+        """Refuse a number of slots that means nothing."""
+        if not 1 <= self.slots <= 1_000_000:
+            raise UsageError(
+                f"rotor{{slots={self.slots}}}: out of range", hint="choose slots between 1 and 1000000, such as 500"
+            )
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Run the programme; where nothing fits, once more with more memory to say how much it takes."""
+        chain = Chain.of(task.graph, self.name)
+        offers = Offers(task, context, self.name)
+        budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
+        offers.report()
+        room = budget - task.graph.fixed_memory - chain.always
+        program = Program.of(chain, room, self.slots)
+        runs = None if program is None else program.runs(room)
+        if program is not None and runs is not None:
+            offers.offer(chain.computes(runs))
+            bound = program.bound(room)
+            if bound is not None:
+                offers.bounds.append(Bound(bound, Scope.CHAIN_PERSISTENT))
+        if offers.computes is None:
+            self._least(chain, offers)
+        return offers.answer()
+
+    def _least(self, chain: Chain, offers: Offers) -> None:
+        """Offer the schedule that takes the least memory, which is not within the budget (or was lost in rounding)."""
+        most = sum(stage.tape for stage in chain.stages) + max(
+            stage.waiting + max(stage.rest_peak, stage.plain_peak, stage.taped_peak) for stage in chain.stages
+        )
+        program = Program.of(chain, 2 * most, self.slots)
+        if program is not None and not offers.context.control.stopping():
+            runs = program.least_runs()
+            if runs is not None:
+                offers.offer(chain.computes(runs))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """The arguments of ``_kernel.fill_persistent``, where they are described, and what comes out."""
+
+    chain: Chain
+    unit: int
+    prefix: Floats
+    back: Floats
+    top: Ints
+    taped: Bools
+    output: Ints
+    tape: Ints
+    sweep: Ints
+    record: Ints
+    rest: Ints
+    waiting: Ints
+    again: Ints
+    value: Floats
+
+    @classmethod
+    def of(cls, chain: Chain, room: int, slots: int) -> Program | None:
+        """The table for up to ``room`` bytes; None if that is negative.
+
+        Sizes are divided by their greatest common divisor; only if that leaves more units than ``slots`` and than can
+        be afforded, sizes are rounded up to larger units.
+        """
+        if room < 0:
+            return None
+        stages, n = chain.stages, chain.length
+        unit = _unit(chain, room, slots)
+
+        def units(counts: list[int]) -> Ints:
+            return np.array([-(-count // unit) for count in counts], dtype=np.int64)
+
+        served = [*(s for s, stage in enumerate(stages) if stage.rest), n]
+        output = units([0, *(stage.output for stage in stages[:n])])
+        top = np.full(n + 1, -1, dtype=np.int64)
+        top[served] = served
+        parts = {
+            "prefix": prefix_sums([stage.cost for stage in stages[:n]]),
+            "back": np.array([stage.rest_cost for stage in stages]),
+            "top": np.maximum.accumulate(top),
+            "taped": np.array([stage.taped for stage in stages]),
+            "output": output,
+            "tape": units([stage.tape for stage in stages[:n]]),
+            "sweep": _sweeps(units([stage.plain_peak for stage in stages]), output),
+            "record": units([stage.taped_peak for stage in stages]),
+            "rest": units([stage.rest_peak for stage in stages]),
+            "waiting": units([stage.waiting for stage in stages]),
+            "again": _again(chain),
+        }
+        from remat_cli.strategies.chains._kernel import fill_persistent  # numba, which takes half a second
+
+        value = fill_persistent(**parts, width=room // unit + 1)
+        return cls(chain=chain, unit=unit, value=value, **parts)
+
+    def bound(self, room: int) -> float | None:
+        """What no memory-persistent schedule undercuts; None where sizes or blocks were simplified."""
+        chain = self.chain
+        exact = chain.simple and self.unit == _divisor(chain)
+        whole = all(node.cost.is_integer() for node in chain.graph.nodes) and chain.graph.total_cost < _EXACT
+        return float(self.value[0, chain.length, room // self.unit]) if exact and whole else None
+
+    def runs(self, room: int) -> list[int] | None:
+        """The best schedule within ``room`` bytes, in the form that ``Chain.computes`` takes; None if nothing fits."""
+        return self._runs(room // self.unit)
+
+    def least_runs(self) -> list[int] | None:
+        """The same with the least memory that has a schedule; None if the table does not reach so far."""
+        fits = np.flatnonzero(np.isfinite(self.value[0, self.chain.length]))
+        return self._runs(int(fits[0])) if len(fits) else None
+
+    def _runs(self, units: int) -> list[int] | None:
+        n = self.chain.length
+        if math.isinf(self.value[0, n, units]):
+            return None
+        runs: list[int] = []
+        todo: list[tuple[int, int, int] | int] = [(0, n, units)]
+        while todo:
+            item = todo.pop()
+            if isinstance(item, int):
+                runs.append(item)
+                continue
+            s, t, m = item
+            if t < s:
+                continue
+            if s == t:
+                runs.extend([s] * bool(self.taped[s]))
+                runs.append(~s)
+                continue
+            costs = self._costs(s, t, m)
+            j = s + 1 + int(np.argmin(costs))
+            if self._taping(s, t, m) <= costs[j - s - 1]:
+                runs.append(s)
+                todo.extend([~s, (s + 1, t, m - int(self.tape[s]))])
+            else:
+                runs.extend(range(s, j))
+                todo.extend([(s, int(self.top[j - 1]), m), (j, t, m - int(self.output[j]))])
+        return runs
+
+    def _taping(self, s: int, t: int, m: int) -> float:
+        """Cost of (s, t) with m units if block s leaves its tape."""
+        need = max(int(self.tape[s]), int(self.waiting[t] + self.record[s]), int(self.rest[s]))
+        if not self.taped[s] or m < need:
+            return math.inf
+        return float(self.prefix[s + 1] - self.prefix[s] + self.back[s] + self.value[s + 1, t, m - self.tape[s]])
+
+    def _costs(self, s: int, t: int, m: int) -> Floats:
+        """Cost of (s, t) with m units if a_j is kept, for every j in s + 1 .. t."""
+        j = np.arange(s + 1, t + 1)
+        before = self.top[j - 1]
+        allowed = (m >= self.output[j]) & (m >= self.waiting[t] + self.sweep[s, j])
+        allowed &= (before < s) | (s >= self.again[before])
+        left = np.where(before >= s, self.value[s, before, m], 0.0)
+        right = self.value[j, t, np.where(allowed, m - self.output[j], 0)]
+        costs: Floats = np.where(allowed, self.prefix[j] - self.prefix[s] + left + right, np.inf)
+        return costs
+
+
+def _divisor(chain: Chain) -> int:
+    """The greatest common divisor of all byte counts of the chain."""
+    stages = chain.stages
+    counts = (
+        (s.output, s.tape, s.plain_peak if s.block else 0, s.taped_peak if s.block else 0, s.rest_peak, s.waiting)
+        for s in stages
+    )
+    return math.gcd(*(count for row in counts for count in row)) or 1
+
+
+def _unit(chain: Chain, room: int, slots: int) -> int:
+    """Bytes of a unit: the divisor, or a multiple of it if that makes too many units."""
+    n, divisor = chain.length, _divisor(chain)
+    table = (n + 1) ** 2
+    affordable = max(slots, min(int(_WORK / (n**3 / 6 + 1)), int(_STATES / table)))
+    affordable = max(1, min(affordable, int(_MOST_STATES / table)))
+    return divisor * max(1, math.ceil(room / divisor / affordable))
+
+
+def _sweeps(plain: Ints, output: Ints) -> Ints:
+    """int64[L + 1, L + 1]: units besides what waits and a_s while the blocks s .. j - 1 run and leave their outputs."""
+    n = len(plain) - 1
+    sweep = np.zeros((n + 1, n + 1), dtype=np.int64)
+    with_input = plain[:n] + output[:n]
+    for s in range(n):
+        sweep[s, s + 1 :] = np.maximum.accumulate(np.concatenate([plain[s : s + 1], with_input[s + 1 :]]))
+    return sweep
+
+
+def _again(chain: Chain) -> Ints:
+    """int64[L + 1]: the first stage from which stage t can be served once more, given what may run only once."""
+    first, after = [], 0
+    for s, stage in enumerate(chain.stages):
+        # Serving s again runs the blocks before it, and its own if its rest needs that.
+        first.append(s + 1 if stage.frozen and stage.taped else after)
+        if stage.frozen:
+            after = s + 1
+    return np.array(first, dtype=np.int64)
