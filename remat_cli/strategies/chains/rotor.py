@@ -36,6 +36,10 @@ _STATES = 3e7
 _MOST_STATES = 2.5e8
 """Numbers that it may have at all: 2 GB. This gives 500 units for chains of up to 700 blocks, and fewer beyond."""
 _EXACT = 2.0**50
+_BEYOND = 8
+"""Where bytes are counted too high, plans for up to an eighth more than the budget are looked at as well:"""
+_LOOKS = 24
+"""How many of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,17 @@ class Rotor(Strategy):
         budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
         offers.report()
         room = budget - task.graph.fixed_memory - chain.always
-        program = Program.of(chain, room, self.slots)
-        runs = None if program is None else program.runs(room)
-        if program is not None and runs is not None:
-            offers.offer(chain.computes(runs))
+        # Where bytes are counted too high, a plan for somewhat more may fit.
+        exact = chain.simple and _unit(chain, room, self.slots) == _divisor(chain)
+        program = Program.of(chain, room if exact else room + room // _BEYOND, self.slots)
+        if program is not None:
             bound = program.bound(room)
             if bound is not None:
                 offers.bounds.append(Bound(bound, Scope.CHAIN_PERSISTENT))
+            for limit in _limits(room, exact=exact):
+                runs = program.runs(limit)
+                if runs is not None:
+                    offers.offer(chain.computes(runs))
         if offers.computes is None:
             self._least(chain, offers)
         return offers.answer()
@@ -210,6 +218,11 @@ class Program:
         right = self.value[j, t, np.where(allowed, m - self.output[j], 0)]
         costs: Floats = np.where(allowed, self.prefix[j] - self.prefix[s] + left + right, np.inf)
         return costs
+
+
+def _limits(room: int, *, exact: bool) -> list[int]:
+    """Bytes for which to look at the best plan."""
+    return [room] if exact else [room + room * look // (_LOOKS * _BEYOND) for look in range(_LOOKS + 1)]
 
 
 def _divisor(chain: Chain) -> int:
