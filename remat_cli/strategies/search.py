@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import Scope
-from remat_cli.strategies._annealing import Annealing
+from remat_cli.strategies._annealing import Annealing, ready
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._portfolio import Windows
 from remat_cli.strategies._retention import Retention
@@ -26,8 +27,9 @@ _MOST_NODES = 3_000
 
 _DEPTH: dict[str, Any] = {"help": "how far from its uses a node may be recomputed in a window"}
 _PATIENCE: dict[str, Any] = {"help": "idle rounds after which it ends when there is no time limit"}
-_RARELY = 4
-"""An engine that keeps failing still gets one round in so many."""
+_LEAST_SHARE = 0.2
+"""Share of the time that each engine gets at least."""
+_FIRST = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +114,78 @@ def _search(task: Task, context: Context, patience: int, *, depth: float | None,
             return NotFound("no schedule in document order fits", Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
         best.raise_bound(bound)
     rng = random.Random(context.seed)
-    engines: list[tuple[Windows | Annealing, int]] = [(Annealing(best, rng), 2)] if anneals else []
-    windows = _windows(best, depth, rng)
-    if windows is not None:
-        engines.append((windows, 3))
-    failures = [0] * len(engines)
-    turn = idle = 0
+    turns = _Turns(best, rng, depth, Annealing(best, rng) if anneals else None)
+    idle = 0
     while not best.over() and (idle < patience or _worth_the_time(best)):
-        better = False
-        for which, (engine, rounds) in enumerate(engines):
-            # What fails again and again while others do not gets fewer turns.
-            if turn % (1 + min(failures[which], _RARELY - 1)) == 0 or idle > 0:
-                helped = engine.run(rounds)
-                failures[which] = 0 if helped else failures[which] + 1
-                better |= helped
-        idle = 0 if better else idle + 1
-        turn += 1
+        if depth is None and not ready(context.control):
+            break  # nothing that can be done in the time left
+        idle = 0 if turns.take() else idle + 1
     if best.computes is None:
         return best.not_found("no schedule within the budget was found")
     return best.found(exhausted=best.exhausted())
 
 
+@dataclass(slots=True)
+class _Turns:
+    """Lets the engines take turns.
+
+    Without a time limit each gets one in every round, so that the clock has no say in what is found. With one the
+    engine that last gained most per second goes on, but none gets less than a share of the time.
+
+    Attributes:
+        best: The schedule to improve.
+        rng: Chooses windows.
+        depth: Support of their model; None for no windows.
+        annealing: The other engine, if it takes part.
+        windows: Made when their first turn comes.
+        spent: Seconds that annealing and windows have taken.
+        rates: What they gained per second in their last turns.
+    """
+
+    best: Best
+    rng: random.Random
+    depth: float | None
+    annealing: Annealing | None
+    windows: Windows | None = None
+    spent: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    rates: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+    def take(self) -> bool:
+        """One turn, or one of each engine; whether it helped."""
+        solving = self.depth is not None and len(self.best.graph.nodes) <= _MOST_NODES
+        if self.annealing is None or not solving:
+            return self._turn(int(self.annealing is None)) if self.annealing is not None or solving else False
+        if self.best.context.control.deadline_s is None:
+            return self._turn(0) | self._turn(1)
+        return self._turn(self._choice())
+
+    def _choice(self) -> int:
+        """Which engine is next: 0 annealing, 1 windows."""
+        fewer = 0 if self.spent[0] <= self.spent[1] else 1
+        if self.spent[fewer] < _LEAST_SHARE * sum(self.spent) or self.rates[0] == self.rates[1]:
+            return fewer
+        return 0 if self.rates[0] > self.rates[1] else 1
+
+    def _turn(self, which: int) -> bool:
+        began, before = time.monotonic(), self.best.cost
+        if which == 0:
+            assert self.annealing is not None
+            helped = self.annealing.run(2)
+        else:
+            if self.windows is None:
+                self.windows = _windows(self.best, self.depth, self.rng)
+            helped = self.windows is not None and self.windows.run(3)
+        took = max(time.monotonic() - began, 1e-3)
+        self.spent[which] += took
+        if math.isfinite(before):
+            self.rates[which] = (before - self.best.cost) / took
+        else:  # from no schedule to one is worth any time
+            self.rates[which] = _FIRST if math.isfinite(self.best.cost) else 0.0
+        return helped
+
+
 def _windows(best: Best, depth: float | None, rng: random.Random) -> Windows | None:
-    if depth is None or len(best.graph.nodes) > _MOST_NODES or best.over():
+    if depth is None or best.over():
         return None
     model = Retention.over(best, depth)
     if best.computes is None:
