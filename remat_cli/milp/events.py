@@ -24,12 +24,18 @@ import heapq
 from collections.abc import Sequence
 
 from remat_cli.graph.model import Graph
-from remat_cli.milp.retention import Support
+from remat_cli.milp.retention import Support, full_support
 
 
-def affordable(prices: Sequence[float], most: float, support: Support) -> Support:
-    """``support`` without the nodes that cost more than ``most`` by themselves."""
-    return tuple(stages if prices[i] <= most else () for i, stages in enumerate(support))
+def affordable(prices: Sequence[float], most: float, graph: Graph) -> Support:
+    """The full support without the nodes of which one recomputation costs more than ``most``.
+
+    Args:
+        prices: Cost of each node.
+        most: Solutions in which recomputation costs more do not matter.
+        graph: With its closing node.
+    """
+    return tuple(stages if prices[i] <= most else () for i, stages in enumerate(full_support(graph)))
 
 
 def event_support(graph: Graph, prices: Sequence[float], most: float) -> Support:

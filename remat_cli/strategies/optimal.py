@@ -15,7 +15,7 @@ from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies._annealing import Annealing
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._portfolio import Windows
-from remat_cli.strategies._proof import Proof
+from remat_cli.strategies._proof import InStageProof, Proof
 from remat_cli.strategies._retention import Retention
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
@@ -33,7 +33,9 @@ _WHOLE_LIMIT = 200_000
 _EAGER_LIMIT = 10_000
 """Up to this many (stage, node) pairs the proof comes before larger supports: it is about as large itself."""
 _PROOF_LIMIT = 60_000
-_EAGER_SHARE, _PROOF_SHARE = 0.6, 0.5
+_EAGER_SHARE, _PROOF_SHARE, _IN_STAGE_SHARE = 0.6, 0.5, 0.7
+_SMALL = 120
+"""Up to this many nodes a proof may look inside stages."""
 _MANY = 24
 _BOUND_S = 20.0
 _SLICE_S = 30.0
@@ -96,13 +98,28 @@ class Optimal(Strategy):
             larger = _grow(best, depth, annealing, rng, eager=depth == depths[0])
             if best.over():
                 return
-            if not proven and (proof := Proof.within(best, _EAGER_LIMIT)) is not None:
-                proof.run(_PROOF_S, _EAGER_SHARE)
-                proven = True
+            if not proven:
+                proven = _prove(best, _EAGER_LIMIT, _EAGER_SHARE)
             if best.over() or not larger:
                 break
-        if not proven and not best.over() and (proof := Proof.within(best, _PROOF_LIMIT)) is not None:
-            proof.run(_PROOF_S, _PROOF_SHARE)
+        if not best.over():
+            if len(best.graph.nodes) <= _SMALL:
+                InStageProof.of(best).run(best.step(_PROOF_S, _IN_STAGE_SHARE))
+            elif not proven:
+                _prove(best, _PROOF_LIMIT, _PROOF_SHARE)
+
+
+def _prove(best: Best, most_pairs: int, share: float) -> bool:
+    """Look for a bound without in-stage rows; whether the support was small enough for it to be worth the time.
+
+    On small graphs the proof with such rows is to come, and begins with the same model over the full support.
+    """
+    n = len(best.graph.nodes)
+    proof = Proof.within(best, min(most_pairs, n * n // 4) if n <= _SMALL else most_pairs)
+    if proof is None:
+        return False
+    proof.run(_PROOF_S, share)
+    return True
 
 
 def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, *, eager: bool) -> bool:

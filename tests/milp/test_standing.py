@@ -1,0 +1,68 @@
+"""In-stage rows that hold in any order of a stage, against searches of all schedules."""
+
+from __future__ import annotations
+
+import random
+
+from bruteforce import cheapest
+from graphgen import random_graph
+
+from remat_cli.control import Control
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.model import Graph
+from remat_cli.milp import retention
+from remat_cli.milp.compile import append_block, compile_model
+from remat_cli.milp.standing import StandingRows
+from remat_cli.solvers.base import Request, Termination
+from remat_cli.solvers.highs import Highs
+
+
+def graph_of(seed: int) -> Graph:
+    rng = random.Random(seed)
+    return random_graph(
+        rng,
+        rng.randint(3, 6),
+        max_outputs=rng.choice((1, 1, 2, 3)),
+        workspace=rng.random() < 0.5,
+        recompute_false=rng.choice((0.0, 0.2)),
+        random_outputs=rng.random() < 0.5,
+        zero_outputs=rng.random() < 0.3,
+        fixed_memory=rng.choice((0, 5)),
+    )
+
+
+def bound(graph: Graph, budget: int, *, rows: bool) -> float | None:
+    """Optimum of the retention model without rows inside stages, or with all that hold in any order."""
+    stated = retention.build(graph, budget, None, Control())
+    compiled = compile_model(stated.model)
+    standing = StandingRows(stated)
+    block = standing.block(stated.R) if rows else None
+    if block is not None:
+        compiled = append_block(compiled, block)
+        assert standing.block(stated.R) is None
+    outcome = Highs().solve(Request(compiled.model, gap=1e-9, threads=1))
+    if outcome.termination is Termination.INFEASIBLE:
+        return None
+    assert outcome.objective is not None
+    return round(outcome.objective * stated.cost_scale, 6)
+
+
+def test_never_above_the_truth_and_sometimes_above_the_model_without_them() -> None:
+    better = checked = 0
+    for seed in range(1000, 1120):
+        graph = graph_of(seed)
+        top = no_remat_peak(graph)
+        for budget in range(max(peak_bound(graph).bytes, top - 4), top):
+            truth = cheapest(graph, budget)
+            plain, rows = bound(graph, budget, rows=False), bound(graph, budget, rows=True)
+            if rows is None:
+                assert truth is None
+                better += plain is not None
+                continue
+            assert plain is not None
+            assert plain <= rows
+            assert truth is None or rows <= truth
+            better += rows > plain
+            checked += truth is not None
+    assert checked > 80
+    assert better > 5
