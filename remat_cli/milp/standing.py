@@ -40,12 +40,15 @@ class StandingRows:
         stated: The model that they belong to; over the full support, but for nodes that are never worth recomputing.
         steps: (stage, node) whose row is there.
         levels: Every variable so far.
+        known: What :meth:`_standing` found, by (stage, value).
+        blocks: Every block so far: a variable is worth nothing without the one it belongs to.
     """
 
     stated: RetentionModel
     steps: set[tuple[int, int]] = field(default_factory=set)
     levels: list[Standing] = field(default_factory=list)
     known: dict[tuple[int, int], Any] = field(default_factory=dict)
+    blocks: list[Any] = field(default_factory=list)
 
     def block(self, steps: Iterable[tuple[int, int]]) -> Any | None:
         """Rows for the memory in use while node k is computed again in stage t, for each new (t, k) of ``steps``.
@@ -58,6 +61,7 @@ class StandingRows:
             return None
         self.steps.update(new)
         block = pyo.ConcreteModel()
+        self.blocks.append(block)
         block.standing = pyo.VarList(bounds=(0, 1))
         first = len(self.levels)
         bodies = [self._row(block, t, k) for t, k in new]

@@ -102,8 +102,12 @@ class Best:
         return self.cost <= self.bound.cost * (1 + 1e-9)
 
     def over(self) -> bool:
-        """Whether to stop: proven, interrupted, or out of time."""
-        return self.proven() or self.context.control.stopping()
+        """Whether to stop: proven, also that nothing fits; interrupted; or out of time."""
+        return self.proven() or self.hopeless() or self.context.control.stopping()
+
+    def hopeless(self) -> bool:
+        """Whether it is proven that no schedule fits."""
+        return self.computes is None and any(math.isinf(bound.cost) for bound in self.bounds.values())
 
     def exhausted(self) -> bool:
         """Whether a search that ends now ends by itself, rather than for want of time."""

@@ -82,7 +82,7 @@ class Optimal(Strategy):
         impossible = not best.over() and len(best.graph.nodes) ** 2 / 2 <= _FULL_LIMIT and _everything(best)
         if best.computes is not None:
             return best.found(exhausted=best.exhausted())
-        if math.isinf(best.bound.cost):
+        if best.hopeless():
             return best.not_found("no schedule in document order fits", Scope.DOCUMENT_ORDER)
         if impossible:
             return best.not_found("no frontier-advancing schedule fits", Scope.FRONTIER)

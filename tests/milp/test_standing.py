@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 from bruteforce import cheapest
@@ -45,6 +46,24 @@ def bound(graph: Graph, budget: int, *, rows: bool) -> float | None:
         return None
     assert outcome.objective is not None
     return round(outcome.objective * stated.cost_scale, 6)
+
+
+def test_rows_in_several_blocks_come_to_the_same() -> None:
+    for seed in range(1070, 1080):
+        graph = graph_of(seed)
+        budget = max(peak_bound(graph).bytes, no_remat_peak(graph) - 3)
+        stated = retention.build(graph, budget, None, Control())
+        compiled = compile_model(stated.model)
+        standing = StandingRows(stated)
+        for step in stated.R:
+            block = standing.block([step])
+            assert block is not None
+            compiled = append_block(compiled, block)
+            del block
+            gc.collect()
+        outcome = Highs().solve(Request(compiled.model, gap=1e-9, threads=1))
+        value = None if outcome.objective is None else round(outcome.objective * stated.cost_scale, 6)
+        assert value == bound(graph, budget, rows=True)
 
 
 def test_never_above_the_truth_and_sometimes_above_the_model_without_them() -> None:
