@@ -135,7 +135,7 @@ class _Solving:
         best_key: Its cost and peak.
         winner: The order it is in.
         lowest: The schedule of the smallest peak that came up, and that peak.
-        finished: Whether every run ended by itself.
+        finished: Whether every run of the strategy ended by itself, quick starts aside.
         used_solver: Whether one of them used a MIP solver.
     """
 
@@ -176,7 +176,7 @@ class _Solving:
         self._recall()
         self._solve_all(orders.given, orders.others)
         if self.best is not None:
-            return replace(self.best, exhausted=self.finished, used_solver=self.used_solver)
+            return replace(self.best, exhausted=not control.stopping(), used_solver=self.used_solver)
         lowest = None if self.lowest is None else self.lowest[1]
         reason = "no schedule within the budget was found, neither in the order of the document nor in others"
         return NotFound(reason, best=lowest, bounds=self.bounds)
@@ -269,13 +269,13 @@ class _Solving:
         try:
             answer = strategy.solve(task, context)
         except (LimitReached, Interrupted):
-            self.finished = False
+            self.finished = self.finished and strategy is not self.strategy
             return
         if isinstance(answer, Found):
-            self.finished = self.finished and answer.exhausted
+            self.finished = self.finished and (answer.exhausted or strategy is not self.strategy)
             self._take(named(answer), trial)
         else:
-            self.finished = self.finished and not control.stopping()
+            self.finished = self.finished and (not control.stopping() or strategy is not self.strategy)
             if answer.best is not None:
                 self._note_low(_original(answer.best, trial.view))
 
