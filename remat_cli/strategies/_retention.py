@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from remat_cli.control import Control
+from remat_cli.graph.model import Graph
 from remat_cli.milp.compile import Compiled, append_block, compile_model
 from remat_cli.milp.decode import Decoder, overfull
 from remat_cli.milp.retention import InStageRows, RetentionModel, Support, build, in_stage_rows
@@ -24,6 +25,15 @@ _GAP = 1e-6
 _VIOLATION = 1e-6
 _NEIGHBOURS = 2
 """In-stage rows are stated for a step over the budget and for as many stages on either side of it."""
+
+
+def near_pairs(graph: Graph) -> int:
+    """Pairs of a node and a reader of it, or a reader of a reader.
+
+    That many (stage, node) pairs a support of depth 1 has at most, but for chains of nearly free nodes.
+    """
+    readers = [sum(len(graph.readers[v]) for v in graph.values_of(i)) for i in range(len(graph.nodes))]
+    return sum(1 + readers[j] for of in graph.readers for j in of)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from remat_cli.strategies._annealing import Annealing
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._portfolio import Windows
 from remat_cli.strategies._proof import InStageProof, Proof
-from remat_cli.strategies._retention import Retention
+from remat_cli.strategies._retention import Retention, near_pairs
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound, safe_bound
@@ -28,6 +28,8 @@ _FULL_LIMIT = 40_000
 """Largest number of (stage, node) pairs for which the model over the full support is tried."""
 _GROWTH_LIMIT = 50_000
 """Largest number of columns of a support that is still grown."""
+_BUILD_LIMIT = 300_000
+"""Largest number of (stage, node) pairs near each other for which a model is built at all."""
 _WHOLE_LIMIT = 200_000
 """Largest number of nonzeros of a model that is worth solving as a whole once there is a schedule to search around."""
 _EAGER_LIMIT = 10_000
@@ -124,6 +126,8 @@ def _prove(best: Best, most_pairs: int, share: float) -> bool:
 
 def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, *, eager: bool) -> bool:
     """Look for schedules over the support of ``depth``; whether a larger one may still be worth its time."""
+    if near_pairs(best.graph) > _BUILD_LIMIT and best.context.write_model is None:
+        return False
     model = Retention.over(best, depth)
     if best.context.write_model is not None:
         write_model(model.model, best.context.write_model)

@@ -12,12 +12,14 @@ import pytest
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node
+from remat_cli.milp.retention import support_within
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.replay import replay
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies import _starts
 from remat_cli.strategies._best import Best
+from remat_cli.strategies._retention import near_pairs
 from remat_cli.strategies._starts import Pricing, offer_starts
 from remat_cli.strategies.base import Context, Task
 from remat_cli.zoo.registry import build_graph
@@ -122,3 +124,9 @@ def test_nothing_is_found_where_nothing_fits(monkeypatch):
     best = started(graph, 11)
     assert best.computes is None
     assert best.lowest_peak == 12
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_near_pairs_are_no_fewer_than_the_support_of_depth_one(seed):
+    graph = graphgen.random_graph(random.Random(seed), 20, max_outputs=3, max_cost=1)
+    assert 0 < sum(len(stages) for stages in support_within(graph, 1.0)) <= near_pairs(graph)
