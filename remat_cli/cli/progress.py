@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from remat_cli.cli.output import Output
+from remat_cli.cli.session import current
 from remat_cli.control import Progress
 from remat_cli.units import format_count, format_duration, format_percent
 
@@ -72,7 +74,11 @@ def showing(line: ProgressLine, *, quiet: bool) -> Iterator[None]:
         return
     live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     stop = threading.Event()
-    thread = threading.Thread(target=_live if live else _plain, args=(line, stop), name="remat-progress", daemon=True)
+    if live:
+        color = Output(current().color).colourful(sys.stderr)
+        thread = threading.Thread(target=_live, args=(line, stop, color), name="remat-progress", daemon=True)
+    else:
+        thread = threading.Thread(target=_plain, args=(line, stop), name="remat-progress", daemon=True)
     thread.start()
     try:
         yield
@@ -86,7 +92,7 @@ def _plain(line: ProgressLine, stop: threading.Event) -> None:
         print(line.text(), file=sys.stderr, flush=True)  # noqa: T201 - progress is what this file is for
 
 
-def _live(line: ProgressLine, stop: threading.Event) -> None:
+def _live(line: ProgressLine, stop: threading.Event, color: bool) -> None:
     """Redraw one line through rich, which clips it to the terminal and hides the cursor."""
     if stop.wait(_LIVE_AFTER_S):
         return
@@ -94,7 +100,9 @@ def _live(line: ProgressLine, stop: threading.Event) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    console = Console(stderr=True)
+    # Dim is no colour to rich, which would keep it under NO_COLOR.
+    look = "dim" if color else ""
+    console = Console(stderr=True, no_color=not color)
     with Live(console=console, auto_refresh=False, transient=True) as screen:
         while not stop.wait(_LIVE_EVERY_S):
-            screen.update(Text(line.text(), overflow="ellipsis", no_wrap=True, style="dim"), refresh=True)
+            screen.update(Text(line.text(), overflow="ellipsis", no_wrap=True, style=look), refresh=True)

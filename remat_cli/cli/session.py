@@ -22,6 +22,7 @@ class Session:
 
 
 def current() -> Session:
-    """The session of the command that runs."""
-    found = click.get_current_context().find_object(Session)
+    """The session of the command that runs; a fresh one where none does."""
+    context = click.get_current_context(silent=True)
+    found = None if context is None else context.find_object(Session)
     return Session() if found is None else found

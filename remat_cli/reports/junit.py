@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 from remat_cli.errors import SHOWN_PROBLEMS
 from remat_cli.plan.check import OVER_BUDGET, Report
+from remat_cli.plan.checks import Checked
 from remat_cli.plan.replay import Finding, Severity
 from remat_cli.reports.words import certainty, cost_words, count, overhead_words, peak_words
 
@@ -21,22 +22,51 @@ def plan_junit(report: Report, *, plan_path: str) -> str:
     Without a budget, ``within budget`` is skipped. There are no times in it, so that the same plan gives the
     same bytes.
     """
+    return _document([_suite(report, plan_path)])
+
+
+def checks_junit(plans: Sequence[Checked]) -> str:
+    """A test suite for each plan; a file that cannot be read is a suite with the one case ``readable``, an error."""
+    return _document([_unreadable(c) if c.report is None else _suite(c.report, c.name) for c in plans])
+
+
+def _document(suites: Sequence[ElementTree.Element]) -> str:
+    """The suites as one document, with their numbers added up."""
+    root = ElementTree.Element("testsuites", name="remat check")
+    root.extend(suites)
+    for number in ("tests", "failures", "errors", "skipped"):
+        root.set(number, str(sum(int(suite.get(number, "0")) for suite in suites)))
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def _unreadable(checked: Checked) -> ElementTree.Element:
+    name = _clean(checked.name)
+    suite = ElementTree.Element("testsuite", name=name, tests="1", failures="0", errors="1", skipped="0")
+    case = ElementTree.SubElement(suite, "testcase", classname=name, name="readable")
+    lines = [problem.text(checked.name) for problem in checked.problems[:SHOWN_PROBLEMS]]
+    if len(checked.problems) > SHOWN_PROBLEMS:
+        lines.append(f"and {len(checked.problems) - SHOWN_PROBLEMS} more")
+    error = ElementTree.SubElement(case, "error", message=_clean(lines[0]), type="unreadable")
+    error.text = _clean("\n".join(lines))
+    return suite
+
+
+def _suite(report: Report, plan_path: str) -> ElementTree.Element:
+    """The cases of one plan."""
     budget = [f for f in report.findings if f.code == OVER_BUDGET]
     claim = [f for f in report.findings if f.code.startswith("claimed-")]
     plan = [f for f in report.findings if f.code != OVER_BUDGET and not f.code.startswith("claimed-")]
-    root = ElementTree.Element("testsuites", name="remat check")
-    suite = ElementTree.SubElement(root, "testsuite", name=_clean(plan_path))
+    suite = ElementTree.Element("testsuite", name=_clean(plan_path))
     cost = cost_words(report.replay.cost, report.graph.cost_unit)
     failed = [
         _case(suite, plan_path, "valid plan", plan, f"cost {cost}, {overhead_words(report)}"),
         _case(suite, plan_path, "within budget", budget, peak_words(report), skipped=report.budget_bytes is None),
         _case(suite, plan_path, "claim", claim, f"as claimed: {certainty(report)}"),
     ]
-    for element in (root, suite):
-        element.attrib |= {"tests": "3", "failures": str(sum(failed)), "errors": "0"}
-        element.set("skipped", str(int(report.budget_bytes is None)))
-    ElementTree.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+    suite.attrib |= {"tests": "3", "failures": str(sum(failed)), "errors": "0"}
+    suite.set("skipped", str(int(report.budget_bytes is None)))
+    return suite
 
 
 def _case(

@@ -133,6 +133,16 @@ def test_nothing_is_drawn_when_quiet(arguments, variables):
     assert "\x1b[?25l" not in terminal.text
 
 
+@pytest.mark.parametrize(
+    ("arguments", "variables"), [(SOLVE, {"NO_COLOR": "1"}), ((*SOLVE, "--color", "never"), {})], ids=["env", "option"]
+)
+def test_without_colour_the_line_is_drawn_but_neither_coloured_nor_dim(arguments, variables):
+    terminal = Terminal(*arguments, **variables)
+    assert "building the model" in terminal.text
+    assert not re.search(r"\x1b\[[0-9;]*m", terminal.text)
+    assert "\x1b[2m" in Terminal(*SOLVE).text
+
+
 def test_a_dumb_terminal_gets_plain_lines_only():
     terminal = Terminal(*SOLVE, TERM="dumb")
     assert terminal.code == 0

@@ -1,8 +1,8 @@
-"""``remat check``: replay a plan."""
+"""``remat check``: replay plans."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,54 +11,90 @@ from remat_cli.cli.output import Output
 from remat_cli.errors import ExitCode, UsageError
 from remat_cli.units import Budget
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from remat_cli.graph.model import Graph
+    from remat_cli.plan.check import Report
+    from remat_cli.plan.checks import Checked
+    from remat_cli.plan.model import Plan
+
 _EPILOG = """\b
 Examples:
   remat check graph.plan.json
   remat check graph.plan.json --budget 16GB --format github
   remat check graph.plan.json --graph graph.json
+  remat check 'plans/**/*.plan.json' --budget 16GB --format sarif > plans.sarif
 
-Exits with 0 if the plan is valid and within the budget, with 1 if not."""
+Several plans, or a pattern in quotes, give a row for each and a sum; a file that cannot be read is a row too, and
+the others are still checked. --format json then gives a remat-checks/1 document, see remat schema checks.
+
+Exits with 0 if every plan is valid and within the budget, with 1 if one is not, with 2 if one cannot be read."""
 
 
 @click.command("check", epilog=_EPILOG)
-@click.argument("plan", type=params.READABLE)
+@click.argument("plans", metavar="PLAN...", type=params.READABLE, nargs=-1, required=True)
 @click.option(
     "-b", "--budget", type=params.BUDGET, help="Hold the plan against this budget instead of the one it was made for."
 )
 @click.option("--graph", type=params.READABLE, help="Make sure that the plan is for this graph.")
-@params.format_option("text", "json", "github", "junit")
+@params.format_option("text", "json", "github", "junit", "sarif")
 @params.node_link_option
 @params.color_option
-def command(plan: str, budget: Budget | None, graph: str | None, format: str, keys: str | None, color: str) -> int:
-    """Replay PLAN statement by statement: is it valid, and does it fit?
+def command(
+    plans: tuple[str, ...], budget: Budget | None, graph: str | None, format: str, keys: str | None, color: str
+) -> int:
+    """Replay every PLAN statement by statement: is it valid, and does it fit?
 
     The replay trusts nothing the plan says of itself. What the plan's maker claims (that no plan is cheaper, say)
-    is shown as a claim.
+    is shown as a claim. A PLAN may be a pattern such as 'plans/*.json'.
     """
+    from remat_cli.plan.checks import Checked, check_files, is_pattern
+    from remat_cli.plan.io import load_plan
+    from remat_cli.reports.checks import worst_code
+
+    if "-" in plans and graph == "-":
+        raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")
+    if keys is not None and graph is None:
+        raise UsageError("--keys is for the graph of --graph", hint="add --graph, or leave it out")
+    out = Output(color)
+    if len(plans) == 1 and not is_pattern(plans[0]):
+        plan, document = load_plan(plans[0])
+        report = _judge(plan, budget, _graph(graph, keys))
+        out.report(_formatted(Checked(plans[0], report, document=document), format, out))
+        return ExitCode.OK if report.ok else ExitCode.NO
+    given = _graph(graph, keys)
+    checked = check_files(plans, load_plan, lambda plan: _judge(plan, budget, given))
+    out.report(_formatted_all(checked, format, out))
+    return worst_code(checked)
+
+
+def _graph(path: str | None, keys: str | None) -> Graph | None:
+    if path is None:
+        return None
+    from remat_cli.cli.graphs import read_graph
+
+    return read_graph(path, keys)
+
+
+def _judge(plan: Plan, budget: Budget | None, given: Graph | None) -> Report:
+    """The report on a plan, against another budget and beside the graph that it should be for."""
     from dataclasses import replace
 
     from remat_cli.graph.analysis import no_remat_peak
     from remat_cli.plan.check import check, other_graph
-    from remat_cli.plan.io import load_plan
 
-    if plan == "-" and graph == "-":
-        raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")
-    if keys is not None and graph is None:
-        raise UsageError("--keys is for the graph of --graph", hint="add --graph, or leave it out")
-    loaded, document = load_plan(plan)
-    budget_bytes = None if budget is None else budget.bytes_for(no_remat_peak(loaded.graph))
-    report = check(loaded, budget_bytes=budget_bytes, budget_text="" if budget is None else budget.text)
-    if graph is not None:
-        from remat_cli.cli.graphs import read_graph
-
-        given = read_graph(graph, keys)
-        report = replace(report, findings=(*other_graph(loaded.graph, given), *report.findings))
-    out = Output(color)
-    out.report(_formatted(report, format, plan, document, out))
-    return ExitCode.OK if report.ok else ExitCode.NO
+    budget_bytes = None if budget is None else budget.bytes_for(no_remat_peak(plan.graph))
+    report = check(plan, budget_bytes=budget_bytes, budget_text="" if budget is None else budget.text)
+    if given is None:
+        return report
+    return replace(report, findings=(*other_graph(plan.graph, given), *report.findings))
 
 
-def _formatted(report: Any, format: str, path: str, document: Any, out: Output) -> str:
+def _formatted(checked: Checked, format: str, out: Output) -> str:
+    """One plan, in full."""
+    report = checked.report
+    assert report is not None
     if format == "json":
         from remat_cli.reports.jsonform import report_json
 
@@ -66,15 +102,32 @@ def _formatted(report: Any, format: str, path: str, document: Any, out: Output) 
     if format == "github":
         from remat_cli.reports.github import plan_github
 
-        def line_of(statement: int) -> int | None:
-            place = document.locate(f"/statements/{statement}")
-            return None if place is None else place[0]
-
-        return plan_github(report, plan_path=path, line_of=line_of)
+        return plan_github(report, plan_path=checked.path, line_of=checked.line_of)
     if format == "junit":
         from remat_cli.reports.junit import plan_junit
 
-        return plan_junit(report, plan_path=path)
+        return plan_junit(report, plan_path=checked.path)
+    if format == "sarif":
+        from remat_cli.reports.sarif import plans_sarif
+
+        return plans_sarif([checked])
     from remat_cli.reports.text import plan_text
 
     return plan_text(report, out.style(), checking=True)
+
+
+def _formatted_all(plans: Sequence[Checked], format: str, out: Output) -> str:
+    """Many plans, a row each."""
+    from remat_cli.reports.checks import checks_github, checks_json, checks_text
+
+    if format == "junit":
+        from remat_cli.reports.junit import checks_junit
+
+        return checks_junit(plans)
+    if format == "sarif":
+        from remat_cli.reports.sarif import plans_sarif
+
+        return plans_sarif(plans)
+    if format == "text":
+        return checks_text(plans, out.style())
+    return (checks_json if format == "json" else checks_github)(plans)

@@ -1,0 +1,101 @@
+"""Many plans checked at once: files by name and by pattern, where one that cannot be read does not stop the others."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from remat_cli.errors import InputError, Problem
+from remat_cli.files import STDIN_NAME
+from remat_cli.graph.document import Document
+from remat_cli.plan.check import Report
+from remat_cli.plan.model import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What became of one file.
+
+    Attributes:
+        path: The file as named, or as found by a pattern; ``-`` for standard input.
+        report: What its plan does; None if it cannot be read.
+        problems: Why it cannot be read; empty if it can.
+        document: The file's text, for places in it; None if it cannot be read.
+    """
+
+    path: str
+    report: Report | None = None
+    problems: tuple[Problem, ...] = ()
+    document: Document | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The file's name for people."""
+        return STDIN_NAME if self.path == "-" else self.path
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a plan in it that is valid and within its budget."""
+        return self.report is not None and self.report.ok
+
+    def place_of(self, statement: int) -> tuple[int, int] | None:
+        """Line and column, from 1, of the statement with an index; None where nobody knows."""
+        return None if self.document is None else self.document.locate(f"/statements/{statement}")
+
+    def line_of(self, statement: int) -> int | None:
+        """Line, from 1, of the statement with an index; None where nobody knows."""
+        place = self.place_of(statement)
+        return None if place is None else place[0]
+
+
+def is_pattern(name: str) -> bool:
+    """Whether ``name`` is a pattern (``plans/*.json``, ``**/*.plan.json``) and not a file whose name looks like one."""
+    return name != "-" and glob.has_magic(name) and not Path(name).exists()
+
+
+def matches(name: str) -> list[str]:
+    """The files that ``name`` stands for, sorted: itself, or what matches if it is a pattern.
+
+    ``**`` stands for any folders; folders themselves and hidden files do not match. May be empty for a pattern.
+    """
+    if not is_pattern(name):
+        return [name]
+    found = glob.glob(name, recursive=True)  # noqa: PTH207 - Path.glob refuses patterns that start at the root
+    return sorted(path for path in found if not Path(path).is_dir())
+
+
+def check_files(
+    names: Sequence[str], load: Callable[[str], tuple[Plan, Document]], judge: Callable[[Plan], Report]
+) -> list[Checked]:
+    """Check every file that ``names`` stand for, each once, in the order of the names.
+
+    Args:
+        names: Names of files and patterns.
+        load: Reads a plan; raises InputError.
+        judge: Makes its report.
+
+    Returns:
+        One entry for each file, and one for each pattern that nothing matches.
+    """
+    done: dict[str, Checked] = {}
+    for name in names:
+        found = matches(name)
+        if not found:
+            problem = Problem("no file matches this pattern", hint="patterns go from the current folder: plans/*.json")
+            done.setdefault(name, Checked(name, problems=(problem,)))
+        for path in found:
+            if path not in done:
+                done[path] = _check_file(path, load, judge)
+    return list(done.values())
+
+
+def _check_file(path: str, load: Callable[[str], tuple[Plan, Document]], judge: Callable[[Plan], Report]) -> Checked:
+    try:
+        plan, document = load(path)
+    except InputError as error:
+        return Checked(path, problems=error.problems)
+    except RecursionError:
+        return Checked(path, problems=(Problem("the input is nested too deeply"),))
+    return Checked(path, judge(plan), document=document)

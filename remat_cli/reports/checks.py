@@ -1,0 +1,140 @@
+"""The report on many plans checked at once, in every form that the report on one has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from remat_cli.errors import SHOWN_PROBLEMS
+from remat_cli.plan.checks import Checked
+from remat_cli.reports.style import Style, columns, render, title
+from remat_cli.reports.words import count, overhead_words, peak_words, verdict
+from remat_cli.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_SHOWN = 5
+"""Findings of each plan that are listed; the rest are counted."""
+
+
+def status(checked: Checked) -> str:
+    """``ok``, ``no`` (invalid or over budget) or ``unreadable``."""
+    if checked.report is None:
+        return "unreadable"
+    return "ok" if checked.ok else "no"
+
+
+def summary(plans: Sequence[Checked]) -> str:
+    """``4 plans: 2 are fine, 1 is not, 1 cannot be read``."""
+    seen = Counter(map(status, plans))
+    good, bad, unread = seen["ok"], seen["no"], seen["unreadable"]
+    parts = [f"{good or 'none'} {'are' if good > 1 else 'is'} fine"]
+    parts += [f"{bad:,} {'is' if bad == 1 else 'are'} not"] if bad else []
+    parts += [f"{unread:,} cannot be read"] if unread else []
+    return f"{count(len(plans), 'plan')}: {', '.join(parts)}"
+
+
+def checks_text(plans: Sequence[Checked], style: Style) -> str:
+    """A row for each plan, what is wrong with those that have something wrong, and the sum of it all."""
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    if plans:
+        parts.append(columns([_row(checked, style) for checked in plans], style))
+    for checked in plans:
+        parts += _details(checked, style)
+    good = all(checked.ok for checked in plans)
+    return render(style, *parts, "", Text(summary(plans), style="bold green" if good else "bold red"))
+
+
+def _row(checked: Checked, style: Style) -> tuple[str, ...]:
+    mark = style.glyph("✓" if checked.ok else "✗", "ok:" if checked.ok else "no:")
+    report = checked.report
+    if report is None:
+        return (f"{mark} {checked.name}", "unreadable", "", "", "")
+    word = "invalid" if not report.valid else "over" if not report.within_budget else "fits"
+    budget = "no budget" if report.budget_bytes is None else f"of {format_bytes(report.budget_bytes)}"
+    overhead = overhead_words(report).removesuffix(" over no-remat") if report.recomputed else "0%"
+    return (
+        f"{mark} {checked.name}",
+        "valid" if word == "fits" and report.budget_bytes is None else word,
+        format_bytes(report.replay.peak_bytes),
+        budget,
+        f"+{overhead}" if report.valid and overhead.endswith("%") else "",
+    )
+
+
+def _details(checked: Checked, style: Style) -> list[RenderableType]:
+    """What is wrong with one plan; nothing if nothing is."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    report = checked.report
+    if report is None:
+        head = "cannot be read"
+        lines = [problem.text(checked.name) for problem in checked.problems]
+    else:
+        head = f"{verdict(report)}: {peak_words(report)}"
+        lines = [f"{f.severity.value}: {f.message} [{f.code}]" for f in report.findings]
+        if report.ok and not lines:
+            return []
+    if len(lines) > _SHOWN:
+        lines[_SHOWN:] = [f"and {len(lines) - _SHOWN:,} more"]
+    shown = [Padding(Text(style.clean(line), overflow="fold"), (0, 0, 0, 2)) for line in lines]
+    return [title(style.clean(checked.name), f": {head}"), *shown]
+
+
+def checks_document(plans: Sequence[Checked]) -> dict[str, Any]:
+    """The ``remat-checks/1`` document (schemas/checks-v1.json)."""
+    from remat_cli.reports.jsonform import report_document
+
+    seen = Counter(map(status, plans))
+    return {
+        "schema": "remat-checks/1",
+        "ok": all(checked.ok for checked in plans),
+        "counts": {name: seen[name] for name in ("ok", "no", "unreadable")},
+        "plans": [
+            {
+                "path": checked.path,
+                "status": status(checked),
+                "report": None if checked.report is None else report_document(checked.report),
+                "problems": [asdict(problem) for problem in checked.problems],
+            }
+            for checked in plans
+        ],
+    }
+
+
+def checks_json(plans: Sequence[Checked]) -> str:
+    """:func:`checks_document` as text with stable bytes."""
+    from remat_cli.reports.jsonform import document_json
+
+    return document_json(checks_document(plans))
+
+
+def checks_github(plans: Sequence[Checked]) -> str:
+    """The annotations of every plan, one after the other, and a notice or an error with the sum."""
+    from remat_cli.reports.github import command, plan_github
+
+    text = ""
+    for checked in plans:
+        if checked.report is not None:
+            text += plan_github(checked.report, plan_path=checked.name, line_of=checked.line_of)
+            continue
+        for problem in checked.problems[:SHOWN_PROBLEMS]:
+            words = ": ".join(part for part in (problem.pointer, problem.message) if part)
+            words += f" ({problem.hint})" if problem.hint else ""
+            place = {"line": problem.line, "col": problem.column}
+            text += command("error", words, file=checked.name, **place, title="remat: unreadable") + "\n"
+        if rest := checked.problems[SHOWN_PROBLEMS:]:
+            text += command("error", f"and {len(rest)} more problems", file=checked.name, title="remat") + "\n"
+    level = "notice" if all(checked.ok for checked in plans) else "error"
+    return text + command(level, summary(plans), title="remat check") + "\n"
+
+
+def worst_code(plans: Sequence[Checked]) -> int:
+    """The exit code of them all: 2 if any cannot be read, else 1 if any is invalid or over budget, else 0."""
+    return max(({"ok": 0, "no": 1, "unreadable": 2}[status(checked)] for checked in plans), default=0)

@@ -1,0 +1,107 @@
+"""Findings on plans as SARIF 2.1.0 (OASIS, 27 March 2020), which code scanning of GitHub, GitLab and editors read.
+
+Rules are the codes of findings, and those never change. There are no times and no absolute positions of this machine
+in it, so that the same plans give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+
+from remat_cli import __version__
+from remat_cli.errors import Problem
+from remat_cli.plan.checks import Checked
+from remat_cli.plan.replay import Finding
+from remat_cli.reports.jsonform import document_json
+
+UNREADABLE = "unreadable"
+RULES = {
+    "claimed-bound": "The claimed lower bound is above the cost of the plan itself.",
+    "claimed-cost": "The claimed cost is not what the replay counts.",
+    "claimed-gap": "The claimed gap does not follow from the claimed cost and lower bound.",
+    "claimed-optimal": "The plan claims to be optimal, but its own bound leaves a gap.",
+    "claimed-peak": "The claimed bound on the peak is above the peak of the plan itself.",
+    "double-free": "A register is freed that is not allocated.",
+    "freed-unused": "A register is freed before anything was computed into it.",
+    "left-over": "A register is never freed though it holds no output of the graph.",
+    "missing-input": "A node is computed while one of its inputs is not in memory.",
+    "missing-output": "An output of the graph is not in memory at the end.",
+    "missing-register": "A node writes into a register that is not allocated.",
+    "never-computed": "A node of the graph is never computed.",
+    "other-graph": "The plan is for another graph than the one given.",
+    "out-of-order": "A node is computed for the first time after a later node of the document.",
+    "over-budget": "The peak memory of the plan is above the budget.",
+    "overwritten": "A node writes into a register that already holds its value.",
+    "recomputed": "A node that may be computed only once is computed again.",
+    "register-count": "A compute names another number of registers than its node has outputs.",
+    "register-reused": "A register name is allocated twice.",
+    UNREADABLE: "The file holds no plan that can be read.",
+    "value-live-twice": "A value is allocated while another register still holds it.",
+    "wrong-register": "A node writes a value into a register that was allocated for another.",
+    "wrong-size": "An allocation has another size than its value has in the graph.",
+}
+"""What every code of a finding means."""
+
+_CODES = list(RULES)
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def plans_sarif(plans: Sequence[Checked]) -> str:
+    """One run with a result for every finding and every problem; plans without any are only listed as artifacts."""
+    results = []
+    for checked in plans:
+        if checked.report is None:
+            results += [_problem(checked, problem) for problem in checked.problems]
+        else:
+            results += [_finding(checked, finding) for finding in checked.report.findings]
+    used = sorted({str(result["ruleId"]) for result in results})
+    driver = {
+        "name": "remat",
+        "version": __version__,
+        "rules": [{"id": code, "shortDescription": {"text": RULES.get(code, code)}} for code in _CODES]
+        + [{"id": code, "shortDescription": {"text": code}} for code in used if code not in RULES],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "artifacts": [{"location": _artifact(checked)} for checked in plans],
+        "columnKind": "unicodeCodePoints",
+        "results": results,
+    }
+    return document_json({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+def _finding(checked: Checked, finding: Finding) -> dict[str, Any]:
+    place = None if finding.statement is None else checked.place_of(finding.statement)
+    return _result(checked, finding.code, finding.severity.value, finding.message, place)
+
+
+def _problem(checked: Checked, problem: Problem) -> dict[str, Any]:
+    words = ": ".join(part for part in (problem.pointer, problem.message) if part)
+    words += f" ({problem.hint})" if problem.hint else ""
+    place = None if problem.line is None else (problem.line, problem.column or 1)
+    return _result(checked, UNREADABLE, "error", words, place)
+
+
+def _result(checked: Checked, code: str, level: str, words: str, place: tuple[int, int] | None) -> dict[str, Any]:
+    location: dict[str, Any] = {"artifactLocation": _artifact(checked)}
+    if place is not None:
+        location["region"] = {"startLine": place[0], "startColumn": place[1]}
+    rule = {"ruleIndex": _CODES.index(code)} if code in RULES else {}
+    return {
+        "ruleId": code,
+        **rule,
+        "level": level,
+        "message": {"text": words},
+        "locations": [{"physicalLocation": location}],
+    }
+
+
+def _artifact(checked: Checked) -> dict[str, str]:
+    """Where the file is: relative to the root of the sources, unless it was named from the root of the machine."""
+    path = PurePath(checked.name)
+    if path.is_absolute():
+        return {"uri": path.as_uri()}
+    return {"uri": quote(path.as_posix()), "uriBaseId": "%SRCROOT%"}
