@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test lint check-types graphs bench clean
+.PHONY: setup system demo test lint check-types graphs bench paper clean
 
 setup: $(VENV)/.ready
 
@@ -40,6 +40,10 @@ graphs: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# The published tables and figures, made again: benchmarks/paper/README.md. About a quarter of an hour on one core.
+paper: setup
+	$(BIN)/python -m benchmarks.paper
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

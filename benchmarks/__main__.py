@@ -30,12 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
         output = ROOT / "benchmarks"
     failed = False
     for name in [] if asked.page else asked.names or NAMES:
-        failed |= not _run(load(name), output, quick=asked.quick, graphs=tuple(asked.graphs))
+        failed |= not run_one(load(name), output, quick=asked.quick, graphs=tuple(asked.graphs))
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         results = stored(output / "results")
         for name, result in results.items():
-            _draw(load(name), result, output / "results")
+            draw_pictures(load(name), result, output / "results")
         (output / "README.md").write_text(page([load(name) for name in NAMES], results), encoding="utf-8")
     return 1 if failed else 0
 
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _draw(benchmark: Benchmark, result: Mapping[str, Any], folder: Path) -> None:
+def draw_pictures(benchmark: Benchmark, result: Mapping[str, Any], folder: Path) -> None:
     """Draw its pictures, if it has any; those there are stay where matplotlib is missing."""
     if benchmark.draw is None:
         return
@@ -73,7 +73,7 @@ def _draw(benchmark: Benchmark, result: Mapping[str, Any], folder: Path) -> None
     benchmark.draw(result["rows"], folder)
 
 
-def _run(benchmark: Benchmark, output: Path | None, *, quick: bool, graphs: tuple[Path, ...]) -> bool:
+def run_one(benchmark: Benchmark, output: Path | None, *, quick: bool, graphs: tuple[Path, ...] = ()) -> bool:
     """Run one, print it, keep its result. False if it failed: then its old result stays."""
     partial = None if output is None else output / "results" / f"{benchmark.name}.partial.json"
     try:

@@ -21,7 +21,7 @@ _DASHES = ("-", "--", ":", "-.")
 
 
 @contextmanager
-def _matplotlib() -> Iterator[None]:
+def matplotlib_settings() -> Iterator[None]:
     """Matplotlib with settings of our own, whatever the user's are, and bytes that do not change from run to run."""
     try:
         import matplotlib as mpl
@@ -50,7 +50,7 @@ def comparison_figure(comparison: Comparison, format: str) -> bytes:
     Raises:
         UsageError: If matplotlib is not installed.
     """
-    with _matplotlib():
+    with matplotlib_settings():
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(8.5, 8.0), layout="constrained")
@@ -61,10 +61,11 @@ def comparison_figure(comparison: Comparison, format: str) -> bytes:
         figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize="small")
         nodes = f"{len(comparison.graph.nodes):,} nodes"
         figure.suptitle(f"{comparison.graph.name or 'graph'} ({nodes})", fontsize="large")
-        return _bytes(figure, format)
+        return figure_bytes(figure, format)
 
 
-def _bytes(figure: Figure, format: str) -> bytes:
+def figure_bytes(figure: Figure, format: str) -> bytes:
+    """``figure`` as ``svg`` or ``png``, the same bytes every time."""
     out = io.BytesIO()
     metadata = {"Date": None, "Creator": "remat"} if format == "svg" else {"Software": "remat"}
     figure.savefig(out, format=format, dpi=150, metadata=metadata, facecolor="white")
@@ -80,7 +81,7 @@ def _overheads(axes: Axes, comparison: Comparison) -> None:
     for k, (strategy, rows) in enumerate(comparison.by_strategy().items()):
         held = [(row.budget_bytes / unit[0], 100 * row.overhead) for row in rows if row.overhead is not None]
         # A plan stays a plan with more memory, and nothing is known in between: steps, not slopes.
-        axes.plot(*_columns(held), label=strategy, drawstyle="steps-post", **_look(k))
+        axes.plot(*_columns(held), label=strategy, drawstyle="steps-post", **look(k))
     missing = [row for row in comparison.rows if row.ended in {Ended.NONE, Ended.LIMIT}]
     edge = max([1e-3, *tops]) * 1.12
     shift = 0.035 * edge
@@ -100,7 +101,7 @@ def _peaks(axes: Axes, comparison: Comparison) -> None:
     unit = _giga(comparison)
     for k, rows in enumerate(comparison.by_strategy().values()):
         held = [(r.budget_bytes / unit[0], r.peak_bytes / unit[0]) for r in rows if r.peak_bytes is not None]
-        axes.plot(*_columns(held), **_look(k))
+        axes.plot(*_columns(held), **look(k))
     amounts = [amount / unit[0] for _, amount in comparison.budgets]
     axes.plot(amounts, amounts, color="#666666", linewidth=0.8, linestyle=(0, (1, 2)))
     axes.annotate("budget", (amounts[-1], amounts[-1]), fontsize="small", color="#666666", ha="right", va="bottom")
@@ -112,7 +113,7 @@ def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _look(k: int) -> dict[str, Any]:
+def look(k: int) -> dict[str, Any]:
     """Colour, marker and dashes of the k-th strategy: never told apart by colour alone."""
     return {
         "color": _COLOURS[k % len(_COLOURS)],

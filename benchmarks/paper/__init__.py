@@ -1,0 +1,1 @@
+"""Tables and figures of published papers, made again with this program: ``python -m benchmarks.paper``."""

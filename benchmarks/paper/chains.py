@@ -1,0 +1,84 @@
+"""Rotor's comparison: Rotor against sequential and revolve on chains of ResNets and DenseNets.
+
+Beaumont et al., Optimal checkpointing for heterogeneous chains, INRIA RR-9302, 2019. The graphs are those of the zoo,
+cut into chains of blocks where every path meets. `sequential` is PyTorch's way of equal segments, `revolve` knows
+neither costs nor sizes of stages, `revolve-hetero` knows costs. Their curves plot throughput on a GPU; no numbers of
+the paper are at hand, so none stand beside ours. Its shape can be compared: Rotor is at or above the others at every
+memory, and reaches memory at which they have no schedule. `auto` is not confined to chains of blocks and shows what
+that costs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.paper.cells import compared, curves, geometric_ratio
+
+_LIMIT_S = 6.0
+_PERCENTS = (90.0, 75.0, 60.0, 50.0, 40.0, 30.0)
+_NETWORKS = ("resnet50", "resnet101", "densenet121")
+_BEST = "rotor"
+_STRATEGIES = ("sequential", "revolve", "revolve-hetero", _BEST)
+
+TABLES = (
+    Table(
+        "ratios",
+        "Cost over Rotor's, geometric mean over budgets",
+        (
+            Column("graph", "graph"),
+            Column("strategy", "strategy"),
+            Column("ratio", "ratio", "number"),
+            Column("budgets", "budgets with a plan", "count"),
+            Column("alone", "budgets that only Rotor has", "count"),
+        ),
+    ),
+    Table(
+        "cells",
+        "Overhead against budget",
+        (
+            Column("graph", "graph"),
+            Column("strategy", "strategy"),
+            Column("percent", "budget, % of no-remat peak", "number"),
+            Column("overhead", "overhead, %", "number"),
+            Column("peak", "peak, % of no-remat", "number"),
+            Column("bound", "proven bound, %", "number"),
+            Column("wall_s", "time, s", "number"),
+            Column("ending", "ended"),
+        ),
+        f"{_LIMIT_S:g} s a cell, one thread.",
+    ),
+)
+PICTURES = (Picture("curves", "Overhead against budget on ResNet and DenseNet chains for every strategy."),)
+
+
+def run(session: Session) -> list[Row]:
+    cells: list[Row] = []
+    for spec in ("linear{n=10}",) if session.quick else _NETWORKS:
+        session.say(spec)
+        strategies = _STRATEGIES if session.quick else (*_STRATEGIES, "auto")
+        percents = (75.0, 60.0) if session.quick else _PERCENTS
+        cells += [{"table": "cells", **row} for row in compared(spec, percents, strategies, _LIMIT_S)]
+        session.keep(cells)
+    return [*_ratios(cells), *cells]
+
+
+def _ratios(cells: list[Row]) -> list[Row]:
+    rows: list[Row] = []
+    for spec in dict.fromkeys(row["graph"] for row in cells):
+        mine = [row for row in cells if row["graph"] == spec]
+        served = {row["percent"] for row in mine if row["strategy"] == _BEST and row["overhead"] is not None}
+        for strategy in dict.fromkeys(row["strategy"] for row in mine):
+            if strategy != _BEST:
+                ratio, budgets = geometric_ratio(mine, strategy, _BEST)
+                values = {"ratio": ratio, "budgets": budgets, "alone": len(served) - budgets}
+                rows.append({"table": "ratios", "graph": spec, "strategy": strategy, **values})
+    return rows
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """The picture."""
+    from benchmarks.paper.plots import draw_curves
+
+    panels = curves(rows, "cells", dict.fromkeys(row["graph"] for row in rows))
+    draw_curves(panels, "budget, % of no-remat peak", "overhead, %", folder / "chains-curves.svg", falling=True)

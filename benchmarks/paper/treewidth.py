@@ -1,0 +1,181 @@
+"""Kumar et al., figures 2 to 4 and table 2: peak and length against depth, and the recursion limit.
+
+Kumar et al., Efficient Rematerialization for Deep Networks, NeurIPS 2019, on the zoo's own graphs: ResNets, linear
+(feed-forward) networks and Transformers of several depths. NoRemat computes everything once. Greedy is XLA's pass
+(`xla-greedy`) at the smallest budget it reaches by halving intervals. TWRemat is the recursion over a tree
+decomposition at its deepest, each level less being one point of the recursion-limit curve; nothing is kept for a budget
+afterwards. Length is the number of computes over that of NoRemat. No numbers of the paper are at hand, so none stand
+beside ours. What its theorem says can be seen: TWRemat's peak grows with the logarithm of the depth, where NoRemat's
+is linear; and its length grows faster than the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.measure import call
+
+_NO, _GREEDY, _TREE = "NoRemat", "Greedy", "TWRemat"
+_FAMILIES: dict[str, tuple[tuple[int, str], ...]] = {
+    "ResNet": ((50, "resnet50{batch=1}"), (101, "resnet101{batch=1}"), (152, "resnet152{batch=1}")),
+    "FFN": tuple((n, f"linear{{n={n}}}") for n in (25, 50, 100, 200, 400)),
+    "Transformer": tuple((n, f"gpt2{{depth={n},batch=1}}") for n in (3, 6, 12, 24)),
+}
+_QUICK = {"FFN": ((10, "linear{n=10}"), (20, "linear{n=20}"))}
+_LIMIT_S = 40.0
+_LONGEST = 200
+"""Schedules of more computes than so many times the graph are given up."""
+_HALVINGS = 12
+
+TABLES = (
+    Table(
+        "depth",
+        "Figures 2 to 4 and table 2: peak and length against depth",
+        (
+            Column("family", "family"),
+            Column("depth", "depth", "count"),
+            Column("nodes", "nodes", "count"),
+            Column("way", "algorithm"),
+            Column("peak_bytes", "peak", "bytes"),
+            Column("share", "of NoRemat's, %", "number"),
+            Column("length", "length, times", "number"),
+            Column("cost", "cost, times", "number"),
+            Column("wall_s", "time, s", "number"),
+            Column("ending", "ended"),
+        ),
+        "Peaks are those of values, without fixed memory. Sizes of the FFN are 1 byte.",
+    ),
+    Table(
+        "levels",
+        "The recursion limit",
+        (
+            Column("graph", "graph"),
+            Column("levels", "levels", "count"),
+            Column("share", "peak, % of NoRemat's", "number"),
+            Column("length", "length, times", "number"),
+        ),
+    ),
+)
+PICTURES = (
+    Picture("peak", "Peak over NoRemat's against depth, for three families."),
+    Picture("length", "Length of the schedule against depth, for three families."),
+    Picture("levels", "Length against peak for growing recursion limits, one curve for each graph."),
+)
+
+
+def run(session: Session) -> list[Row]:
+    rows: list[Row] = []
+    for family, members in (_QUICK if session.quick else _FAMILIES).items():
+        for depth, spec in members:
+            for way in (_NO, _GREEDY, _TREE):
+                session.say(f"{spec}, {way}")
+                called = call("benchmarks.paper.treewidth:measured", limit_s=_LIMIT_S, spec=spec, way=way)
+                empty = dict.fromkeys(("nodes", "peak_bytes", "share", "length", "cost", "wall_s"))
+                values = called.values or {"row": {**empty, "ending": called.problem}, "levels": []}
+                rows.append({"table": "depth", "family": family, "depth": depth, "way": way, **values["row"]})
+                rows += [{"table": "levels", "graph": spec, **level} for level in values["levels"]]
+                session.keep(rows)
+    return rows
+
+
+def measured(spec: str, way: str) -> dict[str, Any]:
+    """One algorithm on one graph: its row, and one for each level of recursion."""
+    import math
+    import time
+
+    from remat_cli.api import build_graph
+    from remat_cli.plan.derive import peak
+
+    graph = build_graph(spec)
+    base = peak(graph, tuple(range(len(graph.nodes)))) - graph.fixed_memory
+
+    def facts(computes: Sequence[int]) -> dict[str, Any]:
+        height = peak(graph, computes) - graph.fixed_memory
+        cost = math.fsum(graph.nodes[k].cost for k in computes)
+        return {
+            "peak_bytes": height,
+            "share": round(100 * height / base, 3),
+            "length": round(len(computes) / len(graph.nodes), 3),
+            "cost": round(cost / graph.total_cost, 3),
+        }
+
+    started_s = time.monotonic()
+    found: list[tuple[int, Sequence[int]]] = []
+    if way == _NO:
+        found = [(0, range(len(graph.nodes)))]
+    elif way == _GREEDY:
+        found = [(0, _squeezed(graph))]
+    else:
+        found = list(enumerate(_recursive(graph)))
+    wall_s = round(time.monotonic() - started_s, 2)
+    told = [facts(computes) for _, computes in found]
+    best = min(told, key=lambda row: (row["peak_bytes"], row["length"]))
+    curve = [{"levels": k, "share": row["share"], "length": row["length"]} for k, row in enumerate(told)]
+    row = {"nodes": len(graph.nodes), **best, "wall_s": wall_s, "ending": "finished"}
+    return {"row": row, "levels": curve if way == _TREE else []}
+
+
+def _squeezed(graph: Any) -> Sequence[int]:
+    """The schedule with the least peak that XLA's pass makes, by halving the interval of budgets."""
+    from remat_cli.control import Control
+    from remat_cli.graph.analysis import no_remat_peak, peak_bound
+    from remat_cli.plan.derive import peak
+    from remat_cli.solvers.highs import Highs
+    from remat_cli.strategies.base import Context, Found, Task
+    from remat_cli.strategies.published.xla_greedy import XlaGreedy
+
+    context = Context(Control.within(_LIMIT_S / 2), Highs(), threads=1)
+    low, high = peak_bound(graph).bytes, no_remat_peak(graph)
+    best: Sequence[int] = range(len(graph.nodes))
+    for _ in range(_HALVINGS):
+        if low >= high or context.control.stopping():
+            break
+        middle = (low + high) // 2
+        answer = XlaGreedy().solve(Task(graph, middle), context)
+        schedule = answer.schedule if isinstance(answer, Found) else answer.best
+        if schedule is not None and peak(graph, schedule.computes) < high:
+            best, high = schedule.computes, peak(graph, schedule.computes)
+        low = low if isinstance(answer, Found) else middle + 1
+    return best
+
+
+def _recursive(graph: Any) -> list[Sequence[int]]:
+    """The schedule of every recursion limit, down to the leaves of the decomposition."""
+    from remat_cli.plan.derive import prune
+    from remat_cli.strategies.published._permissions import in_document_order
+    from remat_cli.strategies.published._separators import recursive_schedule, tree_separators
+
+    root = tree_separators(graph)[0]
+    schedules: list[Sequence[int]] = []
+    for levels in range(root.depth + 1):
+        computes = recursive_schedule(graph, root, levels, _LONGEST * len(graph.nodes))
+        if computes is None:
+            break
+        schedules.append(prune(graph, in_document_order(graph, computes)))
+    return schedules
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """The pictures."""
+    from benchmarks.paper.plots import Panel, draw_curves
+
+    depth = [row for row in rows if row["table"] == "depth"]
+    for key, label in (("peak", "peak of values, bytes"), ("length", "length / that of NoRemat")):
+        panels = []
+        for family in dict.fromkeys(row["family"] for row in depth):
+            lines: dict[str, list[tuple[float, float]]] = {way: [] for way in (_NO, _GREEDY, _TREE)}
+            for row in depth:
+                value = row["peak_bytes" if key == "peak" else "length"]
+                if row["family"] == family and value is not None:
+                    lines[row["way"]].append((row["depth"], value))
+            panels.append(Panel(family, lines))
+        draw_curves(panels, "depth", label, folder / f"treewidth-{key}.svg", logarithmic="xy")
+    lines = {}
+    for row in rows:
+        if row["table"] == "levels":
+            lines.setdefault(row["graph"], []).append((row["share"], row["length"]))
+    panel = Panel("recursion limits", lines)
+    draw_curves([panel], "peak, % of NoRemat's", "length / that of NoRemat", folder / "treewidth-levels.svg")
