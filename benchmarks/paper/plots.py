@@ -41,7 +41,7 @@ def draw_curves(
     with matplotlib_settings():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(3.6 * len(panels), 4.0), layout="constrained")
+        figure = Figure(figsize=(max(8.5, 3.6 * len(panels)), 4.0), layout="constrained")
         names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             for name, points in panel.lines.items():
@@ -51,6 +51,10 @@ def draw_curves(
             axes.set_xlabel(across)
             if any(panel.lines.values()):  # there are no logarithms of nothing
                 axes.set(**{f"{axis}scale": "log" for axis in logarithmic})
+            if "x" in logarithmic:  # few values, far apart: name them rather than powers of ten
+                places = sorted({x for points in panel.lines.values() for x, _ in points})
+                axes.set_xticks(places, [f"{x:g}" for x in places])
+                axes.set_xticks([], minor=True)
             if falling:
                 axes.invert_xaxis()
         figure.axes[0].set_ylabel(up)
@@ -58,7 +62,7 @@ def draw_curves(
         for axes in figure.axes:
             known |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(
-            [known[name] for name in names], names, loc="outside lower center", ncols=4, frameon=False, fontsize="small"
+            [known[name] for name in names], names, loc="outside lower center", ncols=3, frameon=False, fontsize="small"
         )
         path.write_bytes(figure_bytes(figure, path.suffix.lstrip(".")))
 

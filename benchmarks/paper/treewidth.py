@@ -26,6 +26,8 @@ _FAMILIES: dict[str, tuple[tuple[int, str], ...]] = {
 }
 _QUICK = {"FFN": ((10, "linear{n=10}"), (20, "linear{n=20}"))}
 _LIMIT_S = 40.0
+_GREEDY_S = 20.0
+"""Time for all budgets that Greedy tries."""
 _LONGEST = 200
 """Schedules of more computes than so many times the graph are given up."""
 _HALVINGS = 12
@@ -104,17 +106,20 @@ def measured(spec: str, way: str) -> dict[str, Any]:
 
     started_s = time.monotonic()
     found: list[tuple[int, Sequence[int]]] = []
+    ending = "finished"
     if way == _NO:
         found = [(0, range(len(graph.nodes)))]
     elif way == _GREEDY:
         found = [(0, _squeezed(graph))]
+        if time.monotonic() - started_s > _GREEDY_S:
+            ending = f"stopped after {_GREEDY_S:g} s"
     else:
         found = list(enumerate(_recursive(graph)))
     wall_s = round(time.monotonic() - started_s, 2)
     told = [facts(computes) for _, computes in found]
     best = min(told, key=lambda row: (row["peak_bytes"], row["length"]))
     curve = [{"levels": k, "share": row["share"], "length": row["length"]} for k, row in enumerate(told)]
-    row = {"nodes": len(graph.nodes), **best, "wall_s": wall_s, "ending": "finished"}
+    row = {"nodes": len(graph.nodes), **best, "wall_s": wall_s, "ending": ending}
     return {"row": row, "levels": curve if way == _TREE else []}
 
 
@@ -127,7 +132,7 @@ def _squeezed(graph: Any) -> Sequence[int]:
     from remat_cli.strategies.base import Context, Found, Task
     from remat_cli.strategies.published.xla_greedy import XlaGreedy
 
-    context = Context(Control.within(_LIMIT_S / 2), Highs(), threads=1)
+    context = Context(Control.within(_GREEDY_S), Highs(), threads=1)
     low, high = peak_bound(graph).bytes, no_remat_peak(graph)
     best: Sequence[int] = range(len(graph.nodes))
     for _ in range(_HALVINGS):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from remat_cli.errors import StrategyMismatch
@@ -188,12 +188,13 @@ def _chain(graph: Graph, end: int, cuts: list[int]) -> Chain:
     always = {v for v in graph.outputs if graph.producer[v] < end}
     count = _Count(graph, end, tuple(0 if v in always else size for v, size in enumerate(graph.size)))
     stages: list[Stage] = []
+    waiting = count.waiting(rests)
     following = len(graph.nodes)  # the first node of the rest that belongs to a lower stage
     for s, rest in enumerate(rests):
         begin = following - len(rest)
         nodes = range(cuts[s - 1] + 1 if s else 0, cuts[s] + 1) if s < length else range(end, end)
         beyond = range(end, len(graph.nodes) - sum(map(len, rests[:length]))) if s == length - 1 else range(end)
-        stages.append(count.stage(nodes, range(begin, following), beyond))
+        stages.append(count.stage(nodes, range(begin, following), beyond, waiting[s]))
         following = begin
     simple = not always and all(len(stage.block) <= 1 for stage in stages)
     return Chain(graph, tuple(stages), sum(graph.size[v] for v in always), simple)
@@ -213,16 +214,31 @@ class _Count:
     end: int
     size: tuple[int, ...]
 
-    def stage(self, block: range, rest: range, beyond: range) -> Stage:
-        """The stage of a block and its rest; ``beyond`` are the nodes whose reads make a value of the block its output.
+    def waiting(self, rests: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+        """For every stage the values of earlier backward nodes that its rest, or a node after that, still reads."""
+        found: list[tuple[int, ...]] = []
+        there: list[int] = []
+        start = self.end
+        for rest in reversed(rests):
+            there = [v for v in there if self._last(v) >= start]
+            found.append(tuple(there))
+            there += [v for i in range(start, start + len(rest)) for v in self.graph.values_of(i)]
+            start += len(rest)
+        return found[::-1]
 
-        Nodes within the block are not among those.
+    def stage(self, block: range, rest: range, beyond: range, waiting: Sequence[int]) -> Stage:
+        """The stage of a block and its rest.
+
+        Args:
+            block: Nodes of the block.
+            rest: Backward nodes that run in this stage.
+            beyond: Nodes whose reads make a value of the block its output; those within the block do not.
+            waiting: Values of earlier backward nodes that are still read.
         """
         graph = self.graph
         made = [v for i in block for v in graph.values_of(i)]
         output = {v for v in made if any(j in beyond and j not in block for j in graph.readers[v])}
         read = {v for v in made if any(j in rest for j in graph.readers[v])}
-        gradients = [v for i in range(self.end, rest.start) for v in graph.values_of(i)]
         return Stage(
             block=tuple(block),
             rest=tuple(rest),
@@ -233,8 +249,8 @@ class _Count:
             taped=bool(read),
             plain_peak=self._peak(block, (), output),
             taped_peak=self._peak(block, (), output | read),
-            rest_peak=self._peak(rest, (*gradients, *read), set(graph.outputs)),
-            waiting=sum(self.size[v] for v in gradients if self._last(v) >= rest.start),
+            rest_peak=self._peak(rest, (*waiting, *read), set(graph.outputs)),
+            waiting=sum(self.size[v] for v in waiting),
             frozen=any(not graph.nodes[i].recompute for i in block),
         )
 
