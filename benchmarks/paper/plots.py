@@ -26,6 +26,7 @@ def draw_curves(
     logarithmic: str = "",
     scatter: bool = False,
     falling: bool = False,
+    top: float | None = None,
 ) -> None:
     """Draw panels with axes of their own and one legend into an SVG file, or PNG by its suffix.
 
@@ -37,6 +38,7 @@ def draw_curves(
         logarithmic: Axes that are: ``x``, ``y`` or ``xy``.
         scatter: Points only.
         falling: Largest x on the left.
+        top: What lies above is cut off.
     """
     with matplotlib_settings():
         from matplotlib.figure import Figure
@@ -55,6 +57,9 @@ def draw_curves(
                 places = sorted({x for points in panel.lines.values() for x, _ in points})
                 axes.set_xticks(places, [f"{x:g}" for x in places])
                 axes.set_xticks([], minor=True)
+            highest = max((y for points in panel.lines.values() for _, y in points), default=0.0)
+            if top is not None and highest > top:
+                axes.set_ylim(bottom=-0.03 * top, top=top)
             if falling:
                 axes.invert_xaxis()
         figure.axes[0].set_ylabel(up)

@@ -2,9 +2,9 @@
 
 Jain et al., Checkmate, MLSys 2020. S of the relaxation is rounded and R is the least that S needs. Two-phase rounding
 at the threshold 0.5, with more and more of the budget held back, stands beside the same at other thresholds, beside
-random rounding, and beside the optimum at the same budget. The paper prints the figure without numbers; its finding is
-that random rounding costs more and that its peaks spread, while the deterministic one stays near the optimum. The
-relaxation is that of the retention model, and costs are FLOPs, not measured times.
+random rounding, and beside the optimum at the same budget. No numbers of the figure are at hand, so none
+stand beside ours. The relaxation is that of the retention model, which is nearly integral at moderate budgets, so that
+most random roundings fall together here; and costs are FLOPs, not measured times.
 """
 
 from __future__ import annotations
