@@ -29,6 +29,7 @@ _STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO,
 _COMMANDS = {
     "solve": "Find the cheapest plan of a graph within a memory budget.",
     "check": "Replay plans: are they valid, and do they fit?",
+    "diff": "Say what changed from one plan to another.",
     "compare": "Compare strategies at several budgets.",
     "max-batch": "Find the largest batch that fits a memory.",
     "show": "Show what a graph or a plan looks like.",

@@ -7,6 +7,7 @@ An option is passed on under the name of its flag, because Click names its envir
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -67,6 +68,12 @@ def _budget_or_none(text: str) -> Budget | str:
     return "none" if text.strip().lower() == "none" else parse_budget(text)
 
 
+def _percent(text: str) -> Fraction:
+    """The number in ``5%`` or ``5``."""
+    return parse_budget(text if text.strip().endswith("%") else f"{text.strip()}%").amount
+
+
+PERCENT = _Parsed("percentage", _percent)
 BUDGET = _Parsed("budget", parse_budget)
 BUDGET_OR_NONE = _Parsed("budget", _budget_or_none)
 SIZE = _Parsed("size", parse_size)

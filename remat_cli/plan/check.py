@@ -142,18 +142,23 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
     )
 
 
+def graphs_differ(first: Graph, second: Graph) -> str | None:
+    """Where two graphs differ, in words: the first node that does; None if they are the same."""
+    if graph_sha256(first) == graph_sha256(second):
+        return None
+    for mine, theirs in zip(first.nodes, second.nodes, strict=False):
+        if mine != theirs:
+            return f"they first differ at node {mine.id}" + (f" / {theirs.id}" if theirs.id != mine.id else "")
+    if len(first.nodes) == len(second.nodes):
+        return "their nodes are the same; name, outputs, fixed memory, cost unit or metadata differ"
+    return f"they have {len(first.nodes)} and {len(second.nodes)} nodes"
+
+
 def other_graph(planned: Graph, given: Graph) -> list[Finding]:
     """A finding if ``planned``, the graph of a plan, is not the graph ``given``: the first node that differs."""
-    if graph_sha256(planned) == graph_sha256(given):
+    place = graphs_differ(planned, given)
+    if place is None:
         return []
-    place = f"they have {len(planned.nodes)} and {len(given.nodes)} nodes"
-    for mine, theirs in zip(planned.nodes, given.nodes, strict=False):
-        if mine != theirs:
-            place = f"they first differ at node {mine.id}" + (f" / {theirs.id}" if theirs.id != mine.id else "")
-            break
-    else:
-        if len(planned.nodes) == len(given.nodes):
-            place = "their nodes are the same; name, outputs, fixed memory, cost unit or metadata differ"
     return [Finding("other-graph", f"the plan is for another graph than the one given: {place}")]
 
 

@@ -16,6 +16,8 @@ from remat_cli.units import format_bytes
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+_WIDE = 72
+"""Columns from which on there is room for budgets and overheads."""
 _SHOWN = 5
 """Findings of each plan that are listed; the rest are counted."""
 
@@ -43,7 +45,8 @@ def checks_text(plans: Sequence[Checked], style: Style) -> str:
 
     parts: list[RenderableType] = []
     if plans:
-        parts.append(columns([_row(checked, style) for checked in plans], style))
+        shown = 5 if style.columns >= _WIDE else 3  # the names of files matter most
+        parts.append(columns([_row(checked, style)[:shown] for checked in plans], style))
     for checked in plans:
         parts += _details(checked, style)
     good = all(checked.ok for checked in plans)

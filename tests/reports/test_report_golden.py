@@ -9,17 +9,23 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from report_cases import checkpointed, plan_of, training_chain
 
+from remat_cli.errors import Problem
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import check
+from remat_cli.plan.checks import Checked
 from remat_cli.plan.derive import peak
+from remat_cli.plan.difference import beyond, compare_plans
 from remat_cli.plan.model import ClaimStatus, PeakClaim, Plan, Scope
+from remat_cli.reports.checks import checks_text
 from remat_cli.reports.curve import CurveRow, curve_text
+from remat_cli.reports.diff import diff_text
 from remat_cli.reports.graphtext import graph_text
 from remat_cli.reports.style import Style
 from remat_cli.reports.text import plan_text
@@ -69,6 +75,13 @@ def shown(plan: Plan) -> Callable[[Style], str]:
     return lambda style: plan_show(check(plan), plan, style)
 
 
+def differing(old: Plan, new: Plan, percent: int | None) -> Callable[[Style], str]:
+    difference = compare_plans(check(old), check(new))
+    allowed = None if percent is None else Fraction(percent)
+    found = beyond(difference, max_cost_increase=allowed, max_peak_increase=allowed)
+    return lambda style: diff_text(difference, found, style)
+
+
 def drawn(rows: list[CurveRow], outcome: str = "finished") -> Callable[[Style], str]:
     return lambda style: curve_text(rows_graph(rows), rows, style, outcome=outcome, wall_s=12.3)
 
@@ -94,6 +107,15 @@ CURVE = [
 HALF_A_CURVE = [CurveRow("12GB", 12 * 10**9, "unknown", **NO_PLAN), row("25GB", "optimal", FITS)]
 ODD_CURVE = [row("[red]14[/red]", "optimal", ODD)]
 
+MANY = [
+    Checked("plans/fits.plan.json", check(FITS)),
+    Checked("plans/over.plan.json", check(OVER)),
+    Checked("plans/keep.plan.json", check(KEEP)),
+    Checked("plans/broken.plan.json", check(BROKEN)),
+    Checked("-", check(ODD)),
+    Checked("[red]none[/red]", problems=(Problem("there is no such file"),)),
+]
+
 CASES: dict[str, Callable[[Style], str]] = {
     "solve-fits": solved(FITS),
     "solve-unproven": solved(UNPROVEN),
@@ -109,6 +131,11 @@ CASES: dict[str, Callable[[Style], str]] = {
     "curve": drawn(CURVE),
     "curve-interrupted": drawn(HALF_A_CURVE, "interrupted"),
     "curve-odd": drawn(ODD_CURVE),
+    "check-many": lambda style: checks_text(MANY, style),
+    "diff": differing(KEEP, FITS, None),
+    "diff-same": differing(FITS, FITS, 0),
+    "diff-beyond": differing(FITS, dataclasses.replace(KEEP, budget_bytes=PEAK), 10),
+    "diff-odd": differing(FITS, ODD, None),
     "show-graph": lambda style: graph_text(summarize(GRAPH), style),
     "show-graph-odd": lambda style: graph_text(summarize(ODD_GRAPH), style),
 }

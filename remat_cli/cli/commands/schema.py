@@ -8,7 +8,7 @@ import click
 @click.command("schema", epilog="Example: remat schema graph > graph-v1.json")
 @click.argument(
     "document",
-    type=click.Choice(["batch", "checks", "comparison", "curve", "graph", "graph-summary", "plan", "report"]),
+    type=click.Choice(["batch", "checks", "comparison", "curve", "diff", "graph", "graph-summary", "plan", "report"]),
 )
 def command(document: str) -> None:
     """Print the JSON Schema (2020-12) of a kind of document."""

@@ -1,0 +1,79 @@
+"""``remat diff``: what changed from one plan to another."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import click
+
+from remat_cli.cli import params
+from remat_cli.cli.output import Output
+from remat_cli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from remat_cli.plan.difference import Difference
+    from remat_cli.plan.replay import Finding
+
+_EPILOG = """\b
+Examples:
+  remat diff old.plan.json new.plan.json
+  git show main:net.plan.json | remat diff - net.plan.json --max-cost-increase 1%
+  remat diff old.plan.json new.plan.json --format markdown >> "$GITHUB_STEP_SUMMARY"
+
+Plans of different graphs are compared too, by the ids of their nodes, and the report says that they are.
+
+Exits with 0 if the new plan will do; with 1 if it is invalid, over its own budget, or beyond a tolerance."""
+
+
+@click.command("diff", epilog=_EPILOG)
+@click.argument("old", type=params.READABLE)
+@click.argument("new", type=params.READABLE)
+@click.option("--max-cost-increase", type=params.PERCENT, help="By how much the cost may grow: 1%.  [default: any]")
+@click.option("--max-peak-increase", type=params.PERCENT, help="By how much the peak may grow: 0%.  [default: any]")
+@params.format_option("text", "json", "github", "markdown")
+@params.color_option
+def command(
+    old: str,
+    new: str,
+    max_cost_increase: Fraction | None,
+    max_peak_increase: Fraction | None,
+    format: str,
+    color: str,
+) -> int:
+    """Say what changed from the plan OLD to the plan NEW: peak, cost, what is recomputed, and what is claimed.
+
+    Both are replayed; nothing that they say of themselves is trusted.
+    """
+    from remat_cli.plan.check import check
+    from remat_cli.plan.difference import beyond, compare_plans
+    from remat_cli.plan.io import load_plan
+
+    if old == new == "-":
+        raise UsageError("the two plans cannot both come from standard input", hint="give one as a file")
+    before, after = (check(load_plan(path)[0]) for path in (old, new))
+    difference = compare_plans(before, after)
+    if max_cost_increase is not None and not difference.same_unit:
+        units = f"{before.graph.cost_unit} and {after.graph.cost_unit}"
+        hint = "leave --max-cost-increase out"
+        raise UsageError(f"the costs cannot be compared: they are in different units, {units}", hint=hint)
+    found = beyond(difference, max_cost_increase=max_cost_increase, max_peak_increase=max_peak_increase)
+    out = Output(color)
+    out.report(_formatted(difference, found, format, old, new, out))
+    return ExitCode.NO if found else ExitCode.OK
+
+
+def _formatted(difference: Difference, found: Sequence[Finding], format: str, old: str, new: str, out: Output) -> str:
+    from remat_cli.reports import diff
+
+    if format == "json":
+        from remat_cli.reports.jsonform import document_json
+
+        return document_json(diff.diff_document(difference, found, old_path=old, new_path=new))
+    if format == "github":
+        return diff.diff_github(difference, found, new_path=new)
+    if format == "markdown":
+        return diff.diff_markdown(difference, found, old_path=old, new_path=new)
+    return diff.diff_text(difference, found, out.style())

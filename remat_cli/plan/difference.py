@@ -1,0 +1,138 @@
+"""Two plans side by side: what changed from the old one to the new, and whether it got too much worse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from remat_cli.plan.check import OVER_BUDGET, Report, graphs_differ
+from remat_cli.plan.replay import Finding
+from remat_cli.units import format_bytes, format_percent
+
+_ROUNDING = Fraction(1, 10**9)
+"""Costs that differ by less than this share are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """A node that is computed another number of times.
+
+    Attributes:
+        node: Its id.
+        old_times: Computations in the old plan; 0 if its graph has no such node.
+        new_times: Computations in the new plan, likewise.
+        extra_cost: What is recomputed of it costs this much more than it did; negative for less.
+    """
+
+    node: str
+    old_times: int
+    new_times: int
+    extra_cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What changed from the ``old`` plan to the ``new``.
+
+    Attributes:
+        old: The old plan as replayed.
+        new: The new one.
+        other_graph: Where their graphs differ, in words; None if both are for the same graph.
+        added: Nodes that are recomputed now and were not, the costliest first.
+        removed: Nodes that were recomputed and are not any more, likewise.
+        changed: Nodes that are recomputed more often or less often, likewise.
+    """
+
+    old: Report
+    new: Report
+    other_graph: str | None
+    added: tuple[Recomputation, ...]
+    removed: tuple[Recomputation, ...]
+    changed: tuple[Recomputation, ...]
+
+    @property
+    def same_unit(self) -> bool:
+        """Whether the costs are counted in the same unit, and so can be compared."""
+        return self.old.graph.cost_unit == self.new.graph.cost_unit
+
+    @property
+    def peak_increase(self) -> float | None:
+        """(new - old) / old of the peaks; None where that is not defined."""
+        return _increase(self.old.replay.peak_bytes, self.new.replay.peak_bytes)
+
+    @property
+    def cost_increase(self) -> float | None:
+        """(new - old) / old of the costs; None where that is not defined."""
+        return _increase(self.old.replay.cost, self.new.replay.cost) if self.same_unit else None
+
+
+def compare_plans(old: Report, new: Report) -> Difference:
+    """What changed from ``old`` to ``new``. Nodes of different graphs are the same if they have the same id."""
+    before, after = _computations(old), _computations(new)
+    added: list[Recomputation] = []
+    removed: list[Recomputation] = []
+    changed: list[Recomputation] = []
+    for node in {**before, **after}:
+        (was, was_cost), (now, now_cost) = before.get(node, (0, 0.0)), after.get(node, (0, 0.0))
+        found = Recomputation(node, was, now, now_cost - was_cost)
+        if max(was, now) < 2 or was == now:
+            continue
+        (added if was < 2 else removed if now < 2 else changed).append(found)
+    return Difference(
+        old, new, graphs_differ(old.graph, new.graph), _ordered(added), _ordered(removed), _ordered(changed)
+    )
+
+
+def beyond(
+    difference: Difference, *, max_cost_increase: Fraction | None = None, max_peak_increase: Fraction | None = None
+) -> tuple[Finding, ...]:
+    """Why the new plan must not take the place of the old; empty if it may.
+
+    An invalid plan and one over its own budget never may; an invalid old plan is no measure for a tolerance.
+
+    Args:
+        difference: The two plans; ``same_unit`` if a tolerance of the cost is given.
+        max_cost_increase: By how many percent the cost may grow; None for no limit.
+        max_peak_increase: By how many percent the peak may grow; None for no limit.
+    """
+    old, new = difference.old, difference.new
+    found = []
+    if not new.valid:
+        found.append(Finding("invalid-plan", "the new plan is invalid"))
+    if not new.within_budget and new.budget_bytes is not None:
+        over = format_bytes(new.replay.peak_bytes - new.budget_bytes)
+        found.append(Finding(OVER_BUDGET, f"the new plan is over its budget by {over}"))
+    if not old.valid and (max_cost_increase is not None or max_peak_increase is not None):
+        found.append(Finding("invalid-plan", "the old plan is invalid, and so no measure for the new"))
+    tolerances = (
+        ("cost", max_cost_increase, old.replay.cost, new.replay.cost, difference.cost_increase),
+        ("peak", max_peak_increase, old.replay.peak_bytes, new.replay.peak_bytes, difference.peak_increase),
+    )
+    for what, percent, before, after, ratio in tolerances:
+        if percent is None:
+            continue
+        slack = 1 + _ROUNDING if what == "cost" else 1
+        if Fraction(after) > Fraction(before) * (1 + percent / 100) * slack:
+            by = "from nothing" if ratio is None else f"by {format_percent(ratio)}"
+            message = f"the {what} grows {by}, more than the {format_percent(float(percent / 100))} allowed"
+            found.append(Finding(f"{what}-increase", message))
+    return tuple(found)
+
+
+def _computations(report: Report) -> Mapping[str, tuple[int, float]]:
+    """How often each node is computed, and what its extra computations cost."""
+    return {
+        node.id: (times, max(0, times - 1) * node.cost)
+        for node, times in zip(report.graph.nodes, report.replay.times, strict=True)
+    }
+
+
+def _ordered(found: list[Recomputation]) -> tuple[Recomputation, ...]:
+    return tuple(sorted(found, key=lambda r: (-abs(r.extra_cost), -abs(r.new_times - r.old_times), r.node)))
+
+
+def _increase(old: float, new: float) -> float | None:
+    if old == new:
+        return 0.0
+    return (new - old) / old if old else None

@@ -1,0 +1,197 @@
+"""What changed from one plan to another: for people, for pull requests, and for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from remat_cli.plan.check import Report
+from remat_cli.plan.difference import Difference, Recomputation
+from remat_cli.plan.replay import Finding
+from remat_cli.reports.style import Style, columns, render, title
+from remat_cli.reports.words import cost_words, count, verdict
+from remat_cli.units import format_bytes, format_percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SHOWN_ROWS = 8
+"""Nodes of each kind that are listed; the rest are counted."""
+_ROUNDING = 1e-9
+
+
+def headline(difference: Difference) -> str:
+    """What matters, in a line: ``peak -11.0%, cost +1.2%, 3 nodes more are recomputed``."""
+    same = {"="} == {_signed(difference.peak_increase), _signed(difference.cost_increase)}
+    if same and not _kinds(difference):
+        return "peak, cost and what is recomputed are the same"
+    parts = [f"peak {_told(difference.peak_increase)}"]
+    if difference.same_unit:
+        parts.append(f"cost {_told(difference.cost_increase)}")
+    parts += [f"{count(len(nodes), 'node')} {kind}" for kind, nodes in _kinds(difference)]
+    return ", ".join(parts)
+
+
+def diff_text(difference: Difference, found: Sequence[Finding], style: Style) -> str:
+    """The two plans side by side, the nodes recomputed otherwise, and why the new one will not do."""
+    from rich.text import Text
+
+    mark = style.glyph("✗", "no:") if found else style.glyph("✓", "ok:")
+    look = "bold red" if found else "bold green"
+    parts: list[RenderableType] = [Text.assemble((f"{mark} {headline(difference)}", look))]
+    parts += [Text(f"  {finding.message}", style="red") for finding in found]
+    if difference.other_graph is not None:
+        parts.append(Text(style.clean(f"  the plans are for different graphs: {difference.other_graph}")))
+    rows = [("", "old", "new", "change"), *_rows(difference)]
+    parts += ["", columns(rows, style)]
+    for kind, nodes in _kinds(difference):
+        parts.append(title(f"{kind.capitalize()}", f": {count(len(nodes), 'node')}"))
+        parts.append(columns([_node_row(r, difference, style) for r in nodes[:SHOWN_ROWS]], style))
+        if rest := nodes[SHOWN_ROWS:]:
+            parts.append(Text(f"  and {len(rest):,} more"))
+    return render(style, *parts)
+
+
+def diff_markdown(difference: Difference, found: Sequence[Finding], *, old_path: str, new_path: str) -> str:
+    """The same as GitHub-flavoured Markdown, to paste into a pull request or a job summary."""
+    mark = "❌" if found else "✅"
+    lines = [f"### {mark} {_escaped(new_path)}: {headline(difference)}", ""]
+    lines += [f"- {_escaped(finding.message)}" for finding in found]
+    if difference.other_graph is not None:
+        lines.append(f"- the plans are for different graphs: {_escaped(difference.other_graph)}")
+    if lines[-1]:
+        lines.append("")
+    lines += [f"| | {_escaped(old_path)} | {_escaped(new_path)} | change |", "| --- | ---: | ---: | ---: |"]
+    lines += [f"| {' | '.join(map(_escaped, row))} |" for row in _rows(difference)]
+    for kind, nodes in _kinds(difference):
+        lines += ["", f"<details><summary>{count(len(nodes), 'node')} {kind}</summary>", ""]
+        lines += ["| node | old | new | cost |", "| --- | ---: | ---: | ---: |"]
+        lines += [f"| {_escaped(r.node)} | {r.old_times} | {r.new_times} | {_extra(r, difference)} |" for r in nodes]
+        lines += ["", "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+def diff_github(difference: Difference, found: Sequence[Finding], *, new_path: str) -> str:
+    """An error annotation for every reason why the new plan will not do, or a notice that it will."""
+    from remat_cli.reports.github import command
+
+    lines = [command("error", f.message, file=new_path, title=f"remat diff: {f.code}") for f in found]
+    if difference.other_graph is not None:
+        words = f"the plans are for different graphs: {difference.other_graph}"
+        lines.append(command("warning", words, file=new_path, title="remat diff"))
+    lines.append(command("notice", headline(difference), file=new_path, title="remat diff"))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def diff_document(difference: Difference, found: Sequence[Finding], *, old_path: str, new_path: str) -> dict[str, Any]:
+    """The ``remat-diff/1`` document (schemas/diff-v1.json)."""
+    kinds = {"added": difference.added, "removed": difference.removed, "changed": difference.changed}
+    return {
+        "schema": "remat-diff/1",
+        "ok": not found,
+        "beyond": [{"code": f.code, "message": f.message} for f in found],
+        "same_graph": difference.other_graph is None,
+        "other_graph": difference.other_graph,
+        "cost_unit": difference.new.graph.cost_unit if difference.same_unit else None,
+        "old": _side(difference.old, old_path),
+        "new": _side(difference.new, new_path),
+        "peak_increase": difference.peak_increase,
+        "cost_increase": difference.cost_increase,
+        "recomputed": {
+            kind: [
+                {"node": r.node, "old_times": r.old_times, "new_times": r.new_times, "extra_cost": r.extra_cost}
+                for r in nodes
+            ]
+            for kind, nodes in kinds.items()
+        },
+    }
+
+
+def _side(report: Report, path: str) -> dict[str, Any]:
+    claim = report.claim
+    return {
+        "path": path,
+        "valid": report.valid,
+        "within_budget": None if report.budget_bytes is None else report.within_budget,
+        "budget": report.budget_bytes,
+        "peak_memory": report.replay.peak_bytes,
+        "cost": report.replay.cost,
+        "overhead": report.overhead if report.graph.total_cost > 0 else None,
+        "computes": sum(report.replay.times),
+        "strategy": report.strategy,
+        "claim": {"status": claim.status.value, "lower_bound": claim.lower_bound, "scope": claim.scope.value},
+    }
+
+
+def _rows(difference: Difference) -> list[tuple[str, ...]]:
+    """What is worth comparing: its name, old, new, and the change where there is a number for it."""
+    old, new = difference.old, difference.new
+    rows: list[tuple[str, ...]] = []
+    sides = (old, new)
+    if old.graph.name != new.graph.name:
+        rows.append(("graph", old.graph.name, new.graph.name, ""))
+    rows.append(("verdict", verdict(old), verdict(new), ""))
+    rows.append(("budget", *(_bytes_or(r.budget_bytes) for r in sides), ""))
+    rows.append(("peak", *(format_bytes(r.replay.peak_bytes) for r in sides), _signed(difference.peak_increase)))
+    costs = [cost_words(r.replay.cost, r.graph.cost_unit) for r in sides]
+    rows.append(("cost", *costs, _signed(difference.cost_increase) if difference.same_unit else ""))
+    rows.append(("overhead", *(format_percent(r.overhead if r.recomputed else 0.0) for r in sides), ""))
+    times = [sum(r.replay.times) for r in sides]
+    more = times[1] - times[0]
+    rows.append(("computations", *(f"{n:,}" for n in times), f"{more:+,}" if more else "="))
+    rows.append(("made by", old.strategy, new.strategy, ""))
+    rows.append(("claim", *(f"{r.claim.status.value}, {r.claim.scope.value}" for r in sides), ""))
+    rows.append(("lower bound", *(_bound(r) for r in sides), ""))
+    return rows
+
+
+def _bytes_or(number: int | None) -> str:
+    return "none" if number is None else format_bytes(number)
+
+
+def _bound(report: Report) -> str:
+    bound = report.claim.lower_bound
+    return cost_words(bound, report.graph.cost_unit) if bound > 0 else "none"
+
+
+def _kinds(difference: Difference) -> list[tuple[str, tuple[Recomputation, ...]]]:
+    kinds = (
+        ("newly recomputed", difference.added),
+        ("no longer recomputed", difference.removed),
+        ("recomputed otherwise", difference.changed),
+    )
+    return [(kind, nodes) for kind, nodes in kinds if nodes]
+
+
+def _node_row(r: Recomputation, difference: Difference, style: Style) -> tuple[str, ...]:
+    arrow = style.glyph("→", "->")
+    return (r.node, f"{r.old_times} {arrow} {r.new_times} times", _extra(r, difference))
+
+
+def _extra(r: Recomputation, difference: Difference) -> str:
+    """What it costs more, where the units allow to say so."""
+    if not difference.same_unit:
+        return ""
+    sign = "+" if r.extra_cost >= 0 else "-"
+    return sign + cost_words(abs(r.extra_cost), difference.new.graph.cost_unit)
+
+
+def _signed(ratio: float | None) -> str:
+    """A change with its sign; ``=`` for none, nothing where there is no ratio."""
+    if ratio is None:
+        return ""
+    if abs(ratio) < _ROUNDING:
+        return "="
+    return f"{'+' if ratio > 0 else ''}{format_percent(ratio)}"
+
+
+def _told(ratio: float | None) -> str:
+    return {"=": "the same", "": "from nothing"}.get(words := _signed(ratio), words)
+
+
+def _escaped(text: str) -> str:
+    """Text of a document, fit for a cell of a Markdown table."""
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    for mark in "\\`*_[]<>|#":
+        plain = plain.replace(mark, f"\\{mark}")
+    return plain
