@@ -3,9 +3,9 @@
 Beaumont et al., Optimal checkpointing for heterogeneous chains, INRIA RR-9302, 2019. The graphs are those of the zoo,
 cut into chains of blocks where every path meets. `sequential` is PyTorch's way of equal segments, `revolve` knows
 neither costs nor sizes of stages, `revolve-hetero` knows costs. Their curves plot throughput on a GPU; no numbers of
-the paper are at hand, so none stand beside ours. Its shape can be compared: Rotor is at or above the others at every
-memory, and reaches memory at which they have no schedule. `auto` is not confined to chains of blocks and shows what
-that costs.
+the paper are at hand, so none stand beside ours. What can be compared is the shape: at no budget does Rotor cost more
+than the others. `auto` is not confined to chains of blocks and shows what that costs; where it has no plan the time
+was too short for the larger graphs.
 """
 
 from __future__ import annotations
