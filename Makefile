@@ -38,8 +38,11 @@ test: setup system lint
 graphs: setup
 	$(BIN)/python -m remat_cli.zoo.regenerate graphs
 
+# Public graphs to measure besides the project's own, where they lie beside it.
+GRAPHS ?= $(wildcard ../shared/graphs/*/*.json)
+
 bench: setup
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(if $(GRAPHS),--graphs $(GRAPHS))
 
 # The published tables and figures, made again: benchmarks/paper/README.md. About a quarter of an hour on one core.
 paper: setup

@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="graphs that networks measures besides its own",
+        help="graphs that networks and targets measure besides their own",
     )
     parser.add_argument(
         "--output",

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from benchmarks.machine import Load, machine, versions
 
-NAMES = ("startup", "documents", "replay", "handoff", "solvers", "networks", "scaling", "scale")
+NAMES = ("startup", "documents", "replay", "handoff", "solvers", "networks", "targets", "scaling", "scale")
 """All benchmarks, in the order in which they run and appear on the page."""
 
 Row = dict[str, Any]

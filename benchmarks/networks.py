@@ -73,18 +73,21 @@ def run(session: Session) -> list[Row]:
         values = called.values or {**dict.fromkeys(keys), "ending": called.problem}
         name = Path(spec).stem if spec.endswith(".json") else spec
         case: Row = {"table": "networks", "graph": name, "budget": f"{percent}%", "strategy": strategy}
+        values.pop("impossible", None)
         rows.append({**case, **values, "peak_bytes": called.peak_bytes})
         session.keep(rows)
     return rows
 
 
-def solved(spec: str, percent: int, strategy: str) -> dict[str, Any]:
+def solved(
+    spec: str, percent: int, strategy: str, time_limit_s: float = _LIMIT_S, threads: int | None = None
+) -> dict[str, Any]:
     """Solve one graph; no plan within the limit is an answer."""
     import time
 
     from remat_cli.api.solving import SolveOptions, solve
     from remat_cli.control import Progress
-    from remat_cli.errors import RematError
+    from remat_cli.errors import Infeasible, RematError
     from remat_cli.graph.io import load_graph
     from remat_cli.zoo.registry import build_graph
 
@@ -102,11 +105,13 @@ def solved(spec: str, percent: int, strategy: str) -> dict[str, Any]:
 
     facts: dict[str, Any] = {"nodes": len(graph.nodes)}
     nothing = dict.fromkeys(("overhead", "bound", "gap", "scope", "first_s"))
+    options = SolveOptions(strategy=strategy, time_limit_s=time_limit_s, threads=threads)
     try:
-        answer = solve(graph, f"{percent}%", SolveOptions(strategy=strategy, time_limit_s=_LIMIT_S), listener=listen)
+        answer = solve(graph, f"{percent}%", options, listener=listen)
     except RematError as error:
         wall_s = round(time.monotonic() - started_s, 2)
-        return {**facts, **nothing, "wall_s": wall_s, "ending": error.message.partition(";")[0]}
+        ending = error.message.partition(";")[0]
+        return {**facts, **nothing, "wall_s": wall_s, "ending": ending, "impossible": isinstance(error, Infeasible)}
     claim = answer.plan.claim
     return {
         **facts,

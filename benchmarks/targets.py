@@ -1,0 +1,119 @@
+"""What was set out to be reached, and what was.
+
+Each row is a graph, a budget (percent of the no-remat peak), a time limit and a number to reach: the proven gap, or
+the overhead over the cost without recomputation. Graphs with a folder in their name (networks as Checkmate extracts
+them, Moccasin's random graphs) are files given with `--graphs`, and missing without them; the others are the project's
+own. Two rows run at a time, one thread each. A row without a plan is missed unless it is proven that there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.measure import call
+
+_AT_A_TIME = 2
+_ALL = (95, 90, 80, 70, 60, 50, 40)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A graph at a budget, and what to reach there: ``column`` at most ``most`` percent within ``limit_s`` seconds."""
+
+    graph: str
+    percent: int
+    limit_s: float
+    column: str
+    most: float
+    strategy: str = "auto"
+
+
+_SMALL = ("vgg16", "vgg19", "mobilenet-v1", "mobilenet-v2", "unet", "fcn8", "segnet", "resnet50")
+_EXTRACTED = ("checkmate/MobileNet", "checkmate/ResNet50")
+_LARGE = ("inception-v3", "densenet121", "densenet161", "densenet201", "resnet152")
+_RANDOM = {"G1": (0.513, 2.054), "G2": (2.1, 5.5), "G3": (1.2, 5.0), "G4": (0.7, 2.5)}
+
+
+def _goals() -> Iterator[Goal]:
+    yield Goal("unet", 50, 120, "gap", 0.01, "optimal")
+    yield Goal("unet", 50, 120, "gap", 0.01, "checkmate-ilp")
+    for name in (*_SMALL, *_EXTRACTED):
+        for percent in _ALL:
+            yield Goal(name, percent, 60, "gap", 0.01)
+    yield Goal("checkmate/unet", 40, 60, "gap", 0.1)
+    yield Goal("checkmate/vgg_unet", 40, 60, "gap", 0.1)
+    for name in _LARGE:
+        for percent, most in ((60, 0.05), (50, 0.05), (40, 0.1)):
+            yield Goal(name, percent, 120, "gap", most)
+    yield Goal("gpt2{depth=132,batch=1}", 60, 300, "gap", 1.0)
+    for name, wanted in _RANDOM.items():
+        for percent, most in zip((90, 80), wanted, strict=True):
+            yield Goal(f"moccasin/{name}", percent, 60 if name == "G1" else 300, "overhead", most)
+
+
+TABLES = (
+    Table(
+        "targets",
+        "",
+        (
+            Column("graph", "graph"),
+            Column("nodes", "nodes", "count"),
+            Column("budget", "budget"),
+            Column("strategy", "strategy"),
+            Column("overhead", "overhead, %", "number"),
+            Column("bound", "proven bound, %", "number"),
+            Column("gap", "gap, %", "number"),
+            Column("scope", "bound holds for"),
+            Column("first_s", "first, s", "number"),
+            Column("wall_s", "time, s", "number"),
+            Column("peak_bytes", "memory", "bytes"),
+            Column("wanted", "to reach"),
+            Column("met", "reached"),
+        ),
+        "One run each, one thread, seed 0. Overhead and bound are over the cost without recomputation.",
+    ),
+)
+
+
+def run(session: Session) -> list[Row]:
+    files = {f"{path.parent.name}/{path.stem}": str(path.resolve()) for path in session.graphs}
+    goals = [Goal("linear{n=6}", 60, 10, "gap", 0.01)] if session.quick else list(_goals())
+    goals = [goal for goal in goals if "/" not in goal.graph or goal.graph in files]
+    rows: dict[Goal, Row] = {}
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        runs = {pool.submit(_row, goal, files): goal for goal in goals}
+        for done in as_completed(runs):
+            goal = runs[done]
+            rows[goal] = done.result()
+            session.say(f"{goal.graph} at {goal.percent}%: {rows[goal]['met']}")
+            session.keep([rows[g] for g in goals if g in rows])
+    return [rows[goal] for goal in goals]
+
+
+def _row(goal: Goal, files: Mapping[str, str]) -> Row:
+    called = call(
+        "benchmarks.networks:solved",
+        limit_s=goal.limit_s + 120,
+        spec=files.get(goal.graph, goal.graph),
+        percent=goal.percent,
+        strategy=goal.strategy,
+        time_limit_s=goal.limit_s,
+        threads=1,
+    )
+    empty = dict.fromkeys(column.key for column in TABLES[0].columns)
+    values = called.values or {"ending": called.problem}
+    case: Row = {"table": "targets", "graph": goal.graph, "budget": f"{goal.percent}%", "strategy": goal.strategy}
+    wanted = f"{goal.column} ≤ {goal.most:g}%"
+    row = {**empty, **values, **case, "peak_bytes": called.peak_bytes, "wanted": wanted}
+    return {key: value for key, value in {**row, "met": _met(goal, values)}.items() if key in empty or key == "table"}
+
+
+def _met(goal: Goal, values: Mapping[str, Any]) -> str:
+    reached = values.get(goal.column)
+    if reached is None:
+        return "proven: none fits" if values.get("impossible") else f"no: {values.get('ending')}"
+    return "yes" if reached <= goal.most * (1 + 1e-3) else "no"
