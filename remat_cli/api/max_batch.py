@@ -55,7 +55,7 @@ class MaxBatch:
         solved: The plan for ``found``, on the graph at its own batch; None if there is none.
         budget_bytes: The budget of that plan on the graph at its own batch.
         tried: Batches that a run was made for, in order.
-        outcome: ``finished``, ``time limit`` or ``interrupted``.
+        outcome: ``finished``; ``time limit`` if batches are left that were not decided in time; or ``interrupted``.
         wall_s: Seconds it took.
     """
 
@@ -273,10 +273,11 @@ class _Search:
             LimitReached, Interrupted: If that is nothing because it had to stop.
         """
         job, control = self.job, self.job.context.control
-        outcome = "interrupted" if control.cancelled.is_set() else "time limit" if self._over() else "finished"
+        open_still = self.low + 1 < self.high and self.job.strategy.minds_budget
+        outcome = "interrupted" if control.cancelled.is_set() else "time limit" if open_still else "finished"
         if self.low == 0 and outcome == "interrupted":
             raise Interrupted("interrupted before a plan for any batch was found")
-        if self.low == 0 and outcome == "time limit":
+        if self.low == 0 and self._over():
             raise LimitReached("the time limit came before a plan for any batch", hint="give more with --time-limit")
         solved, budget = None, self.scale.budget(max(1, self.low))
         if self.best is not None:

@@ -23,6 +23,8 @@ from remat_cli.strategies.bounds import recompute_prices, safe_bound
 _PRICES_S = 5.0
 _MOST_NODES = 1_500
 """Graphs up to this size get a proof; the search for a support takes a second or two there."""
+PROVABLE = 120
+"""Up to this many nodes a proof may look inside stages."""
 _NEIGHBOURS = 2
 _VIOLATION = 1e-6
 _MARGIN = 1e-9

@@ -9,10 +9,15 @@ from typing import ClassVar
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
+from remat_cli.strategies._best import Best
+from remat_cli.strategies._proof import PROVABLE, InStageProof
 from remat_cli.strategies.base import Context, Found, Known, NotFound, Strategy, Task
-from remat_cli.strategies.bounds import telling
+from remat_cli.strategies.bounds import shortened, telling
 from remat_cli.strategies.registry import strategy_from_spec
 
+_SEARCH_SHARE = 0.4
+"""Share of the time left for the search where a proof is to come."""
+_PROOF_S = 300.0
 _SMALL = 60
 """Up to this many nodes the paper's MILP can look beyond one pass per stage, and for the least peak."""
 
@@ -38,11 +43,31 @@ class Auto(Strategy):
         exact = _run("optimal", task, context)
         if context.control.stopping() or _closed(graph, exact, context.gap):
             return exact
-        searched = _run("search", replace(task, known=_known(exact)), context)
+        provable = len(graph.nodes) <= PROVABLE
+        remaining = context.control.remaining_s()
+        control = context.control
+        if provable and remaining is not None:
+            control = shortened(control, _SEARCH_SHARE * remaining)
+        searched = _run("search", replace(task, known=_known(exact)), replace(context, control=control))
         best = _better(graph, exact, searched)
-        if isinstance(best, Found) or context.control.stopping() or len(graph.nodes) > _SMALL:
+        if isinstance(best, Found):
+            return _proved(task, best, context) if provable else best
+        if context.control.stopping() or len(graph.nodes) > _SMALL:
             return best
         return _run("checkmate-ilp{stage_split=2}", task, context)
+
+
+def _proved(task: Task, answer: Found, context: Context) -> Found:
+    """``answer`` with the bound that looks inside stages, which is found the sooner, the better the schedule at hand.
+
+    Should it come upon a cheaper schedule, that is the answer.
+    """
+    best = Best.of(replace(task, known=_known(answer)), context)
+    if not best.over():
+        InStageProof.of(best).run(best.step(_PROOF_S, 1.0))
+    found = best.found(exhausted=answer.exhausted or best.proven())
+    cheaper = _cost(task.graph, found) < _cost(task.graph, answer)
+    return replace(found, maker="optimal") if cheaper else replace(answer, bounds=found.bounds)
 
 
 def _run(choice: str, task: Task, context: Context) -> Found | NotFound:

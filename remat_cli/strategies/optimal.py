@@ -15,7 +15,7 @@ from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies._annealing import Annealing
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._portfolio import Windows
-from remat_cli.strategies._proof import InStageProof, Proof
+from remat_cli.strategies._proof import PROVABLE, InStageProof, Proof
 from remat_cli.strategies._retention import Retention, near_pairs
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
@@ -35,9 +35,7 @@ _WHOLE_LIMIT = 200_000
 _EAGER_LIMIT = 10_000
 """Up to this many (stage, node) pairs the proof comes before larger supports: it is about as large itself."""
 _PROOF_LIMIT = 60_000
-_EAGER_SHARE, _PROOF_SHARE, _IN_STAGE_SHARE = 0.6, 0.5, 0.7
-_SMALL = 120
-"""Up to this many nodes a proof may look inside stages."""
+_EAGER_SHARE, _PROOF_SHARE, _IN_STAGE_SHARE = 0.6, 0.5, 0.5
 _MANY = 24
 _BOUND_S = 20.0
 _SLICE_S = 30.0
@@ -105,7 +103,7 @@ class Optimal(Strategy):
             if best.over() or not larger:
                 break
         if not best.over():
-            if len(best.graph.nodes) <= _SMALL:
+            if len(best.graph.nodes) <= PROVABLE:
                 InStageProof.of(best).run(best.step(_PROOF_S, _IN_STAGE_SHARE))
             elif not proven:
                 _prove(best, _PROOF_LIMIT, _PROOF_SHARE)
@@ -117,7 +115,7 @@ def _prove(best: Best, most_pairs: int, share: float) -> bool:
     On small graphs the proof with such rows is to come, and begins with the same model over the full support.
     """
     n = len(best.graph.nodes)
-    proof = Proof.within(best, min(most_pairs, n * n // 4) if n <= _SMALL else most_pairs)
+    proof = Proof.within(best, min(most_pairs, n * n // 4) if n <= PROVABLE else most_pairs)
     if proof is None:
         return False
     proof.run(_PROOF_S, share)
@@ -154,7 +152,7 @@ def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, *,
 def _everything(best: Best) -> bool:
     """Solve over the full support; its bound holds for all frontier-advancing schedules. Whether none fits."""
     model = Retention.over(best, None)
-    outcome = model.solve(best.step(_FULL_S, 0.4))
+    outcome = model.solve(best.step(_FULL_S, 0.4 if best.computes is None else 0.2))
     if outcome is None:
         return False
     if outcome.bound is not None:
