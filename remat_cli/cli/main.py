@@ -33,6 +33,7 @@ _COMMANDS = {
     "compare": "Compare strategies at several budgets.",
     "max-batch": "Find the largest batch that fits a memory.",
     "show": "Show what a graph or a plan looks like.",
+    "explain": "Explain what a plan does with one node.",
     "export": "Write the graph of a model.",
     "profile": "Measure the operations of a graph on a device.",
     "run": "Run a plan on a device and check its results and peak.",

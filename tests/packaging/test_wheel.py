@@ -105,6 +105,8 @@ def test_the_source_distribution_holds_what_the_tests_need(built):
         "constraints.txt",
         "schemas/graph-v1.json",
         "graphs/toy.yaml",
+        "action.yml",
+        ".pre-commit-hooks.yaml",
     ):
         assert needed in names
     assert "tests/packaging/test_wheel.py" in names

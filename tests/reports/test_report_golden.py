@@ -22,10 +22,12 @@ from remat_cli.plan.check import check
 from remat_cli.plan.checks import Checked
 from remat_cli.plan.derive import peak
 from remat_cli.plan.difference import beyond, compare_plans
+from remat_cli.plan.explanation import explain
 from remat_cli.plan.model import ClaimStatus, PeakClaim, Plan, Scope
 from remat_cli.reports.checks import checks_text
 from remat_cli.reports.curve import CurveRow, curve_text
 from remat_cli.reports.diff import diff_text
+from remat_cli.reports.explanation import explanation_text
 from remat_cli.reports.graphtext import graph_text
 from remat_cli.reports.style import Style
 from remat_cli.reports.text import plan_text
@@ -73,6 +75,10 @@ def checked(plan: Plan) -> Callable[[Style], str]:
 
 def shown(plan: Plan) -> Callable[[Style], str]:
     return lambda style: plan_show(check(plan), plan, style)
+
+
+def explained(plan: Plan, node: int) -> Callable[[Style], str]:
+    return lambda style: explanation_text(explain(plan, check(plan), node), style)
 
 
 def differing(old: Plan, new: Plan, percent: int | None) -> Callable[[Style], str]:
@@ -132,6 +138,10 @@ CASES: dict[str, Callable[[Style], str]] = {
     "curve-interrupted": drawn(HALF_A_CURVE, "interrupted"),
     "curve-odd": drawn(ODD_CURVE),
     "check-many": lambda style: checks_text(MANY, style),
+    "explain": explained(FITS, 4),
+    "explain-kept": explained(FITS, 1),
+    "explain-broken": explained(BROKEN, 7),
+    "explain-odd": explained(ODD, 0),
     "diff": differing(KEEP, FITS, None),
     "diff-same": differing(FITS, FITS, 0),
     "diff-beyond": differing(FITS, dataclasses.replace(KEEP, budget_bytes=PEAK), 10),

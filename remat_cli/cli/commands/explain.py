@@ -1,0 +1,44 @@
+"""``remat explain``: what a plan does with one node, and what else could be done."""
+
+from __future__ import annotations
+
+import click
+
+from remat_cli.cli import params
+from remat_cli.cli.output import Output
+from remat_cli.errors import ExitCode, UsageError
+
+_EPILOG = """\b
+Examples:
+  remat explain vgg16.plan.json conv1_1
+  remat solve vgg16.json --budget 16GB -o - | remat explain - relu1_1
+
+Exits with 0, or with 1 if the plan is invalid."""
+
+
+@click.command("explain", epilog=_EPILOG)
+@click.argument("plan", type=params.READABLE)
+@click.argument("node")
+@params.color_option
+def command(plan: str, node: str, color: str) -> int:
+    """Explain what PLAN does with NODE: when it is computed, read and dropped, and how long its values stay.
+
+    Also tried, by replaying a changed plan: what keeping the node would do where it is computed again, and what
+    dropping it would do where it waits.
+    """
+    from remat_cli.plan.check import check
+    from remat_cli.plan.explanation import explain
+    from remat_cli.plan.io import load_plan
+    from remat_cli.reports.explanation import explanation_text, no_such_node
+
+    loaded, _ = load_plan(plan)
+    places = {item.id: i for i, item in enumerate(loaded.graph.nodes)}
+    values = {loaded.graph.value_name(v): producer for v, producer in enumerate(loaded.graph.producer)}
+    found = places.get(node, values.get(node))  # relu1 and its value relu1:0 are both understood
+    if found is None:
+        message, hint = no_such_node(node, loaded.graph)
+        raise UsageError(message, hint=hint)
+    report = check(loaded)
+    out = Output(color)
+    out.report(explanation_text(explain(loaded, report, found), out.style()))
+    return ExitCode.OK if report.valid else ExitCode.NO
