@@ -21,7 +21,7 @@ from remat_cli.reports.text import (
     recomputed_section,
     verdict_line,
 )
-from remat_cli.reports.words import count, maker
+from remat_cli.reports.words import cost_words, count, maker
 from remat_cli.units import format_bytes
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def why_peak(report: Report, statements: Sequence[Statement], style: Style) -> s
             )
         else:
             why += f"; {style.short(graph.value_name(largest), style.columns // 2)}"
-        why += f" is {_next_use(graph, statements, at, largest, style)}"
+        why += f" is {_next_use(graph, statements, at, largest, style)}. {_may_go(graph, waiting, style)}"
     elif graph.fixed_memory:
         why += ", and nothing else is there but the fixed memory"
     else:
@@ -198,6 +198,21 @@ def why_peak(report: Report, statements: Sequence[Statement], style: Style) -> s
     if report.valid and report.replay.peak_bytes == bound:
         return f"{why}. No plan of this graph has a smaller peak."
     return f"{why}. No plan of this graph can stay below {format_bytes(bound)}."
+
+
+def _may_go(graph: Graph, waiting: Sequence[tuple[int, int]], style: Style) -> str:
+    """Which of the values that wait could be dropped and computed again, and which of them at the least cost a byte."""
+    free = [(v, size) for v, size in waiting if size and graph.nodes[graph.producer[v]].recompute]
+    if not free:
+        return "It may not be computed again" if len(waiting) == 1 else "None of them may be computed again"
+    best, size = min(free, key=lambda item: (graph.nodes[graph.producer[item[0]]].cost / item[1], item[0]))
+    cost = style.clean(cost_words(graph.nodes[graph.producer[best]].cost, graph.cost_unit))
+    if len(waiting) == 1:
+        return f"It may be computed again, for {cost}"
+    total = format_bytes(sum(size for _, size in free))
+    some = "All of them" if len(free) == len(waiting) else f"{len(free):,} of them ({total})"
+    name = style.short(graph.value_name(best), style.columns // 2)
+    return f"{some} may be computed again, cheapest for its size {name}: {cost} for {format_bytes(size)}"
 
 
 def _next_use(graph: Graph, statements: Sequence[Statement], at: int, value: int, style: Style) -> str:

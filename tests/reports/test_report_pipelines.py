@@ -1,0 +1,78 @@
+"""Reports on several plans and on one node: whatever the plans are, they fit, are well-formed and draw nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from fractions import Fraction
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_cases import STYLES, checkpointed, plan_of, plans, training_chain
+from test_report_any import assert_fits
+
+from remat_cli.errors import Problem
+from remat_cli.graph.document import load_schema
+from remat_cli.plan.check import check
+from remat_cli.plan.checks import Checked
+from remat_cli.plan.difference import beyond, compare_plans
+from remat_cli.plan.explanation import explain
+from remat_cli.plan.model import Plan
+from remat_cli.reports.checks import checks_document, checks_github, checks_text
+from remat_cli.reports.diff import diff_document, diff_github, diff_markdown, diff_text
+from remat_cli.reports.explanation import explanation_text
+from remat_cli.reports.junit import checks_junit
+from remat_cli.reports.sarif import plans_sarif
+from remat_cli.reports.style import Style
+
+NAMES = st.sampled_from(["a.plan.json", "plans/" + "x" * 200, "[red]ü[/red]", "\x1b[31mbell\x07", "-"])
+ODD_UNITS = ["", "\x1b[31m", "a very long unit of cost that nobody would think of", "数" * 50]
+
+
+@settings(max_examples=80, deadline=None)
+@given(old=plans(), new=plans(), style=STYLES, name=NAMES, percent=st.none() | st.integers(0, 50))
+def test_differences(old: Plan, new: Plan, style: Style, name: str, percent: int | None) -> None:
+    difference = compare_plans(check(old), check(new))
+    allowed = None if percent is None else Fraction(percent)
+    found = beyond(difference, max_cost_increase=allowed, max_peak_increase=allowed)
+    assert_fits(diff_text(difference, found, style), style)
+    told = diff_markdown(difference, found, old_path=name, new_path=name)
+    assert all(c == "\n" or c.isprintable() for c in told)
+    document = diff_document(difference, found, old_path=name, new_path=name)
+    jsonschema.Draft202012Validator(load_schema("diff")).validate(document)
+    json.dumps(document, allow_nan=False)
+    for line in diff_github(difference, found, new_path=name).splitlines():
+        assert line.startswith(("::error ", "::notice ", "::warning "))
+
+
+@settings(max_examples=80, deadline=None)
+@given(some=st.lists(st.tuples(plans(), NAMES), max_size=3), style=STYLES, name=NAMES)
+def test_many(some: list[tuple[Plan, str]], style: Style, name: str) -> None:
+    problem = Problem("\x1b[31m is no plan", pointer="/a\x07", line=3, column=None, hint="write one")
+    many = [*(Checked(path, check(plan)) for plan, path in some), Checked(name, problems=(problem,) * 30)]
+    assert_fits(checks_text(many, style), style)
+    jsonschema.Draft202012Validator(load_schema("checks")).validate(checks_document(many))
+    assert len(ElementTree.fromstring(checks_junit(many).encode())) == len(many)
+    assert len(json.loads(plans_sarif(many))["runs"][0]["artifacts"]) == len(many)
+    assert all(line.startswith("::") for line in checks_github(many).splitlines())
+
+
+@settings(max_examples=80, deadline=None)
+@given(plan=plans(), style=STYLES, data=st.data())
+def test_explanations(plan: Plan, style: Style, data: st.DataObject) -> None:
+    node = data.draw(st.integers(0, len(plan.graph.nodes) - 1))
+    assert_fits(explanation_text(explain(plan, check(plan), node), style), style)
+
+
+@pytest.mark.parametrize("unit", ODD_UNITS)
+@pytest.mark.parametrize("width", [40, 80])
+def test_odd_cost_units(unit: str, width: int) -> None:
+    graph = dataclasses.replace(training_chain(), cost_unit=unit)
+    report = check(plan := plan_of(graph, checkpointed(), 10**10))
+    style = Style(width, False, True)
+    assert_fits(explanation_text(explain(plan, report, 1), style), style)
+    kept = check(plan_of(graph, range(25), None))
+    assert_fits(diff_text(compare_plans(kept, report), (), style), style)
