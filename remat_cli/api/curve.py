@@ -6,21 +6,24 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from remat_cli.api.attempt import Job, Solved
 from remat_cli.api.options import SolveOptions
 from remat_cli.api.pool import Pool
+from remat_cli.api.processes import in_processes
 from remat_cli.api.refusals import no_plan, refuse_impossible
 from remat_cli.control import Control, Progress
 from remat_cli.errors import Infeasible, RematError, SolverFailed
 from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.document import parse_document
+from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import ClaimStatus
 from remat_cli.running import interruptible
-from remat_cli.strategies.base import Found, Known, NotFound, Task
+from remat_cli.strategies.base import Bound, Found, Known, NotFound, Task
 from remat_cli.strategies.bounds import shortened
 from remat_cli.units import Budget, parse_budgets
 
@@ -30,6 +33,10 @@ _QUICK_S, _QUICK_PER_NODE_S = 2.0, 1 / 12
 """Time for the first look at a budget, which most are done within."""
 _POLL_S = 0.05
 _STOPPED = "time limit"
+_LATE_S = 20.0
+"""Seconds over its time after which the process of a first look is ended."""
+_WORTH_PROCESSES = 1_000
+"""Nodes times budgets from which on processes of their own are worth starting: each takes a second."""
 _SHORTEST_S = 1.0
 """With less time than this left no run is worth starting."""
 
@@ -86,6 +93,7 @@ def solve_curve(
     budgets: Iterable[Budget] | str,
     options: SolveOptions | None = None,
     *,
+    jobs: int = 1,
     listener: Callable[[Progress], None] | None = None,
 ) -> Curve:
     """The cheapest plan of ``graph`` within each of ``budgets``.
@@ -94,6 +102,8 @@ def solve_curve(
         graph: The graph.
         budgets: Budgets, or their text: ``"40%:95%:5%"``, ``"4GB,8GB"``.
         options: How to solve; the time limit is for all budgets together.
+        jobs: Budgets that get their first look at the same time, each in a process of its own with one thread. The
+            processes are spawned: a script must keep its call under ``if __name__ == "__main__"``.
         listener: Gets the progress, from any thread.
 
     Raises:
@@ -103,7 +113,9 @@ def solve_curve(
     wanted = parse_budgets(budgets) if isinstance(budgets, str) else tuple(budgets)
     top = no_remat_peak(graph)
     asked = {budget.bytes_for(top): budget for budget in reversed(wanted)}
-    course = _Course(Job.of(graph, options or SolveOptions(), None), Pool(graph), dict(sorted(asked.items())), listener)
+    course = _Course(
+        Job.of(graph, options or SolveOptions(), None), Pool(graph), dict(sorted(asked.items())), listener, jobs
+    )
     control = course.job.context.control
     with interruptible(control):
         course.run()
@@ -128,6 +140,7 @@ class _Course:
         pool: What they have found.
         asked: The budgets by their bytes, rising.
         listener: Gets the progress.
+        jobs: First looks at the same time.
         outcomes: How each budget ended, by bytes; those that were not worked on are missing.
         failed: The first failure of the solver.
     """
@@ -136,6 +149,7 @@ class _Course:
     pool: Pool
     asked: dict[int, Budget]
     listener: Callable[[Progress], None] | None
+    jobs: int = 1
     outcomes: dict[int, str] = field(default_factory=dict)
     failed: SolverFailed | None = None
 
@@ -150,9 +164,31 @@ class _Course:
         if len(possible) > 1:
             first = self._smallest_with_plan(possible)
             rest = [budget for budget in possible[first:] if budget not in self.outcomes]
-            for k, budget in enumerate(rest):
-                self._work(budget, self._clock(len(rest) - k + 1, self._quick_s))
+            if self.jobs > 1 and len(rest) * len(self.job.graph.nodes) >= _WORTH_PROCESSES:
+                self._look_in_processes(rest)
+            else:
+                for k, budget in enumerate(rest):
+                    self._work(budget, self._clock(len(rest) - k + 1, self._quick_s))
         self._close([budget for budget in possible if self.outcomes.get(budget) in (None, _STOPPED)])
+
+    def _look_in_processes(self, budgets: list[int]) -> None:
+        """Look at each of ``budgets``, several at a time. One that is lost with its process stays open."""
+        text = dump_document(graph_to_document(self.job.graph))
+        lanes = math.ceil(len(budgets) / self.jobs)
+        remaining = self._clock(lanes + 1, self._quick_s).remaining_s() or self._quick_s
+        timed = self.job.context.control.deadline_s is not None
+        calls = [(text, self.job.options, b, self.asked[b], self.pool.bounds_at(b), remaining, timed) for b in budgets]
+        done = in_processes(_look, calls, self.jobs, self.job.context.control, remaining + _LATE_S)
+        with closing(done):
+            for index, future in done:
+                if future.exception() is not None:
+                    continue
+                pool, outcome = future.result()
+                self.pool.merge(pool)
+                self.outcomes[budgets[index]] = outcome
+                if self.listener is not None:
+                    place = f"{len(self.outcomes)} of {len(self.asked)} budgets have had a look"
+                    self.listener(Progress(place, None, self.job.graph.total_cost))
 
     def _smallest_with_plan(self, possible: list[int]) -> int:
         """Index of the smallest of the budgets for which a plan comes up: the first of all if need be by bisection."""
@@ -262,6 +298,35 @@ class _Course:
             return Point(asked, budget, PointStatus.INFEASIBLE, refusal=over)
         optimal = solved.plan.claim.status is ClaimStatus.OPTIMAL
         return Point(asked, budget, PointStatus.OPTIMAL if optimal else PointStatus.FEASIBLE, solved)
+
+
+def _look(
+    text: str,
+    options: SolveOptions,
+    budget: int,
+    asked: Budget,
+    bounds: tuple[Bound, ...],
+    most_s: float,
+    timed: bool,
+) -> tuple[Pool, str]:
+    """A first look at a budget, in a process of its own: what it found, and how it ended.
+
+    Args:
+        text: The graph document.
+        options: How to solve; of the limits only ``most_s`` counts.
+        budget: Bytes.
+        asked: The budget as asked.
+        bounds: What is known to hold for it.
+        most_s: Seconds.
+        timed: Whether the command has a time limit, and strategies are to see theirs.
+    """
+    graph = graph_from_document(parse_document(text, "graph", "json"))
+    alone = replace(options, time_limit_s=most_s if timed else None, started_s=None, threads=1, write_model=None)
+    job = Job.of(graph, replace(alone, solver_log=None), None)
+    pool = Pool(graph, bounds=[(budget, bound) for bound in bounds])
+    course = _Course(job, pool, {budget: asked}, None)
+    course._work(budget, job.context.control if timed else shortened(job.context.control, most_s))
+    return pool, course.outcomes.get(budget, _STOPPED)
 
 
 @contextmanager

@@ -77,6 +77,13 @@ class Pool:
         if answer.best is not None:
             self.add(Found(answer.best, exhausted=False))
 
+    def merge(self, other: Pool) -> None:
+        """Take everything that another pool for the same graph holds."""
+        for kept in other.kept:
+            self.add(kept.found)
+        self.bounds += [pair for pair in other.bounds if pair not in self.bounds]
+        self.failures |= other.failures
+
     def within(self, budget_bytes: int) -> Kept | None:
         """The cheapest schedule within a budget."""
         at = bisect.bisect_right(self.kept, budget_bytes, key=lambda kept: kept.peak_bytes)

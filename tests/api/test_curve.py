@@ -297,3 +297,22 @@ def test_under_a_time_limit_runs_see_their_share_of_it():
         assert seen is clock
     with _braked(whole, whole) as seen:
         assert seen is whole
+
+
+def test_several_looks_at_a_time_find_what_one_after_the_other_does(monkeypatch):
+    monkeypatch.setattr("remat_cli.api.curve._WORTH_PROCESSES", 0)
+    graph = build_graph("linear{n=8}")
+    heard = []
+    curve = solve_curve(graph, "60%:95%:10%", jobs=2, listener=heard.append)
+    well_formed(curve)
+    alone = solve_curve(graph, "60%:95%:10%")
+    assert [p.solved.plan.claim.cost for p in curve.points] == [p.solved.plan.claim.cost for p in alone.points]
+    assert curve.outcome == "finished"
+    assert any("have had a look" in progress.activity for progress in heard)
+
+
+def test_a_look_that_is_lost_with_its_process_is_taken_again(monkeypatch):
+    monkeypatch.setattr("remat_cli.api.curve._WORTH_PROCESSES", 0)
+    monkeypatch.setattr("remat_cli.api.curve._look", os.abort)  # called with arguments, it fails in its process
+    curve = solve_curve(build_graph("linear{n=8}"), "60%:90%:10%", jobs=2)
+    assert all(point.status is PointStatus.OPTIMAL for point in curve.points)

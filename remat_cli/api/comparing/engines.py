@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any, Protocol
 
 from remat_cli.api.comparing.cell import Limits, run_cell
+from remat_cli.api.processes import in_processes
 from remat_cli.control import Control
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.plan.comparison import Cell, Ended, Row
@@ -45,21 +45,11 @@ class LocalEngine:
         self, cells: Sequence[Cell], graph_text: str, limits: Limits, control: Control
     ) -> Generator[Row, None, None]:
         """See :class:`Engine`."""
-        from pebble import ProcessPool
-
-        jobs = self.jobs or os.cpu_count() or 1
-        timeout = None if limits.time_limit_s is None else limits.time_limit_s + _LATE_S
-        pool = ProcessPool(max_workers=min(jobs, max(1, len(cells))), context=get_context("spawn"))
-        try:
-            futures = {pool.schedule(run_cell, (cell, graph_text, limits), timeout=timeout): cell for cell in cells}
-            left = set(futures)
-            while left and not control.stopping():
-                done, left = wait(left, _POLL_S, FIRST_COMPLETED)
-                for future in done:
-                    yield _row_of(future, futures[future])
-        finally:
-            pool.stop()
-            pool.join()
+        timeout_s = None if limits.time_limit_s is None else limits.time_limit_s + _LATE_S
+        calls = [(cell, graph_text, limits) for cell in cells]
+        with closing(in_processes(run_cell, calls, self.jobs or os.cpu_count() or 1, control, timeout_s)) as done:
+            for index, future in done:
+                yield _row_of(future, cells[index])
 
 
 def _row_of(future: Any, cell: Cell) -> Row:

@@ -43,7 +43,8 @@ def compare(
         budgets: Budgets; percentages are of the no-remat peak.
         strategies: Strategies with options.
         limits: How every cell is solved.
-        engine: Where the cells run; None for all cores of this machine.
+        engine: Where the cells run; None for all cores of this machine, in spawned processes: a script must keep its
+            call under ``if __name__ == "__main__"``.
         results: File of finished rows, one JSON object a line. Rows of the same graph, strategy, budget and limits
             that are there already are taken as they are, new ones are added as they come.
         control: Stops it; what is done by then is returned.

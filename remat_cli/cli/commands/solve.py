@@ -134,6 +134,15 @@ def command(graph: str, output: str | None, require_optimal: bool, **options: An
     return ExitCode.OK
 
 
+def _jobs(options: SolveOptions) -> int:
+    """How many budgets to look at together: one a thread, or a core. A model to write down comes from one at a time."""
+    import os
+
+    if options.write_model is not None or options.solver_log is not None:
+        return 1
+    return options.threads or os.cpu_count() or 1
+
+
 def _curve(
     graph: Graph,
     budgets: tuple[Budget, ...],
@@ -151,7 +160,7 @@ def _curve(
     assert options.started_s is not None
     line = ProgressLine(graph.total_cost, options.started_s)
     with showing(line, quiet=out.quiet):
-        curve = solve_curve(graph, budgets, options, listener=line.update)
+        curve = solve_curve(graph, budgets, options, jobs=_jobs(options), listener=line.update)
     report_curve(curve, write_plans(curve, pattern), out, format)
     return exit_code(curve, require_optimal=require_optimal)
 
