@@ -27,6 +27,7 @@ _MOST_NODES = 3_000
 
 _DEPTH: dict[str, Any] = {"help": "how far from its uses a node may be recomputed in a window"}
 _PATIENCE: dict[str, Any] = {"help": "idle rounds after which it ends when there is no time limit"}
+_ENOUGH = 0.5
 _LEAST_SHARE = 0.2
 """Share of the time that each engine gets at least."""
 _FIRST = 1e300
@@ -115,8 +116,8 @@ def _search(task: Task, context: Context, patience: int, *, depth: float | None,
         best.raise_bound(bound)
     rng = random.Random(context.seed)
     turns = _Turns(best, rng, depth, Annealing(best, rng) if anneals else None)
-    idle = 0
-    while not best.over() and (idle < patience or _worth_the_time(best)):
+    idle, at_first_s = 0, context.control.remaining_s() or 0.0
+    while not best.over() and (idle < patience or _worth_the_time(best, at_first_s)):
         if depth is None and not ready(context.control):
             break  # nothing that can be done in the time left
         idle = 0 if turns.take() else idle + 1
@@ -194,10 +195,14 @@ def _windows(best: Best, depth: float | None, rng: random.Random) -> Windows | N
     return Windows(best, model.holding_best(), rng)
 
 
-def _worth_the_time(best: Best) -> bool:
-    """Whether to go on for as long as the time limit allows: there is one, and the best schedule may be far off.
+def _worth_the_time(best: Best, at_first_s: float) -> bool:
+    """Whether to go on though nothing helped lately: there is a time limit, and the best schedule may be far off.
 
-    Not where it is proven optimal in its class, and only schedules beyond that could be cheaper.
+    Where it is proven optimal in its class, only schedules beyond that can be cheaper, and half of the time
+    (``at_first_s`` seconds) is enough to look for them: on the random graph G1 at 90% they are there after seconds.
     """
+    remaining = best.context.control.remaining_s()
+    if remaining is None:
+        return False
     proven = any(best.cost - bound.cost <= best.context.gap * best.cost for bound in best.bounds.values())
-    return best.context.control.deadline_s is not None and not proven
+    return not proven or remaining > _ENOUGH * at_first_s
