@@ -57,8 +57,7 @@ def compare(
     limits = limits or Limits()
     limits.options("auto")
     control = control or Control.within(None)
-    peak = no_remat_peak(graph)
-    cells = _cells(strategies, budgets, peak)
+    cells = _cells(strategies, budgets, no_remat_peak(graph))
     book = _Book(results, _key(graph, limits))
     known = book.read()
     done = {cell: _as_asked(known[_mark(cell)], cell) for cell in cells if _mark(cell) in known}
@@ -79,7 +78,7 @@ def compare(
     rows = [done.get(cell) or Row.without_plan(cell, Ended.INTERRUPTED, "not run") for cell in cells]
     return Comparison(
         graph,
-        peak,
+        no_remat_peak(graph),
         tuple(dict.fromkeys(cell.strategy for cell in cells)),
         tuple(sorted({(cell.budget, cell.budget_bytes) for cell in cells}, key=lambda pair: pair[1])),
         asdict(limits),
