@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from remat_cli.api.attempt import Solved
     from remat_cli.api.comparing.sweep import compare
+    from remat_cli.api.fitting import fit
     from remat_cli.api.options import SolveOptions
     from remat_cli.api.solving import solve
     from remat_cli.frontends.torch.export import export_torch
@@ -24,6 +25,7 @@ _HOME = {
     "check": "remat_cli.plan.check",
     "compare": "remat_cli.api.comparing.sweep",
     "export_torch": "remat_cli.frontends.torch.export",
+    "fit": "remat_cli.api.fitting",
     "load_graph": "remat_cli.graph.io",
     "load_plan": "remat_cli.plan.io",
     "solve": "remat_cli.api.solving",
@@ -37,6 +39,7 @@ __all__ = [
     "check",
     "compare",
     "export_torch",
+    "fit",
     "load_graph",
     "load_plan",
     "solve",

@@ -75,6 +75,42 @@ def capture(model: Model, mode: Any) -> Captured:
     Raises:
         CaptureFailed: If the step cannot be captured as one graph, or there is nothing to train in it.
     """
+    seen, problem = _graphs(model, _step(model), mode, whole=True)
+    if problem is not None:
+        raise CaptureFailed(
+            f"the model could not be captured: {_first_words(problem)}",
+            hint="what PyTorch calls a graph break has to go: data-dependent control flow, .item(), printing",
+        ) from problem
+    if not seen:
+        raise nothing_to_train()
+    return seen[0]
+
+
+def capture_parts(model: Model, mode: Any) -> tuple[list[Captured], str]:
+    """The joint graphs of ``model.module`` alone: one, or several if what PyTorch calls graph breaks part it.
+
+    Args:
+        model: What to capture; its tensors are of ``mode``.
+        mode: The fake mode.
+
+    Returns:
+        The graphs, in order, and why there may be more of them, in a few words; empty if these are all. A module
+        whose way depends on the numbers in its tensors can be followed only so far without numbers.
+    """
+    seen, problem = _graphs(model, model.module, mode, whole=False)
+    return seen, "" if problem is None else _first_words(problem)
+
+
+def nothing_to_train() -> CaptureFailed:
+    """There is no backward pass."""
+    return CaptureFailed(
+        "the model has nothing to train: no parameter that requires a gradient has a part in the output",
+        hint="is it frozen, or does it run under no_grad?",
+    )
+
+
+def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Captured], Exception | None]:
+    """The joint graphs of ``step``, and the error that ended it early."""
     import torch
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
@@ -99,23 +135,15 @@ def capture(model: Model, mode: Any) -> Captured:
     torch._dynamo.reset()
     try:
         with mode, torch.enable_grad(), torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
-            compiled = torch.compile(_step(model), backend=backend, fullgraph=True, dynamic=False)
+            compiled = torch.compile(step, backend=backend, fullgraph=whole, dynamic=False)
             compiled(*model.inputs, **model.keywords)
     except CaptureFailed:
         raise
     except Exception as error:  # anything can happen in a user's model
-        raise CaptureFailed(
-            f"the model could not be captured: {_first_words(error)}",
-            hint="what PyTorch calls a graph break has to go: data-dependent control flow, .item(), printing",
-        ) from error
+        return seen, error
     finally:
         torch._dynamo.reset()
-    if not seen:
-        raise CaptureFailed(
-            "the model has nothing to train: no parameter that requires a gradient has a part in the output",
-            hint="is it frozen, or does it run under no_grad?",
-        )
-    return seen[0]
+    return seen, None
 
 
 def _step(model: Model) -> Callable[..., Any]:

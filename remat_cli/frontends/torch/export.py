@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remat_cli.frontends.torch.installed import require_device
 from remat_cli.graph.model import Graph
+
+if TYPE_CHECKING:
+    from remat_cli.frontends.torch.capture import Captured
+    from remat_cli.frontends.torch.costs import CostModel
 
 FRONTEND = "torch"
 VERSION = 1
@@ -48,8 +52,6 @@ def export_model(
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
     require_device(device)
-    import torch
-
     from remat_cli.frontends.torch.capture import capture, fake_mode
     from remat_cli.frontends.torch.costs import cost_model
     from remat_cli.frontends.torch.lower import lower
@@ -58,7 +60,13 @@ def export_model(
     costs = cost_model(cost)
     mode = fake_mode()
     captured = capture(build_model(build, mode, device), mode)
-    graph = lower(captured, costs.cost, name)
+    return described(lower(captured, costs.cost, name), captured, costs, source=source, device=device)
+
+
+def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str, device: str) -> Graph:
+    """``graph``, lowered from ``captured`` with ``costs``, with the metadata that says where it comes from."""
+    import torch
+
     metadata = {
         "frontend": FRONTEND,
         "version": VERSION,

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.capture import Captured, Model
 from remat_cli.frontends.torch.halves import Halves, halves
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.lower import lower
-from remat_cli.frontends.torch.program import require_torch_graph, resolved
+from remat_cli.frontends.torch.matching import difference, foreign
+from remat_cli.frontends.torch.program import require_torch_graph
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.io import load_plan
@@ -23,6 +25,8 @@ from remat_cli.plan.model import Plan
 
 Unknown = Literal["error", "warn"]
 _KEY = "remat"
+_MOST_REASONS = 3
+"""How many plans' reasons are told; further ones help nobody."""
 
 
 def remat_backend(*plans: Plan | str, unknown: Unknown = "error") -> Callable[[Any, list[Any]], Any]:
@@ -34,15 +38,48 @@ def remat_backend(*plans: Plan | str, unknown: Unknown = "error") -> Callable[[A
 
     Raises:
         FrameworkUnavailable: If torch is missing.
-        UsageError: If a plan is not valid, or not of a graph of this frontend.
+        UsageError: If a plan is not valid, or not of a graph of this frontend, or ``unknown`` is neither.
         InputError: If a file holds no plan.
     """
     require_torch()
+    if unknown not in get_args(Unknown):
+        raise UsageError(f'"{unknown}" is nothing to do with unknown graphs', hint="choose error or warn")
     loaded = [load_plan(plan)[0] if isinstance(plan, str) else plan for plan in plans]
     for plan in loaded:
         require_torch_graph(plan.graph)
         if not check(plan).valid:
             raise UsageError(f"the plan of {plan.graph.name} is not valid", hint="remat check says why")
+
+    def find(compiled: Compiled) -> Plan | None:
+        found, reasons = chosen(compiled, loaded)
+        if found is None:
+            no_plan(unknown, reasons)
+        return found
+
+    return backend_of(find)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A joint graph that torch.compile came with.
+
+    Attributes:
+        captured: As it is.
+        graph: Lowered, with costs that mean nothing.
+        device: Where its tensors are.
+    """
+
+    captured: Captured
+    graph: Graph
+    device: str
+
+
+Find = Callable[[Compiled], "Plan | None"]
+"""The plan for what is compiled; None to run it as it is. Called where tensors are real."""
+
+
+def backend_of(find: Find) -> Callable[[Any, list[Any]], Any]:
+    """A backend for ``torch.compile`` that asks ``find`` for the plan of each graph with a backward pass."""
 
     def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
         from torch._dynamo.backends.common import aot_autograd
@@ -50,17 +87,11 @@ def remat_backend(*plans: Plan | str, unknown: Unknown = "error") -> Callable[[A
         tensors = tuple(example_inputs)
 
         def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-            chosen = _chosen(joint, num_fwd_outputs, tensors, loaded)
-            if chosen is not None:
-                return _modules(joint, num_fwd_outputs, chosen)
-            if unknown == "error":
-                raise UsageError(
-                    "torch.compile came with a graph that no plan was made for",
-                    hint="export what is compiled, with the same shapes; or remat_backend(..., unknown='warn')",
-                )
+            found = _functions(joint, num_fwd_outputs, tensors, find)
+            if found is not None:
+                return _modules(joint, num_fwd_outputs, found)
             from functorch.compile import default_partition
 
-            warnings.warn("remat: no plan for this graph; it runs without one", stacklevel=2)
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
         return aot_autograd(fw_compiler=_compiler, bw_compiler=_compiler, partition_fn=partition)(
@@ -68,6 +99,36 @@ def remat_backend(*plans: Plan | str, unknown: Unknown = "error") -> Callable[[A
         )
 
     return backend
+
+
+def chosen(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | None, list[str]]:
+    """The first of ``plans`` that is for this graph; else why each of them is not."""
+    import torch
+
+    reasons = []
+    for plan in plans:
+        reason = foreign(plan.graph.metadata, str(torch.__version__), compiled.device)
+        reason = reason or difference(compiled.graph, plan.graph)
+        if reason is None:
+            return plan, []
+        reasons.append(f"the plan of {plan.graph.name} is for another graph: {reason}")
+    return None, reasons
+
+
+def no_plan(unknown: str, reasons: Sequence[str]) -> None:
+    """Say that there is no plan for a graph, and why: an error, or a warning.
+
+    Raises:
+        UsageError: If ``unknown`` is ``error``.
+    """
+    said = "; ".join(reasons[:_MOST_REASONS]) + ("; ..." if len(reasons) > _MOST_REASONS else "")
+    why = f" ({said})" if said else ""
+    if unknown == "error":
+        raise UsageError(
+            f"torch.compile came with a graph that no plan was made for{why}",
+            hint="export what is compiled, with the same shapes; or remat_backend(..., unknown='warn')",
+        )
+    warnings.warn(f"remat: no plan for this graph; it runs without one{why}", stacklevel=2)
 
 
 def _compiler(graph_module: Any, _inputs: Any) -> Any:
@@ -86,39 +147,17 @@ def _compiler(graph_module: Any, _inputs: Any) -> Any:
     return boxed
 
 
-def _chosen(joint: Any, forward_outputs: int, tensors: Sequence[Any], plans: Sequence[Plan]) -> Halves | None:
-    """The functions of the first plan that was made for this graph."""
+def _functions(joint: Any, forward_outputs: int, tensors: Sequence[Any], find: Find) -> Halves | None:
+    """The functions of the plan that ``find`` has for this graph."""
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-    model = Model(torch.nn.Module(), (), {}, None)  # names do not matter here
+    captured = Captured(joint, forward_outputs, tuple(tensors), Model(torch.nn.Module(), (), {}, None))
     device = next((t.device.type for t in tensors if isinstance(t, torch.Tensor)), "cpu")
     with unset_fake_temporarily():  # constants are real
-        graph = lower(Captured(joint, forward_outputs, tuple(tensors), model), lambda node: 1.0, "compiled")
-        for plan in plans:
-            if same_operations(graph, plan.graph):
-                return halves(graph, plan.statements, device)
-    return None
-
-
-def same_operations(a: Graph, b: Graph) -> bool:
-    """Whether two graphs do the same with tensors of the same form, whatever their nodes are called and cost."""
-    if len(a.nodes) != len(b.nodes) or _surroundings(a) != _surroundings(b):
-        return False
-    return all(
-        x.payload == y.payload and x.inputs == y.inputs and len(x.outputs) == len(y.outputs)
-        for x, y in zip(a.nodes, b.nodes, strict=True)
-    )
-
-
-def _surroundings(graph: Graph) -> Any:
-    """Constants, forms of the places, and results of a graph, with numbers for the names of values."""
-    names = {graph.value_name(value): value for value in range(len(graph.size))}
-    results = [(r["kind"], r["of"], resolved(r["tensor"], names)) for r in graph.metadata["results"]]
-    places = [
-        (p["kind"] == "tangent", p["dtype"], list(p["shape"]), list(p["stride"])) for p in graph.metadata["places"]
-    ]
-    return graph.metadata["constants"], places, results
+        graph = lower(captured, lambda node: 1.0, "compiled")  # names do not matter here
+        plan = find(Compiled(captured, graph, device))
+        return None if plan is None else halves(graph, plan.statements, device)
 
 
 def _modules(joint: Any, forward_outputs: int, chosen: Halves) -> tuple[Any, Any]:

@@ -1,0 +1,166 @@
+"""A module and a batch to a compiled module that trains by plan.
+
+The module is captured as it is, with fake copies of its tensors, so nothing is computed and no random number drawn.
+Whatever comes later and is another graph (evaluation to training, a new shape, autocast) gets a plan when it comes.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from remat_cli.errors import RematError, UsageError
+from remat_cli.frontends.torch.capture import Model, capture_parts, fake_mode, nothing_to_train
+from remat_cli.frontends.torch.costs import CostModel, cost_model
+from remat_cli.frontends.torch.export import described
+from remat_cli.frontends.torch.installed import require_device
+from remat_cli.frontends.torch.lower import lower
+from remat_cli.frontends.torch.source import as_model
+from remat_cli.frontends.torch.tensors import storage, storage_bytes
+from remat_cli.frontends.torch.training import Compiled, backend_of, chosen, no_plan
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Plan
+
+Planner = Callable[[Graph], Plan]
+"""A valid plan of a graph, within the budget; or a RematError."""
+Unknown = Literal["plan", "warn", "error"]
+
+
+def fit_module(
+    module: Any,
+    batch: Any,
+    planner: Planner,
+    *,
+    cost: str = "flops",
+    reserve_bytes: int = 0,
+    unknown: Unknown = "plan",
+) -> Any:
+    """``module``, compiled to train by the plans that ``planner`` makes for it.
+
+    Args:
+        module: The module, on its device, in the mode in which it is to train. It is not changed, and shares its
+            parameters with what is returned.
+        batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments. Only their form matters.
+        planner: Makes plans.
+        cost: ``flops`` or ``roofline:NAME``.
+        reserve_bytes: Memory for what the graph does not know, such as the optimizer's state; counted as fixed.
+        unknown: What to do with other graphs that come later: ``plan`` them too, ``warn``, or ``error``.
+
+    Raises:
+        UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+        RematError: What the planner raises.
+    """
+    if unknown not in get_args(Unknown):
+        raise UsageError(f'"{unknown}" is nothing to do with unknown graphs', hint="choose plan, warn or error")
+    require_device("cpu")
+    import torch
+
+    model = as_model((module, batch), "fit")
+    found = _Plans(_kind_of_device(module), cost_model(cost), planner, reserve_bytes, unknown, _bytes(module))
+    fake, mode = _fake(model)
+    parts, more = capture_parts(fake, mode)
+    if not parts and not more:
+        raise nothing_to_train()
+    for number, captured in enumerate(parts):
+        graph = lower(captured, found.costs.cost, type(module).__name__ + (f".{number}" if number else ""))
+        found.add(described(graph, captured, found.costs, source=f"torch:{graph.name}", device=found.device))
+    if len(parts) > 1 or more:
+        reason = f": {more}" if more else ""
+        warnings.warn(
+            f"remat: the model is no single graph{reason}; every part gets a plan with the whole budget, and what "
+            "other parts hold meanwhile is not counted: set reserve for that",
+            stacklevel=3,
+        )
+    return torch.compile(module, backend=backend_of(found.find), dynamic=False)
+
+
+@dataclass(slots=True)
+class _Plans:
+    """The plans there are, and how to make more."""
+
+    device: str
+    costs: CostModel
+    planner: Planner
+    reserve_bytes: int
+    unknown: Unknown
+    module_bytes: int
+    plans: list[Plan] = field(default_factory=list)
+
+    def add(self, graph: Graph) -> Plan:
+        """Plan ``graph``."""
+        plan = self.planner(replace(graph, fixed_memory=graph.fixed_memory + self.reserve_bytes))
+        self.plans.append(plan)
+        return plan
+
+    def find(self, compiled: Compiled) -> Plan | None:
+        """The plan for what is compiled: one there is, or a new one."""
+        plan, reasons = chosen(compiled, self.plans)
+        if plan is not None:
+            return plan
+        if self.unknown == "plan":
+            try:
+                return self.add(self._graph(compiled))
+            except RematError as error:
+                reasons = [error.message]
+        no_plan("error" if self.unknown == "error" else "warn", reasons)
+        return None
+
+    def _graph(self, compiled: Compiled) -> Graph:
+        """The graph of what is compiled, with costs, and all of the module in its fixed memory.
+
+        Buffers cannot be told from inputs here, and count twice: rather too much than too little.
+        """
+        import torch
+
+        captured = compiled.captured
+        graph = lower(captured, self.costs.cost, f"graph {len(self.plans) + 1}")
+        known = {storage(t): storage_bytes(t) for t in captured.tensors if isinstance(t, torch.nn.Parameter)}
+        fixed = graph.fixed_memory + max(0, self.module_bytes - sum(known.values()))
+        graph = described(graph, captured, self.costs, source="torch:compile", device=compiled.device)
+        return replace(graph, fixed_memory=fixed)
+
+
+def _kind_of_device(module: Any) -> str:
+    """``cpu`` or ``cuda``.
+
+    Raises:
+        UsageError: If the module's tensors are elsewhere, or on several kinds of devices.
+    """
+    found = sorted({tensor.device.type for tensor in [*module.parameters(), *module.buffers()]})
+    if len(found) > 1 or not set(found) <= {"cpu", "cuda"}:
+        raise UsageError(
+            f"the module is on {' and '.join(found)}", hint="move all of it to cpu or to cuda before it is fitted"
+        )
+    return found[0] if found else "cpu"
+
+
+def _bytes(module: Any) -> int:
+    """Bytes of a module's tensors, each storage once."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
+
+
+def _fake(model: Model) -> tuple[Model, Any]:
+    """``model`` with fake tensors, and their mode. What is no tensor is copied."""
+    mode = fake_mode()
+    tensors = [*model.module.parameters(), *model.module.buffers()]
+    module = copy.deepcopy(model.module, {id(tensor): mode.from_tensor(tensor) for tensor in tensors})
+    inputs = tuple(_fake_leaves(item, mode) for item in model.inputs)
+    keywords = {key: _fake_leaves(item, mode) for key, item in model.keywords.items()}
+    return Model(module, inputs, keywords, None), mode
+
+
+def _fake_leaves(tree: Any, mode: Any) -> Any:
+    """Nested tuples, lists and mappings with fake tensors in place of the tensors."""
+    import torch
+
+    if isinstance(tree, torch.Tensor):
+        return mode.from_tensor(tree)
+    if isinstance(tree, Mapping):
+        return {key: _fake_leaves(item, mode) for key, item in tree.items()}
+    if type(tree) in {list, tuple}:
+        return type(tree)(_fake_leaves(item, mode) for item in tree)
+    return tree

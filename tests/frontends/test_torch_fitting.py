@@ -1,0 +1,426 @@
+"""One call from a module to training within a budget: eager's numbers, and plans that are kept and checked."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import random
+import warnings
+
+import pytest
+import torch
+import torch_models
+from torch import nn
+
+from remat_cli.api import SolveOptions, fit
+from remat_cli.api.fitting import CachedPlanner, plan_folder
+from remat_cli.errors import CaptureFailed, Infeasible, UsageError
+from remat_cli.frontends.torch import training
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.fitting import fit_module
+from remat_cli.frontends.torch.halves import halves
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.plan.derive import derive
+from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan, Scope
+from remat_cli.units import parse_budget
+
+FAST = SolveOptions(strategy="search", time_limit_s=1.0)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    gc.collect()
+
+
+@pytest.fixture
+def repeats(monkeypatch):
+    """How many operations each plan that is put to use computes again."""
+    used = []
+
+    def counted(graph, statements, device):
+        used.append(sum(isinstance(s, Compute) for s in statements) - len(graph.nodes))
+        return halves(graph, statements, device)
+
+    monkeypatch.setattr(training, "halves", counted)
+    return used
+
+
+def by_hand(graph, seed=3, share=0.1):
+    """A plan that computes many operations again, at random places."""
+    source = random.Random(seed)
+    computes = []
+    for node in range(len(graph.nodes)):
+        computes += [i for i in range(node) if graph.nodes[i].recompute and source.random() < share]
+        computes.append(node)
+    claim = Claim(ClaimStatus.FEASIBLE, sum(graph.nodes[i].cost for i in computes), 0.0, Scope.ANY_ORDER)
+    return Plan(graph, derive(graph, computes), None, claim, "by-hand")
+
+
+class Inside(nn.Module):
+    """A module with its loss inside."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x, y):
+        return nn.functional.mse_loss(self.module(x), y)
+
+
+class Deep(nn.Module):
+    """Enough layers that a plan has something to do; dropout and batch norm among them."""
+
+    def __init__(self, dropout=0.3, norm=True):
+        super().__init__()
+        layers = []
+        for _ in range(4):
+            layers += [nn.Linear(16, 16), nn.BatchNorm1d(16) if norm else nn.Identity(), nn.GELU(), nn.Dropout(dropout)]
+        self.layers = nn.Sequential(*layers)
+        self.unused = nn.Linear(2, 2)
+        self.layers[0].bias.requires_grad_(False)
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Broken(nn.Module):
+    """A graph break in the middle."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Deep(), Deep()
+
+    def forward(self, x):
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return (self.second(x) ** 2).mean()
+
+
+class DependsOnNumbers(nn.Module):
+    """Goes a way that depends on numbers, so that fake tensors cannot follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Deep(0.0), Deep()
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.second(x).square().mean() if x.sum().item() < 1e9 else x.mean()
+
+
+def deep():
+    return Deep(), (torch.randn(64, 16),), lambda out: (out**2).mean()
+
+
+def tied():
+    model, inputs = torch_models.tied()
+    return model, inputs, lambda out: out
+
+
+def conv():
+    model, inputs = torch_models.conv()
+    return model, inputs, lambda out: out["loss"]
+
+
+def in_place():
+    model, x = torch_models.in_place()
+    return model, (x,), lambda out: out
+
+
+def broken():
+    return Broken(), (torch.randn(64, 16),), lambda out: out
+
+
+def depends():
+    return DependsOnNumbers(), (torch.randn(64, 16),), lambda out: out
+
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
+}
+
+
+def train(module, owner, inputs, loss, optimizer, *, steps=3, accumulate=1, clip=None, autocast=False):
+    """Losses and state of ``owner`` after some steps with ``module``."""
+    stepper = OPTIMIZERS[optimizer](owner.parameters())
+    torch.manual_seed(5)
+    losses = []
+    for _ in range(steps):
+        stepper.zero_grad()
+        for _ in range(accumulate):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                out = module(**inputs) if isinstance(inputs, dict) else module(*inputs)
+                value = loss(out) / accumulate
+            value.backward()
+            losses.append(value.detach().clone())
+        if clip is not None:
+            losses.append(nn.utils.clip_grad_norm_(owner.parameters(), clip))
+        stepper.step()
+    return losses, {name: tensor.clone() for name, tensor in owner.state_dict().items()}
+
+
+def assert_same(one, other):
+    assert all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
+    assert one[1].keys() == other[1].keys()
+    assert all(torch.equal(one[1][name], other[1][name]) for name in one[1])
+
+
+def pair(build):
+    torch.manual_seed(11)
+    module, inputs, loss = build()
+    return module, copy.deepcopy(module), inputs, loss
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("build", [deep, tied, conv, in_place])
+def test_steps_are_those_of_eager_bit_for_bit(build, optimizer, repeats):
+    eager, planned, inputs, loss = pair(build)
+    before = torch.get_rng_state()
+    fitted = fit_module(planned, inputs, by_hand, unknown="error")
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(
+        torch.equal(a, b) for a, b in zip(eager.state_dict().values(), planned.state_dict().values(), strict=True)
+    )
+    assert_same(train(eager, eager, inputs, loss, optimizer), train(fitted, planned, inputs, loss, optimizer))
+    assert len(repeats) == 1
+    assert repeats[0] > 0
+
+
+def test_the_loss_may_be_inside(repeats):
+    x = torch.randn(64, 16)
+    eager, planned, inputs, loss = pair(lambda: (Inside(Deep()), (x, 2 * x), lambda out: out))
+    fitted = fit_module(planned, inputs, by_hand, unknown="error")
+    assert_same(train(eager, eager, inputs, loss, "sgd"), train(fitted, planned, inputs, loss, "sgd"))
+    assert len(repeats) == 1
+
+
+def test_accumulation_and_clipping_stay_as_they_are(repeats):
+    eager, planned, inputs, loss = pair(deep)
+    fitted = fit_module(planned, inputs, by_hand, unknown="error")
+    options = {"accumulate": 3, "clip": 0.1}
+    assert_same(
+        train(eager, eager, inputs, loss, "adam", **options),
+        train(fitted, planned, inputs, loss, "adam", **options),
+    )
+    assert repeats[0] > 0
+
+
+def test_autocast(repeats):
+    """Without dropout: AOTAutograd draws that in another way than eager does under autocast, with or without a plan."""
+    torch.manual_seed(2)
+    eager = Deep(0.0, norm=False)
+    planned, inputs = copy.deepcopy(eager), (torch.randn(64, 16),)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        fitted = fit_module(planned, inputs, by_hand, unknown="error")
+    reference = torch.compile(eager, backend="aot_eager", dynamic=False)
+    arguments = {"inputs": inputs, "loss": lambda out: (out.float() ** 2).mean(), "optimizer": "sgd", "autocast": True}
+    assert_same(train(reference, eager, **arguments), train(fitted, planned, **arguments))
+    assert len(repeats) == 1
+    assert repeats[0] > 0
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # asked for by PyTorch itself
+def test_graph_breaks_make_a_plan_for_every_part(repeats):
+    eager, planned, inputs, loss = pair(broken)
+    with pytest.warns(UserWarning, match="no single graph"):
+        fitted = fit_module(planned, inputs, by_hand, unknown="error")
+    assert_same(train(eager, eager, inputs, loss, "sgd"), train(fitted, planned, inputs, loss, "sgd"))
+    assert len(repeats) == 2
+    assert min(repeats) > 0
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # asked for by PyTorch itself
+def test_what_fake_tensors_cannot_follow_is_planned_when_it_comes(repeats):
+    eager, planned, inputs, loss = pair(depends)
+    with pytest.warns(UserWarning, match="no single graph: "):
+        fitted = fit_module(planned, inputs, by_hand)
+    assert_same(train(eager, eager, inputs, loss, "sgd"), train(fitted, planned, inputs, loss, "sgd"))
+    assert len(repeats) == 2
+
+
+def test_a_budget_is_all_that_it_takes(repeats, tmp_path):
+    """Solved, replayed, kept, and found again."""
+    eager, planned, inputs, loss = pair(lambda: (Deep(), (torch.randn(512, 16),), lambda out: (out**2).mean()))
+    graphs = []
+    fit_module(planned, inputs, lambda graph: graphs.append(graph) or by_hand(graph))
+    budget = round(no_remat_peak(graphs[0]) * 0.8)
+    fitted = fit(planned, inputs, budget, options=FAST, cache=tmp_path, unknown="error")
+    assert_same(train(eager, eager, inputs, loss, "sgd"), train(fitted, planned, inputs, loss, "sgd"))
+    assert len(repeats) == 1
+    assert repeats[0] > 0
+    [path] = tmp_path.iterdir()
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["budget"] == budget
+    assert document["graph"]["metadata"]["torch"] == str(torch.__version__)
+
+
+# What comes later
+
+
+def test_new_shapes_and_modes_get_plans_of_their_own(repeats):
+    eager, planned, inputs, _ = pair(deep)
+    fitted = fit_module(planned, inputs, by_hand)
+    for x, mode in [(inputs[0], True), (torch.randn(32, 16), True), (inputs[0], False), (inputs[0], True)]:
+        for module, owner in ((eager, eager), (fitted, planned)):
+            owner.train(mode)
+            torch.manual_seed(3)
+            owner.zero_grad()
+            (module(x) ** 2).mean().backward()
+        gradients = [(p.grad, q.grad) for p, q in zip(eager.parameters(), planned.parameters(), strict=True)]
+        assert all((a is None and b is None) or torch.equal(a, b) for a, b in gradients)
+    assert len(repeats) == 3  # the last was known
+
+
+def test_without_a_plan_it_runs_with_one_clear_warning_or_not_at_all(repeats):
+    eager, planned, inputs, _ = pair(deep)
+    other = torch.randn(32, 16)
+    fitted = fit_module(planned, inputs, by_hand, unknown="warn")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.manual_seed(3)
+        out = [fitted(other), fitted(other)]
+    said = [str(w.message) for w in seen if "remat" in str(w.message)]
+    assert len(said) == 1
+    assert "no plan for this graph; it runs without one (the plan of Deep is for another graph: " in said[0]
+    assert "shape [64, 16] there and [32, 16] here" in said[0]
+    torch.manual_seed(3)
+    assert all(torch.equal(a, eager(other)) for a in out)
+    assert repeats == []
+    torch._dynamo.reset()
+    strict = fit_module(planned, inputs, by_hand, unknown="error")
+    with pytest.raises(Exception, match=r"no plan was made for .*shape \[64, 16\] there"):
+        strict(other)
+
+
+def test_a_later_graph_without_a_plan_runs_as_it_is(repeats):
+    eager, planned, inputs, _ = pair(deep)
+
+    def only_small(graph):
+        if graph.metadata["places"][-1]["shape"][0] > 64:
+            raise Infeasible("it does not fit")
+        return by_hand(graph)
+
+    fitted = fit_module(planned, inputs, only_small)
+    large = torch.randn(96, 16)
+    torch.manual_seed(4)
+    with pytest.warns(UserWarning, match=r"it runs without one \(it does not fit\)"):
+        out = fitted(large)
+    torch.manual_seed(4)
+    assert torch.equal(out, eager(large))
+    assert repeats == []
+
+
+def test_a_later_graph_counts_all_of_the_module(repeats):
+    """Of the same form it needs as much; buffers, which look like inputs there, count twice."""
+    _, planned, inputs, _ = pair(deep)
+    seen = []
+
+    def watched(graph):
+        seen.append(graph)
+        return by_hand(graph)
+
+    fitted = fit_module(planned, inputs, watched, reserve_bytes=1000)
+    fitted(torch.randn(32, 16))
+    first, second = seen
+    buffers = sum(b.nbytes for b in planned.buffers())
+    assert first.fixed_memory == 1000 + sum(t.nbytes for t in [*planned.parameters(), *planned.buffers(), *inputs])
+    assert first.fixed_memory - inputs[0].nbytes // 2 <= second.fixed_memory <= first.fixed_memory + buffers
+
+
+def test_no_plan_at_all_is_said_at_once():
+    _, planned, inputs, _ = pair(deep)
+    with pytest.raises(Infeasible):
+        fit(planned, inputs, "1kB", options=FAST, cache="")
+    with pytest.raises(CaptureFailed, match="nothing to train"):
+        fit(planned.requires_grad_(False), inputs, "1GB", options=FAST, cache="")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"budget": "8G"}, "ambiguous"),
+        ({"unknown": "ask"}, "nothing to do with unknown graphs"),
+        ({"cost": "money"}, "is not a cost model"),
+        ({"options": SolveOptions(reorder=True)}, "keeps the order"),
+    ],
+)
+def test_bad_requests_are_refused(arguments, words):
+    with pytest.raises(UsageError, match=words) as raised:
+        fit(nn.Linear(2, 2), torch.ones(1, 2), **{"budget": "1GB", "cache": ""} | arguments)
+    assert raised.value.hint
+
+
+def test_reserved_memory_is_not_there_for_the_plan():
+    _, planned, inputs, _ = pair(deep)
+    with pytest.raises(Infeasible):
+        fit(planned, inputs, "100MB", reserve="99.99MB", options=FAST, cache="")
+    with pytest.raises(UsageError, match="ambiguous"):
+        fit(planned, inputs, "100MB", reserve="1M", options=FAST, cache="")
+
+
+# Kept plans
+
+
+@pytest.fixture
+def graph():
+    return export_model(torch_models.mlp, name="mlp", source="torch:x")
+
+
+def test_a_plan_is_solved_once(graph, tmp_path, monkeypatch):
+    planner = CachedPlanner(parse_budget("100%"), FAST, tmp_path / "deep" / "plans")
+    first = planner(graph)
+    monkeypatch.setattr("remat_cli.api.fitting.solve", None)
+    assert planner(graph).statements == first.statements
+    keys = {
+        CachedPlanner(parse_budget(budget), options, None).key(graph)
+        for budget, options in [("80%", FAST), ("81%", FAST), ("80%", SolveOptions(strategy="search", seed=1))]
+    }
+    assert len(keys) == 3
+    assert len(list((tmp_path / "deep" / "plans").iterdir())) == 1
+
+
+def _other_graph(document):
+    document["graph"]["nodes"][0]["cost"] = 12345.0
+
+
+def _no_frees(document):
+    document["statements"] = [s for s in document["statements"] if "deallocate" not in s]
+
+
+def _no_end(document):
+    document["statements"] = document["statements"][:-4]
+
+
+@pytest.mark.parametrize("damage", [None, _other_graph, _no_frees, _no_end])
+def test_a_kept_plan_is_made_again_when_it_is_broken(graph, tmp_path, damage):
+    planner = CachedPlanner(parse_budget("100%"), FAST, tmp_path)
+    good = planner(graph)
+    [path] = tmp_path.iterdir()
+    whole = path.read_text(encoding="utf-8")
+    if damage is None:
+        path.write_text(whole[: len(whole) // 2], encoding="utf-8")
+    else:
+        document = json.loads(whole)
+        damage(document)
+        path.write_text(json.dumps(document), encoding="utf-8")
+    assert planner.kept(path, graph) is None
+    assert planner(graph).claim.cost <= good.claim.cost * 1.5
+    assert planner.kept(path, graph) is not None
+
+
+def test_a_folder_that_cannot_be_written_is_only_a_warning(graph, tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.warns(UserWarning, match="the plan is not kept"):
+        assert CachedPlanner(parse_budget("100%"), FAST, tmp_path / "file" / "plans")(graph).statements
+
+
+def test_where_plans_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert plan_folder(None).parts[-2:] == ("remat", "plans")
+    assert plan_folder("") is None
+    assert plan_folder(tmp_path) == tmp_path
