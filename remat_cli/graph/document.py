@@ -21,7 +21,7 @@ from remat_cli.graph.text import SURROGATE, escape_token, quote, show_pointer
 from remat_cli.graph.wording import complaints
 
 Format = Literal["json", "yaml"]
-KINDS = ("batch", "checks", "comparison", "curve", "diff", "graph", "graph-summary", "plan", "report")
+KINDS = ("batch", "checks", "comparison", "curve", "diff", "explanation", "graph", "graph-summary", "plan", "report")
 _VERSION = 1
 _SCHEMA_FIELD = re.compile(r"remat-([a-z-]+)/([0-9]{1,9})", re.ASCII)
 _SUFFIXES: dict[str, Format] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}

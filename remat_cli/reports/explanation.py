@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from remat_cli.graph.model import Graph
 from remat_cli.plan.explanation import Change, Explanation
@@ -55,7 +55,7 @@ def _facts(explanation: Explanation, style: Style) -> list[tuple[str, str]]:
     if extra := (len(explanation.computed) - 1) * node.cost:
         spent = sum(r.extra_cost for r in report.recomputed)
         rows[0] = ("cost", f"{rows[0][1]}; {share_words(extra, spent)} of what recomputation costs in all")
-    rows.append(("makes", _named([f"{graph.value_name(v)} ({exact_bytes(graph.size[v])})" for v in values])))
+    rows.append(("makes", _named([f"{graph.value_name(v)} ({format_bytes(graph.size[v])})" for v in values])))
     rows.append(("reads", _named([graph.value_name(v) for v in node.inputs])))
     readers = sorted({reader for v in values for reader in graph.readers[v]})
     rows.append(("read by", _named([graph.nodes[r].id for r in readers])))
@@ -131,6 +131,45 @@ def _row(change: Change, explanation: Explanation, price: str, style: Style) -> 
         peak += ": fits" if change.fits else f": {format_bytes(after - budget)} over the budget"
     label = f"  {change.start:,} to {change.stop:,}"
     return label, style.clean(f"{format_bytes(change.size_bytes)}; {peak}; {price}")
+
+
+def explanation_document(explanation: Explanation) -> dict[str, Any]:
+    """The ``remat-explanation/1`` document (schemas/explanation-v1.json)."""
+    report = explanation.report
+    return {
+        "schema": "remat-explanation/1",
+        "node": report.graph.nodes[explanation.node].id,
+        "valid": report.valid,
+        "peak_memory": report.replay.peak_bytes,
+        "budget": report.budget_bytes,
+        "computed": [{"statement": at, "stage": stage} for at, stage in explanation.computed],
+        "lives": [
+            {
+                "value": life.value,
+                "bytes": life.size_bytes,
+                "allocated": life.allocated,
+                "computed": life.computed,
+                "reads": [{"statement": at, "node": reader} for at, reader in life.reads],
+                "freed": life.freed,
+            }
+            for life in explanation.lives
+        ],
+        "keep": [_change_document(change) for change in explanation.keep],
+        "drop": [_change_document(change) for change in explanation.drop],
+        "skipped": explanation.skipped,
+    }
+
+
+def _change_document(change: Change) -> dict[str, Any]:
+    return {
+        "start": change.start,
+        "stop": change.stop,
+        "bytes": change.size_bytes,
+        "peak_memory": change.peak_bytes,
+        "cost_change": change.cost_change,
+        "others": list(change.others),
+        "fits": change.fits,
+    }
 
 
 def no_such_node(name: str, graph: Graph) -> tuple[str, str]:

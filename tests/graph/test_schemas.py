@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from mangling import spoiled
 
+from remat_cli.cli.commands.schema import command
 from remat_cli.errors import InputError
 from remat_cli.graph import wording
 from remat_cli.graph.document import KINDS, Document, accepts_quickly, inner_schema, load_schema, schema_text, validate
@@ -58,6 +59,11 @@ def test_schemas_are_schemas(name):
     Draft202012Validator.check_schema(load_schema(name))
     assert json.loads(schema_text(name)) == load_schema(name)
     assert load_schema(name)["title"] == f"remat-{name}/1"
+
+
+def test_the_command_knows_every_kind():
+    (argument,) = command.params
+    assert tuple(argument.type.choices) == KINDS
 
 
 def test_unknown_schemas_are_a_mistake_of_the_caller():

@@ -23,7 +23,8 @@ from remat_cli.plan.explanation import explain
 from remat_cli.plan.model import Plan
 from remat_cli.reports.checks import checks_document, checks_github, checks_text
 from remat_cli.reports.diff import diff_document, diff_github, diff_markdown, diff_text
-from remat_cli.reports.explanation import explanation_text
+from remat_cli.reports.explanation import explanation_document, explanation_text
+from remat_cli.reports.jsonform import document_json
 from remat_cli.reports.junit import checks_junit
 from remat_cli.reports.sarif import plans_sarif
 from remat_cli.reports.style import Style
@@ -64,7 +65,11 @@ def test_many(some: list[tuple[Plan, str]], style: Style, name: str) -> None:
 @given(plan=plans(), style=STYLES, data=st.data())
 def test_explanations(plan: Plan, style: Style, data: st.DataObject) -> None:
     node = data.draw(st.integers(0, len(plan.graph.nodes) - 1))
-    assert_fits(explanation_text(explain(plan, check(plan), node), style), style)
+    told = explain(plan, check(plan), node)
+    assert_fits(explanation_text(told, style), style)
+    document = json.loads(document_json(explanation_document(told)))
+    jsonschema.Draft202012Validator(load_schema("explanation")).validate(document)
+    assert [len(document[kind]) for kind in ("keep", "drop")] == [len(told.keep), len(told.drop)]
 
 
 @pytest.mark.parametrize("unit", ODD_UNITS)

@@ -19,8 +19,9 @@ Exits with 0, or with 1 if the plan is invalid."""
 @click.command("explain", epilog=_EPILOG)
 @click.argument("plan", type=params.READABLE)
 @click.argument("node")
+@params.format_option("text", "json")
 @params.color_option
-def command(plan: str, node: str, color: str) -> int:
+def command(plan: str, node: str, format: str, color: str) -> int:
     """Explain what PLAN does with NODE: when it is computed, read and dropped, and how long its values stay.
 
     Also tried, by replaying a changed plan: what keeping the node would do where it is computed again, and what
@@ -29,7 +30,8 @@ def command(plan: str, node: str, color: str) -> int:
     from remat_cli.plan.check import check
     from remat_cli.plan.explanation import explain
     from remat_cli.plan.io import load_plan
-    from remat_cli.reports.explanation import explanation_text, no_such_node
+    from remat_cli.reports.explanation import explanation_document, explanation_text, no_such_node
+    from remat_cli.reports.jsonform import document_json
 
     loaded, _ = load_plan(plan)
     places = {item.id: i for i, item in enumerate(loaded.graph.nodes)}
@@ -39,6 +41,9 @@ def command(plan: str, node: str, color: str) -> int:
         message, hint = no_such_node(node, loaded.graph)
         raise UsageError(message, hint=hint)
     report = check(loaded)
-    out = Output(color)
-    out.report(explanation_text(explain(loaded, report, found), out.style()))
+    out, explanation = Output(color), explain(loaded, report, found)
+    if format == "json":
+        out.report(document_json(explanation_document(explanation)))
+    else:
+        out.report(explanation_text(explanation, out.style()))
     return ExitCode.OK if report.valid else ExitCode.NO

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
+_KINDS = ("batch", "checks", "comparison", "curve", "diff", "explanation", "graph", "graph-summary", "plan", "report")
+"""As in ``graph.document``, which would take its time to load before anybody asks for a schema."""
+
 
 @click.command("schema", epilog="Example: remat schema graph > graph-v1.json")
-@click.argument(
-    "document",
-    type=click.Choice(["batch", "checks", "comparison", "curve", "diff", "graph", "graph-summary", "plan", "report"]),
-)
+@click.argument("document", type=click.Choice(_KINDS))
 def command(document: str) -> None:
     """Print the JSON Schema (2020-12) of a kind of document."""
     from remat_cli.graph.document import schema_text
