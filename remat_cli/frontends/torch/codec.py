@@ -8,12 +8,15 @@ what it is: ``{"float": "0x1.8p+1"}``, ``{"dtype": "float32"}``. Tensors are exp
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, ExecutionFailed
 
 _NAMED = ("dtype", "layout", "memory_format")
+_REACHES_OUT = ("aten::from_file",)
+"""Operators with tensors as results that open files."""
 
 
 def encode(value: Any, tensor: Callable[[Any], Any]) -> Any:
@@ -66,7 +69,7 @@ def decode(value: Any, tensor: Callable[[Mapping[str, Any]], Any], device: str |
     if not isinstance(value, Mapping):
         raise ExecutionFailed(f"a payload holds {value!r}, which is nothing that remat writes")
     if "float" in value:
-        return float.fromhex(value["float"])
+        return float.fromhex(value["float"])  # what is not a number in this form is a ValueError
     if "complex" in value:
         return complex(*map(float.fromhex, value["complex"]))
     if "device" in value:
@@ -88,23 +91,41 @@ def dtype_name(dtype: Any) -> str:
 def operator_named(name: str) -> Any:
     """The operator of ``aten.add.Tensor``.
 
+    Only operators that compute tensors from what they are given, as captured graphs hold them: a document that
+    somebody else wrote must not be able to open files or to write into weights.
+
     Raises:
-        ExecutionFailed: If this torch has no such operator; one from a library has to be imported first.
+        ExecutionFailed: If this torch has no such operator (one from a library has to be imported first), or it does
+            more than compute.
     """
     import torch
 
     found: Any = torch.ops
     try:
-        for part in name.split("."):
+        for part in _parts(name):
             found = getattr(found, part)
-    except AttributeError:
+    except (AttributeError, RuntimeError):  # torch.ops raises either
         found = None
     if not isinstance(found, torch._ops.OpOverload):
         raise ExecutionFailed(
             f"torch {torch.__version__} has no operator {name}",
             hint="it may belong to another version, or to a library that has to be imported first",
         )
+    schema = found._schema
+    if schema.is_mutable or schema.name in _REACHES_OUT or not any("Tensor" in str(r.type) for r in schema.returns):
+        raise ExecutionFailed(
+            f"the operator {name} does more than compute tensors, and no graph of remat holds it",
+            hint="do not trust this document: export the graph again",
+        )
     return found
+
+
+def _parts(name: Any) -> list[str]:
+    """Namespace, name and overload; nothing for what is no name of an operator."""
+    parts = name.split(".") if isinstance(name, str) else []
+    if len(parts) != 3 or not all(part.isidentifier() for part in parts) or parts[0].startswith("_"):
+        return ["no_such_operator", "default", "default"]
+    return parts
 
 
 def encode_data(tensor: Any) -> dict[str, Any]:
@@ -120,11 +141,17 @@ def encode_data(tensor: Any) -> dict[str, Any]:
 
 
 def decode_data(value: Mapping[str, Any], device: str) -> Any:
-    """The tensor that :func:`encode_data` wrote down, on ``device``."""
+    """The tensor that :func:`encode_data` wrote down, on ``device``.
+
+    Raises:
+        ExecutionFailed: If type, shape and data do not agree.
+    """
     import torch
 
-    raw = bytearray(base64.b64decode(value["data"]))
-    dtype = getattr(torch, value["dtype"])
+    raw = bytearray(base64.b64decode(value["data"], validate=True))
+    dtype = getattr(torch, value["dtype"], None)
+    if not isinstance(dtype, torch.dtype) or math.prod(value["shape"]) * dtype.itemsize != len(raw):
+        raise ExecutionFailed("a constant in the graph has another size than its data", hint="export the graph again")
     if not raw:
         return torch.empty(value["shape"], dtype=dtype, device=device)
     return torch.frombuffer(raw, dtype=dtype).reshape(value["shape"]).to(device)

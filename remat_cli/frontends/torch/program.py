@@ -6,8 +6,10 @@ dispatch of its operators and little else.
 
 from __future__ import annotations
 
+import contextlib
+import keyword
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -107,7 +109,7 @@ class Writer:
         """The text of a call."""
         arguments = [self.argument(a, inputs) for a in payload["args"]]
         for key, argument in payload["kwargs"].items():
-            if not key.isidentifier():  # or a document could smuggle in code
+            if not key.isidentifier() or keyword.iskeyword(key):  # or a document could smuggle in code
                 raise ValueError(f"{key!r} is not the name of an argument")
             arguments.append(f"{key}={self.argument(argument, inputs)}")
         text = f"{self.operator(payload['call'])}({', '.join(arguments)})"
@@ -218,9 +220,23 @@ def program(graph: Graph, statements: Sequence[Statement], device: str) -> Progr
         ExecutionFailed: If it needs operators that this torch does not have.
     """
     metadata = require_torch_graph(graph)
-    try:
+    with written_by_remat(graph):
         return _program(graph, statements, device, metadata)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+
+
+_DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, SyntaxError)
+
+
+@contextlib.contextmanager
+def written_by_remat(graph: Graph) -> Iterator[None]:
+    """While inside, payloads of ``graph`` are read, and trouble with that is said of the document.
+
+    Raises:
+        UsageError: If there is trouble.
+    """
+    try:
+        yield
+    except _DAMAGE as error:
         raise UsageError(
             f"the graph {graph.name} holds a payload that remat did not write: {type(error).__name__}: {error}",
             hint="export it again",
@@ -286,13 +302,15 @@ def call_function(
 
     Raises:
         ExecutionFailed: If this torch does not have the operator.
+        UsageError: If the payload is damaged.
     """
     writer = Writer(graph, device)
     node = graph.nodes[index]
-    text = f"def call():\n    return {writer.call(node.payload, node.inputs)}\n"
-    scope = {**writer.names, "places": places, "constants": constants}
-    scope |= {f"v{value}_{part}": t for value, tensors in values.items() for part, t in enumerate(tensors)}
-    return cast("Callable[[], Any]", finished(text, scope)["call"])
+    with written_by_remat(graph):
+        text = f"def call():\n    return {writer.call(node.payload, node.inputs)}\n"
+        scope = {**writer.names, "places": places, "constants": constants}
+        scope |= {f"v{value}_{part}": t for value, tensors in values.items() for part, t in enumerate(tensors)}
+        return cast("Callable[[], Any]", finished(text, scope)["call"])
 
 
 def generator_state(device: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
