@@ -18,7 +18,16 @@ def read_graph(path: str, keys: str | None) -> Graph:
     Raises:
         InputError, UsageError: If the file or the keys make no sense.
     """
-    return graph_of(read_document(path), keys)
+    return graph_of(read_source(path), keys)
+
+
+def read_source(path: str) -> Document:
+    """The document in ``path``.
+
+    Raises:
+        InputError: If it cannot be read, or is not well-formed.
+    """
+    return read_document(path)
 
 
 def graph_of(document: Document, keys: str | None) -> Graph:

@@ -35,6 +35,7 @@ _COMMANDS = {
     "show": "Show what a graph or a plan looks like.",
     "explain": "Explain what a plan does with one node.",
     "export": "Write the graph of a model.",
+    "convert": "Convert a graph or a plan to another format.",
     "profile": "Measure the operations of a graph on a device.",
     "run": "Run a plan on a device and check its results and peak.",
     "strategies": "List the strategies and their options.",

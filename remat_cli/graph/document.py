@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from remat_cli.errors import InputError, Problem
-from remat_cli.files import STDIN_NAME, read_text
+from remat_cli.files import read_text
 from remat_cli.graph.jsontext import json_places, load_json
 from remat_cli.graph.text import SURROGATE, escape_token, quote, show_pointer
 from remat_cli.graph.wording import complaints
@@ -78,7 +78,12 @@ def read_document(path: str) -> Document:
         InputError: If it cannot be read, or is not well-formed.
     """
     text, source = read_text(path)
-    return parse_document(text, source, None if source == STDIN_NAME else _SUFFIXES.get(Path(path).suffix.lower()))
+    return parse_document(text, source, format_of(source))
+
+
+def format_of(source: str) -> Format | None:
+    """The format that the suffix of a file name tells; None if it tells none, as that of ``<stdin>``."""
+    return _SUFFIXES.get(Path(source).suffix.lower())
 
 
 def parse_document(text: str, source: str, format: Format | None = None) -> Document:

@@ -1,0 +1,140 @@
+"""``remat convert``: a graph or a plan in another format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from remat_cli.cli import params
+from remat_cli.cli.output import Output
+from remat_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from remat_cli.graph.document import Document
+    from remat_cli.graph.model import Graph
+    from remat_cli.plan.model import Plan
+
+_EPILOG = """\b
+Examples:
+  remat convert graph.yaml -o graph.json
+  remat convert graph.plan.json -o graph.plan.yaml
+  remat convert nx.json --keys cost=weight,memory=size -o graph.yaml
+  remat convert graph.json --to dot | dot -Tsvg -o graph.svg"""
+
+_BY_SUFFIX = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".dot": "dot", ".gv": "dot"}
+
+
+@click.command("convert", epilog=_EPILOG)
+@click.argument("file", metavar="GRAPH|PLAN", type=params.READABLE)
+@click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", show_default=True, help="Where it goes.")
+@click.option(
+    "--to",
+    type=click.Choice(["json", "yaml", "node-link", "dot"]),
+    help="Format to write; default: by the suffix of -o, else json.",
+)
+@params.node_link_option
+@params.quiet_option
+@params.color_option
+def command(file: str, output: str, to: str | None, keys: str | None, quiet: bool, color: str) -> None:
+    """Write a graph or a plan in another format, in its canonical form and the newest version of its schema.
+
+    Reads graph and plan documents (JSON, YAML) and node-link JSON of networkx. Notes on standard error say which
+    costs and sizes were read, which are defaults, and what the other format cannot hold.
+    """
+    from remat_cli.cli.graphs import read_source
+    from remat_cli.files import require_writable, write_text
+    from remat_cli.graph.document import kind_of
+
+    out = Output(color, quiet)
+    target = _target(to, output)
+    require_writable(output)
+    document = read_source(file)
+    if kind_of(document) == "plan":
+        text, notes = _plan_text(document, target, keys)
+    else:
+        text, notes = _graph_text(document, target, keys)
+    write_text(output, text)
+    if output != "-":
+        out.note(f"wrote {output}")
+    for note in notes:
+        out.note(f"note: {note}")
+
+
+def _target(to: str | None, output: str) -> str:
+    """The format to write."""
+    if to is not None:
+        return to
+    if output == "-":
+        return "json"
+    suffix = Path(output).suffix.lower()
+    if suffix not in _BY_SUFFIX:
+        raise UsageError(
+            f"{output}: its suffix tells no format", hint="name it .json, .yaml or .dot, or say it with --to"
+        )
+    return _BY_SUFFIX[suffix]
+
+
+def _plan_text(document: Document, target: str, keys: str | None) -> tuple[str, list[str]]:
+    from remat_cli.plan.io import plan_from_document, plan_to_document
+
+    if keys is not None:
+        raise UsageError("--keys is for node-link graphs, and this is a plan", hint="leave it out")
+    plan = plan_from_document(document)
+    if target == "dot":
+        from remat_cli.reports.dot import dot_text
+
+        return dot_text(plan.graph, _times(plan)), []
+    if target == "node-link":
+        raise UsageError("node-link JSON holds graphs, and this is a plan", hint="write it --to json, yaml or dot")
+    return _document_text(plan_to_document(plan), target), []
+
+
+def _graph_text(document: Document, target: str, keys: str | None) -> tuple[str, list[str]]:
+    from remat_cli.cli.graphs import graph_of, node_link_keys
+    from remat_cli.graph.io import graph_to_document
+    from remat_cli.graph.origins import origins
+
+    graph = graph_of(document, keys)
+    notes = origins(document, graph, None if keys is None else node_link_keys(keys))
+    if target in {"dot", "node-link"}:
+        text, lost = _drawn(graph) if target == "dot" else _linked(graph)
+        return text, notes + lost
+    return _document_text(graph_to_document(graph), target), notes
+
+
+def _drawn(graph: Graph) -> tuple[str, list[str]]:
+    from remat_cli.reports.dot import dot_text
+
+    return dot_text(graph), []
+
+
+def _linked(graph: Graph) -> tuple[str, list[str]]:
+    from remat_cli.graph.nodelink_out import graph_to_node_link
+
+    text, lost = graph_to_node_link(graph)
+    return text, [f"node-link JSON cannot hold {what}" for what in lost]
+
+
+def _document_text(document: Mapping[str, Any], target: str) -> str:
+    if target == "json":
+        from remat_cli.graph.io import dump_document
+
+        return dump_document(document)
+    from remat_cli.graph.yamltext import yaml_text
+
+    return yaml_text(document)
+
+
+def _times(plan: Plan) -> list[int]:
+    """How often the plan computes each node."""
+    from remat_cli.plan.model import Compute
+
+    times = [0] * len(plan.graph.nodes)
+    for statement in plan.statements:
+        if isinstance(statement, Compute):
+            times[statement.node] += 1
+    return times
