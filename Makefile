@@ -13,12 +13,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[all-solvers,dev]'
 	touch $@
 
-# glpsol, one of the two ways to run GLPK, comes from the system. The tests need both ways.
+# What the tests need from the system: glpsol, one of the two ways to run GLPK, and a browser for the pages.
 system:
-	@command -v glpsol >/dev/null || \
+	@{ command -v glpsol && command -v chromium; } >/dev/null || \
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-	    apt-get update -qq && apt-get install -y -qq --no-install-recommends glpk-utils=5.0-1 >/dev/null; } || \
-	  { echo 'The tests need glpsol: install glpk-utils (Debian: apt-get install glpk-utils).' >&2; exit 1; }
+	    apt-get update -qq && \
+	    apt-get install -y -qq --no-install-recommends glpk-utils=5.0-1 chromium fonts-dejavu-core >/dev/null; } || \
+	  { echo 'The tests need glpsol and chromium (Debian: apt-get install glpk-utils chromium).' >&2; exit 1; }
 
 demo: setup
 	$(BIN)/remat solve graphs/vgg16.json --budget 80%

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.errors import UsageError
 from remat_cli.plan.comparison import Comparison, Ended
+from remat_cli.reports.palette import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
-"""Okabe and Ito's palette, told apart by the colour-blind, and a brown."""
 _MARKERS = "osD^vP*X<>hd"
 _DASHES = ("-", "--", ":", "-.")
 
@@ -87,7 +86,7 @@ def _overheads(axes: Axes, comparison: Comparison) -> None:
     shift = 0.035 * edge
     for row in missing:
         k = comparison.strategies.index(row.strategy)
-        colour = _COLOURS[k % len(_COLOURS)]
+        colour = COLOURS[k % len(COLOURS)]
         axes.plot(row.budget_bytes / unit[0], edge + shift * (k % 6), "x", color=colour, markersize=6)
     if missing:
         axes.annotate(
@@ -116,9 +115,9 @@ def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float
 def look(k: int) -> dict[str, Any]:
     """Colour, marker and dashes of the k-th strategy: never told apart by colour alone."""
     return {
-        "color": _COLOURS[k % len(_COLOURS)],
+        "color": COLOURS[k % len(COLOURS)],
         "marker": _MARKERS[k % len(_MARKERS)],
-        "linestyle": _DASHES[(k // len(_COLOURS)) % len(_DASHES)],
+        "linestyle": _DASHES[(k // len(COLOURS)) % len(_DASHES)],
         "markersize": 4.5,
         "linewidth": 1.3,
     }

@@ -192,3 +192,20 @@ def test_columns_says_how_wide_a_report_is_even_through_a_pipe(remat, monkeypatc
     monkeypatch.setenv("COLUMNS", str(columns))
     widest = max(map(len, remat("show", TOY).out.splitlines()))
     assert columns - 12 <= widest <= columns
+
+
+@pytest.mark.parametrize("file", [TOY, "toy.plan.json"])
+def test_pages_and_figures(remat, file):
+    remat("solve", TOY, "-b", "80%")
+    for format, begins in (("html", b"<!DOCTYPE html>"), ("svg", b"<?xml"), ("png", b"\x89PNG")):
+        shown = remat("show", file, "--format", format, "-o", "made")
+        assert (shown.code, shown.out, shown.err) == (0, "", "")
+        assert Path("made").read_bytes().startswith(begins)
+    refused = remat("show", file, "--format", "png")
+    assert refused.code == 2
+    assert "name a file with -o" in refused.err
+
+
+def test_pages_name_the_command_that_made_them(remat):
+    remat("show", TOY, "--format", "html", "-o", "my page.html")
+    assert f"remat show {TOY} --format html -o &#39;my page.html&#39;" in Path("my page.html").read_text("utf-8")

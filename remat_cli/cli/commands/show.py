@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -9,7 +10,7 @@ import click
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.errors import UsageError
-from remat_cli.files import require_writable, write_text
+from remat_cli.files import require_writable, write_bytes, write_text
 
 if TYPE_CHECKING:
     from remat_cli.graph.document import Document
@@ -18,37 +19,52 @@ _EPILOG = """\b
 Examples:
   remat show graph.json
   remat show graph.plan.json
-  remat show graph.json --format json -o summary.json"""
+  remat show graph.json --format json -o summary.json
+  remat show graph.plan.json --format html -o plan.html
+  remat show graph.plan.json --format svg -o plan.svg"""
 
 
 @click.command("show", epilog=_EPILOG)
 @click.argument("file", metavar="GRAPH|PLAN", type=params.READABLE)
 @click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", help="Where it goes.")
-@params.format_option("text", "json")
+@params.format_option("text", "json", "html", "svg", "png")
 @params.node_link_option
 @params.color_option
 def command(file: str, output: str, format: str, keys: str | None, color: str) -> None:
     """Show what a graph or a plan looks like.
 
     For a graph: nodes, sizes, working sets, what bounds its memory from below, and budgets worth trying. For a plan:
-    its memory over time, why the peak is where it is, and what is recomputed.
+    its memory over time, why the peak is where it is, and what is recomputed. --format html makes a page for a browser
+    that needs no other file; svg and png are figures for papers.
     """
     from remat_cli.graph.document import kind_of, read_document
 
     out = Output(color)
+    if format == "png" and output == "-":
+        raise UsageError("a PNG is no text", hint="name a file with -o")
     document = read_document(file)
     is_plan = kind_of(document) == "plan"
     if is_plan and keys is not None:
         raise UsageError("--keys is for node-link graphs, and this is a plan", hint="leave it out")
     require_writable(output)
-    text = _plan(document, format, out) if is_plan else _graph(document, format, keys, out)
-    if output == "-":
-        out.report(text)
+    made_by = shlex.join(_command(file, output, format, keys))
+    shown = _plan(document, format, made_by, out) if is_plan else _graph(document, format, keys, made_by, out)
+    if isinstance(shown, bytes):
+        write_bytes(output, shown)
+    elif output == "-" and format != "html":
+        out.report(shown)
     else:
-        write_text(output, text)
+        write_text(output, shown)
 
 
-def _plan(document: Document, format: str, out: Output) -> str:
+def _command(file: str, output: str, format: str, keys: str | None) -> list[str]:
+    """The command line that says the same as these options."""
+    words = ["remat", "show", file, "--format", format]
+    words += [] if keys is None else ["--keys", keys]
+    return words if output == "-" else [*words, "-o", output]
+
+
+def _plan(document: Document, format: str, made_by: str, out: Output) -> str | bytes:
     from remat_cli.plan.check import check
     from remat_cli.plan.io import plan_from_document
 
@@ -58,16 +74,33 @@ def _plan(document: Document, format: str, out: Output) -> str:
         from remat_cli.reports.jsonform import report_json
 
         return report_json(report)
+    if format == "html":
+        from remat_cli.reports.web.plan import plan_page
+
+        return plan_page(report, plan, made_by)
+    if format in {"svg", "png"}:
+        from remat_cli.reports.planfigure import plan_figure
+
+        return plan_figure(report, plan, format)
     from remat_cli.reports.timeline import plan_show
 
     return plan_show(report, plan, out.style())
 
 
-def _graph(document: Document, format: str, keys: str | None, out: Output) -> str:
+def _graph(document: Document, format: str, keys: str | None, made_by: str, out: Output) -> str | bytes:
     from remat_cli.cli.graphs import graph_of
     from remat_cli.graph.summary import summarize
 
-    summary = summarize(graph_of(document, keys))
+    graph = graph_of(document, keys)
+    if format in {"svg", "png"}:
+        from remat_cli.reports.graphfigure import graph_figure
+
+        return graph_figure(graph, format)
+    summary = summarize(graph)
+    if format == "html":
+        from remat_cli.reports.web.graph import graph_page
+
+        return graph_page(graph, summary, made_by)
     if format == "json":
         from remat_cli.reports.graphtext import graph_summary_document
         from remat_cli.reports.jsonform import document_json

@@ -1,0 +1,170 @@
+"""What lives in memory while a plan runs, told apart by where it comes from: the data behind a picture of a plan."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
+
+NAMED = 6
+"""So many of the largest values are named for each moment."""
+
+
+class Kind(StrEnum):
+    """Where bytes come from. What was computed again is ``RECOMPUTED``, whatever its phase."""
+
+    FIXED = "fixed memory"
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    UPDATE = "update"
+    PLAIN = "first computed"
+    RECOMPUTED = "recomputed"
+    WORKSPACE = "workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Memory at one statement, which stands for itself and its neighbours.
+
+    Attributes:
+        first: The first of the statements that it stands for.
+        statement: The one among them with the most memory in use (the first such).
+        bytes: Bytes of each kind at that statement; kinds with none are left out.
+        largest: ``(value, bytes, recomputed?)`` of the largest values there.
+        values: Number of values there.
+        node: The node that is computed there, or next; None after the last one.
+        doing: What the statements it stands for compute: ``RECOMPUTED`` if any of them computes something again.
+    """
+
+    first: int
+    statement: int
+    bytes: dict[Kind, int]
+    largest: tuple[tuple[int, int, bool], ...]
+    values: int
+    node: int | None
+    doing: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """The memory of a plan over time.
+
+    Attributes:
+        statements: Number of statements of the plan.
+        each: For how many statements a moment stands, the last one perhaps for fewer.
+        moments: In order.
+    """
+
+    statements: int
+    each: int
+    moments: tuple[Moment, ...]
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds that occur, in the order in which they are best stacked."""
+        return tuple(kind for kind in Kind if any(kind in moment.bytes for moment in self.moments))
+
+    def runs(self, kind: Kind) -> tuple[tuple[int, int], ...]:
+        """The stretches of statements that compute ``kind``: the first statement and the one behind the last."""
+        runs: list[tuple[int, int]] = []
+        for moment in self.moments:
+            if moment.doing is kind:
+                end = min(moment.first + self.each, self.statements)
+                if runs and runs[-1][1] == moment.first:
+                    runs[-1] = runs[-1][0], end
+                else:
+                    runs.append((moment.first, end))
+        return tuple(runs)
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Live registers while the statements go by: name -> (value, kind)."""
+
+    graph: Graph
+    live: dict[str, tuple[int, Kind]] = field(default_factory=dict)
+    by_size: list[tuple[int, int, Kind]] = field(default_factory=list)
+    bytes: dict[Kind, int] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    computed: set[int] = field(default_factory=set)
+
+    def kind_of(self, node: int) -> Kind:
+        """What computing ``node`` now would be."""
+        if node in self.computed:
+            return Kind.RECOMPUTED
+        phase = self.graph.nodes[node].phase
+        return Kind.PLAIN if phase is None else Kind(phase.value)
+
+    def run(self, statement: Statement) -> None:
+        """Do what ``statement`` does. A register that is allocated twice or freed for nothing changes nothing."""
+        match statement:
+            case Allocate(register, value) if register not in self.used:
+                kind, size = self.kind_of(self.graph.producer[value]), self.graph.size[value]
+                self.used.add(register)
+                self.live[register] = value, kind
+                self.bytes[kind] = self.bytes.get(kind, 0) + size
+                insort(self.by_size, (-size, value, kind))
+            case Deallocate(register) if register in self.live:
+                value, kind = self.live.pop(register)
+                size = self.graph.size[value]
+                self.bytes[kind] -= size
+                del self.by_size[bisect_left(self.by_size, (-size, value, kind))]
+            case Compute(node):
+                self.computed.add(node)
+
+    def at(self, statement: Statement) -> dict[Kind, int]:
+        """Bytes of each kind during ``statement``, fixed memory and workspace included."""
+        seen = {Kind.FIXED: self.graph.fixed_memory, **self.bytes}
+        if isinstance(statement, Compute):
+            seen[Kind.WORKSPACE] = self.graph.nodes[statement.node].workspace
+        return {kind: seen[kind] for kind in Kind if seen.get(kind)}
+
+
+def occupancy(graph: Graph, statements: Sequence[Statement], profile: Sequence[int], at_most: int = 2000) -> Occupancy:
+    """What lives in memory while ``statements`` run, in at most ``at_most`` moments.
+
+    Where there are more statements, neighbours are put together and shown by the one with the most memory in use, so
+    that no high point is lost; its bytes are exact.
+
+    Args:
+        graph: The graph.
+        statements: The plan, good or bad.
+        profile: Memory in use at each statement, from the replay; says which statement stands for its neighbours.
+        at_most: Most moments.
+    """
+    each = max(1, -(-len(statements) // at_most))
+    memory = _Memory(graph)
+    nodes = _next_nodes(statements)
+    moments = []
+    doing = Kind.PLAIN
+    for first in range(0, len(statements), each):
+        group = range(first, min(first + each, len(statements)))
+        top = max(group, key=profile.__getitem__)
+        todo: set[Kind] = set()
+        for at in group:
+            statement = statements[at]
+            if isinstance(node := nodes[at], int):
+                todo.add(memory.kind_of(node))
+            memory.run(statement)
+            if at == top:
+                largest = tuple((v, -size, kind is Kind.RECOMPUTED) for size, v, kind in memory.by_size[:NAMED])
+                seen, values = memory.at(statement), len(memory.live)
+        if todo:
+            doing = Kind.RECOMPUTED if Kind.RECOMPUTED in todo else min(todo, key=list(Kind).index)
+        moments.append(Moment(first, top, seen, largest, values, nodes[top], doing))
+    return Occupancy(len(statements), each, tuple(moments))
+
+
+def _next_nodes(statements: Sequence[Statement]) -> list[int | None]:
+    """For every statement the node that is computed there, or next."""
+    nodes: list[int | None] = []
+    following: int | None = None
+    for statement in reversed(statements):
+        if isinstance(statement, Compute):
+            following = statement.node
+        nodes.append(following)
+    return nodes[::-1]

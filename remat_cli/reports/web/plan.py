@@ -1,0 +1,386 @@
+"""The page of a plan: memory over time, R and S, what lives at the peak, what is recomputed, and the claim."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from typing import Any
+
+from remat_cli.plan.check import OVER_BUDGET, Report
+from remat_cli.plan.model import Plan
+from remat_cli.plan.occupancy import Kind, Moment, Occupancy, occupancy
+from remat_cli.plan.raster import Raster, raster
+from remat_cli.reports.palette import BUDGET, KINDS, PATTERNS
+from remat_cli.reports.style import Style
+from remat_cli.reports.timeline import why_peak
+from remat_cli.reports.web.page import INK, PAPER, Chart, Page, Section, Table, label, render_page
+from remat_cli.reports.words import (
+    certainty,
+    cost_column,
+    cost_words,
+    count,
+    exact_bytes,
+    least_peak_words,
+    maker,
+    overhead_words,
+    peak_words,
+    share_column,
+    share_words,
+    size_column,
+    verdict,
+)
+from remat_cli.units import format_bytes
+
+_MOST_ROWS = 30
+_SHOWN_PROBLEMS = 10
+_HATCHING = {"fgcolor": INK, "fgopacity": 0.45, "size": 6, "solidity": 0.2}
+_WORDS = Style(width=10_000, color=False, unicode=True)
+
+
+def plan_page(report: Report, plan: Plan, command: str) -> str:
+    """The page of ``plan`` as HTML.
+
+    Args:
+        report: What the judge says of the plan.
+        plan: The plan.
+        command: The command that makes the page.
+
+    Raises:
+        UsageError: If what draws the page is not installed.
+    """
+    errors = [f.message for f in report.findings if f.code != OVER_BUDGET]
+    problems = errors[:_SHOWN_PROBLEMS]
+    if len(errors) > _SHOWN_PROBLEMS:
+        problems.append(f"and {len(errors) - _SHOWN_PROBLEMS:,} more")
+    return render_page(
+        Page(
+            title=report.graph.name or "plan",
+            verdict=verdict(report),
+            good=report.valid and report.within_budget,
+            facts=_facts(report, plan),
+            sections=[*_timeline(report, plan), _matrices(plan), *_peak(report), *_recomputed(report)],
+            command=command,
+            problems=problems,
+        )
+    )
+
+
+def _facts(report: Report, plan: Plan) -> list[tuple[str, str]]:
+    graph = report.graph
+    budget = "none" if report.budget_bytes is None else exact_bytes(report.budget_bytes)
+    if report.budget_text and report.budget_bytes is not None:
+        budget = f"{report.budget_text} = {budget}"
+    share = share_words(report.replay.peak_bytes, report.no_remat_peak_bytes)
+    facts = [
+        ("graph", f"{count(len(graph.nodes), 'node')}, {count(len(graph.size), 'value')}"),
+        ("budget", budget),
+        ("peak", exact_bytes(report.replay.peak_bytes) + (f", {share} of no-remat" if share else "")),
+        ("cost", f"{cost_words(report.replay.cost, graph.cost_unit)}, {overhead_words(report)}"),
+        ("claim", certainty(report)),
+        ("bound", _bound(report)),
+    ]
+    if report.claim.peak is not None:
+        facts.append(("least peak", least_peak_words(report)))
+    return [*facts, ("made by", maker(report)), ("made with", _solve_command(plan))]
+
+
+def _bound(report: Report) -> str:
+    if report.claim.lower_bound <= 0:
+        return "none claimed"
+    bound = cost_words(report.claim.lower_bound, report.graph.cost_unit)
+    return f"at least {bound}, as claimed for {report.claim.scope.value} schedules; gap {report.gap:.3%}"
+
+
+def _solve_command(plan: Plan) -> str:
+    """The command that makes such a plan from its graph, as far as the plan tells."""
+    told = plan.provenance
+    if "remat" not in told:
+        return "not said in the plan"
+    words = ["remat", "solve", f"{plan.graph.name or 'graph'}.json"]
+    if told.get("minimize"):
+        words += ["--minimize", str(told["minimize"])]
+    else:
+        words += ["--budget", str(told.get("budget") or "none")]
+    for key, option, usual in (
+        ("strategy", "--strategy", "auto"),
+        ("solver", "--solver", "highs"),
+        ("gap", "--gap", 1e-4),
+        ("threads", "--threads", None),
+        ("seed", "--seed", 0),
+        ("time_limit_s", "--time-limit", None),
+    ):
+        if (said := told.get(key, usual)) != usual and said is not None:
+            words += [option, f"{said:g}s" if key == "time_limit_s" else str(said)]
+    if told.get("reorder"):
+        words.append("--reorder")
+    return f"{shlex.join(words)}  (remat {told['remat']})"
+
+
+def _timeline(report: Report, plan: Plan) -> list[Section]:
+    if not report.replay.profile:
+        return [Section("Memory over time", "The plan is empty.")]
+    seen = occupancy(report.graph, plan.statements, report.replay.profile)
+    note = "What lives in memory at every statement; point at the drawing to see the largest values, drag to zoom in."
+    if seen.each > 1:
+        note += (
+            f" Of every {seen.each} neighbouring statements the one with the most memory in use is shown, so no high "
+            f"point is lost: {len(seen.moments):,} of {seen.statements:,}."
+        )
+    chart = Chart("timeline", _timeline_traces(report, seen), _timeline_layout(report), 520, "Memory over statements.")
+    return [Section("Memory over time", note, (chart,)), Section("Why the peak is there", _why(report, plan))]
+
+
+def _why(report: Report, plan: Plan) -> str:
+    return why_peak(report, plan.statements, _WORDS).removeprefix("Why: ")
+
+
+def _timeline_traces(report: Report, seen: Occupancy) -> list[dict[str, Any]]:
+    # A moment lasts until the next one begins; the last one until the end.
+    begins = [*(moment.first for moment in seen.moments), seen.statements]
+    moments = [*seen.moments, seen.moments[-1]]
+    traces: list[dict[str, Any]] = []
+    for kind in seen.kinds():
+        traces.append(
+            {
+                "type": "scatter",
+                "name": kind.value,
+                "x": begins,
+                "y": [moment.bytes.get(kind, 0) for moment in moments],
+                "stackgroup": "memory",
+                "mode": "lines",
+                "line": {"width": 0, "shape": "hv", "color": KINDS[kind]},
+                "fillcolor": KINDS[kind],
+                "hoverinfo": "skip",
+                **(
+                    {"fillpattern": {"shape": PATTERNS[kind], "bgcolor": KINDS[kind], **_HATCHING}}
+                    if kind in PATTERNS
+                    else {}
+                ),
+            }
+        )
+    traces.append(
+        {
+            "type": "scatter",
+            "name": "in use",
+            "x": begins,
+            "y": [sum(moment.bytes.values()) for moment in moments],
+            "mode": "lines",
+            "line": {"width": 1.2, "shape": "hv", "color": INK},
+            "text": [_hover(report, moment) for moment in moments],
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+    )
+    return [*traces, *_levels(report, seen.statements), *_strip(seen)]
+
+
+def _levels(report: Report, end: int) -> list[dict[str, Any]]:
+    """Budget, peak without recomputation, and fixed memory as lines."""
+    levels = [
+        ("no-remat peak", report.no_remat_peak_bytes, INK, "dot"),
+        ("budget", report.budget_bytes, BUDGET, "dash"),
+        ("fixed memory", report.graph.fixed_memory, INK, "dashdot"),
+    ]
+    return [
+        {
+            "type": "scatter",
+            "name": f"{name} {format_bytes(amount)}",
+            "x": [0, end],
+            "y": [amount, amount],
+            "mode": "lines",
+            "line": {"width": 1.6, "dash": dash, "color": colour},
+            "hoverinfo": "skip",
+        }
+        for name, amount, colour, dash in levels
+        if amount
+    ]
+
+
+def _strip(seen: Occupancy) -> list[dict[str, Any]]:
+    """What is being computed, as a strip below."""
+    traces: list[dict[str, Any]] = []
+    for kind in Kind:
+        if runs := seen.runs(kind):
+            traces.append(
+                {
+                    "type": "bar",
+                    "name": f"computing: {kind.value}",
+                    "orientation": "h",
+                    "base": [first for first, _ in runs],
+                    "x": [last - first for first, last in runs],
+                    "y": [0] * len(runs),
+                    "width": 1,
+                    "yaxis": "y2",
+                    "marker": {"color": KINDS[kind], "line": {"width": 0}},
+                    "hoverinfo": "skip",
+                    "showlegend": False,
+                }
+            )
+    return traces
+
+
+def _hover(report: Report, moment: Moment) -> str:
+    graph = report.graph
+    node = "after the last computation" if moment.node is None else label(graph.nodes[moment.node].id)
+    lines = [
+        f"<b>{format_bytes(sum(moment.bytes.values()))}</b> at statement {moment.statement:,}",
+        f"{node} ({moment.doing.value})",
+    ]
+    for value, size, again in moment.largest:
+        lines.append(f"{format_bytes(size)}  {label(graph.value_name(value))}" + (" (recomputed)" if again else ""))
+    if (rest := moment.values - len(moment.largest)) > 0:
+        lines.append(f"and {count(rest, 'value')} more")
+    return "<br>".join(lines)
+
+
+def _timeline_layout(report: Report) -> dict[str, Any]:
+    return {
+        "margin": {"l": 60, "r": 12, "t": 8, "b": 40},
+        "hovermode": "x",
+        "barmode": "overlay",
+        "legend": {"orientation": "h", "traceorder": "normal", "y": -0.14, "yanchor": "top", "x": 0},
+        "xaxis": {
+            "title": {"text": "statement", "standoff": 4},
+            "anchor": "y2",
+            "range": [0, len(report.replay.profile)],
+        },
+        "yaxis": {
+            "title": {"text": "memory in use"},
+            "tickformat": "~s",
+            "ticksuffix": "B",
+            "rangemode": "tozero",
+            "domain": [0.08, 1],
+        },
+        "yaxis2": {
+            "domain": [0, 0.05],
+            "range": [-0.5, 0.5],
+            "tickvals": [0],
+            "ticktext": ["computing"],
+            "fixedrange": True,
+            "showgrid": False,
+            "zeroline": False,
+        },
+    }
+
+
+def _matrices(plan: Plan) -> Section:
+    title = "The matrices R and S"
+    drawn = raster(plan)
+    if drawn is None:
+        return Section(title, "This plan has no stages: it does not compute all nodes first in the order of its graph.")
+    note = (
+        "Stage t ends with the first computation of node t. R: what is computed in each stage. S: what is kept into "
+        "each stage from the one before."
+    )
+    if drawn.each > 1:
+        note += f" Each cell stands for {drawn.each} nodes in {drawn.each} stages, and is filled if any of them is."
+    heights = 470
+    charts = (
+        Chart(
+            "matrix-r", [_heatmap(plan, drawn, "R")], _matrix_layout("R: computed", drawn), heights, "Matrix R.", True
+        ),
+        Chart("matrix-s", [_heatmap(plan, drawn, "S")], _matrix_layout("S: kept", drawn), heights, "Matrix S.", True),
+    )
+    return Section(title, note, charts)
+
+
+def _heatmap(plan: Plan, drawn: Raster, which: str) -> dict[str, Any]:
+    cells = drawn.computed if which == "R" else drawn.kept
+    first, again, kept = KINDS[Kind.FORWARD], KINDS[Kind.RECOMPUTED], KINDS[Kind.UPDATE]
+    colours = [PAPER, first, again] if which == "R" else [PAPER, kept]
+    words = ["", "first time", "again"] if which == "R" else ["", "kept"]
+    number = len(colours)
+    rows, columns = cells.shape
+    return {
+        "type": "heatmap",
+        "z": cells,
+        # Names and not numbers, so that pointing at a cell shows them; see the ticks of the layout.
+        "x": [_cell_name(plan, k, drawn.each) for k in range(columns)],
+        "y": [_cell_name(plan, k, drawn.each, "stage ") for k in range(rows)],
+        "zmin": -0.5,
+        "zmax": number - 0.5,
+        "colorscale": [[(k + end) / number, colours[k]] for k in range(number) for end in (0, 1)],
+        "colorbar": {
+            "tickvals": list(range(1, number)),
+            "ticktext": words[1:],
+            "orientation": "h",
+            "thickness": 10,
+            "len": 0.6 if which == "R" else 0.4,
+            "y": 1.01,
+            "yanchor": "bottom",
+            "outlinewidth": 0,
+        },
+        "hovertemplate": "%{x}<br>%{y}<extra></extra>",
+    }
+
+
+def _cell_name(plan: Plan, k: int, each: int, what: str = "") -> str:
+    """The name of the k-th column or row of ``each`` nodes; begins with its number, so that no two are the same."""
+    nodes = plan.graph.nodes
+    first, last = k * each, min((k + 1) * each, len(nodes)) - 1
+    if first >= len(nodes):
+        return f"{what}{first}: the end"
+    if first == last:
+        return f"{what}{first}: {label(nodes[first].id)}"
+    return f"{what}{first} to {last}: {label(nodes[first].id, 30)} to {label(nodes[last].id, 30)}"
+
+
+def _matrix_layout(title: str, drawn: Raster) -> dict[str, Any]:
+    rows = drawn.computed.shape[0]
+    step = next(k * 10**power for power in range(9) for k in (1, 2, 5) if rows <= 8 * k * 10**power)
+    marks = list(range(0, rows, step))
+    ticks = {
+        "type": "category",
+        "tickmode": "array",
+        "tickvals": marks,
+        "ticktext": [str(k * drawn.each) for k in marks],
+    }
+    return {
+        "margin": {"l": 50, "r": 8, "t": 60, "b": 40},
+        "xaxis": {"title": {"text": f"{title} (node)"}, **ticks, "showgrid": False, "constrain": "domain"},
+        "yaxis": {
+            **ticks,
+            "title": {"text": "stage"},
+            "autorange": "reversed",
+            "showgrid": False,
+            "scaleanchor": "x",
+            "constrain": "domain",
+        },
+    }
+
+
+def _peak(report: Report) -> list[Section]:
+    replay = report.replay
+    if replay.peak_statement is None:
+        return []
+    rows = [(r.value, r.size_bytes) for r in report.peak_values[:_MOST_ROWS]]
+    if rest := report.peak_values[_MOST_ROWS:]:
+        rows.append((f"and {len(rest):,} more", sum(r.size_bytes for r in rest)))
+    if replay.workspace_bytes:
+        rows.append(("workspace", replay.workspace_bytes))
+    if report.graph.fixed_memory:
+        rows.append(("fixed memory", report.graph.fixed_memory))
+    sizes = [size for _, size in rows]
+    cells = zip((name for name, _ in rows), size_column(sizes), share_column(sizes, replay.peak_bytes), strict=True)
+    node = "" if report.peak_node is None else f", node {report.peak_node}"
+    note = f"{peak_words(report)}: statement {replay.peak_statement:,} of {len(replay.profile):,}{node}."
+    shares = [size / replay.peak_bytes if replay.peak_bytes else 0.0 for size in sizes]
+    return [Section("At the peak", note, table=Table(("value", "size", "of the peak"), list(cells), shares, 2))]
+
+
+def _recomputed(report: Report) -> list[Section]:
+    nodes = report.recomputed
+    if not nodes:
+        return [Section("Recomputed", "Nothing is recomputed.")]
+    extra, again = math.fsum(r.extra_cost for r in nodes), sum(r.times - 1 for r in nodes)
+    rows = [(r.node, f"{r.times:,}", r.extra_cost) for r in nodes[:_MOST_ROWS]]
+    if rest := nodes[_MOST_ROWS:]:
+        rows.append((f"and {len(rest):,} more", "", math.fsum(r.extra_cost for r in rest)))
+    costs = [cost for _, _, cost in rows]
+    unit = report.graph.cost_unit
+    cells = [
+        (name, times, *more)
+        for (name, times, _), *more in zip(rows, cost_column(costs, unit), share_column(costs, extra), strict=True)
+    ]
+    note = f"{count(len(nodes), 'node')}, {count(again, 'extra computation')}."
+    head = ("node", "times computed", "extra cost", "of all extra cost")
+    return [Section("Recomputed", note, table=Table(head, cells, [c / extra if extra else 0.0 for c in costs], 3))]

@@ -1,0 +1,201 @@
+"""Pages: whole and self-contained by their structure, and drawn without complaint by a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from browser import opened
+
+from remat_cli.graph.model import Graph, Node
+from remat_cli.graph.summary import summarize
+from remat_cli.plan.check import check
+from remat_cli.plan.derive import derive
+from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
+from remat_cli.reports.graphfigure import graph_figure
+from remat_cli.reports.planfigure import plan_figure
+from remat_cli.reports.web.graph import graph_page
+from remat_cli.reports.web.page import INK, PAPER
+from remat_cli.reports.web.plan import plan_page
+from remat_cli.zoo.registry import build_graph
+
+NASTY = "</script><script>alert(1)</script><b>&"
+
+
+class Document(HTMLParser):
+    """Ids, addresses and words of a page, and the data of its charts."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.words: list[str] = []
+        self.tags: list[str] = []
+        self.charts: list[dict] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        said = dict(attributes)
+        self.tags.append(tag)
+        self.ids += [said["id"]] if "id" in said else []
+        self.addresses += [said[key] for key in ("src", "href") if key in said]
+
+    def handle_data(self, data):
+        if self.tags and self.tags[-1] == "script" and self.ids and self.ids[-1] == "charts" and not self.charts:
+            self.charts = json.loads(data)
+        elif self.tags and self.tags[-1] not in {"script", "style"}:
+            self.words.append(data)
+
+    def traces(self, chart: str) -> dict[str, dict]:
+        [found] = [c for c in self.charts if c["id"] == chart]
+        return {trace.get("name", ""): trace for trace in found["data"]}
+
+
+def plan_of(graph: Graph, computes: list[int], budget: int | None = None) -> Plan:
+    cost = sum(graph.nodes[i].cost for i in computes)
+    claim = Claim(ClaimStatus.FEASIBLE, cost, 0.9 * cost, Scope.FRONTIER)
+    told = {"remat": "1.0", "budget": "60%", "strategy": "chen-sqrt", "solver": "highs", "seed": 3}
+    return Plan(graph, derive(graph, computes), budget, claim, "chen-sqrt", provenance=told)
+
+
+def recomputing(graph: Graph) -> list[int]:
+    """Every third node of the forward pass once more in the middle."""
+    middle = len(graph.nodes) // 2
+    return [*range(middle), *range(0, middle, 3), *range(middle, len(graph.nodes))]
+
+
+def page_of(graph: Graph, computes: list[int] | None = None, budget: int | None = None) -> str:
+    plan = plan_of(graph, recomputing(graph) if computes is None else computes, budget)
+    return plan_page(check(plan), plan, "remat show x.plan.json --format html")
+
+
+def nasty_graph() -> Graph:
+    nodes = (Node(NASTY, 1, (), (5,), op=NASTY), Node("theme", 2, (0,), (7,), workspace=2), Node("c", 0, (0, 1), ()))
+    return Graph(NASTY, nodes, (1,), cost_unit=NASTY, fixed_memory=3)
+
+
+def test_a_plan_s_page_says_everything():
+    graph = build_graph("vgg16")
+    plan = plan_of(graph, recomputing(graph), 20 * 10**9)
+    report = check(plan)
+    page = Document(plan_page(report, plan, "remat show 'my plan.json' --format html"))
+    said = " ".join(" ".join(page.words).split())
+    assert {"timeline", "matrix-r", "matrix-s"} <= set(page.ids)
+    for words in ("At the peak", "Recomputed", "Why the peak is there", "OVER BUDGET", "gap 10.000%", "conv1_1"):
+        assert words in said
+    assert "remat solve vgg16.json --budget 60% --strategy chen-sqrt --seed 3 (remat 1.0)" in said
+    assert "Made by remat" in said
+    assert "remat show 'my plan.json' --format html" in said
+    for node in report.recomputed:
+        assert node.node in said
+    lines = page.traces("timeline")
+    assert {"fixed memory", "forward", "loss", "backward", "recomputed", "in use"} <= set(lines)
+    assert any(name.startswith("budget 20 GB") for name in lines)
+    assert any(name.startswith("no-remat peak 30.75 GB") for name in lines)
+    assert any(f"<b>{'26.'}" in text or "at statement" in text for text in lines["in use"]["text"])
+    assert len(lines["in use"]["text"]) == len(plan.statements) + 1
+
+
+@pytest.mark.parametrize("make", [lambda: page_of(build_graph("vgg16")), lambda: _graph_page(build_graph("vgg16"))])
+def test_pages_need_nothing_else_and_are_the_same_every_time(make):
+    text = make()
+    page = Document(text)
+    assert page.addresses == ["data:,"]
+    assert not {"link", "img", "iframe"} & set(page.tags) - {"link"}
+    assert len(page.ids) == len(set(page.ids))
+    assert "sendChartToCloud" not in re.sub(r"<script>.*?</script>", "", text, count=1, flags=re.DOTALL)
+    assert make() == text
+
+
+def _graph_page(graph: Graph) -> str:
+    return graph_page(graph, summarize(graph), "remat show x.json --format html")
+
+
+def test_names_are_never_markup():
+    graph = nasty_graph()
+    for text in (page_of(graph, [0, 1, 0, 2]), _graph_page(graph)):
+        page = Document(text)
+        assert page.tags.count("script") == 3
+        assert page.tags.count("b") == 0
+        assert "alert(1)" in " ".join(page.words)
+        hovers = json.dumps(page.charts)
+        assert "<script" not in hovers
+        assert "&lt;script" in hovers
+
+
+def test_long_plans_are_thinned_out_and_say_so():
+    graph = build_graph("unit-chain{n=3001}")
+    text = page_of(graph, list(range(3001)))
+    page = Document(text)
+    lines = page.traces("timeline")
+    assert len(lines["in use"]["x"]) <= 2001
+    said = " ".join(" ".join(page.words).split())
+    assert "neighbouring statements the one with the most memory in use is shown" in said
+    assert "Each cell stands for 8 nodes in 8 stages" in said
+    assert len(text) < 8_000_000
+
+
+def test_broken_and_empty_plans_have_pages_too():
+    graph = build_graph("vgg16")
+    plan = plan_of(graph, list(range(len(graph.nodes))))
+    broken = Plan(graph, plan.statements[5:], None, plan.claim, "x")
+    page = Document(plan_page(check(broken), broken, "c"))
+    assert "INVALID PLAN" in "".join(page.words)
+    assert "never computed" in "".join(page.words)
+    nothing = Graph("none", (), ())
+    empty = Plan(nothing, (), None, Claim(ClaimStatus.FEASIBLE, 0, 0, Scope.ANY_ORDER), "x")
+    assert "The plan is empty" in plan_page(check(empty), empty, "c")
+    assert Document(_graph_page(nothing)).ids
+
+
+def test_a_graph_s_page_shows_every_node_and_edge():
+    graph = build_graph("resnet50")
+    page = Document(_graph_page(graph))
+    [chart] = page.charts
+    nodes = [t for t in chart["data"] if t.get("mode") == "markers" and "text" in t]
+    assert sum(len(t["x"]) for t in nodes) == len(graph.nodes)
+    pairs = {(graph.producer[v], i) for i, node in enumerate(graph.nodes) for v in node.inputs}
+    assert sum(len(t["x"]) // 3 for t in chart["data"] if t["mode"] == "lines") == len(pairs)
+    assert "least budget" in page.words
+
+
+@pytest.mark.parametrize("format", ["svg", "png"])
+def test_figures_for_papers(format):
+    graph = build_graph("vgg16")
+    plan = plan_of(graph, recomputing(graph), 20 * 10**9)
+    starts = {"svg": b"<?xml", "png": b"\x89PNG"}[format]
+    for make in (lambda: plan_figure(check(plan), plan, format), lambda: graph_figure(graph, format)):
+        data = make()
+        assert data.startswith(starts)
+        assert make() == data
+    nasty = nasty_graph()
+    assert graph_figure(nasty, format)
+    odd = plan_of(nasty, [0, 1, 2])
+    assert plan_figure(check(odd), odd, format)
+
+
+@pytest.mark.parametrize("case", ["plan", "graph", "nasty", "large graph"])
+def test_a_browser_draws_it_without_complaint(case, tmp_path):
+    text = {
+        "plan": lambda: page_of(build_graph("vgg16"), budget=20 * 10**9),
+        "graph": lambda: _graph_page(build_graph("resnet50")),
+        "nasty": lambda: page_of(nasty_graph(), [0, 1, 0, 2]),
+        "large graph": lambda: _graph_page(build_graph("unit-chain{n=5000}")),
+    }[case]()
+    path = tmp_path / "page.html"
+    path.write_text(text, encoding="utf-8")
+    dom, console = opened(path, tmp_path)
+    assert console == []
+    assert f'data-drawn="{len(Document(text).charts)}"' in dom
+    assert "main-svg" in dom
+    drawn = dom.partition("<script")[0]
+    assert INK.lower() not in drawn.lower()
+    assert PAPER.lower() not in drawn.lower()
+    if case == "plan":
+        for words in ("memory in use", "recomputed", "no-remat peak 30.75 GB"):
+            assert words in drawn
+    if case == "large graph":
+        assert "gl-canvas" in drawn
