@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.torch.private import aot, as_given, default_split, exact_sizes, new_fake_mode
 
 _LONGEST = 400
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
@@ -58,11 +59,7 @@ def fake_mode() -> Any:
     Its cache is off: a result from there has the smallest memory for its strides, and not what the operator allocates
     (``aten.copy`` of a slice), so that sizes would depend on what was captured before.
     """
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
-        return FakeTensorMode(allow_non_fake_inputs=True)
+    return new_fake_mode()
 
 
 def capture(model: Model, mode: Any) -> Captured:
@@ -112,29 +109,21 @@ def nothing_to_train() -> CaptureFailed:
 def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Captured], Exception | None]:
     """The joint graphs of ``step``, and the error that ended it early."""
     import torch
-    from functorch.compile import make_boxed_func
-    from torch._dynamo.backends.common import aot_autograd
 
     seen: list[Captured] = []
     tensors: list[Any] = []
 
     def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-        from functorch.compile import default_partition
-
         seen.append(Captured(joint, num_fwd_outputs, tuple(tensors), model))
-        return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
-
-    def keep(graph_module: Any, _inputs: Any) -> Any:
-        return make_boxed_func(graph_module.forward)
+        return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
     def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
         tensors[:] = example_inputs
-        compiler = aot_autograd(fw_compiler=keep, bw_compiler=keep, partition_fn=partition)
-        return compiler(graph_module, example_inputs)
+        return aot(graph_module, example_inputs, compiler=as_given, partition=partition)
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     try:
-        with mode, torch.enable_grad(), torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
+        with mode, torch.enable_grad(), exact_sizes():
             compiled = torch.compile(step, backend=backend, fullgraph=whole, dynamic=False)
             compiled(*model.inputs, **model.keywords)
     except CaptureFailed:
@@ -142,7 +131,7 @@ def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Ca
     except Exception as error:  # anything can happen in a user's model
         return seen, error
     finally:
-        torch._dynamo.reset()
+        torch.compiler.reset()
     return seen, None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, ExecutionFailed
+from remat_cli.frontends.torch.private import is_operator, schema
 
 _NAMED = ("dtype", "layout", "memory_format")
 _REACHES_OUT = ("aten::from_file",)
@@ -106,13 +107,13 @@ def operator_named(name: str) -> Any:
             found = getattr(found, part)
     except (AttributeError, RuntimeError):  # torch.ops raises either
         found = None
-    if not isinstance(found, torch._ops.OpOverload):
+    if not is_operator(found):
         raise ExecutionFailed(
             f"torch {torch.__version__} has no operator {name}",
             hint="it may belong to another version, or to a library that has to be imported first",
         )
-    schema = found._schema
-    if schema.is_mutable or schema.name in _REACHES_OUT or not any("Tensor" in str(r.type) for r in schema.returns):
+    stated = schema(found)
+    if stated.is_mutable or stated.name in _REACHES_OUT or not any("Tensor" in str(r.type) for r in stated.returns):
         raise ExecutionFailed(
             f"the operator {name} does more than compute tensors, and no graph of remat holds it",
             hint="do not trust this document: export the graph again",

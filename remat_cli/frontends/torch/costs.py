@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import UsageError
+from remat_cli.frontends.torch.private import flop_formula
 from remat_cli.registry import suggestion
 
 LAUNCH_US = 3.0
@@ -121,9 +122,7 @@ def roofline_us(node: Any, machine: Machine) -> float:
 
 
 def _formula(node: Any) -> float:
-    from torch.utils.flop_counter import flop_registry
-
-    formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    formula = flop_formula(node.target)
     if formula is None:
         return 0.0
     values = _values(node.args), _values(node.kwargs)

@@ -31,6 +31,7 @@ from remat_cli.frontends.torch.codec import encode, encode_data
 from remat_cli.frontends.torch.naming import Names
 from remat_cli.frontends.torch.order import split_order
 from remat_cli.frontends.torch.places import Place, places_of, result_kind
+from remat_cli.frontends.torch.private import is_operator, schema
 from remat_cli.frontends.torch.tensors import constant_bytes, describe, is_random, storage, storage_bytes, tensors_in
 from remat_cli.graph.model import Graph, Node, Phase
 
@@ -127,13 +128,11 @@ class _Lowering:
 
     def operation(self, node: Any, phase: Phase) -> None:
         """A node that calls something."""
-        import torch
-
         if node.target is operator.getitem:
             self._item(node)
             return
         result = node.meta.get("val")
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not is_operator(node.target):
             raise CaptureFailed(f"the model uses {node.target}, which remat cannot run again on its own")
         tensors = tensors_in(result)
         if not tensors:
@@ -141,7 +140,7 @@ class _Lowering:
                 return  # a number: written where it is read
             self.notes.append(f"left out {node.target}: it returns nothing")
             return
-        if node.target._schema.is_mutable:
+        if schema(node.target).is_mutable:
             raise CaptureFailed(f"{node.target} writes into its input {node.name}, even after functionalization")
         old = [storage(tensor) in self.owners for _, tensor in tensors]
         if all(old):
@@ -162,7 +161,7 @@ class _Lowering:
             raise CaptureFailed(f"{parent.target} returns something that is not a tensor: {node.meta.get('val')!r}")
 
     def _computation(self, node: Any, phase: Phase, tensors: Sequence[tuple[int | None, Any]]) -> None:
-        draft = _Draft(self.names.of(node, phase), node.target._schema.name.rpartition("::")[2], phase, self.cost(node))
+        draft = _Draft(self.names.of(node, phase), schema(node.target).name.rpartition("::")[2], phase, self.cost(node))
         owner = len(self.drafts)
         draft.payload = {"call": str(node.target)} | self.arguments(node, draft)
         if is_random(node):

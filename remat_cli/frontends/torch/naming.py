@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from remat_cli.frontends.torch.private import schema
 from remat_cli.graph.model import Phase
 
 _ROOT = re.compile(r"^L\[['\"][^'\"]*['\"]\]\.?")
@@ -24,7 +25,7 @@ class Names:
         path = module_path(node)
         parts = ["grad"] if phase is Phase.BACKWARD else []
         parts += [path] if path else []
-        return self.unique("/".join([*parts, node.target._schema.name.rpartition("::")[2]]))
+        return self.unique("/".join([*parts, schema(node.target).name.rpartition("::")[2]]))
 
     def unique(self, wanted: str) -> str:
         """``wanted``, with a number if it is taken."""

@@ -10,6 +10,7 @@ from typing import Any
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capture import Captured
 from remat_cli.frontends.torch.codec import dtype_name
+from remat_cli.frontends.torch.private import descriptors, is_fake
 
 _INDEXING = {
     # operator: (argument that is indexed, argument with indices, dimension that is indexed; a string names an argument)
@@ -66,19 +67,18 @@ def places_of(captured: Captured) -> list[Place]:
     Raises:
         CaptureFailed: If an input is something else than a plain dense tensor.
     """
-    from torch._functorch._aot_autograd import descriptors
-
+    known_kinds = descriptors()
     known = _known(captured)
     places = []
     for node in captured.joint.graph.find_nodes(op="placeholder"):
         value, found = node.meta["val"], node.meta.get("desc")
-        if type(value).__name__ != "FakeTensor":
+        if not is_fake(value):
             raise CaptureFailed(f"an input of the model is {type(value).__name__} and not a tensor of fixed shape")
-        if isinstance(found, descriptors.PlainAOTInput):
+        if isinstance(found, known_kinds.PlainAOTInput):
             tensor = captured.tensors[found.idx]
             kind, name = known.get(id(tensor), ("captured", f"captured{found.idx}"))
             places.append(_place(node, kind, name, found.idx, tensor))
-        elif isinstance(found, descriptors.TangentAOTInput) and isinstance(found.output, descriptors.PlainAOTOutput):
+        elif isinstance(found, known_kinds.TangentAOTInput) and isinstance(found.output, known_kinds.PlainAOTOutput):
             places.append(_place(node, "tangent", f"tangent{found.output.idx}", found.output.idx, value))
         else:
             raise CaptureFailed(
@@ -173,19 +173,18 @@ def result_kind(captured: Captured, number: int, places: Sequence[Place]) -> tup
     Raises:
         CaptureFailed: If it is something else.
     """
-    from torch._functorch._aot_autograd import descriptors
-
+    known_kinds = descriptors()
     output = next(iter(reversed(captured.joint.graph.nodes)))
     inputs = [place.number for place in places if place.kind != "tangent"]
     if number >= captured.forward_outputs:
         place = number - captured.forward_outputs
         return "gradient", place
     found = output.meta["desc"][number]
-    if isinstance(found, descriptors.InputMutationAOTOutput):
+    if isinstance(found, known_kinds.InputMutationAOTOutput):
         mutated = found.mutated_input
-        if isinstance(mutated, descriptors.PlainAOTInput) and mutated.idx in inputs:
+        if isinstance(mutated, known_kinds.PlainAOTInput) and mutated.idx in inputs:
             return "update", inputs.index(mutated.idx)
         raise CaptureFailed(f"the model updates an input that shares memory with another ({mutated})")
-    if isinstance(found, descriptors.PlainAOTOutput):
+    if isinstance(found, known_kinds.PlainAOTOutput):
         return "result", found.idx
     raise CaptureFailed(f"the model returns what remat does not know: {type(found).__name__}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from remat_cli.frontends.torch.private import dispatch_mode, weak_storage
+
 
 def live_storages() -> Any:
     """A mode that counts. Use it as a context manager; ``peak_bytes`` says the most that was alive at once.
@@ -11,13 +13,11 @@ def live_storages() -> Any:
     Only what is made under the mode counts, which leaves out parameters and inputs. Workspace inside an operator is
     not seen.
     """
-    from torch.multiprocessing.reductions import StorageWeakRef
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    class LiveStorages(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to the type checker
+    class LiveStorages(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
         def __init__(self, known: list[Any]) -> None:
             super().__init__()
-            self.known = {StorageWeakRef(t.untyped_storage()) for t in known}
+            self.known = {weak_storage(t) for t in known}
             self.sizes: dict[Any, int] = {}
             self.peak_bytes = 0
 
@@ -27,7 +27,7 @@ def live_storages() -> Any:
             result = function(*args, **(kwargs or {}))
             for item in result if isinstance(result, list | tuple) else (result,):
                 if isinstance(item, torch.Tensor):
-                    reference = StorageWeakRef(item.untyped_storage())
+                    reference = weak_storage(item)
                     if reference not in self.known:
                         self.sizes[reference] = item.untyped_storage().nbytes()
             self.sizes = {ref: size for ref, size in self.sizes.items() if not ref.expired()}

@@ -7,11 +7,12 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.codec import dtype_name
+from remat_cli.frontends.torch.private import is_operator, schema, storage_identity
 
 
 def storage(tensor: Any) -> int:
     """Identity of the memory in which ``tensor`` lies; the same for all its views."""
-    return int(tensor.untyped_storage()._cdata)
+    return storage_identity(tensor)
 
 
 def storage_bytes(tensor: Any) -> int:
@@ -48,9 +49,9 @@ def is_random(node: Any) -> bool:
     """Whether the operation draws random numbers. Attention is tagged so even where it drops nothing."""
     import torch
 
-    if not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
+    if not is_operator(node.target) or torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
-    for k, argument in enumerate(node.target._schema.arguments):
+    for k, argument in enumerate(schema(node.target).arguments):
         if argument.name == "dropout_p":
             given = node.kwargs.get(argument.name, node.args[k] if k < len(node.args) else argument.default_value)
             return bool(given != 0.0)

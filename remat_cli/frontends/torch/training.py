@@ -17,6 +17,7 @@ from remat_cli.frontends.torch.halves import Halves, halves
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.lower import lower
 from remat_cli.frontends.torch.matching import difference, foreign
+from remat_cli.frontends.torch.private import aot, as_given, default_split, real_tensors, takes_its_arguments
 from remat_cli.frontends.torch.program import require_torch_graph
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
@@ -82,21 +83,15 @@ def backend_of(find: Find) -> Callable[[Any, list[Any]], Any]:
     """A backend for ``torch.compile`` that asks ``find`` for the plan of each graph with a backward pass."""
 
     def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
-        from torch._dynamo.backends.common import aot_autograd
-
         tensors = tuple(example_inputs)
 
         def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
             found = _functions(joint, num_fwd_outputs, tensors, find)
             if found is not None:
                 return _modules(joint, num_fwd_outputs, found)
-            from functorch.compile import default_partition
+            return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
-            return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
-
-        return aot_autograd(fw_compiler=_compiler, bw_compiler=_compiler, partition_fn=partition)(
-            graph_module, example_inputs
-        )
+        return aot(graph_module, example_inputs, compiler=_compiler, partition=partition)
 
     return backend
 
@@ -131,30 +126,19 @@ def no_plan(unknown: str, reasons: Sequence[str]) -> None:
     warnings.warn(f"remat: no plan for this graph; it runs without one{why}", stacklevel=2)
 
 
-def _compiler(graph_module: Any, _inputs: Any) -> Any:
+def _compiler(graph_module: Any, inputs: Any) -> Any:
     """What runs a graph: our function where there is one."""
-    from functorch.compile import make_boxed_func
-
     function = graph_module.meta.get(_KEY)
-    if function is None:
-        return make_boxed_func(graph_module.forward)
-
-    def boxed(args: list[Any]) -> list[Any]:
-        results: list[Any] = function(args)
-        return results
-
-    boxed._boxed_call = True  # type: ignore[attr-defined]  # how AOTAutograd knows that the list may be emptied
-    return boxed
+    return as_given(graph_module, inputs) if function is None else takes_its_arguments(function)
 
 
 def _functions(joint: Any, forward_outputs: int, tensors: Sequence[Any], find: Find) -> Halves | None:
     """The functions of the plan that ``find`` has for this graph."""
     import torch
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     captured = Captured(joint, forward_outputs, tuple(tensors), Model(torch.nn.Module(), (), {}, None))
     device = next((t.device.type for t in tensors if isinstance(t, torch.Tensor)), "cpu")
-    with unset_fake_temporarily():  # constants are real
+    with real_tensors():  # constants are real
         graph = lower(captured, lambda node: 1.0, "compiled")  # names do not matter here
         plan = find(Compiled(captured, graph, device))
         return None if plan is None else halves(graph, plan.statements, device)
@@ -162,8 +146,6 @@ def _functions(joint: Any, forward_outputs: int, tensors: Sequence[Any], find: F
 
 def _modules(joint: Any, forward_outputs: int, chosen: Halves) -> tuple[Any, Any]:
     """Two graph modules that show AOTAutograd inputs and outputs, and carry the functions that do the work."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
     placeholders = joint.graph.find_nodes(op="placeholder")
     tangents = [node for node in placeholders if "tangent" in str(node.target)]
     primals = [node for node in placeholders if node not in tangents]
@@ -173,7 +155,7 @@ def _modules(joint: Any, forward_outputs: int, chosen: Halves) -> tuple[Any, Any
     mode = placeholders[0].meta["val"].fake_mode
     saved = [_fake(mode, description, placeholders[0].meta["val"].device) for description in chosen.saved]
     values = [result.meta["val"] for result in results[:forward_outputs]]
-    with unset_fake_temporarily():
+    with real_tensors():
         forward = _facade(
             joint,
             [(str(node.target), node.meta) for node in primals],

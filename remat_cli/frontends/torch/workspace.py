@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+from remat_cli.frontends.torch.private import profiler_events
 from remat_cli.frontends.torch.single import Operations
 
 _MARK = "remat operation"
@@ -63,7 +64,7 @@ def _on_cpu(operations: Operations, indices: Sequence[int]) -> list[int]:
     finally:
         with _silence():
             session.stop()
-    events = session.profiler.kineto_results.events()
+    events = profiler_events(session)
     changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
     marks = sorted((e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if e.name() == _MARK)
     times = [at for at, _ in changes]

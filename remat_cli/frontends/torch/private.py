@@ -1,0 +1,124 @@
+"""Everything that this frontend uses of PyTorch and that PyTorch does not document. Nothing else touches such names.
+
+Each is small and has a test of its own (``tests/frontends/test_torch_private.py``), so that a new version of PyTorch
+that moves or changes one is told by its name, before any plan goes wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Partition = Callable[..., tuple[Any, Any]]
+"""``partition(joint, joint_inputs, *, num_fwd_outputs, **options)``: the forward and the backward graph module."""
+
+
+def new_fake_mode() -> Any:
+    """A mode under which tensors have no data; real ones may be mixed in. Its cache is off, see ``exact_sizes``."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with exact_sizes():
+        return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def exact_sizes() -> Any:
+    """A context in which fake modes are made without the cache that makes some storages smaller than they are."""
+    import torch
+
+    return torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
+
+
+def real_tensors() -> Any:
+    """A context in which tensors are real, inside of whatever fake mode."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    return unset_fake_temporarily()
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether a tensor has no data, and is of no other subclass."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return type(tensor) is FakeTensor
+
+
+def aot(graph_module: Any, inputs: Any, *, compiler: Callable[[Any, Any], Any], partition: Partition) -> Any:
+    """What AOTAutograd makes of a graph: ``partition`` splits its joint graph, ``compiler`` compiles both parts."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)(graph_module, inputs)
+
+
+def default_split(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> tuple[Any, Any]:
+    """The split without recomputation, which saves whatever the backward pass reads."""
+    from functorch.compile import default_partition
+
+    forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+    return forward, backward
+
+
+def as_given(graph_module: Any, _inputs: Any) -> Any:
+    """A compiler that compiles nothing."""
+    from functorch.compile import make_boxed_func
+
+    return make_boxed_func(graph_module.forward)
+
+
+def takes_its_arguments(function: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """``function`` with the mark that tells AOTAutograd that it empties the list it is given."""
+
+    def boxed(args: list[Any]) -> list[Any]:
+        return function(args)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]  # the mark
+    return boxed
+
+
+def descriptors() -> Any:
+    """The module with the classes that say what the inputs and outputs of a joint graph are."""
+    from torch._functorch._aot_autograd import descriptors as found
+
+    return found
+
+
+def is_operator(target: Any) -> bool:
+    """Whether ``target`` is one overload of an operator of ``torch.ops``."""
+    import torch
+
+    return isinstance(target, torch._ops.OpOverload)
+
+
+def schema(operator: Any) -> Any:
+    """The schema of an operator: ``name``, ``arguments``, ``returns``, ``is_mutable``."""
+    return operator._schema
+
+
+def storage_identity(tensor: Any) -> int:
+    """A number for the memory in which ``tensor`` lies, fake or real; the same for all its views while it lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def weak_storage(tensor: Any) -> Any:
+    """A weak reference to the memory of ``tensor``: hashable, and ``expired()`` once it is gone."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+def dispatch_mode() -> Any:
+    """The class of modes whose ``__torch_dispatch__`` sees every operator that runs."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
+
+
+def flop_formula(operator: Any) -> Any:
+    """PyTorch's formula for the FLOPs of an operator, called with shapes' tensors and ``out_val``; None without one."""
+    from torch.utils.flop_counter import flop_registry
+
+    return flop_registry.get(getattr(operator, "overloadpacket", None))
+
+
+def profiler_events(session: Any) -> Any:
+    """The raw events of a stopped ``torch.profiler.profile``: changes of memory are among them."""
+    return session.profiler.kineto_results.events()

@@ -1,0 +1,151 @@
+"""What PyTorch does not document, and this frontend needs: all in one module, and each as that module says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import remat_cli.frontends.torch
+from remat_cli.frontends.torch import private
+
+FOLDER = Path(remat_cli.frontends.torch.__file__).parent
+PRIVATE = re.compile(
+    r"torch(\.\w+)*\._(?!_)|functorch|\._(cdata|schema|boxed_call)\b|kineto|torch\.multiprocessing|flop_count"
+)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: path.stem)
+def test_only_one_module_uses_what_is_not_documented(path):
+    if path.stem == "private":
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    code = [
+        ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Import | ast.ImportFrom)
+    ]
+    assert not [text for text in code if PRIVATE.search(text.replace("from ", "").replace(" import ", "."))]
+
+
+def test_every_function_has_a_test_here():
+    """Named after it, so that a failure says what moved."""
+    functions = {node.name for node in ast.parse((FOLDER / "private.py").read_text(encoding="utf-8")).body
+                 if isinstance(node, ast.FunctionDef)}  # fmt: skip
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert functions == {name for name in functions if f"private.{name}(" in text or f"private.{name}," in text}
+
+
+def test_fake_mode_and_its_sizes():
+    with private.exact_sizes():
+        assert torch._dynamo.config.fake_tensor_cache_enabled is False
+    mode = private.new_fake_mode()
+    assert not mode.cache_enabled
+    with mode:
+        tensor = torch.ones(1 << 40)
+        assert private.is_fake(tensor)
+        assert private.is_fake(tensor + torch.ones(1))
+        with private.real_tensors():
+            assert not private.is_fake(torch.ones(3))
+    assert not private.is_fake(torch.ones(3))
+    assert not private.is_fake(torch.nn.Parameter(torch.ones(3)))
+
+
+def test_aot_asks_for_the_split_and_tells_what_inputs_and_outputs_are():
+    seen = []
+
+    def partition(joint, joint_inputs, *, num_fwd_outputs, **options):
+        kinds = private.descriptors()
+        places = [node.meta["desc"] for node in joint.graph.find_nodes(op="placeholder")]
+        [output] = joint.graph.find_nodes(op="output")
+        assert isinstance(places[0], kinds.PlainAOTInput)
+        assert isinstance(places[-1], kinds.TangentAOTInput)
+        assert isinstance(places[-1].output, kinds.PlainAOTOutput)
+        assert any(isinstance(found, kinds.InputMutationAOTOutput) for found in output.meta["desc"])
+        seen.append(num_fwd_outputs)
+        return private.default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+    def backend(graph_module, inputs):
+        return private.aot(graph_module, inputs, compiler=private.as_given, partition=partition)
+
+    count, x = torch.zeros(()), torch.ones(3, requires_grad=True)
+
+    def step(given):
+        count.add_(1)
+        return (given.sin() * given).sum()
+
+    torch.compiler.reset()
+    loss = torch.compile(step, backend=backend, dynamic=False)(x)
+    loss.backward()
+    [forward_outputs] = seen
+    assert forward_outputs == 2
+    assert torch.allclose(x.grad, x.sin() + x * x.cos())
+    assert count == 1
+    torch.compiler.reset()
+
+
+def test_compiled_functions_may_empty_their_list():
+    """AOTAutograd hands its own list to what has the mark, and a copy to what has not."""
+    marked = private.takes_its_arguments(lambda args: [args.pop()])
+    given = [3]
+    assert marked(given) == [3]
+    assert given == []
+    assert marked._boxed_call is True
+    module = torch.fx.symbolic_trace(torch.nn.ReLU())
+    assert torch.equal(private.as_given(module, None)([torch.ones(2)]), torch.ones(2))
+
+
+def test_operators_and_their_schemas():
+    operator = torch.ops.aten.add_.Tensor
+    assert private.is_operator(operator)
+    assert not private.is_operator(torch.ops.aten.add_)
+    assert not private.is_operator(torch.add)
+    assert private.schema(operator).name == "aten::add_"
+    assert private.schema(operator).is_mutable
+    assert not private.schema(torch.ops.aten.add.Tensor).is_mutable
+    assert [argument.name for argument in private.schema(operator).arguments] == ["self", "other", "alpha"]
+    assert [str(r.type) for r in private.schema(operator).returns] == ["Tensor"]
+
+
+def test_storages():
+    base = torch.ones(4, 4)
+    assert private.storage_identity(base) == private.storage_identity(base[1:].t())
+    assert private.storage_identity(base) != private.storage_identity(base.clone())
+    first, second = private.weak_storage(base), private.weak_storage(base[1:])
+    assert first == second
+    assert len({first, second}) == 1
+    view = base[2:]
+    del base
+    assert not first.expired()
+    del view
+    assert first.expired()
+
+
+def test_dispatch_modes_see_operators():
+    seen = []
+
+    class Mode(private.dispatch_mode()):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    with Mode():
+        torch.ones(2) + 1
+    assert "aten.add.Tensor" in seen
+
+
+def test_formulas_of_flops():
+    a, b = torch.ones(2, 3), torch.ones(3, 5)
+    assert private.flop_formula(torch.ops.aten.mm.default)(a, b, out_val=a @ b) == 2 * 2 * 3 * 5
+    assert private.flop_formula(torch.ops.aten.relu.default) is None
+
+
+def test_events_of_the_profiler():
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
+        torch.ones(1000)
+    changes = [event for event in private.profiler_events(session) if event.name() == "[memory]"]
+    assert 4000 in [event.nbytes() for event in changes]
+    assert all(event.start_ns() > 0 and event.duration_ns() >= 0 for event in changes)
