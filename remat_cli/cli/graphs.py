@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 
 from remat_cli.errors import UsageError
-from remat_cli.graph.document import Document, read_document
+from remat_cli.files import read_text
+from remat_cli.graph.document import Document, format_of, parse_document
 from remat_cli.graph.io import graph_from_document
 from remat_cli.graph.model import Graph
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
@@ -22,12 +23,22 @@ def read_graph(path: str, keys: str | None) -> Graph:
 
 
 def read_source(path: str) -> Document:
-    """The document in ``path``.
+    """The document in ``path``; what GraphML holds becomes node-link data.
 
     Raises:
         InputError: If it cannot be read, or is not well-formed.
     """
-    return read_document(path)
+    text, source = read_text(path)
+    if not is_xml(text, source):
+        return parse_document(text, source, format_of(source))
+    from remat_cli.frontends.graphml import graphml_document
+
+    return graphml_document(text, source)
+
+
+def is_xml(text: str, source: str) -> bool:
+    """Whether to read ``text`` as GraphML: by the suffix of its file, or because it starts as XML does."""
+    return source.lower().endswith(".graphml") or text.lstrip("\ufeff \t\r\n")[:1] == "<"
 
 
 def graph_of(document: Document, keys: str | None) -> Graph:

@@ -15,7 +15,7 @@ def stem_of(source: str, name: str) -> str:
     """The first part of a plan's file name: that of the graph's file, or its name when it came through a pipe."""
     if source == "-":
         return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "graph"
-    return re.sub(r"\.(json|ya?ml)$", "", Path(source).name, flags=re.IGNORECASE) or "graph"
+    return re.sub(r"\.(json|ya?ml|graphml)$", "", Path(source).name, flags=re.IGNORECASE) or "graph"
 
 
 def refuse_target(graph: str, target: str, option: str) -> None:

@@ -42,8 +42,8 @@ _BY_SUFFIX = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".dot": "dot", "
 def command(file: str, output: str, to: str | None, keys: str | None, quiet: bool, color: str) -> None:
     """Write a graph or a plan in another format, in its canonical form and the newest version of its schema.
 
-    Reads graph and plan documents (JSON, YAML) and node-link JSON of networkx. Notes on standard error say which
-    costs and sizes were read, which are defaults, and what the other format cannot hold.
+    Reads graph and plan documents (JSON, YAML), node-link JSON of networkx, and GraphML. Notes on standard error say
+    which costs and sizes were read, which are defaults, and what the other format cannot hold.
     """
     from remat_cli.cli.graphs import read_source
     from remat_cli.files import require_writable, write_text

@@ -37,12 +37,13 @@ def command(file: str, output: str, format: str, keys: str | None, color: str) -
     its memory over time, why the peak is where it is, and what is recomputed. --format html makes a page for a browser
     that needs no other file; svg and png are figures for papers.
     """
-    from remat_cli.graph.document import kind_of, read_document
+    from remat_cli.cli.graphs import read_source
+    from remat_cli.graph.document import kind_of
 
     out = Output(color)
     if format == "png" and output == "-":
         raise UsageError("a PNG is no text", hint="name a file with -o")
-    document = read_document(file)
+    document = read_source(file)
     is_plan = kind_of(document) == "plan"
     if is_plan and keys is not None:
         raise UsageError("--keys is for node-link graphs, and this is a plan", hint="leave it out")

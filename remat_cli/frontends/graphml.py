@@ -1,0 +1,125 @@
+"""GraphML (http://graphml.graphdrawing.org) to node-link data, by networkx.
+
+networkx reads the XML; what it makes of it goes through the same mapping of attributes as node-link JSON. Before that
+the text is looked at as XML once: a document type declaration is refused, and with it every entity, for GraphML
+needs none and a few lines of them can grow to gigabytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+from xml.parsers import expat
+
+from remat_cli.errors import InputError, Problem
+from remat_cli.graph.document import Document
+from remat_cli.graph.text import MAX_DEPTH, SURROGATE, quote
+
+
+def graphml_document(text: str, source: str) -> Document:
+    """The graph of a GraphML text as the data of a node-link document.
+
+    Node attributes without a value get the default that the file declares. Ids are those of the XML.
+
+    Raises:
+        InputError: If it is not XML or not GraphML, declares a document type, or is more than networkx reads
+            (several graphs, hyperedges, ports).
+    """
+    _look_at(text, source)
+    import networkx
+
+    try:
+        graph = networkx.parse_graphml(text)
+        data = networkx.node_link_data(graph, edges="links")
+    except Exception as error:  # networkx checks little: what is wrong shows as a KeyError, TypeError, ...
+        raise _problem(source, f"not GraphML that networkx reads: {type(error).__name__}: {error}") from None
+    attributes: dict[str, Any] = data["graph"]
+    attributes.pop("edge_default", None)
+    defaults: dict[str, Any] = attributes.pop("node_default", {})
+    for name, value in defaults.items():
+        if isinstance(value, bool):
+            hint = "write it into every node"
+            raise _problem(source, f"the default of the boolean {quote(name)} is not read", hint)
+    data["nodes"] = [defaults | node for node in data["nodes"]]
+    return Document(source, data)
+
+
+def _look_at(text: str, source: str) -> None:
+    """Make sure that ``text`` is plain XML that holds one graph, and nodes and edges that name what there is."""
+    if SURROGATE.search(text):
+        raise _problem(source, "the text holds half of a surrogate pair", "save the file as UTF-8")
+    parser = expat.ParserCreate("UTF-8")
+    seen = _Seen(source, parser)
+    parser.StartDoctypeDeclHandler = seen.document_type
+    parser.StartElementHandler = seen.start
+    parser.EndElementHandler = seen.end
+    try:
+        parser.Parse(text.encode("utf-8"), True)
+    except expat.ExpatError as error:
+        message = f"not valid XML: {expat.ErrorString(error.code)}"
+        raise InputError(source, [Problem(message, line=error.lineno, column=error.offset + 1)]) from None
+    seen.finish()
+
+
+class _Seen:
+    """What was met in the XML so far. networkx would merge nodes of one id and make up those that only edges name."""
+
+    def __init__(self, source: str, parser: expat.XMLParserType) -> None:
+        self._source = source
+        self._parser = parser
+        self._depth = 0
+        self._graphs = 0
+        self._nodes: dict[str, int] = {}
+        self._ends: list[tuple[str, int]] = []
+
+    def document_type(self, *_: Any) -> None:
+        self._refuse("a document type declaration is not allowed", "take the DOCTYPE out: GraphML needs none")
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        local = name.rpartition(":")[2]
+        self._depth += 1
+        if self._depth == 1 and local != "graphml":
+            self._refuse(f"the root element is {quote(name)}, expected graphml")
+        if self._depth > MAX_DEPTH:
+            self._refuse(f"nested deeper than {MAX_DEPTH} levels")
+        if local == "graph":
+            self._graph(attributes)
+        elif local == "node":
+            self._node(attributes)
+        elif local == "edge":
+            for key in ("source", "target"):
+                if key not in attributes:
+                    self._refuse(f"an edge without {key}", "name the node that it joins")
+                self._ends.append((attributes[key], self._parser.CurrentLineNumber))
+
+    def end(self, _: str) -> None:
+        self._depth -= 1
+
+    def finish(self) -> None:
+        """Refuse what only the whole text shows."""
+        if not self._graphs:
+            raise _problem(self._source, "there is no graph in it", "GraphML holds a graph with nodes and edges")
+        for end, line in self._ends:
+            if end not in self._nodes:
+                raise _problem(self._source, f"there is no node {quote(end)}", "edges name nodes by their id", line)
+
+    def _graph(self, attributes: dict[str, str]) -> None:
+        self._graphs += 1
+        if self._graphs > 1:
+            self._refuse("a second graph starts here", "put one graph into one file")
+        if attributes.get("edgedefault") != "directed":
+            self._refuse("the graph is not directed", 'set edgedefault="directed"')
+
+    def _node(self, attributes: dict[str, str]) -> None:
+        if "id" not in attributes:
+            self._refuse("a node without id", "give every node an id of its own")
+        node = attributes["id"]
+        if node in self._nodes:
+            self._refuse(f"the id {quote(node)} is already used on line {self._nodes[node]}", "give every node its own")
+        self._nodes[node] = self._parser.CurrentLineNumber
+
+    def _refuse(self, message: str, hint: str = "") -> NoReturn:
+        raise _problem(self._source, message, hint, self._parser.CurrentLineNumber)
+
+
+def _problem(source: str, message: str, hint: str = "", line: int | None = None) -> InputError:
+    return InputError(source, [Problem(message, line=line, hint=hint)])
