@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test lint check-types graphs bench paper clean
+.PHONY: setup system demo test lint check-types graphs docs bench paper clean
 
 setup: $(VENV)/.ready
 
@@ -13,13 +13,18 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[all-solvers,dev]'
 	touch $@
 
-# What the tests need from the system: glpsol, one of the two ways to run GLPK, and a browser for the pages.
+# What the tests need from the system: glpsol, one of the two ways to run GLPK, a browser for the pages, and node for the
+# exporter in docs/examples.
 system:
 	@{ command -v glpsol && command -v chromium; } >/dev/null || \
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	    apt-get update -qq && \
 	    apt-get install -y -qq --no-install-recommends glpk-utils=5.0-1 chromium fonts-dejavu-core >/dev/null; } || \
 	  { echo 'The tests need glpsol and chromium (Debian: apt-get install glpk-utils chromium).' >&2; exit 1; }
+	@command -v node >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs >/dev/null; } || \
+	  { echo 'The tests need node: install nodejs (Debian: apt-get install nodejs).' >&2; exit 1; }
 
 demo: setup
 	$(BIN)/remat solve graphs/vgg16.json --budget 80%
@@ -27,8 +32,8 @@ demo: setup
 	$(BIN)/remat show vgg16.plan.json
 
 lint: setup
-	$(BIN)/ruff check remat_cli tests benchmarks
-	$(BIN)/ruff format --check remat_cli tests benchmarks
+	$(BIN)/ruff check remat_cli tests benchmarks docs
+	$(BIN)/ruff format --check remat_cli tests benchmarks docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
@@ -38,6 +43,10 @@ test: setup system lint
 # Makes every file in graphs/ again from the architectures in remat_cli/zoo.
 graphs: setup
 	$(BIN)/python -m remat_cli.zoo.regenerate graphs
+
+# Makes the command reference, the tables and the figures in docs/ again.
+docs: setup
+	$(BIN)/python docs/generate.py
 
 # Public graphs to measure besides the project's own, where they lie beside it.
 GRAPHS ?= $(wildcard ../shared/graphs/*/*.json)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from remat_cli.api.attempt import Solved
+    from remat_cli.api.checking import check
     from remat_cli.api.comparing.sweep import compare
+    from remat_cli.api.documents import load_graph, load_plan, save_graph, save_plan
     from remat_cli.api.fitting import fit
     from remat_cli.api.options import SolveOptions
     from remat_cli.api.solving import solve
     from remat_cli.frontends.torch.export import export_torch
-    from remat_cli.graph.io import load_graph
-    from remat_cli.plan.check import Report, check
-    from remat_cli.plan.io import load_plan
+    from remat_cli.plan.check import Report
     from remat_cli.zoo.registry import build_graph
 
 _HOME = {
@@ -22,12 +22,14 @@ _HOME = {
     "SolveOptions": "remat_cli.api.options",
     "Solved": "remat_cli.api.attempt",
     "build_graph": "remat_cli.zoo.registry",
-    "check": "remat_cli.plan.check",
+    "check": "remat_cli.api.checking",
     "compare": "remat_cli.api.comparing.sweep",
     "export_torch": "remat_cli.frontends.torch.export",
     "fit": "remat_cli.api.fitting",
-    "load_graph": "remat_cli.graph.io",
-    "load_plan": "remat_cli.plan.io",
+    "load_graph": "remat_cli.api.documents",
+    "load_plan": "remat_cli.api.documents",
+    "save_graph": "remat_cli.api.documents",
+    "save_plan": "remat_cli.api.documents",
     "solve": "remat_cli.api.solving",
 }
 
@@ -42,6 +44,8 @@ __all__ = [
     "fit",
     "load_graph",
     "load_plan",
+    "save_graph",
+    "save_plan",
     "solve",
 ]
 

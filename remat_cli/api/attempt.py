@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_cli import __version__
 from remat_cli.api.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.api.refusals import over_budget
 from remat_cli.control import Control, Progress
@@ -25,6 +24,7 @@ from remat_cli.strategies.bounds import telling
 from remat_cli.strategies.ordering.reorder import solve_reordered
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.units import Budget
+from remat_cli.version import __version__
 
 _RESERVE_SHARE = 0.1
 _RESERVE_MOST_S = 2.0

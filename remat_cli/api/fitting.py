@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat_cli import __version__
 from remat_cli.api.options import SolveOptions
 from remat_cli.api.solving import solve
 from remat_cli.errors import InputError, UsageError
@@ -21,6 +20,7 @@ from remat_cli.plan.check import check
 from remat_cli.plan.io import load_plan, plan_to_document
 from remat_cli.plan.model import Plan
 from remat_cli.units import Budget, parse_budget, parse_size
+from remat_cli.version import __version__
 
 if TYPE_CHECKING:
     from remat_cli.frontends.torch.fitting import Unknown

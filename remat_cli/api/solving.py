@@ -26,6 +26,17 @@ def solve(
 ) -> Solved:
     """The cheapest plan of ``graph`` within ``budget`` that the strategy finds.
 
+    >>> import remat_cli as remat
+    >>> graph = remat.build_graph("unit-chain{n=17}")
+    >>> solved = remat.solve(graph, "6B", remat.SolveOptions(strategy="optimal", time_limit_s=60))
+    >>> claim = solved.plan.claim
+    >>> claim.status.value, claim.cost, claim.lower_bound
+    ('optimal', 21.0, 21.0)
+    >>> remat.solve(graph, "2B")
+    Traceback (most recent call last):
+    ...
+    remat_cli.errors.Infeasible: ...
+
     Args:
         graph: The graph.
         budget: ``"16GB"``, ``"80%"`` (of the no-remat peak), bytes, or None for no limit; fixed memory included.

@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 
 import click
 
-from remat_cli import __version__
 from remat_cli.cli.output import Output
 from remat_cli.cli.session import Session
 from remat_cli.errors import ExitCode, RematError, UsageError
 from remat_cli.registry import suggestion
 from remat_cli.running import leave
+from remat_cli.version import __version__
 
 _STARTED_S = time.monotonic()
 """When the process started, as nearly as we can tell."""

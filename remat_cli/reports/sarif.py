@@ -11,11 +11,11 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
-from remat_cli import __version__
 from remat_cli.errors import Problem
 from remat_cli.plan.checks import Checked
 from remat_cli.plan.replay import Finding
 from remat_cli.reports.jsonform import document_json
+from remat_cli.version import __version__
 
 UNREADABLE = "unreadable"
 RULES = {

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from remat_cli import __version__
 from remat_cli.api.comparing.cell import Limits
 from remat_cli.api.comparing.engines import Engine, LocalEngine
 from remat_cli.control import Control
@@ -22,12 +21,13 @@ from remat_cli.plan.comparison import Cell, Comparison, Ended, Row
 from remat_cli.running import interruptible
 from remat_cli.spec import format_spec
 from remat_cli.strategies.registry import strategy_from_spec
-from remat_cli.units import Budget
+from remat_cli.units import Budget, parse_budget, parse_budgets
+from remat_cli.version import __version__
 
 
 def compare(
     graph: Graph,
-    budgets: Iterable[Budget],
+    budgets: str | Iterable[Budget | str | int],
     strategies: Iterable[str],
     limits: Limits | None = None,
     *,
@@ -38,9 +38,16 @@ def compare(
 ) -> Comparison:
     """Solve ``graph`` with every strategy at every budget; a strategy that fails is a row, not an error.
 
+    >>> import remat_cli as remat
+    >>> compared = remat.compare(remat.build_graph("unit-chain{n=17}"), "60%", ["keep-all", "optimal"])
+    >>> for row in compared.rows:
+    ...     print(row.strategy, row.budget, row.ended, row.cost)
+    keep-all 60% none None
+    optimal 60% plan 21.0
+
     Args:
         graph: The graph.
-        budgets: Budgets; percentages are of the no-remat peak.
+        budgets: Budgets, one by one or as a text such as ``"50%:90%:10%"``; percentages are of the no-remat peak.
         strategies: Strategies with options.
         limits: How every cell is solved.
         engine: Where the cells run; None for all cores of this machine, in spawned processes: a script must keep its
@@ -57,7 +64,7 @@ def compare(
     limits = limits or Limits()
     limits.options("auto")
     control = control or Control.within(None)
-    cells = _cells(strategies, budgets, no_remat_peak(graph))
+    cells = _cells(strategies, _parsed(budgets), no_remat_peak(graph))
     book = _Book(results, _key(graph, limits))
     known = book.read()
     done = {cell: _as_asked(known[_mark(cell)], cell) for cell in cells if _mark(cell) in known}
@@ -74,7 +81,11 @@ def compare(
                         listener(row, len(done), len(cells))
                     if control.stopping():
                         break
-    missing = [cell for cell in cells if cell not in done]
+    return _comparison(graph, limits, cells, done)
+
+
+def _comparison(graph: Graph, limits: Limits, cells: list[Cell], done: dict[Cell, Row]) -> Comparison:
+    """What came of ``cells``; one that is not done has a row that says so."""
     rows = [done.get(cell) or Row.without_plan(cell, Ended.INTERRUPTED, "not run") for cell in cells]
     return Comparison(
         graph,
@@ -83,8 +94,15 @@ def compare(
         tuple(sorted({(cell.budget, cell.budget_bytes) for cell in cells}, key=lambda pair: pair[1])),
         asdict(limits),
         tuple(rows),
-        interrupted=bool(missing),
+        interrupted=len(done) < len(cells),
     )
+
+
+def _parsed(budgets: str | Iterable[Budget | str | int]) -> list[Budget]:
+    """Budgets as they may be written, as budgets."""
+    if isinstance(budgets, str):
+        return list(parse_budgets(budgets))
+    return [given if isinstance(given, Budget) else parse_budget(str(given)) for given in budgets]
 
 
 def _cells(strategies: Iterable[str], budgets: Iterable[Budget], peak: int) -> list[Cell]:

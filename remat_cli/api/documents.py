@@ -1,0 +1,65 @@
+"""Graphs and plans in files, for Python: what the command line does with ``GRAPH``, ``PLAN`` and ``-o``."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+
+from remat_cli.files import write_text
+from remat_cli.graph import io as graphs
+from remat_cli.graph.model import Graph
+from remat_cli.plan import io as plans
+from remat_cli.plan.model import Plan
+
+
+def load_graph(path: str | PathLike[str]) -> Graph:
+    """The graph in a JSON or YAML file, or in node-link JSON as networkx writes it.
+
+    >>> import remat_cli as remat
+    >>> remat.save_graph(remat.build_graph("unit-chain{n=9}"), "chain.json")
+    >>> graph = remat.load_graph("chain.json")
+    >>> len(graph.nodes), graph.total_cost, graph.cost_unit
+    (9, 9.0, 'unit')
+
+    Args:
+        path: The file; ``-`` for standard input.
+
+    Raises:
+        InputError: If there is no valid graph in it; the message says where, what, and how to mend it.
+    """
+    return graphs.load_graph(fspath(path))
+
+
+def load_plan(path: str | PathLike[str]) -> Plan:
+    """The plan in a file; what it says of itself is not looked into, that is what :func:`check` is for.
+
+    >>> import remat_cli as remat
+    >>> remat.save_plan(remat.solve(remat.build_graph("unit-chain{n=9}"), "6B").plan, "chain.plan.json")
+    >>> plan = remat.load_plan("chain.plan.json")
+    >>> plan.budget_bytes, plan.strategy
+    (6, 'keep-all')
+
+    Args:
+        path: The file; ``-`` for standard input.
+
+    Raises:
+        InputError: If there is no plan in it.
+    """
+    return plans.load_plan(fspath(path))[0]
+
+
+def save_graph(graph: Graph, path: str | PathLike[str]) -> None:
+    """Write ``graph`` in its canonical form: the same bytes for the same graph.
+
+    Raises:
+        UsageError: If the file cannot be written.
+    """
+    write_text(fspath(path), graphs.dump_document(graphs.graph_to_document(graph)))
+
+
+def save_plan(plan: Plan, path: str | PathLike[str]) -> None:
+    """Write ``plan`` as a document that ``remat check`` and :func:`load_plan` read.
+
+    Raises:
+        UsageError: If the file cannot be written.
+    """
+    write_text(fspath(path), graphs.dump_document(plans.plan_to_document(plan)))

@@ -1,0 +1,91 @@
+"""Generated pages are fresh, links lead somewhere, and the facts that stand in two places agree."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+import yaml
+from docs_pages import DOCS, PAGES, ROOT
+
+from remat_cli.errors import ExitCode
+from remat_cli.version import __version__
+
+TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md"]
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def _generator():
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATOR = _generator()
+
+
+@pytest.mark.parametrize("name", GENERATOR.GENERATED)
+def test_what_is_generated_is_fresh(name):
+    """The figures are those of the matplotlib in constraints.txt."""
+    assert GENERATOR.GENERATED[name]() == (DOCS / name).read_bytes(), "run make docs"
+
+
+def test_nothing_else_lies_among_the_figures():
+    drawn = {path.name for path in (DOCS / "figures").iterdir()}
+    assert {f"figures/{name}" for name in drawn} == {n for n in GENERATOR.GENERATED if n.startswith("figures/")}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for link in _LINK.findall(page.read_text(encoding="utf-8")):
+        if link.startswith(("https://", "mailto:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        if anchor:
+            assert anchor in _anchors(target.read_text(encoding="utf-8")), f"{page.name}: {link}"
+
+
+def _anchors(text: str) -> set[str]:
+    """What forges make of the headings."""
+    words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in _HEADING.findall(text))
+    return {heading.replace(" ", "-") for heading in words}
+
+
+def test_every_page_can_be_reached():
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    linked = {(DOCS / link.partition("#")[0]).resolve() for link in _LINK.findall(index)}
+    assert set(PAGES) - {DOCS / "README.md"} <= linked
+    assert "](docs/README.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_figures_are_shown():
+    shown = {link for page in PAGES for link in _LINK.findall(page.read_text(encoding="utf-8"))}
+    for name in GENERATOR.GENERATED:
+        assert not name.startswith("figures/") or name in shown, f"no page shows {name}"
+
+
+@pytest.mark.parametrize("code", ExitCode)
+def test_every_exit_code_has_its_row(code):
+    page = (DOCS / "exit-codes.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| {int(code)} \|", page, re.MULTILINE)
+
+
+def test_the_changelog_begins_with_the_version_at_hand():
+    released = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    if ".dev" in __version__:
+        assert released[0] == "Unreleased"
+    else:
+        assert __version__ in released[:2]
+
+
+def test_the_citation_names_what_there_is_and_leaves_the_version_to_one_place():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors", "type", "license"} <= set(cited)
+    assert "version" not in cited
+    for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "pyproject.toml", ROOT / "README.md"]:
+        assert __version__ not in path.read_text(encoding="utf-8"), f"{path.name} repeats the version"

@@ -1,0 +1,72 @@
+"""The Python interface: its examples run, it names what it says, and it loads nothing before it is used."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import subprocess
+import sys
+
+import pytest
+from docs_pages import DOCS
+
+import remat_cli as remat
+import remat_cli.api
+
+MODULES = [
+    "remat_cli",
+    "remat_cli.api.checking",
+    "remat_cli.api.comparing.sweep",
+    "remat_cli.api.documents",
+    "remat_cli.api.solving",
+]
+FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testfile(str(DOCS / "python.md"), module_relative=False, optionflags=FLAGS)
+    assert result.attempted > 5
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", ["check", "compare", "load_graph", "load_plan", "solve"])
+def test_every_function_has_an_example(name):
+    assert ">>> import remat_cli as remat\n" in getattr(remat, name).__doc__
+
+
+def test_the_top_names_what_the_rooms_have():
+    assert set(remat_cli.api.__all__) <= set(remat.__all__)
+    for name in remat.__all__:
+        assert getattr(remat, name) is not None
+        assert name in dir(remat)
+    assert remat.solve is remat_cli.api.solve
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        remat.nonsense  # noqa: B018 - reading it is the test
+
+
+def test_importing_the_top_loads_nothing():
+    code = "import sys, remat_cli; print([m for m in sys.modules if m.startswith('remat_cli.') or m == 'numpy'])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "['remat_cli.version']"
+
+
+def test_budgets_are_written_in_three_ways():
+    graph = remat.build_graph("unit-chain{n=17}")  # its no-remat peak is 10 bytes
+    plan = remat.solve(graph, "60%").plan
+    assert [remat.check(plan, budget).ok for budget in ("6B", "60%", 6, 5, "59%", "5B")] == [True] * 3 + [False] * 3
+    assert remat.check(plan).budget_bytes == 6
+
+
+def test_a_budget_that_means_nothing_is_refused():
+    plan = remat.solve(remat.build_graph("unit-chain{n=9}"), None).plan
+    with pytest.raises(remat.RematError, match="16G"):
+        remat.check(plan, "16G")
