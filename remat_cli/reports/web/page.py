@@ -10,8 +10,8 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from remat_cli import __version__
 from remat_cli.errors import UsageError
+from remat_cli.version import __version__
 
 if TYPE_CHECKING:
     from jinja2 import Template
