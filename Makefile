@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test lint check-types graphs docs bench paper clean
+.PHONY: setup system demo test lint check-types graphs docs bench paper screenshots clean
 
 setup: $(VENV)/.ready
 
@@ -57,6 +57,18 @@ bench: setup
 # The published tables and figures, made again: benchmarks/paper/README.md. About a quarter of an hour on one core.
 paper: setup
 	$(BIN)/python -m benchmarks.paper
+
+# The pictures of pages in the README, made by the commands that a user would type.
+SHOOT := chromium --headless --no-sandbox --disable-dev-shm-usage --hide-scrollbars --no-proxy-server \
+  --virtual-time-budget=20000
+screenshots: setup system
+	mkdir -p build docs/images
+	$(BIN)/remat solve graphs/vgg16.json --budget 16GB -o build/vgg16.plan.json --quiet
+	cd build && $(abspath $(BIN))/remat show vgg16.plan.json --format html -o vgg16.html
+	$(BIN)/remat compare graphs/vgg16.json --budgets 50%:100%:5% --strategies optimal,chen-sqrt,chen-greedy,twremat,min-cut \
+	  --format html -o build/compare.html
+	$(SHOOT) --window-size=1100,1060 --screenshot=docs/images/plan.png file://$(CURDIR)/build/vgg16.html
+	$(SHOOT) --window-size=1100,830 --screenshot=docs/images/compare.png file://$(CURDIR)/build/compare.html
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -153,6 +153,7 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
         started_s: ``time.monotonic()`` from which time limits count; None for now.
     """
     session = Session() if started_s is None else Session(started_s)
+    session.arguments = tuple(sys.argv[1:] if arguments is None else arguments)
     try:
         code: Any = cli.main(args=arguments, prog_name="remat", standalone_mode=False, obj=session)
     except click.ClickException as error:

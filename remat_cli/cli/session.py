@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass, field
 
@@ -15,10 +16,16 @@ class Session:
     Attributes:
         started_s: ``time.monotonic()`` at its start; time limits count from here.
         color: ``--color`` of the command, once it is known.
+        arguments: What came after ``remat``.
     """
 
     started_s: float = field(default_factory=time.monotonic)
     color: str = "auto"
+    arguments: tuple[str, ...] = ()
+
+    def command_line(self) -> str:
+        """The command as it would be typed again."""
+        return shlex.join(["remat", *self.arguments])
 
 
 def current() -> Session:

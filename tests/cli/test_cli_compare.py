@@ -30,7 +30,7 @@ def test_a_table_and_its_progress(remat, chain):
 
 def test_files_and_their_formats(remat, chain, tmp_path):
     asked = ("compare", chain, "--budgets", "4:6:1", "--strategies", "keep-all", "--results", "rows.jsonl")
-    for form in ("json", "csv", "svg", "png", "text"):
+    for form in ("json", "csv", "html", "svg", "png", "text"):
         done = remat(*asked, "--format", form, "-o", f"out.{form}")
         assert (done.code, done.out) == (0, "")
         assert f"wrote out.{form}" in done.err
@@ -38,6 +38,9 @@ def test_files_and_their_formats(remat, chain, tmp_path):
     assert json.loads((tmp_path / "out.json").read_text())["strategies"] == ["keep-all"]
     assert (tmp_path / "out.csv").read_text().count("\n") == 4
     assert b"\x1b" not in (tmp_path / "out.text").read_bytes()
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "remat compare chain.json --budgets 4:6:1 --strategies keep-all" in page
 
 
 def test_no_plan_at_all_is_a_no(remat, chain):

@@ -207,5 +207,5 @@ def test_pages_and_figures(remat, file):
 
 
 def test_pages_name_the_command_that_made_them(remat):
-    remat("show", TOY, "--format", "html", "-o", "my page.html")
-    assert f"remat show {TOY} --format html -o &#39;my page.html&#39;" in Path("my page.html").read_text("utf-8")
+    remat("show", TOY, "--format=html", "-o", "my page.html")
+    assert f"remat show {TOY} --format=html -o &#39;my page.html&#39;" in Path("my page.html").read_text("utf-8")

@@ -12,10 +12,12 @@ from browser import opened
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import check
+from remat_cli.plan.comparison import Comparison, Ended, Row
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
 from remat_cli.reports.graphfigure import graph_figure
 from remat_cli.reports.planfigure import plan_figure
+from remat_cli.reports.web.comparison import comparison_page
 from remat_cli.reports.web.graph import graph_page
 from remat_cli.reports.web.page import INK, PAPER
 from remat_cli.reports.web.plan import plan_page
@@ -162,6 +164,36 @@ def test_a_graph_s_page_shows_every_node_and_edge():
     assert "least budget" in page.words
 
 
+def compared() -> Comparison:
+    """Three strategies on a chain: one with plans and bounds, one with a hole, one with nothing."""
+    graph = build_graph("unit-chain{n=9}")
+    rows = []
+    for budget, over in ((4, 3.0), (5, 1.0), (6, 0.0)):
+        made = {"peak_bytes": budget, "cost": 9 + over, "overhead": over / 9, "computes": 9}
+        rows.append(Row("optimal", str(budget), budget, Ended.PLAN, **made, lower_bound=9 + over, scope="any-order"))
+        ended = {} if budget == 4 else {**made, "cost": 13.0, "overhead": 4 / 9}
+        rows.append(Row("chen-sqrt", str(budget), budget, Ended.NONE if budget == 4 else Ended.PLAN, **ended))
+        rows.append(Row("rotor", str(budget), budget, Ended.REFUSED, message="no"))
+    names = ("optimal", "chen-sqrt", "rotor")
+    rows.sort(key=lambda row: names.index(row.strategy))
+    budgets = tuple((str(b), b) for b in (4, 5, 6))
+    return Comparison(graph, 6, names, budgets, {"solver": "highs", "threads": None}, tuple(rows))
+
+
+def test_a_comparison_s_page_has_every_strategy_and_the_bound():
+    comparison = compared()
+    page = Document(comparison_page(comparison, "remat compare c.json"))
+    lines = page.traces("overhead")
+    assert lines["optimal"]["y"] == pytest.approx([100 / 3, 100 / 9, 0])
+    assert lines["no plan (proven)"]["y"] == pytest.approx([100 / 3, 100 / 9, 0])
+    [chart] = [c for c in page.charts if c["id"] == "overhead"]
+    crosses = [t for t in chart["data"] if t.get("mode") == "markers"]
+    assert [(t["name"], t["x"]) for t in crosses] == [("chen-sqrt", [4])]
+    assert page.traces("peak")["chen-sqrt"]["y"] == [5, 6]
+    for words in ("no plan fits", "does not take this graph", "remat compare c.json", "11.1%"):
+        assert words in " ".join(page.words)
+
+
 @pytest.mark.parametrize("format", ["svg", "png"])
 def test_figures_for_papers(format):
     graph = build_graph("vgg16")
@@ -177,12 +209,13 @@ def test_figures_for_papers(format):
     assert plan_figure(check(odd), odd, format)
 
 
-@pytest.mark.parametrize("case", ["plan", "graph", "nasty", "large graph"])
+@pytest.mark.parametrize("case", ["plan", "graph", "nasty", "large graph", "comparison"])
 def test_a_browser_draws_it_without_complaint(case, tmp_path):
     text = {
         "plan": lambda: page_of(build_graph("vgg16"), budget=20 * 10**9),
         "graph": lambda: _graph_page(build_graph("resnet50")),
         "nasty": lambda: page_of(nasty_graph(), [0, 1, 0, 2]),
+        "comparison": lambda: comparison_page(compared(), "remat compare c.json"),
         "large graph": lambda: _graph_page(build_graph("unit-chain{n=5000}")),
     }[case]()
     path = tmp_path / "page.html"

@@ -13,6 +13,7 @@ import click
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
+from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode, UsageError
 from remat_cli.units import Budget
 
@@ -25,6 +26,7 @@ Examples:
   remat compare graph.json --budgets 50%:90%:10%
   remat compare graph.json --budgets 8GB,12GB,16GB --strategies auto,chen-sqrt,checkmate-lp --format csv
   remat compare graph.json --budgets 40%:90%:5% --format svg -o graph.svg --results graph.rows.jsonl
+  remat compare graph.json --budgets 40%:90%:5% --format html -o graph.html
 
 A strategy that has no plan, does not take the graph or breaks is a cell that says so. With --results the rows are kept
 as they come, and an interrupted comparison goes on from there. Exits with 0, or with 1 if no strategy has any plan."""
@@ -49,7 +51,7 @@ as they come, and an interrupted comparison goes on from there. Exits with 0, or
 @click.option("--dask", metavar="ADDRESS", help="Run the cells on the Dask cluster of this scheduler instead.")
 @click.option("--results", type=click.Path(path_type=Path, dir_okay=False), help="Keep rows here, and go on from them.")
 @click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", show_default=True, help="Where it goes.")
-@params.format_option("text", "json", "csv", "svg", "png")
+@params.format_option("text", "json", "csv", "html", "svg", "png")
 @params.node_link_option
 @params.quiet_option
 @params.color_option
@@ -137,6 +139,10 @@ def _write(comparison: Comparison, format: str, output: str, out: Output) -> Non
         from remat_cli.reports.figures import comparison_figure
 
         write_bytes(output, comparison_figure(comparison, format))
+    elif format == "html":
+        from remat_cli.reports.web.comparison import comparison_page
+
+        write_text(output, comparison_page(comparison, current().command_line()))
     elif format == "text":
         write_text(output, comparison_text(comparison, out.style() if output == "-" else out.file_style()))
     else:

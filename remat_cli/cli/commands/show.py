@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 import click
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
+from remat_cli.cli.session import current
 from remat_cli.errors import UsageError
 from remat_cli.files import require_writable, write_bytes, write_text
 
@@ -48,7 +48,7 @@ def command(file: str, output: str, format: str, keys: str | None, color: str) -
     if is_plan and keys is not None:
         raise UsageError("--keys is for node-link graphs, and this is a plan", hint="leave it out")
     require_writable(output)
-    made_by = shlex.join(_command(file, output, format, keys))
+    made_by = current().command_line()
     shown = _plan(document, format, made_by, out) if is_plan else _graph(document, format, keys, made_by, out)
     if isinstance(shown, bytes):
         write_bytes(output, shown)
@@ -56,13 +56,6 @@ def command(file: str, output: str, format: str, keys: str | None, color: str) -
         out.report(shown)
     else:
         write_text(output, shown)
-
-
-def _command(file: str, output: str, format: str, keys: str | None) -> list[str]:
-    """The command line that says the same as these options."""
-    words = ["remat", "show", file, "--format", format]
-    words += [] if keys is None else ["--keys", keys]
-    return words if output == "-" else [*words, "-o", output]
 
 
 def _plan(document: Document, format: str, made_by: str, out: Output) -> str | bytes:
