@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test lint check-types graphs docs bench paper screenshots clean
+.PHONY: setup system demo test lint check-types graphs docs bench paper screenshots gpu clean
 
 setup: $(VENV)/.ready
 
@@ -69,6 +69,10 @@ screenshots: setup system
 	  --format html -o build/compare.html
 	$(SHOOT) --window-size=1100,1060 --screenshot=docs/images/plan.png file://$(CURDIR)/build/vgg16.html
 	$(SHOOT) --window-size=1100,830 --screenshot=docs/images/compare.png file://$(CURDIR)/build/compare.html
+
+# On a machine with a CUDA device and a PyTorch built for it.
+gpu: setup
+	$(BIN)/python -m benchmarks.torch --device cuda
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

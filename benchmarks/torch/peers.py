@@ -1,0 +1,217 @@
+"""Beside PyTorch's own tools: memory, time and gradients of one training step.
+
+One transformer, one device, one run. Peak is what PyTorch's allocator handed out above parameters and inputs: on a CPU
+by the events of its profiler, on CUDA by its statistics. "same gradients" compares every gradient with eager's for the
+same random numbers. `activation_memory_budget` runs through AOTAutograd's min-cut partitioner without a code generator.
+Recomputed FLOPs are those of products and attention; for remat one per element of everything else, too.
+Each row of remat has as budget what the row above it in "like" needed, fixed memory added.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+from benchmarks.frame import Column, Row, Session, Table
+
+_SIZES = {"cpu": (8, 256, 8, 8, 128), "cuda": (24, 1024, 16, 8, 1024)}
+"""Depth, width, heads, batch, sequence."""
+_QUICK = (2, 16, 2, 2, 8)
+_BUDGETS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_WAYS = {"blocks": "checkpoint, each block", "sequential": "checkpoint_sequential", "selective": "selective checkpoint"}
+_DROPOUT = 0.1
+_SOLVE_S = 20.0
+
+TABLES = (
+    Table(
+        "peers",
+        "",
+        (
+            Column("device", "device"),
+            Column("method", "method"),
+            Column("like", "budget like"),
+            Column("peak_bytes", "peak", "bytes"),
+            Column("step_s", "step, s", "number"),
+            Column("extra_flops", "recomputed FLOPs, %", "number"),
+            Column("gradients", "same gradients"),
+            Column("problem", "problem"),
+        ),
+    ),
+)
+
+
+def run(session: Session, device: str = "cpu") -> list[Row]:
+    import torch
+
+    depth, width, heads, batch, length = _QUICK if session.quick else _SIZES[device]
+    from benchmarks.torch.models import Model
+
+    torch.manual_seed(0)
+    model = Model(depth, width, heads, _DROPOUT).to(device)
+    x = torch.randn(batch, length, width, device=device)
+    bench = Bench(model, x, device, session.times(5))
+    rows = [bench.row("eager", lambda module: module, flops=bench.flops("plain"))]
+    for way, title in _WAYS.items():
+        session.say(title)
+        rows.append(bench.row(title, lambda module, way=way: _in_way(module, way), flops=bench.flops(way)))
+    for budget in _BUDGETS[:: 4 if session.quick else 1]:
+        session.say(f"activation_memory_budget {budget}")
+        counted = Counted(budget)
+        row = bench.row(f"activation_memory_budget {budget:g}", counted.compiled)
+        rows.append(row | {"extra_flops": bench.extra(counted.flops)})
+        session.keep(rows)
+    fixed = sum(p.numel() * p.element_size() for p in [*model.parameters(), x])
+    for peer in rows[:2] if session.quick else list(rows):
+        if peer["peak_bytes"] is not None:
+            session.say(f"remat like {peer['method']}")
+            rows.append(bench.remat(peer, fixed, 1.0 if session.quick else _SOLVE_S))
+            session.keep(rows)
+    return rows
+
+
+def _in_way(module: Any, way: str) -> Any:
+    module.way = way
+    return module
+
+
+class Counted:
+    """torch.compile with an ``activation_memory_budget``; ``flops`` are those of both graphs."""
+
+    def __init__(self, budget: float) -> None:
+        self.budget = budget
+        self.flops = 0.0
+
+    def compiled(self, module: Any) -> Any:
+        import torch
+        from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._functorch import config
+
+        from remat_cli.frontends.torch.costs import flops
+
+        def compiler(graph: Any, _inputs: Any) -> Any:
+            self.flops += sum(flops(node) for node in graph.graph.nodes if node.op == "call_function" and _counts(node))
+            return make_boxed_func(graph.forward)
+
+        def partition(*args: Any, **options: Any) -> Any:
+            with config.patch(activation_memory_budget=self.budget):
+                return min_cut_rematerialization_partition(*args, **options)
+
+        backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)
+        return torch.compile(module, backend=backend, dynamic=False)
+
+
+def _counts(node: Any) -> bool:
+    """Whether PyTorch has a formula for the operation: products and attention."""
+    from torch.utils.flop_counter import flop_registry
+
+    return getattr(node.target, "overloadpacket", None) in flop_registry
+
+
+class Bench:
+    """A model, its inputs, and eager's gradients."""
+
+    def __init__(self, model: Any, x: Any, device: str, times: int) -> None:
+        self.model, self.x, self.device, self.times = model, x, device, times
+        self.wanted = self.gradients(model, model)
+        self.eager_flops = self.flops("plain")
+
+    def step(self, owner: Any, module: Any) -> None:
+        owner.zero_grad(set_to_none=True)
+        module(self.x).backward()
+
+    def gradients(self, owner: Any, module: Any) -> list[Any]:
+        import torch
+
+        torch.manual_seed(1)
+        self.step(owner, module)
+        found = [p.grad.detach().clone() for p in owner.parameters()]
+        owner.zero_grad(set_to_none=True)
+        return found
+
+    def flops(self, way: str) -> float:
+        """FLOPs of a step without a compiler."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        module = _in_way(copy.deepcopy(self.model), way)
+        with FlopCounterMode(display=False) as counter:
+            self.step(module, module)
+        return float(counter.get_total_flops())
+
+    def extra(self, flops: float | None) -> float | None:
+        return None if flops is None else round(100 * (flops / self.eager_flops - 1), 2)
+
+    def row(self, method: str, prepare: Callable[[Any], Any], *, flops: float | None = None, like: str = "") -> Row:
+        import torch
+
+        row: Row = {"table": "peers", "device": self.device, "method": method, "like": like}
+        row |= dict.fromkeys(("peak_bytes", "step_s", "gradients"))
+        row |= {"extra_flops": self.extra(flops), "problem": ""}
+        torch.compiler.reset()
+        owner = copy.deepcopy(self.model)
+        try:
+            module = prepare(owner)
+            found = self.gradients(owner, module)
+            peak = self.peak(owner, module)
+            seconds = [self.timed(owner, module) for _ in range(self.times)]
+        except Exception as error:  # peers fail in many ways, and that is a result
+            said = " ".join(str(error).split())[:120]
+            return row | {"problem": f"{type(error).__name__}: {said}"}
+        same = all(torch.equal(a, b) for a, b in zip(found, self.wanted, strict=True))
+        worst = max(float((a - b).norm() / b.norm().clamp_min(1e-30)) for a, b in zip(found, self.wanted, strict=True))
+        gradients = "bit for bit" if same else "to rounding" if worst < 1e-4 else f"no, {worst:.2g} off"
+        return row | {"peak_bytes": peak, "step_s": round(statistics.median(seconds), 6), "gradients": gradients}
+
+    def remat(self, peer: Row, fixed: int, limit_s: float) -> Row:
+        from remat_cli.api import SolveOptions
+        from remat_cli.api.fitting import CachedPlanner
+        from remat_cli.frontends.torch.fitting import fit_module
+        from remat_cli.units import parse_budget
+
+        costs: list[float] = []
+        planner = CachedPlanner(parse_budget(str(peer["peak_bytes"] + fixed)), SolveOptions(time_limit_s=limit_s), None)
+
+        def planned(graph: Any) -> Any:
+            plan = planner(graph)
+            costs.append(plan.claim.cost / graph.total_cost - 1)
+            return plan
+
+        row = self.row("remat", lambda m: fit_module(m, self.x, planned, unknown="error"), like=peer["method"])
+        return row | {"extra_flops": round(100 * costs[0], 2) if costs else None}
+
+    def timed(self, owner: Any, module: Any) -> float:
+        wait = self._wait()
+        wait()
+        started = time.perf_counter()
+        self.step(owner, module)
+        wait()
+        return time.perf_counter() - started
+
+    def _wait(self) -> Callable[[], None]:
+        import torch
+
+        return torch.cuda.synchronize if self.device == "cuda" else lambda: None
+
+    def peak(self, owner: Any, module: Any) -> int:
+        """The most that the allocator had handed out during a step, above what was there before."""
+        import torch
+
+        owner.zero_grad(set_to_none=True)
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            self.step(owner, module)
+            torch.cuda.synchronize()
+            return int(torch.cuda.max_memory_allocated() - before)
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
+            self.step(owner, module)
+        events = session.profiler.kineto_results.events()
+        changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
+        return max(accumulate((size for _, _, size in changes), initial=0))
