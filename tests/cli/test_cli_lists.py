@@ -215,6 +215,35 @@ def test_bash_completion_offers_what_fits(line, offered):
     assert sorted(completions(line)) == offered
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["so"], {"solve", "solvers"}),
+        (["solve", "g.json", "--strategy", "checkp"], {"checkpoint-all"}),
+        (["schema", "p"], {"plan"}),
+        (["solve", "g.json", "--strategy", "zzz"], set()),
+    ],
+    ids=lambda value: " ".join(value),
+)
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_zsh_and_fish_are_offered_the_same_with_its_help(shell, words, offered):
+    """By the protocols of their scripts: three lines an offer for zsh; for fish one line with a tab before the help."""
+    asked = {"COMP_WORDS": " ".join(["remat", *words])}
+    asked["COMP_CWORD"] = str(len(words)) if shell == "zsh" else words[-1]
+    done = remat_process(env=environment(_REMAT_COMPLETE=f"{shell}_complete", **asked))
+    assert (done.code, done.err) == (0, "")
+    rows = done.out.strip("\n").splitlines()  # nothing to offer is an empty line
+    if shell == "zsh":
+        told = dict(zip(rows[1::3], rows[2::3], strict=True))
+        assert set(rows[0::3]) <= {"plain"}
+    else:
+        told = dict(row.partition(",")[2].partition("\t")[::2] for row in rows)
+        assert {row.partition(",")[0] for row in rows} <= {"plain"}
+    assert set(told) == offered
+    if "solve" in offered:
+        assert told["solve"].startswith("Find the cheapest plan")
+
+
 def test_completed_in_a_real_bash(remat, tmp_path):
     """The script, loaded into bash, completes ``remat schema re`` to ``report``."""
     wrapper = tmp_path / "remat"

@@ -8,10 +8,14 @@ import subprocess
 import sys
 
 import pytest
-from docs_pages import DOCS
+from docs_pages import DOCS, blocks
 
 import remat_cli as remat
 import remat_cli.api
+from remat_cli.control import Control
+from remat_cli.solvers.registry import solver_from_spec
+from remat_cli.strategies.base import Context, Found, NotFound, Task
+from remat_cli.strategies.registry import strategy_from_spec
 
 MODULES = [
     "remat_cli",
@@ -41,6 +45,20 @@ def test_the_page_runs(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["check", "compare", "load_graph", "load_plan", "solve"])
 def test_every_function_has_an_example(name):
     assert ">>> import remat_cli as remat\n" in getattr(remat, name).__doc__
+
+
+def test_the_strategy_that_is_shown_works():
+    """The first example of docs/extending.md: as it stands, and against the strategy that does the same."""
+    code = next(block.text for block in blocks(DOCS / "extending.md") if block.language == "python")
+    namespace = {"__name__": "once"}
+    exec(compile(code, "extending.md", "exec"), namespace)
+    once, context = namespace["Once"](), Context(Control.within(None), solver_from_spec("highs"))
+    graph = remat.build_graph("unit-chain{n=17}")  # its no-remat peak is 10 bytes
+    for budget in (None, 10):
+        found = once.solve(Task(graph, budget), context)
+        assert isinstance(found, Found)
+        assert found.schedule == strategy_from_spec("keep-all").solve(Task(graph, budget), context).schedule
+    assert isinstance(once.solve(Task(graph, 9), context), NotFound)
 
 
 def test_the_top_names_what_the_rooms_have():
