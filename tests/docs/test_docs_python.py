@@ -47,12 +47,13 @@ def test_every_function_has_an_example(name):
     assert ">>> import remat_cli as remat\n" in getattr(remat, name).__doc__
 
 
-def test_the_strategy_that_is_shown_works():
+def test_the_strategy_that_is_shown_works(tmp_path, monkeypatch):
     """The first example of docs/extending.md: as it stands, and against the strategy that does the same."""
     code = next(block.text for block in blocks(DOCS / "extending.md") if block.language == "python")
-    namespace = {"__name__": "once"}
-    exec(compile(code, "extending.md", "exec"), namespace)
-    once, context = namespace["Once"](), Context(Control.within(None), solver_from_spec("highs"))
+    (tmp_path / "shown_once.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    once = importlib.import_module("shown_once").Once()
+    context = Context(Control.within(None), solver_from_spec("highs"))
     graph = remat.build_graph("unit-chain{n=17}")  # its no-remat peak is 10 bytes
     for budget in (None, 10):
         found = once.solve(Task(graph, budget), context)
