@@ -23,9 +23,12 @@ Examples:
   remat convert graph.yaml -o graph.json
   remat convert graph.plan.json -o graph.plan.yaml
   remat convert nx.json --keys cost=weight,memory=size -o graph.yaml
+  remat convert graph.json --costs trace.json -o measured.json
   remat convert graph.json --to dot | dot -Tsvg -o graph.svg"""
 
 _BY_SUFFIX = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".dot": "dot", ".gv": "dot"}
+_SHOWN = 20
+"""How many nodes without a measured cost are named; the rest are counted."""
 
 
 @click.command("convert", epilog=_EPILOG)
@@ -36,27 +39,54 @@ _BY_SUFFIX = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".dot": "dot", "
     type=click.Choice(["json", "yaml", "node-link", "dot"]),
     help="Format to write; default: by the suffix of -o, else json.",
 )
+@click.option("--costs", metavar="TRACE", type=params.READABLE, help="Trace of torch.profiler to take costs from.")
+@click.option(
+    "--scale-unmatched", is_flag=True, help="With --costs: scale the costs of nodes that are not in the trace to fit."
+)
 @params.node_link_option
 @params.quiet_option
 @params.color_option
-def command(file: str, output: str, to: str | None, keys: str | None, quiet: bool, color: str) -> None:
+def command(
+    file: str,
+    output: str,
+    to: str | None,
+    costs: str | None,
+    scale_unmatched: bool,
+    keys: str | None,
+    quiet: bool,
+    color: str,
+) -> None:
     """Write a graph or a plan in another format, in its canonical form and the newest version of its schema.
 
     Reads graph and plan documents (JSON, YAML), node-link JSON of networkx, and GraphML. Notes on standard error say
     which costs and sizes were read, which are defaults, and what the other format cannot hold.
+
+    With --costs, a node costs the mean time of the events named like it or else like its operation; device time where
+    the trace has any, else time of the host.
     """
     from remat_cli.cli.graphs import read_source
     from remat_cli.files import require_writable, write_text
     from remat_cli.graph.document import kind_of
 
     out = Output(color, quiet)
+    if scale_unmatched and costs is None:
+        raise UsageError("--scale-unmatched says what --costs is to do", hint="name a trace with --costs")
+    if file == costs == "-":
+        raise UsageError("graph and trace cannot both be standard input", hint="put one of them into a file")
     target = _target(to, output)
     require_writable(output)
     document = read_source(file)
     if kind_of(document) == "plan":
+        if costs is not None:
+            raise UsageError("--costs is for graphs, and this is a plan", hint="convert the graph, and solve it again")
         text, notes = _plan_text(document, target, keys)
     else:
-        text, notes = _graph_text(document, target, keys)
+        graph, notes = _graph(document, keys)
+        if costs is not None:
+            graph, measured = _measured(graph, costs, scale_unmatched)
+            notes += measured
+        text, lost = _graph_text(graph, target)
+        notes += lost
     write_text(output, text)
     if output != "-":
         out.note(f"wrote {output}")
@@ -93,30 +123,50 @@ def _plan_text(document: Document, target: str, keys: str | None) -> tuple[str, 
     return _document_text(plan_to_document(plan), target), []
 
 
-def _graph_text(document: Document, target: str, keys: str | None) -> tuple[str, list[str]]:
+def _graph(document: Document, keys: str | None) -> tuple[Graph, list[str]]:
+    """The graph, and where its costs and sizes come from."""
     from remat_cli.cli.graphs import graph_of, node_link_keys
-    from remat_cli.graph.io import graph_to_document
     from remat_cli.graph.origins import origins
 
     graph = graph_of(document, keys)
-    notes = origins(document, graph, None if keys is None else node_link_keys(keys))
-    if target in {"dot", "node-link"}:
-        text, lost = _drawn(graph) if target == "dot" else _linked(graph)
-        return text, notes + lost
-    return _document_text(graph_to_document(graph), target), notes
+    return graph, origins(document, graph, None if keys is None else node_link_keys(keys))
 
 
-def _drawn(graph: Graph) -> tuple[str, list[str]]:
-    from remat_cli.reports.dot import dot_text
+def _measured(graph: Graph, costs: str, scale: bool) -> tuple[Graph, list[str]]:
+    """The graph with costs of a trace, and what was matched."""
+    from remat_cli.files import read_text
+    from remat_cli.frontends.kineto import measured_costs
 
-    return dot_text(graph), []
+    text, source = read_text(costs)
+    found = measured_costs(graph, text, source, scale=scale)
+    where = "device" if found.on_device else "host"
+    notes = [
+        f"costs measured: {where} time in us, from {source}: {found.by_id} nodes by id, "
+        f"{found.by_operation} by operation (the mean of all its calls), of {len(graph.nodes)}"
+    ]
+    if found.kept:
+        how = "kept" if found.scale is None else f"multiplied by {found.scale:g} us/{graph.cost_unit}"
+        more = ", ..." if len(found.kept) > _SHOWN else ""
+        notes.append(f"costs not in the trace, {how}: {', '.join(found.kept[:_SHOWN])}{more} ({len(found.kept)} nodes)")
+    if found.unlinked:
+        notes.append(f"{found.unlinked} pieces of device work name no event that launched them, and count nowhere")
+    return found.graph, notes
 
 
-def _linked(graph: Graph) -> tuple[str, list[str]]:
-    from remat_cli.graph.nodelink_out import graph_to_node_link
+def _graph_text(graph: Graph, target: str) -> tuple[str, list[str]]:
+    """The text, and what of the graph it does not hold."""
+    if target == "dot":
+        from remat_cli.reports.dot import dot_text
 
-    text, lost = graph_to_node_link(graph)
-    return text, [f"node-link JSON cannot hold {what}" for what in lost]
+        return dot_text(graph), []
+    if target == "node-link":
+        from remat_cli.graph.nodelink_out import graph_to_node_link
+
+        text, lost = graph_to_node_link(graph)
+        return text, [f"node-link JSON cannot hold {what}" for what in lost]
+    from remat_cli.graph.io import graph_to_document
+
+    return _document_text(graph_to_document(graph), target), []
 
 
 def _document_text(document: Mapping[str, Any], target: str) -> str:
