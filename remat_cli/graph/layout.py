@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,16 @@ class Layout:
     layer: tuple[int, ...]
     y: tuple[float, ...]
     layers: int
+
+    def path(self, producer: int, reader: int) -> tuple[tuple[float, float], ...]:
+        """The line of an edge: straight between neighbouring layers, else an arc, away from 0, over what is between."""
+        (x, y), (to_x, to_y) = (self.layer[producer], self.y[producer]), (self.layer[reader], self.y[reader])
+        span = abs(to_x - x)
+        if span <= 1 or (y < 0) is not (to_y < 0):
+            return (x, y), (to_x, to_y)
+        rise = math.copysign(0.15 * math.log2(span), y)
+        shares = [k / 8 for k in range(9)]
+        return tuple((x + t * (to_x - x), y + t * (to_y - y) + 4 * t * (1 - t) * rise) for t in shares)
 
 
 def layered(graph: Graph) -> Layout:

@@ -25,7 +25,7 @@ def graph_figure(graph: Graph, format: str) -> bytes:
         axes = figure.subplots()
         place = layered(graph)
         for pairs, width, alpha in zip(edges(graph), (0.7, 0.3), (0.7, 0.4), strict=True):
-            lines = [[(place.layer[i], place.y[i]) for i in pair] for pair in pairs]
+            lines = [place.path(*pair) for pair in pairs]
             axes.add_collection(LineCollection(lines, linewidths=width, colors="#808890", alpha=alpha, zorder=1))
         sizes, shades = node_sizes(graph), node_shades(graph)
         low, high = min(shades, default=0.0), max(shades, default=1.0)

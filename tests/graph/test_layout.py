@@ -43,3 +43,12 @@ def test_a_chain_is_a_straight_line():
 
 def test_nothing_takes_no_place():
     assert layered(Graph("none", (), ())).layers == 0
+
+
+def test_edges_that_skip_layers_are_arcs_that_end_at_their_nodes():
+    skip = Graph("s", tuple(Node(f"n{i}", 1, tuple(range(i)), (1,)) for i in range(4)), (3,))
+    place = layered(skip)
+    assert place.path(0, 1) == ((0, 0.0), (1, 0.0))
+    arc = place.path(0, 3)
+    assert (arc[0], arc[-1]) == ((0, 0.0), (3, 0.0))
+    assert all(y > 0 for _, y in arc[1:-1])

@@ -23,6 +23,7 @@ SYMBOLS = {
 _GL_FROM = 1500
 """From so many nodes or edges on, WebGL draws them; below, SVG does, which prints better."""
 _SMALLEST, _LARGEST = 5.0, 26.0
+"""Diameters in pixels; with many nodes the largest is smaller, so that neighbours can still be told apart."""
 
 
 def graph_page(graph: Graph, summary: GraphSummary, command: str) -> str:
@@ -58,7 +59,8 @@ def node_sizes(graph: Graph) -> list[float]:
     """Diameters of the nodes: areas grow with the bytes that they make."""
     made = [sum(node.outputs) for node in graph.nodes]
     top = max(made, default=0) or 1
-    return [_SMALLEST + (_LARGEST - _SMALLEST) * math.sqrt(amount / top) for amount in made]
+    largest = min(_LARGEST, max(1.8 * _SMALLEST, _LARGEST * math.sqrt(400 / max(1, len(made)))))
+    return [_SMALLEST + (largest - _SMALLEST) * math.sqrt(amount / top) for amount in made]
 
 
 def node_shades(graph: Graph) -> list[float]:
@@ -92,8 +94,8 @@ def _traces(graph: Graph, layout: Layout) -> list[dict[str, Any]]:
             "type": kind,
             "name": name,
             "mode": "lines",
-            "x": [x for pair in pairs for x in (layout.layer[pair[0]], layout.layer[pair[1]], None)],
-            "y": [y for pair in pairs for y in (layout.y[pair[0]], layout.y[pair[1]], None)],
+            "x": [x for pair in pairs for x in (*(round(at[0], 3) for at in layout.path(*pair)), None)],
+            "y": [y for pair in pairs for y in (*(round(at[1], 3) for at in layout.path(*pair)), None)],
             "line": {"width": width, "color": "#808890"},
             "opacity": opacity,
             "hoverinfo": "skip",
@@ -139,7 +141,7 @@ def _nodes(
             "color": [round(shades[i], 4) for i in members],
             "coloraxis": "coloraxis",
             "opacity": 1,
-            "line": {"width": 0.7, "color": INK},
+            "line": {"width": 0.7 if kind == "scatter" else 0, "color": INK},
         },
     }
 
