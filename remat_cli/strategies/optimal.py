@@ -35,7 +35,7 @@ _WHOLE_LIMIT = 200_000
 _EAGER_LIMIT = 10_000
 """Up to this many (stage, node) pairs the proof comes before larger supports: it is about as large itself."""
 _PROOF_LIMIT = 60_000
-_EAGER_SHARE, _PROOF_SHARE, _IN_STAGE_SHARE = 0.6, 0.5, 0.5
+_EAGER_SHARE, _PROOF_SHARE, _IN_STAGE_SHARE = 0.6, 0.5, 0.25
 _MANY = 24
 _BOUND_S = 20.0
 _SLICE_S = 30.0
