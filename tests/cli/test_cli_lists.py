@@ -223,7 +223,7 @@ def test_bash_completion_offers_what_fits(line, offered):
         (["schema", "p"], {"plan"}),
         (["solve", "g.json", "--strategy", "zzz"], set()),
     ],
-    ids=lambda value: " ".join(value),
+    ids=lambda value: " ".join(sorted(value)),
 )
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_zsh_and_fish_are_offered_the_same_with_its_help(shell, words, offered):
