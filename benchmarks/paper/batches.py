@@ -41,8 +41,8 @@ TABLES = (
             Column("wall_s", "time, s", "number"),
             Column("ending", "ended"),
         ),
-        f"{_LIMIT_S:g} s each. Published: caption of figure 6 and the text on it, quoted from memory and not yet held against "
-        "the paper.",
+        f"{_LIMIT_S:g} s each. Published: caption of figure 6 and the text on it, quoted from memory, not yet held "
+        "against the paper.",
     ),
 )
 PICTURES = (Picture("figure6", "Largest batch over that of keeping everything, for six networks and five strategies."),)

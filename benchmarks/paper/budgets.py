@@ -44,8 +44,8 @@ TABLES = (
             Column("best_gap", "optimum known within, %", "number"),
             Column("why", "most likely why they differ"),
         ),
-        "The published ones are of table 2 of the paper, quoted from memory and not yet held against it; where there is "
-        "none the paper has no such row.",
+        "The published ones are of table 2 of the paper, quoted from memory and not yet held against it; where "
+        "there is none the paper has no such row.",
     ),
     Table(
         "cells",
