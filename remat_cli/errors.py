@@ -151,3 +151,9 @@ class CaptureFailed(RematError):
 
 class ExecutionFailed(RematError):
     """A graph or a plan could not be run on the device; the message says at which node, and why."""
+
+
+class OutOfMemory(ExecutionFailed):
+    """The device had no memory left in the middle of a run: the answer to whether it fits is no."""
+
+    exit_code = ExitCode.NO

@@ -210,7 +210,7 @@ class Bench:
             return int(torch.cuda.max_memory_allocated() - before)
         from torch.profiler import ProfilerActivity, profile
 
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
             self.step(owner, module)
         events = session.profiler.kineto_results.events()
         changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")

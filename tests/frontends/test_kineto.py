@@ -122,7 +122,7 @@ def test_what_is_no_trace_is_refused_with_a_reason(text, words):
 def test_a_trace_of_the_profiler_gives_the_times_it_says(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     x = torch.ones(8, 8)
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
         for _ in range(3):
             with record_function("a"):
                 y = torch.mm(x, x)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch_models
+import torch_plans
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.export import export_model
@@ -28,7 +29,7 @@ _graphs: dict[str, object] = {}
 def graph_of(name):
     """The exported graph, after a trip through its document."""
     if name not in _graphs:
-        graph = export_model(getattr(torch_models, name), name=name, source=f"torch:torch_models.py:{name}")
+        graph = torch_plans.graph_of(name)
         text = dump_document(graph_to_document(graph))
         _graphs[name] = graph_from_document(parse_document(text, "graph.json"))
         assert _graphs[name] == graph

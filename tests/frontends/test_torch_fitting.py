@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import copy
-import gc
 import json
-import random
 import warnings
 
 import pytest
 import torch
 import torch_models
 from torch import nn
+from torch_plans import plan_of, repeated
 
 from remat_cli.api import SolveOptions, fit
-from remat_cli.api.fitting import CachedPlanner, plan_folder
 from remat_cli.errors import CaptureFailed, Infeasible, UsageError
 from remat_cli.frontends.torch import training
-from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.fitting import fit_module
 from remat_cli.frontends.torch.halves import halves
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.plan.derive import derive
-from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan, Scope
-from remat_cli.units import parse_budget
+from remat_cli.plan.model import Compute
 
 FAST = SolveOptions(strategy="dtr")
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 @pytest.fixture
@@ -49,15 +39,9 @@ def repeats(monkeypatch):
     return used
 
 
-def by_hand(graph, seed=3, share=0.1):
+def by_hand(graph):
     """A plan that computes many operations again, at random places."""
-    source = random.Random(seed)
-    computes = []
-    for node in range(len(graph.nodes)):
-        computes += [i for i in range(node) if graph.nodes[i].recompute and source.random() < share]
-        computes.append(node)
-    claim = Claim(ClaimStatus.FEASIBLE, sum(graph.nodes[i].cost for i in computes), 0.0, Scope.ANY_ORDER)
-    return Plan(graph, derive(graph, computes), None, claim, "by-hand")
+    return plan_of(graph, repeated(graph))
 
 
 class Inside(nn.Module):
@@ -361,66 +345,3 @@ def test_reserved_memory_is_not_there_for_the_plan():
         fit(planned, inputs, "100MB", reserve="99.99MB", options=FAST, cache="")
     with pytest.raises(UsageError, match="ambiguous"):
         fit(planned, inputs, "100MB", reserve="1M", options=FAST, cache="")
-
-
-# Kept plans
-
-
-@pytest.fixture
-def graph():
-    return export_model(torch_models.mlp, name="mlp", source="torch:x")
-
-
-def test_a_plan_is_solved_once(graph, tmp_path, monkeypatch):
-    planner = CachedPlanner(parse_budget("100%"), FAST, tmp_path / "deep" / "plans")
-    first = planner(graph)
-    monkeypatch.setattr("remat_cli.api.fitting.solve", None)
-    assert planner(graph).statements == first.statements
-    keys = {
-        CachedPlanner(parse_budget(budget), options, None).key(graph)
-        for budget, options in [("80%", FAST), ("81%", FAST), ("80%", SolveOptions(strategy="dtr", seed=1))]
-    }
-    assert len(keys) == 3
-    assert len(list((tmp_path / "deep" / "plans").iterdir())) == 1
-
-
-def _other_graph(document):
-    document["graph"]["nodes"][0]["cost"] = 12345.0
-
-
-def _no_frees(document):
-    document["statements"] = [s for s in document["statements"] if "deallocate" not in s]
-
-
-def _no_end(document):
-    document["statements"] = document["statements"][:-4]
-
-
-@pytest.mark.parametrize("damage", [None, _other_graph, _no_frees, _no_end])
-def test_a_kept_plan_is_made_again_when_it_is_broken(graph, tmp_path, damage):
-    planner = CachedPlanner(parse_budget("100%"), FAST, tmp_path)
-    good = planner(graph)
-    [path] = tmp_path.iterdir()
-    whole = path.read_text(encoding="utf-8")
-    if damage is None:
-        path.write_text(whole[: len(whole) // 2], encoding="utf-8")
-    else:
-        document = json.loads(whole)
-        damage(document)
-        path.write_text(json.dumps(document), encoding="utf-8")
-    assert planner.kept(path, graph) is None
-    assert planner(graph).claim.cost <= good.claim.cost * 1.5
-    assert planner.kept(path, graph) is not None
-
-
-def test_a_folder_that_cannot_be_written_is_only_a_warning(graph, tmp_path):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.warns(UserWarning, match="the plan is not kept"):
-        assert CachedPlanner(parse_budget("100%"), FAST, tmp_path / "file" / "plans")(graph).statements
-
-
-def test_where_plans_are_kept(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert plan_folder(None).parts[-2:] == ("remat", "plans")
-    assert plan_folder("") is None
-    assert plan_folder(tmp_path) == tmp_path

@@ -144,7 +144,7 @@ def test_formulas_of_flops():
 def test_events_of_the_profiler():
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
         torch.ones(1000)
     changes = [event for event in private.profiler_events(session) if event.name() == "[memory]"]
     assert 4000 in [event.nbytes() for event in changes]

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch_models
+from torch_plans import graph_of
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
 from remat_cli.frontends.torch import profile as profiling
-from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.inputs import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.profile import profile
 from remat_cli.frontends.torch.single import Operations
@@ -22,13 +21,9 @@ from remat_cli.graph.io import dump_document, graph_to_document, load_graph
 from remat_cli.zoo.registry import build_graph
 
 
-def export(name):
-    return export_model(getattr(torch_models, name), name=name, source=f"torch:torch_models.py:{name}")
-
-
 @pytest.fixture(scope="module")
 def conv():
-    graph = export("conv")
+    graph = graph_of("conv")
     return graph, profile(graph, repeats=3)
 
 
@@ -54,7 +49,7 @@ def test_workspace_is_what_operations_take_and_give_back(conv):
 
 
 def test_sizes_are_those_of_the_device_where_fake_tensors_are_wrong():
-    graph = export("squared")
+    graph = graph_of("squared")
     [loss] = [k for k, node in enumerate(graph.nodes) if node.op == "mse_loss"]
     assert graph.nodes[loss].outputs == (4,)
     assert profile(graph, repeats=1).nodes[loss].outputs == (64 * 32 * 4,)  # a view of what it summed up
@@ -73,7 +68,7 @@ def test_the_same_operation_on_tensors_of_the_same_form_is_measured_once(conv):
 @pytest.mark.parametrize("name", ["tied", "in_place", "mlp"])
 def test_random_inputs_are_valid_ones(name):
     """Indices above all: an embedding or a pooling layer would fail, or worse."""
-    measured = profile(export(name), repeats=1, warmup=0)
+    measured = profile(graph_of(name), repeats=1, warmup=0)
     assert measured.metadata["profile"]["kinds"] <= len(measured.nodes)
 
 
@@ -127,7 +122,7 @@ def test_places_are_the_same_for_the_same_seed(conv):
 def test_graphs_of_others_are_refused():
     with pytest.raises(UsageError, match="was not made by the PyTorch frontend"):
         profile(build_graph("linear{n=4}"))
-    graph = export("mlp")
+    graph = graph_of("mlp")
     with pytest.raises(UsageError, match="another version"):
         profile(replace(graph, metadata=graph.metadata | {"version": 99}))
     with pytest.raises(UsageError, match="at least one repeat"):
@@ -138,7 +133,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(FrameworkUnavailable, match="no CUDA device"):
-        profile(export("mlp"), device="cuda")
+        profile(graph_of("mlp"), device="cuda")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +147,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
     ],
 )
 def test_an_operation_that_fails_is_named(payload, words):
-    graph = export("mlp")
+    graph = graph_of("mlp")
     nodes = [
         replace(node, payload=node.payload | payload) if node.id == "layers.2/addmm" else node for node in graph.nodes
     ]
@@ -162,7 +157,7 @@ def test_an_operation_that_fails_is_named(payload, words):
 
 def test_from_export_to_a_plan_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("graph.json").write_text(dump_document(graph_to_document(export("tied"))), encoding="utf-8")
+    Path("graph.json").write_text(dump_document(graph_to_document(graph_of("tied"))), encoding="utf-8")
     assert run(["profile", "graph.json", "-o", "measured.json", "--repeats", "2"]) == 0
     said = capsys.readouterr()
     assert said.out == ""

@@ -3,54 +3,28 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import torch_models
+from torch_plans import graph_of, plan_of, repeated
 
 from remat_cli.cli.main import run
-from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
+from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, OutOfMemory, UsageError
 from remat_cli.frontends.torch import program as programs
 from remat_cli.frontends.torch import run as running
-from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.inputs import place_tensors
 from remat_cli.frontends.torch.profile import profile
 from remat_cli.frontends.torch.run import run_plan, same_bits
 from remat_cli.graph.io import dump_document
-from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.io import plan_to_document
-from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
 from remat_cli.reports.runtext import run_text
 from remat_cli.reports.style import Style
 from remat_cli.zoo.registry import build_graph
 
 MODELS = ("mlp", "conv", "tied", "in_place", "squared")
-_graphs: dict[str, Graph] = {}
-
-
-def graph_of(name):
-    if name not in _graphs:
-        _graphs[name] = export_model(getattr(torch_models, name), name=name, source=f"torch:torch_models.py:{name}")
-    return _graphs[name]
-
-
-def plan_of(graph, computes):
-    claim = Claim(ClaimStatus.FEASIBLE, sum(graph.nodes[i].cost for i in computes), 0.0, Scope.ANY_ORDER)
-    return Plan(graph, derive(graph, computes), None, claim, "by-hand")
-
-
-def repeated(graph, seed=3, share=0.1):
-    """A schedule with recomputations of many nodes, the random ones among them."""
-    source = random.Random(seed)
-    computes = []
-    for node in range(len(graph.nodes)):
-        computes += [i for i in range(node) if graph.nodes[i].recompute and source.random() < share]
-        computes.append(node)
-    return computes
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -130,7 +104,7 @@ def test_what_does_not_fit_without_recomputation_is_not_compared(monkeypatch):
 
     def first_fails(self, runnable, steps):
         monkeypatch.setattr(running._Bench, "measure", measured)
-        raise ExecutionFailed("node x failed") from torch.cuda.OutOfMemoryError("no memory")
+        raise OutOfMemory("out of memory on cpu at node x") from torch.cuda.OutOfMemoryError("no memory")
 
     monkeypatch.setattr(running._Bench, "measure", first_fails)
     ran = run_plan(plan_of(graph, repeated(graph)), steps=1)

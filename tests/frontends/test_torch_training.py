@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import gc
-import random
 from dataclasses import replace
 
 import pytest
 import torch
 import torch_models
+from torch_plans import graph_of, plan_of, repeated
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.export import export_model
@@ -22,36 +21,12 @@ from remat_cli.frontends.torch.training import remat_backend
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.io import plan_to_document
-from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
 from remat_cli.zoo.registry import build_graph
 
 MODELS = ("mlp", "conv", "tied", "in_place", "attention")
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-    gc.collect()
-
-
-def plan_of(graph, computes):
-    claim = Claim(ClaimStatus.FEASIBLE, sum(graph.nodes[i].cost for i in computes), 0.0, Scope.ANY_ORDER)
-    return Plan(graph, derive(graph, computes), None, claim, "by-hand")
-
-
-def repeated(graph, seed=3, share=0.1):
-    source = random.Random(seed)
-    computes = []
-    for node in range(len(graph.nodes)):
-        computes += [i for i in range(node) if graph.nodes[i].recompute and source.random() < share]
-        computes.append(node)
-    return computes
-
-
-def exported(name):
-    return export_model(getattr(torch_models, name), name=name, source=f"torch:torch_models.py:{name}")
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def train(model, step, steps=3):
@@ -95,7 +70,7 @@ def assert_same(one, other):
 @pytest.mark.parametrize("seed", [None, 1, 2])
 @pytest.mark.parametrize("name", MODELS)
 def test_training_with_a_plan_is_eager_training_bit_for_bit(name, seed):
-    graph = exported(name)
+    graph = graph_of(name)
     computes = range(len(graph.nodes)) if seed is None else repeated(graph, seed)
     eager, planned = pair(name)
     backend = remat_backend(plan_of(graph, computes))
@@ -125,7 +100,7 @@ def test_the_loss_may_be_outside():
 
 
 def test_evaluation_needs_no_plan():
-    graph = exported("conv")
+    graph = graph_of("conv")
     model = as_model(torch_models.conv(), "conv")
     compiled = torch.compile(step_of(model), backend=remat_backend(plan_of(graph, range(len(graph.nodes)))))
     model.module.eval()
@@ -135,7 +110,7 @@ def test_evaluation_needs_no_plan():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_peak_of_both_halves_is_the_one_predicted(name):
-    graph = exported(name)
+    graph = graph_of(name)
     computes = repeated(graph)
     both = halves(graph, derive(graph, computes), "cpu")
     places = place_tensors(graph.metadata["places"], "cpu", 0)
@@ -161,7 +136,7 @@ def test_the_peak_of_both_halves_is_the_one_predicted(name):
 
 def test_a_graph_without_a_plan_is_an_error_or_a_warning():
     model = as_model(torch_models.mlp(), "mlp")
-    plan = plan_of(exported("conv"), range(len(exported("conv").nodes)))
+    plan = plan_of(graph_of("conv"), range(len(graph_of("conv").nodes)))
     compiled = torch.compile(step_of(model), backend=remat_backend(plan))
     with pytest.raises(Exception, match="no plan was made for"):
         compiled(*model.inputs)
@@ -173,8 +148,8 @@ def test_a_graph_without_a_plan_is_an_error_or_a_warning():
 
 
 def test_other_shapes_and_other_constants_are_other_graphs():
-    graph = exported("conv")
-    assert same_operations(graph, exported("conv"))
+    graph = graph_of("conv")
+    assert same_operations(graph, graph_of("conv"))
 
     def wider():
         model, (x, labels) = torch_models.conv()
@@ -183,11 +158,11 @@ def test_other_shapes_and_other_constants_are_other_graphs():
     assert not same_operations(graph, export_model(wider, name="conv", source="torch:x"))
     other = [constant | {"data": "AAAAAA=="} for constant in graph.metadata["constants"]]
     assert not same_operations(graph, replace(graph, metadata=graph.metadata | {"constants": other}))
-    assert not same_operations(graph, exported("mlp"))
+    assert not same_operations(graph, graph_of("mlp"))
 
 
 def test_the_plan_of_one_graph_among_several_is_found(tmp_path):
-    plans = [plan_of(exported(name), repeated(exported(name))) for name in ("conv", "tied", "mlp")]
+    plans = [plan_of(graph_of(name), repeated(graph_of(name))) for name in ("conv", "tied", "mlp")]
     path = tmp_path / "mlp.plan.json"
     path.write_text(dump_document(plan_to_document(plans[2])), encoding="utf-8")
     eager, planned = pair("mlp")
@@ -199,7 +174,7 @@ def test_plans_of_others_and_invalid_plans_are_refused():
     chain = build_graph("linear{n=4}")
     with pytest.raises(UsageError, match="was not made by the PyTorch frontend"):
         remat_backend(plan_of(chain, range(len(chain.nodes))))
-    graph = exported("mlp")
+    graph = graph_of("mlp")
     plan = plan_of(graph, range(len(graph.nodes)))
     with pytest.raises(UsageError, match="is not valid"):
         remat_backend(replace(plan, statements=plan.statements[:-2]))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import gc
 import os
-import random
 from collections import Counter
 from dataclasses import replace
 
@@ -15,6 +13,7 @@ import torch_models
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch_plans import plan_of, repeated
 
 from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.torch import program as programs
@@ -30,15 +29,8 @@ from remat_cli.frontends.torch.profile import profile
 from remat_cli.frontends.torch.program import program
 from remat_cli.frontends.torch.source import build_model
 from remat_cli.plan.derive import derive
-from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
 
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def lowered(build):
@@ -49,22 +41,8 @@ def lowered(build):
     return captured, replace(graph, metadata=facts | graph.metadata)
 
 
-def repeated(graph, share=0.5, seed=1):
-    source = random.Random(seed)
-    computes = []
-    for node in range(len(graph.nodes)):
-        computes += [i for i in range(node) if graph.nodes[i].recompute and source.random() < share]
-        computes.append(node)
-    return computes
-
-
-def plan_of(graph, computes):
-    claim = Claim(ClaimStatus.FEASIBLE, sum(graph.nodes[i].cost for i in computes), 0.0, Scope.ANY_ORDER)
-    return Plan(graph, derive(graph, computes), None, claim, "by-hand")
-
-
 def often(graph):
-    return plan_of(graph, repeated(graph))
+    return plan_of(graph, repeated(graph, share=0.5))
 
 
 # Random numbers
@@ -144,7 +122,7 @@ def test_running_statistics_are_updated_once_however_often_they_are_computed():
     norms = []
 
     def planner(graph):
-        computes = repeated(graph)
+        computes = repeated(graph, share=0.5)
         counts = Counter(computes)
         norms.extend(counts[i] for i, node in enumerate(graph.nodes) if node.op.startswith("_native_batch_norm_legit"))
         return plan_of(graph, computes)
@@ -178,7 +156,7 @@ class Calls(TorchDispatchMode):
 def test_every_computation_of_a_plan_is_made():
     """Common subexpressions are what recomputation is; nothing may take them out, not even those that nobody reads."""
     _, graph = lowered(torch_models.mlp)
-    computes = repeated(graph)
+    computes = repeated(graph, share=0.5)
     counts = Counter(computes)
     assert max(counts.values()) > 10
     wanted = Counter()

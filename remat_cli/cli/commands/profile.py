@@ -25,16 +25,26 @@ Examples:
 @click.option("--repeats", type=click.IntRange(1, 1000), default=10, show_default=True, help="Samples per operation.")
 @click.option("--warmup", type=click.IntRange(0, 1000), default=2, show_default=True, help="Calls before the samples.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
+@click.option("--force", is_flag=True, help="Do it although GRAPH was exported for another PyTorch or device.")
 @click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", show_default=True, help="Where it goes.")
 @params.quiet_option
 @params.color_option
 def command(
-    graph: str, device: str, repeats: int, warmup: int, seed: int, output: str, quiet: bool, color: str
+    graph: str,
+    device: str,
+    repeats: int,
+    warmup: int,
+    seed: int,
+    force: bool,
+    output: str,
+    quiet: bool,
+    color: str,
 ) -> None:
     """Run every operation of GRAPH on a device, and write the graph with measured costs.
 
     GRAPH comes from remat export torch:... or zoo:torch/.... Costs become the median time of a call in microseconds,
-    outputs and workspace what was really allocated. Inputs are random. Needs the extra remat[torch].
+    outputs and workspace what was really allocated. Inputs are random. A graph that was exported with another minor
+    version of PyTorch, or for another device, is refused. Needs the extra remat[torch].
     """
     from remat_cli.files import require_writable, write_text
     from remat_cli.frontends.torch.profile import profile
@@ -42,7 +52,7 @@ def command(
 
     out = Output(color, quiet)
     require_writable(output)
-    measured = profile(load_graph(graph), device=device, repeats=repeats, warmup=warmup, seed=seed)
+    measured = profile(load_graph(graph), device=device, repeats=repeats, warmup=warmup, seed=seed, force=force)
     write_text(output, dump_document(graph_to_document(measured)))
     if output != "-":
         facts = measured.metadata["profile"]

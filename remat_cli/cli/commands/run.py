@@ -6,14 +6,16 @@ import click
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
-from remat_cli.errors import ExitCode
+from remat_cli.errors import ExitCode, UsageError
 
 _EPILOG = """\b
 Examples:
   remat run step.plan.json
   remat run step.plan.json --device cuda --steps 20 --format json
+  remat run step.plan.json --graph step.json
 
-Exits with 0 if all results are bit for bit those without recomputation, with 1 if not."""
+Exits with 0 if all results are bit for bit those without recomputation, with 1 if not, or if the
+device runs out of memory."""
 
 
 @click.command("run", epilog=_EPILOG)
@@ -23,22 +25,31 @@ Exits with 0 if all results are bit for bit those without recomputation, with 1 
 )
 @click.option("--steps", type=click.IntRange(1, 100_000), default=3, show_default=True, help="Steps to time.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of weights, inputs and random operations.")
+@click.option("--graph", type=params.READABLE, help="Make sure that the plan does what this graph says.")
+@click.option("--force", is_flag=True, help="Run it although it was exported for another PyTorch or device.")
 @params.format_option("text", "json")
 @params.color_option
-def command(plan: str, device: str, steps: int, seed: int, format: str, color: str) -> int:
+def command(
+    plan: str, device: str, steps: int, seed: int, graph: str | None, force: bool, format: str, color: str
+) -> int:
     """Run PLAN with random weights and inputs, beside the same graph without recomputation.
 
     PLAN is of a graph from remat export torch:... or zoo:torch/...; nothing of your code is needed. The loss, every
     gradient and every updated buffer are compared bit for bit, and the measured peak with the predicted one. On a CPU
-    the peak is that of live storages; on CUDA what was allocated and reserved. Needs the extra remat[torch].
+    the peak is that of live storages; on CUDA what was allocated and reserved. A plan that was exported with another
+    minor version of PyTorch, or for another device, is refused. Needs the extra remat[torch].
     """
+    if plan == "-" and graph == "-":
+        raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")
     from remat_cli.frontends.torch.run import run_plan
+    from remat_cli.graph.io import load_graph
     from remat_cli.plan.io import load_plan
     from remat_cli.reports.jsonform import document_json
     from remat_cli.reports.runtext import run_text
 
     out = Output(color)
     loaded, _ = load_plan(plan)
-    ran = run_plan(loaded, device=device, steps=steps, seed=seed)
+    wanted = None if graph is None else load_graph(graph)
+    ran = run_plan(loaded, device=device, steps=steps, seed=seed, graph=wanted, force=force)
     out.report(document_json(ran.document()) if format == "json" else run_text(ran.document(), out.style()))
     return ExitCode.NO if ran.identical is False else ExitCode.OK

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.frontends.torch.installed import require_device
+from remat_cli.frontends.torch.installed import require_present
 from remat_cli.graph.model import Graph
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Grap
     """
     from remat_cli.frontends.torch.source import load_function
 
-    require_device(device)
+    require_present(device)
     function = load_function(text)
     return export_model(function, name=text.rpartition(":")[2], source=f"torch:{text}", device=device, cost=cost)
 
@@ -51,7 +51,7 @@ def export_model(
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
-    require_device(device)
+    require_present(device)
     from remat_cli.frontends.torch.capture import capture, fake_mode
     from remat_cli.frontends.torch.costs import cost_model
     from remat_cli.frontends.torch.lower import lower

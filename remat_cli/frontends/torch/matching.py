@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.program import resolved
 from remat_cli.graph.model import Graph, Node
 
@@ -39,6 +40,37 @@ def foreign(metadata: Mapping[str, Any], version: str, device: str) -> str | Non
         return f"it was exported with torch {made}, and this is torch {version}"
     planned = metadata.get("device", device)
     return None if planned == device else f"it was exported for {planned}, and this runs on {device}"
+
+
+def require_home(graph: Graph, device: str) -> None:
+    """Make sure that a graph was exported for this torch and for ``device``.
+
+    Raises:
+        UsageError: If it was not, with what differs.
+    """
+    import torch
+
+    reason = foreign(graph.metadata, str(torch.__version__), device)
+    if reason is not None:
+        raise UsageError(
+            f"the graph {graph.name} is not for here: {reason}",
+            hint=f"export it again here, with --device {device}; or --force, and operators may be missing or do "
+            "something else",
+        )
+
+
+def require_same(planned: Graph, wanted: Graph) -> None:
+    """Make sure that a plan of ``planned`` does what ``wanted`` says. Costs and names do not matter.
+
+    Raises:
+        UsageError: If it does something else, with the first thing that differs.
+    """
+    reason = difference(wanted, planned)
+    if reason is not None:
+        raise UsageError(
+            f"the plan of {planned.name} is for another graph than {wanted.name}: {reason}",
+            hint="solve the graph that is to be run",
+        )
 
 
 def _minor(version: str) -> list[str]:

@@ -13,6 +13,8 @@ from typing import Any
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.lower import TANGENTS
+from remat_cli.frontends.torch.matching import require_home
+from remat_cli.frontends.torch.memory import memory_told
 from remat_cli.frontends.torch.program import require_torch_graph
 from remat_cli.frontends.torch.single import Operations
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
@@ -51,6 +53,7 @@ def profile(
     repeats: int = 10,
     warmup: int = 2,
     seed: int = 0,
+    force: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Graph:
     """``graph`` with measured costs (microseconds), sizes and workspaces.
@@ -63,17 +66,35 @@ def profile(
         repeats: Samples per operation; their median is the cost.
         warmup: Calls before the samples.
         seed: For the random inputs.
+        force: Do it although the graph was exported for another PyTorch or device.
         progress: Called with how many kinds of operations are done, and how many there are.
 
     Raises:
-        UsageError: If the graph is not of this frontend, or a number is out of range.
+        UsageError: If the graph is not of this frontend, or was exported for another PyTorch or device, or a number
+            is out of range.
         FrameworkUnavailable: If the device is not there.
+        OutOfMemory: If the device has no memory left for an operation and its inputs.
         ExecutionFailed: If an operation fails, with the node.
     """
-    metadata = require_torch_graph(graph)
+    require_torch_graph(graph)
     if repeats < 1 or warmup < 0:
         raise UsageError("profiling needs at least one repeat, and no negative warm-up")
     require_present(device)
+    if not force:
+        require_home(graph, device)
+    with memory_told(
+        device,
+        "the inputs of an operation",
+        "operations are run one by one, with their inputs: make room on the device, or profile a smaller batch",
+    ):
+        return _profiled(graph, device, repeats, warmup, seed, progress)
+
+
+def _profiled(
+    graph: Graph, device: str, repeats: int, warmup: int, seed: int, progress: Callable[[int, int], None] | None
+) -> Graph:
+    """``graph`` as measured on a device that is there."""
+    metadata = graph.metadata
     operations = Operations(graph, device, seed)
     kinds: dict[str, list[int]] = {}
     for index, node in enumerate(graph.nodes):

@@ -17,6 +17,7 @@ from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.torch.codec import decode, decode_data, operator_named
 from remat_cli.frontends.torch.export import FRONTEND, VERSION
 from remat_cli.frontends.torch.lower import TANGENTS
+from remat_cli.frontends.torch.memory import no_memory, out_of_memory
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.model import Compute, Deallocate, Statement
 
@@ -39,11 +40,13 @@ class Program:
         function: ``function(places, tangent)``: results in the order of the graph's metadata.
         text: Its source.
         nodes: For every line of the source the id of the node that it computes, or None.
+        device: For which it was written.
     """
 
     function: Callable[[Sequence[Any], Tangent], list[Any]]
     text: str
     nodes: tuple[str | None, ...]
+    device: str
 
     def run(self, places: Sequence[Any], tangent: Tangent) -> list[Any]:
         """Run one step without autograd.
@@ -56,6 +59,7 @@ class Program:
             A tensor for each of the graph's results: losses, gradients, updates.
 
         Raises:
+            OutOfMemory: With the node at which there was none left.
             ExecutionFailed: With the node at which it failed.
         """
         import torch
@@ -64,6 +68,8 @@ class Program:
             with torch.no_grad():
                 return self.function(places, tangent)
         except Exception as error:  # operators raise whatever they like
+            if out_of_memory(error):
+                raise no_memory(error, self.device, self._place(error)) from error
             raise ExecutionFailed(
                 f"{self._place(error)} failed: {words(error)}",
                 hint="was the graph exported for another device, or does it not fit this one?",
@@ -279,7 +285,7 @@ def _compiled(writer: Writer, constants: list[Any]) -> Program:
     scope = {**writer.names, "constants": constants, "get_state": get_state, "set_state": set_state}
     text = "\n".join(["def step(places, tangent):", *writer.lines]) + "\n"
     finished(text, scope)
-    return Program(scope["step"], text, (None, *writer.nodes))
+    return Program(scope["step"], text, (None, *writer.nodes), writer.device)
 
 
 def call_function(

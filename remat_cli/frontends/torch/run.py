@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from remat_cli.errors import ExecutionFailed, UsageError
+from remat_cli.errors import OutOfMemory, UsageError
 from remat_cli.frontends.torch.inputs import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.installed import require_present
+from remat_cli.frontends.torch.matching import require_home, require_same
+from remat_cli.frontends.torch.memory import memory_told
 from remat_cli.frontends.torch.program import Program, Tangent, generator_state, program, require_torch_graph
 from remat_cli.frontends.torch.storages import live_storages
 from remat_cli.graph.model import Graph
@@ -19,6 +21,7 @@ from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.plan.replay import Replay, Severity
+from remat_cli.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,9 @@ class Ran:
         return asdict(self)
 
 
-def run_plan(plan: Plan, *, device: str = "cpu", steps: int = 3, seed: int = 0) -> Ran:
+def run_plan(
+    plan: Plan, *, device: str = "cpu", steps: int = 3, seed: int = 0, graph: Graph | None = None, force: bool = False
+) -> Ran:
     """Run ``plan`` with random weights and inputs, and compare it with the same graph without recomputation.
 
     Args:
@@ -94,20 +99,41 @@ def run_plan(plan: Plan, *, device: str = "cpu", steps: int = 3, seed: int = 0) 
         device: ``cpu`` or ``cuda``.
         steps: Steps to time; one more is run to measure memory.
         seed: For weights, inputs and the random operations.
+        graph: What the plan has to be for; None for any.
+        force: Run it although it was exported for another PyTorch or device.
 
     Raises:
-        UsageError: If the plan is not valid, or its graph is not of this frontend.
+        UsageError: If the plan is not valid, or its graph is not of this frontend, or is not ``graph``, or was
+            exported for another PyTorch or device.
         FrameworkUnavailable: If the device is not there.
+        OutOfMemory: If the device has no memory left, with what was being done.
         ExecutionFailed: If an operation fails, with the node.
     """
-    graph = plan.graph
-    metadata = require_torch_graph(graph)
+    require_torch_graph(plan.graph)
     if steps < 1:
         raise UsageError("at least one step has to be run")
     replayed = _replayed(plan)
+    if graph is not None:
+        require_torch_graph(graph)
+        require_same(plan.graph, graph)
     require_present(device)
+    if not force:
+        require_home(plan.graph, device)
+    needs = format_bytes(replayed.peak_bytes)
+    with memory_told(
+        device,
+        "weights and inputs",
+        f"by prediction the plan needs {needs} on the device, PyTorch itself not counted: make room there, or solve "
+        "for a smaller budget",
+    ):
+        return _ran(plan, replayed, device, steps, seed)
+
+
+def _ran(plan: Plan, replayed: Replay, device: str, steps: int, seed: int) -> Ran:
+    """What becomes of a plan that may be run here."""
     import torch
 
+    graph, metadata = plan.graph, plan.graph.metadata
     computes = [s.node for s in plan.statements if isinstance(s, Compute)]
     first = list(dict.fromkeys(computes))  # in the plan's own order, so that random numbers are drawn in that order
     bench = _Bench(graph, device, seed, place_tensors(metadata["places"], device, seed))
@@ -181,10 +207,10 @@ class _Bench:
 
         try:
             return self.measure(runnable, steps)
-        except ExecutionFailed as error:
-            if not isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
-                raise
-        torch.cuda.empty_cache()
+        except OutOfMemory:
+            pass  # and with the error goes what its frames held
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
         return None
 
     def measure(self, runnable: Program, steps: int) -> _Measured:

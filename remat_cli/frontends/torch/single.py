@@ -12,6 +12,7 @@ from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.torch.codec import decode_data
 from remat_cli.frontends.torch.inputs import new_tensor, place_tensor, seeded
 from remat_cli.frontends.torch.lower import TANGENTS
+from remat_cli.frontends.torch.memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.program import call_function, words
 from remat_cli.graph.model import Graph
 
@@ -83,7 +84,8 @@ class Operations:
         """Without autograd; whatever goes wrong is said of the node.
 
         Raises:
-            ExecutionFailed: If something goes wrong.
+            OutOfMemory: If there is no memory left.
+            ExecutionFailed: If something else goes wrong.
         """
         import torch
 
@@ -92,6 +94,8 @@ class Operations:
             with torch.no_grad():
                 yield
         except Exception as error:  # operators raise whatever they like
+            if out_of_memory(error):
+                raise no_memory(error, self.device, f"node {node.id} ({node.payload['call']})") from error
             raise ExecutionFailed(
                 f"node {node.id} ({node.payload['call']}) failed on {self.device}: {words(error)}",
                 hint="a graph is for the device it was exported for: was it another one?",

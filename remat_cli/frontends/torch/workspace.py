@@ -52,7 +52,7 @@ def _on_cuda(operations: Operations, index: int) -> int:
 def _on_cpu(operations: Operations, indices: Sequence[int]) -> list[int]:
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    session = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    session = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
     with _silence():
         session.start()
     try:
