@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks.again import merged
 from benchmarks.frame import NAMES, Benchmark, dump, load, perform, stored
 from benchmarks.machine import ROOT
-from benchmarks.measure import BenchmarkError
+from benchmarks.measure import BenchmarkError, MissingInput
 from benchmarks.page import page, section
 
 
@@ -28,9 +30,23 @@ def main(arguments: list[str] | None = None) -> int:
     output: Path | None = asked.output
     if output is None and not asked.quick:
         output = ROOT / "benchmarks"
+    benchmarks = [] if asked.page else [load(name) for name in asked.names or NAMES]
+    for benchmark in benchmarks:
+        if asked.only and not benchmark.rows_have_names:
+            parser.error(f"--only is not for {benchmark.name}: its rows have no names")
+        if asked.limit is not None and benchmark.limit_s is None:
+            parser.error(f"--limit is not for {benchmark.name}")
     failed = False
-    for name in [] if asked.page else asked.names or NAMES:
-        failed |= not run_one(load(name), output, quick=asked.quick, graphs=tuple(asked.graphs))
+    for benchmark in benchmarks:
+        failed |= not run_one(
+            benchmark,
+            output,
+            quick=asked.quick,
+            graphs=tuple(asked.graphs),
+            only=tuple(asked.only),
+            limit_s=asked.limit,
+            named=bool(asked.names),
+        )
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         results = stored(output / "results")
@@ -40,9 +56,23 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
+def _limited() -> list[str]:
+    return [name for name in NAMES if load(name).limit_s is not None]
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return seconds
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run the benchmarks of remat.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which; all by default")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)}; all by default")
     parser.add_argument("--quick", action="store_true", help="small inputs, one run: shows that a benchmark works")
     parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
     parser.add_argument("--page", action="store_true", help="run nothing: rebuild the page from the results")
@@ -52,7 +82,20 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="graphs that networks and targets measure besides their own",
+        help="graphs that networks, targets, tight, order and captured measure",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="measure only the rows whose label has one of these in it, and keep the others of the stored result",
+    )
+    parser.add_argument(
+        "--limit",
+        type=_seconds,
+        metavar="SECONDS",
+        help="time for each solve, for benchmarks whose rows all have the same: " + ", ".join(_limited()),
     )
     parser.add_argument(
         "--output",
@@ -73,20 +116,57 @@ def draw_pictures(benchmark: Benchmark, result: Mapping[str, Any], folder: Path)
     benchmark.draw(result["rows"], folder)
 
 
-def run_one(benchmark: Benchmark, output: Path | None, *, quick: bool, graphs: tuple[Path, ...] = ()) -> bool:
-    """Run one, print it, keep its result. False if it failed: then its old result stays."""
-    partial = None if output is None else output / "results" / f"{benchmark.name}.partial.json"
+def run_one(
+    benchmark: Benchmark,
+    output: Path | None,
+    *,
+    quick: bool,
+    graphs: tuple[Path, ...] = (),
+    only: tuple[str, ...] = (),
+    limit_s: float | None = None,
+    named: bool = True,
+) -> bool:
+    """Run one, print it, keep its result. False if it failed: then its old result stays.
+
+    Args:
+        benchmark: The benchmark.
+        output: Folder for results; None to keep none.
+        quick: See :class:`benchmarks.frame.Session`, as for ``graphs``, ``only`` and ``limit_s``.
+        graphs: As said.
+        only: As said. The rows take their places in the stored result.
+        limit_s: As said.
+        named: Whether the user asked for it by name: then it is a failure that something it needs is missing.
+    """
+    path = None if output is None else output / "results" / f"{benchmark.name}.json"
+    partial = None if path is None else path.with_suffix(".partial.json")
     try:
-        result = perform(benchmark, quick=quick, partial=partial, graphs=graphs)
+        old = _stored(path, quick=quick) if only and path is not None else None
+        result = perform(benchmark, quick=quick, partial=partial, graphs=graphs, only=only, limit_s=limit_s)
     except BenchmarkError as error:
-        print(f"{benchmark.name}: failed: {error}", file=sys.stderr)
-        return False
+        left_out = isinstance(error, MissingInput) and not named
+        print(f"{benchmark.name}: {'left out' if left_out else 'failed'}: {error}", file=sys.stderr)
+        return left_out
     print(section(benchmark, result))
-    if output is not None:
-        path = output / "results" / f"{benchmark.name}.json"
+    if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dump(result), encoding="utf-8")
+        path.write_text(dump(result if old is None else merged(benchmark, old, result)), encoding="utf-8")
     return True
+
+
+def _stored(path: Path, *, quick: bool) -> dict[str, Any]:
+    """The result in ``path``, for new rows to take their places in.
+
+    Raises:
+        BenchmarkError: If there is none, or one that was measured in another way.
+    """
+    if not path.is_file():
+        raise BenchmarkError(f"--only takes rows into {path.name}, which is not there: measure all rows first")
+    old: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if old["quick"] != quick:
+        raise BenchmarkError(
+            f"{path.name} is {'a' if old['quick'] else 'not a'} quick run: its rows are not comparable"
+        )
+    return old
 
 
 if __name__ == "__main__":

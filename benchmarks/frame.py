@@ -5,7 +5,9 @@ page), ``TABLES``, perhaps ``TARGETS``, and ``run(session)``, which returns rows
 heavy: whatever is measured runs in fresh processes (:mod:`benchmarks.measure`), so a row's start-up and memory are its
 own. A new benchmark is a file and its name in ``NAMES``.
 
-A module may also have ``PICTURES`` and ``draw(rows, folder)``, which draws them from its rows.
+A module may also have ``PICTURES`` and ``draw(rows, folder)``, which draws them from its rows, and ``LIMIT_S``, the
+seconds that a cell gets unless ``--limit`` says otherwise. Where all tables say which columns name their rows, single
+rows can be measured again (``--only``, :mod:`benchmarks.again`).
 
 A row is a mapping from column keys to plain values; ``table`` says which table it belongs to. A time is the mapping
 that :func:`benchmarks.measure.spread` returns. A cell that failed holds None, and another column says why.
@@ -26,7 +28,22 @@ from typing import Any, Literal
 
 from benchmarks.machine import Load, machine, versions
 
-NAMES = ("startup", "documents", "replay", "handoff", "solvers", "networks", "targets", "scaling", "scale")
+NAMES = (
+    "startup",
+    "documents",
+    "replay",
+    "handoff",
+    "solvers",
+    "speedup",
+    "networks",
+    "curves",
+    "tight",
+    "captured",
+    "order",
+    "targets",
+    "scaling",
+    "scale",
+)
 """All benchmarks, in the order in which they run and appear on the page."""
 
 Row = dict[str, Any]
@@ -44,12 +61,20 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table on the page: the rows whose ``table`` is ``key``, with a title and a note below it."""
+    """One table on the page: the rows whose ``table`` is ``key``, with a title and a note below it.
+
+    No two of its rows agree in all the columns that ``named_by`` lists, if it lists any.
+    """
 
     key: str
     title: str
     columns: tuple[Column, ...]
     note: str = ""
+    named_by: tuple[str, ...] = ()
+
+    def row(self, case: Row, values: Row) -> Row:
+        """The row of a case: its columns from ``case`` or else from ``values``; those in neither are None."""
+        return {"table": self.key} | {c.key: case.get(c.key, values.get(c.key)) for c in self.columns}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +117,8 @@ class Session:
         say: Tells what is being done, in a few words.
         keep: Takes the rows so far, so that a run that is broken off leaves something.
         graphs: Graph documents to measure besides its own, for benchmarks that can.
+        only: Measure the cells whose label holds one of these texts, for benchmarks that can; empty for all.
+        limit_s: Seconds for a cell, where the user gave them.
     """
 
     quick: bool
@@ -99,6 +126,18 @@ class Session:
     say: Callable[[str], None]
     keep: Callable[[Sequence[Row]], None] = lambda rows: None
     graphs: tuple[Path, ...] = ()
+    only: tuple[str, ...] = ()
+    limit_s: float | None = None
+
+    def limited(self, full_s: float, quick_s: float) -> float:
+        """Seconds for a cell: as the user said, or else ``full_s``, or ``quick_s`` if quick."""
+        if self.limit_s is not None:
+            return self.limit_s
+        return quick_s if self.quick else full_s
+
+    def files(self, folder: str) -> dict[str, Path]:
+        """The graphs given that lie in a folder of this name, by their stems."""
+        return {path.stem: path.resolve() for path in self.graphs if path.resolve().parent.name == folder}
 
     def times(self, full: int) -> int:
         """How often to repeat: ``full`` times, once if quick."""
@@ -117,6 +156,12 @@ class Benchmark:
     targets: tuple[Target, ...] = field(default=())
     pictures: tuple[Picture, ...] = field(default=())
     draw: Callable[[list[Row], Path], None] | None = None
+    limit_s: float | None = None
+
+    @property
+    def rows_have_names(self) -> bool:
+        """Whether single rows can be measured again."""
+        return all(table.named_by for table in self.tables)
 
 
 def load(name: str) -> Benchmark:
@@ -132,11 +177,18 @@ def load(name: str) -> Benchmark:
         targets=getattr(module, "TARGETS", ()),
         pictures=getattr(module, "PICTURES", ()),
         draw=getattr(module, "draw", None),
+        limit_s=getattr(module, "LIMIT_S", None),
     )
 
 
 def perform(
-    benchmark: Benchmark, *, quick: bool, partial: Path | None = None, graphs: tuple[Path, ...] = ()
+    benchmark: Benchmark,
+    *,
+    quick: bool,
+    partial: Path | None = None,
+    graphs: tuple[Path, ...] = (),
+    only: tuple[str, ...] = (),
+    limit_s: float | None = None,
 ) -> dict[str, Any]:
     """Run ``benchmark``; its rows, with where, when and on what they were measured.
 
@@ -145,6 +197,8 @@ def perform(
         quick: See :class:`Session`.
         partial: File that gets the rows so far while it runs; it is gone afterwards.
         graphs: See :class:`Session`.
+        only: See :class:`Session`.
+        limit_s: See :class:`Session`.
 
     Raises:
         ValueError: If a row is not as the tables say.
@@ -161,11 +215,11 @@ def perform(
     started_s = time.monotonic()
     load = Load.now()
     with tempfile.TemporaryDirectory(prefix="remat-bench-") as folder:
-        rows = benchmark.run(Session(quick, Path(folder), said, kept, graphs))
+        rows = benchmark.run(Session(quick, Path(folder), said, kept, graphs, only, limit_s))
     check_rows(benchmark, rows)
     if partial is not None:
         partial.unlink(missing_ok=True)
-    return {
+    return ({} if limit_s is None else {"limit_s": limit_s}) | {
         "benchmark": benchmark.name,
         "date": datetime.now(UTC).date().isoformat(),
         "load": load.until_now(),

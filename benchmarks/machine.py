@@ -21,12 +21,14 @@ PACKAGES = (
     "jsonschema",
     "numba",
     "numpy",
+    "ortools",
     "pulp",
     "pyomo",
     "pyyaml",
     "rich",
     "scipy",
     "swiglpk",
+    "torch",
 )
 _BUSY = 0.1
 """Cores that others may use before a machine counts as shared."""

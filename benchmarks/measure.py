@@ -29,6 +29,10 @@ class BenchmarkError(Exception):
     """A benchmark could not be run; the message says which step, and the last words of its process."""
 
 
+class MissingInput(BenchmarkError):
+    """A benchmark needs something that does not come with the project; the message says what, and how to give it."""
+
+
 def rounded(value: float) -> float:
     """Four significant digits: more than any time here is good for."""
     return float(f"{value:.4g}")

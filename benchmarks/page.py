@@ -46,6 +46,7 @@ def section(benchmark: Benchmark, result: Mapping[str, Any], *, place: bool = Tr
     for picture in benchmark.pictures:
         parts.append(f"![{picture.shows}](results/{benchmark.name}-{picture.key}.svg)\n")
     parts.append(_circumstances(result))
+    parts += [_again(record, result) for record in result.get("again", ())]
     if place:
         parts.append(f"Measured on: {_place(result)}\n")
     return "\n".join(parts)
@@ -100,7 +101,15 @@ def _circumstances(result: Mapping[str, Any]) -> str:
     else:
         text += f"Load average {load['average_before']:.1f} before the start"
     text += f", and other programs used {others:.1f} cores meanwhile.\n" if others is not None else ".\n"
+    if "limit_s" in result:
+        text += f"Other than said above, each solve had {result['limit_s']:g} s.\n"
     return text + ("Quick run: small inputs, measured once.\n" if result["quick"] else "")
+
+
+def _again(record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """Which rows were measured again, and how that differed."""
+    text = f"Measured again: {'; '.join(record['rows'])}. {_circumstances(record)}"
+    return text + (f"Measured on: {_place(record)}\n" if _place(record) != _place(result) else "")
 
 
 def _place(result: Mapping[str, Any]) -> str:

@@ -9,12 +9,14 @@ own. Two rows run at a time, one thread each. A row without a plan is missed unl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import call
+from benchmarks.solving import LATE_S
 
 _AT_A_TIME = 2
 _ALL = (95, 90, 80, 70, 60, 50, 40)
@@ -75,6 +77,7 @@ TABLES = (
             Column("met", "reached"),
         ),
         "One run each, one thread, seed 0. Overhead and bound are over the cost without recomputation.",
+        named_by=("graph", "budget", "strategy"),
     ),
 )
 
@@ -83,33 +86,32 @@ def run(session: Session) -> list[Row]:
     files = {f"{path.parent.name}/{path.stem}": str(path.resolve()) for path in session.graphs}
     goals = [Goal("linear{n=6}", 60, 10, "gap", 0.01)] if session.quick else list(_goals())
     goals = [goal for goal in goals if "/" not in goal.graph or goal.graph in files]
-    rows: dict[Goal, Row] = {}
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        runs = {pool.submit(_row, goal, files): goal for goal in goals}
-        for done in as_completed(runs):
-            goal = runs[done]
-            rows[goal] = done.result()
-            session.say(f"{goal.graph} at {goal.percent}%: {rows[goal]['met']}")
-            session.keep([rows[g] for g in goals if g in rows])
-    return [rows[goal] for goal in goals]
+    cells = [
+        Cell(f"{goal.graph} at {goal.percent}%, {goal.strategy}", partial(_row, goal, files.get(goal.graph)))
+        for goal in goals
+    ]
+    return rows_of(session, cells, lanes=_AT_A_TIME)
 
 
-def _row(goal: Goal, files: Mapping[str, str]) -> Row:
+def _row(goal: Goal, file: str | None) -> Row:
     called = call(
-        "benchmarks.networks:solved",
-        limit_s=goal.limit_s + 120,
-        spec=files.get(goal.graph, goal.graph),
-        percent=goal.percent,
+        "benchmarks.solving:solved",
+        limit_s=goal.limit_s + LATE_S,
+        spec=file or goal.graph,
+        budget=f"{goal.percent}%",
         strategy=goal.strategy,
         time_limit_s=goal.limit_s,
-        threads=1,
     )
-    empty = dict.fromkeys(column.key for column in TABLES[0].columns)
     values = called.values or {"ending": called.problem}
-    case: Row = {"table": "targets", "graph": goal.graph, "budget": f"{goal.percent}%", "strategy": goal.strategy}
-    wanted = f"{goal.column} ≤ {goal.most:g}%"
-    row = {**empty, **values, **case, "peak_bytes": called.peak_bytes, "wanted": wanted}
-    return {key: value for key, value in {**row, "met": _met(goal, values)}.items() if key in empty or key == "table"}
+    case: Row = {
+        "graph": goal.graph,
+        "budget": f"{goal.percent}%",
+        "strategy": goal.strategy,
+        "peak_bytes": called.peak_bytes,
+        "wanted": f"{goal.column} ≤ {goal.most:g}%",
+        "met": _met(goal, values),
+    }
+    return TABLES[0].row(case, values)
 
 
 def _met(goal: Goal, values: Mapping[str, Any]) -> str:

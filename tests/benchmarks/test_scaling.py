@@ -64,7 +64,7 @@ def test_a_cell_that_fails_says_why_and_the_others_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(scaling, "call", broken)
     kept = []
     rows = scaling.run(frame.Session(True, tmp_path, print, lambda rows: kept.append(len(rows))))
-    assert [row["ending"] for row in rows] == ["no end after 120 s"] * len(FAMILIES)
+    assert [row["ending"] for row in rows] == ["no end after 95 s"] * len(FAMILIES)
     assert kept == [1, 2, 3]
     frame.check_rows(frame.load("scaling"), rows)
     scaling.draw(rows, tmp_path)

@@ -1,0 +1,172 @@
+"""Captured PyTorch training steps.
+
+Training steps of `remat export zoo:torch/...` (ResNet-50 at batch 32, U-Net at batch 8 and 256x256, VGG16 at batch 32,
+GPT-2 small at batch 8 and 512 tokens), beside the best that PyTorch's own recomputation is known to reach on them: a
+peak of values, and the ratio of the FLOPs to those without recomputation. remat gets that peak as its budget. It does
+not count the graph's fixed memory (parameters and inputs). Two rows run at a time, one thread each.
+
+Graphs exported before are read instead where they are given with `--graphs`, as `torch-resnet50.json`,
+`torch-unet.json`, `torch-vgg16.json` and `torch-gpt2.json`; the others need `remat[torch]`.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.lanes import Cell, rows_of
+from benchmarks.measure import MissingInput, call, call_or_fail
+from benchmarks.solving import LATE_S
+
+LIMIT_S = 60.0
+_QUICK_LIMIT_S = 10.0
+_AT_A_TIME = 2
+_POINTS: dict[str, tuple[tuple[int, float | None], ...]] = {
+    "resnet50": ((1437, 1.0137), (1309, 1.2062), (1121, 1.3267)),
+    "unet": ((1427, 1.0241), (1661, 1.0045)),
+    "vgg16": ((1889, 1.0218), (1910, 1.0019)),
+    "gpt2": ((2646, 1.1528), (3024, 1.1035), (3364, 1.0605), (3703, 1.0175)),
+}
+"""For each model: a budget in MB of values, and the ratio that PyTorch reaches there."""
+_SPECS = {
+    "resnet50": "torch/resnet50{batch=32}",
+    "unet": "torch/unet{batch=8,resolution=256}",
+    "vgg16": "torch/vgg16{batch=32}",
+    "gpt2": "torch/gpt2{batch=8}",
+}
+_QUICK_POINTS: dict[str, tuple[tuple[int, float | None], ...]] = {"unet": ((2, None),)}
+_QUICK_SPECS = {"unet": "torch/unet{batch=1,resolution=64,depth=2,width=8}"}
+
+TABLES = (
+    Table(
+        "points",
+        "",
+        (
+            Column("graph", "graph"),
+            Column("nodes", "nodes", "count"),
+            Column("fixed", "fixed memory", "bytes"),
+            Column("budget_mb", "budget, MB of values", "number"),
+            Column("pytorch", "PyTorch's ratio", "number"),
+            Column("ratio", "remat's ratio", "number"),
+            Column("bound", "proven bound", "number"),
+            Column("gap", "gap, %", "number"),
+            Column("scope", "bound holds for"),
+            Column("first_s", "first, s", "number"),
+            Column("wall_s", "time, s", "number"),
+            Column("ending", "ended"),
+            Column("peak_bytes", "memory", "bytes"),
+        ),
+        f"One run each, {LIMIT_S:g} s at most, strategy auto, seed 0.",
+        named_by=("graph", "budget_mb"),
+    ),
+    Table(
+        "least",
+        "Without recomputation, in another order",
+        (
+            Column("graph", "graph"),
+            Column("document_mb", "order of the document, MB of values", "number"),
+            Column("reordered_mb", "--reorder, MB of values", "number"),
+            Column("less", "less, %", "number"),
+            Column("order", "order found by"),
+            Column("wall_s", "time, s", "number"),
+            Column("ending", "ended"),
+        ),
+        f"`remat solve --budget none --reorder`: the least peak among the orders tried, every node computed once; at"
+        f" most {LIMIT_S:g} s.",
+        named_by=("graph",),
+    ),
+)
+
+
+def run(session: Session) -> list[Row]:
+    points, specs = (_QUICK_POINTS, _QUICK_SPECS) if session.quick else (_POINTS, _SPECS)
+    limit_s = session.limited(LIMIT_S, _QUICK_LIMIT_S)
+    graphs = _graphs(session, specs)
+    cells = []
+    for name, listed in points.items():
+        for budget_mb, pytorch in listed:
+            label = f"{name} at {budget_mb} MB"
+            cells.append(Cell(label, partial(_point, name, graphs[name], budget_mb, pytorch, limit_s)))
+    cells += [Cell(f"{name} in another order", partial(_least, name, graphs[name], limit_s)) for name in points]
+    return rows_of(session, cells, lanes=_AT_A_TIME)
+
+
+def _graphs(session: Session, specs: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """What :func:`exported` says of each model.
+
+    Raises:
+        MissingInput: If PyTorch is missing and a graph is not given.
+    """
+    given = {path.stem.removeprefix("torch-"): path.resolve() for path in session.graphs if path.stem[:6] == "torch-"}
+    missing = sorted(set(specs) - set(given))
+    if missing and find_spec("torch") is None:
+        raise MissingInput(
+            f"PyTorch is missing: pip install 'remat[torch]', or give torch-{missing[0]}.json and so on with --graphs"
+        )
+
+    def made(name: str) -> dict[str, Any]:
+        path = given.get(name, session.folder / f"torch-{name}.json")
+        spec = None if name in given else specs[name]
+        session.say(f"exporting {name}" if spec else f"reading {name}")
+        facts: dict[str, Any] = call_or_fail("benchmarks.captured:exported", path=str(path), spec=spec).values
+        return facts
+
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        return dict(zip(specs, pool.map(made, specs), strict=True))
+
+
+def exported(path: str, spec: str | None) -> dict[str, Any]:
+    """Export ``spec`` to ``path``, or read what is there if it is None; the path, fixed memory and peak of values."""
+    from remat_cli.graph.analysis import no_remat_peak
+    from remat_cli.graph.io import dump_document, graph_to_document, load_graph
+
+    if spec is not None:
+        from remat_cli.frontends.torch.architectures import build_torch_graph
+
+        Path(path).write_text(dump_document(graph_to_document(build_torch_graph(spec))), encoding="utf-8")
+    graph = load_graph(path)
+    return {"path": path, "fixed": graph.fixed_memory, "values": no_remat_peak(graph) - graph.fixed_memory}
+
+
+def _point(name: str, graph: dict[str, Any], budget_mb: int, pytorch: float | None, limit_s: float) -> Row:
+    budget = budget_mb * 10**6 + graph["fixed"]
+    values, peak_bytes = _solved(graph["path"], limit_s, budget=budget)
+    case: Row = {
+        "graph": name,
+        "fixed": graph["fixed"],
+        "budget_mb": budget_mb,
+        "pytorch": pytorch,
+        "ratio": _ratio(values.get("overhead")),
+        "bound": _ratio(values.get("bound")),
+        "peak_bytes": peak_bytes,
+    }
+    return TABLES[0].row(case, values)
+
+
+def _least(name: str, graph: dict[str, Any], limit_s: float) -> Row:
+    values, _ = _solved(graph["path"], limit_s, budget=None, reorder=True)
+    reordered = values.get("values_bytes")
+    case: Row = {
+        "graph": name,
+        "document_mb": _mb(graph["values"]),
+        "reordered_mb": _mb(reordered),
+        "less": None if reordered is None else round(100 * (1 - reordered / graph["values"]), 2),
+    }
+    return TABLES[1].row(case, values)
+
+
+def _solved(path: str, limit_s: float, **asked: Any) -> tuple[dict[str, Any], int | None]:
+    called = call("benchmarks.solving:solved", limit_s=limit_s + LATE_S, spec=path, time_limit_s=limit_s, **asked)
+    return called.values or {"ending": called.problem}, called.peak_bytes
+
+
+def _ratio(percent: float | None) -> float | None:
+    return None if percent is None else round(1 + percent / 100, 5)
+
+
+def _mb(count: int | None) -> float | None:
+    return None if count is None else round(count / 1e6, 1)

@@ -1,0 +1,66 @@
+"""Measuring the cells of a benchmark, one after the other or a few at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from benchmarks.frame import Row, Session
+from benchmarks.measure import BenchmarkError
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What makes one row.
+
+    Attributes:
+        label: What it measures, in a few words: for the eyes, and for ``--only``.
+        measure: Measures it, in a process of its own; a failure is a row as well.
+    """
+
+    label: str
+    measure: Callable[[], Row]
+
+
+def chosen(session: Session, cells: Sequence[Cell]) -> list[Cell]:
+    """The cells that were asked for.
+
+    Raises:
+        BenchmarkError: If there are none.
+    """
+    found = [cell for cell in cells if not session.only or any(text in cell.label for text in session.only)]
+    if session.only and not found:
+        labels = "\n  ".join(cell.label for cell in cells)
+        raise BenchmarkError(f"no cell is named {' or '.join(session.only)}; there are:\n  {labels}")
+    return found
+
+
+def rows_of(session: Session, cells: Sequence[Cell], *, lanes: int = 1) -> list[Row]:
+    """The rows of the cells that were asked for, in their order.
+
+    Args:
+        session: The run.
+        cells: All cells.
+        lanes: How many to measure at a time. More than one only where times are not the point.
+
+    Raises:
+        BenchmarkError: If no cell is asked for.
+    """
+    wanted = chosen(session, cells)
+    rows: dict[int, Row] = {}
+
+    def started(cell: Cell) -> Row:
+        session.say(cell.label)
+        return cell.measure()
+
+    with ThreadPoolExecutor(lanes) as pool:
+        runs = {pool.submit(started, cell): k for k, cell in enumerate(wanted)}
+        try:
+            for done in as_completed(runs):
+                rows[runs[done]] = done.result()
+                session.keep([rows[k] for k in sorted(rows)])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [rows[k] for k in range(len(wanted))]

@@ -1,0 +1,84 @@
+"""What another order of the nodes brings on random graphs.
+
+The random layered graphs of the Moccasin paper (Bartan et al., ICML 2023), given with `--graphs` (`moccasin/G1.json` to
+`moccasin/G4.json`), in the order of the document and with `--reorder`. Claims of the latter speak of any order, and
+so their bounds are lower. Two rows run at a time, one thread each.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.lanes import Cell, rows_of
+from benchmarks.measure import MissingInput, call_or_fail
+from benchmarks.solving import solved_row
+
+LIMIT_S = 60.0
+_QUICK_LIMIT_S = 5.0
+_QUICK_NODES = 30
+_PERCENTS = (90, 80)
+_AT_A_TIME = 2
+
+TABLES = (
+    Table(
+        "order",
+        "",
+        (
+            Column("graph", "graph"),
+            Column("nodes", "nodes", "count"),
+            Column("budget", "budget"),
+            Column("orders", "orders"),
+            Column("overhead", "overhead, %", "number"),
+            Column("bound", "proven bound, %", "number"),
+            Column("gap", "gap, %", "number"),
+            Column("scope", "bound holds for"),
+            Column("claim", "claim"),
+            Column("order", "order of the plan"),
+            Column("first_s", "first, s", "number"),
+            Column("wall_s", "time, s", "number"),
+            Column("ending", "ended"),
+            Column("peak_bytes", "memory", "bytes"),
+        ),
+        f"One run each, {LIMIT_S:g} s at most, strategy auto, seed 0. Overhead and bound are over the cost without"
+        " recomputation.",
+        named_by=("graph", "budget", "orders"),
+    ),
+)
+
+
+def run(session: Session) -> list[Row]:
+    graphs = session.files("moccasin")
+    if session.quick and not graphs:
+        path = session.folder / f"layered-{_QUICK_NODES}.json"
+        call_or_fail("benchmarks.order:write_layered", path=str(path), n=_QUICK_NODES)
+        graphs = {path.stem: path}
+    if not graphs:
+        raise MissingInput("it measures moccasin/G1.json to moccasin/G4.json: give them with --graphs")
+    limit_s = session.limited(LIMIT_S, _QUICK_LIMIT_S)
+    cells = []
+    for name, path in sorted(graphs.items()):
+        for percent in _PERCENTS[: session.times(len(_PERCENTS))]:
+            for reorder in (False, True):
+                label = f"{name} at {percent}%, {_orders(reorder)}"
+                cells.append(Cell(label, partial(_row, name, path, percent, reorder, limit_s)))
+    return rows_of(session, cells, lanes=_AT_A_TIME)
+
+
+def _orders(reorder: bool) -> str:
+    return "any (--reorder)" if reorder else "the document's"
+
+
+def _row(name: str, path: Path, percent: int, reorder: bool, limit_s: float) -> Row:
+    case: Row = {"graph": name, "budget": f"{percent}%", "orders": _orders(reorder)}
+    asked = {"spec": str(path), "budget": f"{percent}%", "reorder": reorder}
+    return solved_row(TABLES[0], case, time_limit_s=limit_s, **asked)
+
+
+def write_layered(path: str, n: int) -> None:
+    """Write a random layered graph of ``n`` nodes."""
+    from benchmarks.families import layered
+    from remat_cli.graph.io import dump_document, graph_to_document
+
+    Path(path).write_text(dump_document(graph_to_document(layered(n, 0))), encoding="utf-8")

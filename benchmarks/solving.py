@@ -1,0 +1,83 @@
+"""Solving one graph in a process of its own, as plain numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.frame import Row, Table
+from benchmarks.measure import call
+
+LATE_S = 120.0
+"""Seconds over its limit after which a process is killed: building a graph and stopping take time, too."""
+
+
+def solved_row(table: Table, case: Row, *, time_limit_s: float, **arguments: Any) -> Row:
+    """The row of ``case`` in ``table``: what :func:`solved` says of ``arguments``, or why it says nothing."""
+    called = call("benchmarks.solving:solved", limit_s=time_limit_s + LATE_S, time_limit_s=time_limit_s, **arguments)
+    values = called.values or {"ending": called.problem}
+    return table.row(case, {**values, "peak_bytes": called.peak_bytes})
+
+
+def solved(
+    spec: str,
+    budget: str | int | None,
+    strategy: str = "auto",
+    time_limit_s: float | None = None,
+    threads: int | None = 1,
+    reorder: bool = False,
+) -> dict[str, Any]:
+    """Solve one graph; no plan within the limit is an answer.
+
+    Args:
+        spec: A file ending in ``.json``, or the graph as the zoo names it.
+        budget: As ``remat solve --budget`` takes it, bytes, or None for none.
+        strategy: The strategy.
+        time_limit_s: As ``--time-limit``.
+        threads: As ``--threads``.
+        reorder: As ``--reorder``.
+
+    Returns:
+        Overhead, bound and gap in percent, the first two over the cost without recomputation; the peak without fixed
+        memory; what is claimed; times in seconds; how it ended. Without a plan only the last and the time.
+    """
+    import time
+
+    from remat_cli.api.solving import SolveOptions, solve
+    from remat_cli.control import Progress
+    from remat_cli.errors import Infeasible, RematError
+    from remat_cli.graph.io import load_graph
+    from remat_cli.zoo.registry import build_graph
+
+    graph = load_graph(spec) if spec.endswith(".json") else build_graph(spec)
+    started_s = time.monotonic()
+    first: list[float] = []
+
+    def listen(progress: Progress) -> None:
+        if progress.cost is not None and not first:
+            first.append(time.monotonic() - started_s)
+
+    def percentage(cost: float) -> float:
+        return round(100 * (cost / graph.total_cost - 1), 5)
+
+    facts: dict[str, Any] = {"nodes": len(graph.nodes)}
+    options = SolveOptions(strategy=strategy, time_limit_s=time_limit_s, threads=threads, reorder=reorder)
+    try:
+        answer = solve(graph, budget, options, listener=listen)
+    except RematError as error:
+        wall_s = round(time.monotonic() - started_s, 2)
+        ending = error.message.partition(";")[0]
+        return {**facts, "wall_s": wall_s, "ending": ending, "impossible": isinstance(error, Infeasible)}
+    claim = answer.plan.claim
+    return {
+        **facts,
+        "overhead": percentage(claim.cost),
+        "bound": percentage(claim.lower_bound),
+        "gap": round(100 * claim.gap, 5),
+        "scope": claim.scope.value,
+        "claim": claim.status.value,
+        "values_bytes": answer.report.replay.peak_bytes - graph.fixed_memory,
+        "order": answer.plan.provenance.get("order", "document"),
+        "first_s": round(first[0] if first else answer.wall_s, 2),
+        "wall_s": round(answer.wall_s, 2),
+        "ending": answer.outcome,
+    }
