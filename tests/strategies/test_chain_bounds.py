@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
 
+import numpy as np
 import pytest
 from bruteforce import cheapest
 from graphgen import random_graph
@@ -15,6 +18,8 @@ from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Scope
+from remat_cli.strategies.chains._kernel import fill_visits
+from remat_cli.strategies.chains._segments import Segments, highest_visited, prefix_sums
 from remat_cli.strategies.chains.answer import chain_answer
 from remat_cli.zoo.registry import build_graph
 
@@ -206,3 +211,27 @@ def test_coarse_units_stay_safe() -> None:
         assert schedule is not None
         assert peak(graph, schedule.computes) <= budget
         assert graph.total_cost < bound.cost <= sum(graph.nodes[k].cost for k in schedule.computes)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_segments_are_filled_alike_with_and_without_numba(seed: int) -> None:
+    rng = random.Random(seed)
+    n, width = rng.randint(2, 12), rng.randint(1, 40)
+    visited = sorted({n, *rng.sample(range(1, n + 1), rng.randint(1, n))})
+
+    def units(*shape: int, most: int) -> Any:
+        return np.array([rng.randint(0, most) for _ in range(math.prod(shape))], dtype=np.int64).reshape(shape)
+
+    segments = Segments(
+        prefix=prefix_sums([rng.random() for _ in range(n)]),
+        tail=np.array([rng.random() / 2 for _ in range(n + 1)]),
+        top=highest_visited(visited, n),
+        hold=units(n + 1, n + 1, most=width // 2),
+        sweep=units(n + 1, n + 1, most=2 * width),
+        pending=units(n + 1, most=width // 2),
+        visit=units(n + 1, most=width),
+        width=width,
+    )
+    compiled = fill_visits(*(getattr(segments, field.name) for field in fields(segments)))
+    np.testing.assert_array_equal(segments.fill(), compiled)
+    assert not np.isinf(compiled).all()

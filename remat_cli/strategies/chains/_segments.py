@@ -15,6 +15,8 @@ _WORK = 1e9
 _STATES = 3e7
 """Numbers that the table may have: 240 MB."""
 _MOST_UNITS = 2_000
+_FEW_SPLITS = 40_000
+"""Up to so many splits plain Python is done before numba is loaded; 60 levels have about as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,43 @@ class Segments:
 
     def fill(self) -> Floats:
         """float64[N + 1, N + 1, width], the least cost of every segment."""
-        from remat_cli.strategies.chains._kernel import fill_visits  # numba, which graphs without a chain do without
+        if self._splits() <= _FEW_SPLITS:
+            return self._fill_plainly()
+        from remat_cli.strategies.chains._kernel import fill_visits
 
         filled: Floats = fill_visits(
             self.prefix, self.tail, self.top, self.hold, self.sweep, self.pending, self.visit, self.width
         )
         return filled
+
+    def _splits(self) -> int:
+        """Ways to split a segment, all segments together."""
+        visited = np.flatnonzero(self.top == np.arange(len(self.top)))
+        return int((visited * (visited + 1) // 2).sum())
+
+    def _fill_plainly(self) -> Floats:
+        """The same numbers as ``fill_visits`` without numba, which takes half a second to load."""
+        n = len(self.prefix) - 1
+        value = np.full((n + 1, n + 1, self.width), np.inf)
+        nothing = np.zeros(self.width)
+        top, visit, prefix = self.top.tolist(), self.visit.tolist(), self.prefix.tolist()
+        for low in range(n, -1, -1):
+            sweep, hold = self.sweep[low].tolist(), self.hold[low].tolist()
+            for r in range(low + 1, n + 1):
+                if top[r] != r:
+                    continue
+                row, pending = value[low, r], int(self.pending[r])
+                for k in range(low + 1, r + 1):
+                    shift = hold[k] if k < r else 0
+                    end = 1 + min(sweep[k] - pending, self.width - 1 - shift, visit[k] if top[k] == k else self.width)
+                    if end <= 0:
+                        continue
+                    once = prefix[k] - prefix[low] - (float(self.tail[r]) if k == r else 0.0)
+                    left = value[low, top[k - 1]] if top[k - 1] > low else nothing
+                    right = value[k, r] if k < r else nothing
+                    cost = once + left[:end] + right[shift : shift + end]
+                    np.minimum(row[:end], cost, out=row[:end])
+        return value
 
     def order(self, value: Floats, reserved: int = 0) -> list[tuple[int, int, int]] | None:
         """The best splits in the order in which they are carried out, as (l, k, r); None if there is no way.
