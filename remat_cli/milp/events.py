@@ -31,11 +31,16 @@ def affordable(prices: Sequence[float], most: float, graph: Graph) -> Support:
     """The full support without the nodes of which one recomputation costs more than ``most``.
 
     Args:
-        prices: Cost of each node.
+        prices: What recomputing each node adds to the cost at least, such as its cost; not negative.
         most: Solutions in which recomputation costs more do not matter.
         graph: With its closing node.
     """
     return tuple(stages if prices[i] <= most else () for i, stages in enumerate(full_support(graph)))
+
+
+def common(one: Support, other: Support) -> Support:
+    """Stages that are in both supports."""
+    return tuple(tuple(sorted({*a} & {*b})) for a, b in zip(one, other, strict=True))
 
 
 def event_support(graph: Graph, prices: Sequence[float], most: float) -> Support:

@@ -10,13 +10,13 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
 from remat_cli.strategies._best import Best
-from remat_cli.strategies._proof import PROVABLE, InStageProof
+from remat_cli.strategies._proof import PROVABLE, prove_inside
 from remat_cli.strategies.base import Context, Found, Known, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import shortened, telling
 from remat_cli.strategies.registry import strategy_from_spec
 
-_SEARCH_SHARE = 0.4
-"""Share of the time left for the search where a proof is to come."""
+_EXACT_SHARE, _SEARCH_SHARE = 0.35, 0.25
+"""Shares of the time left for ``optimal`` and then for the search, where a proof that looks inside stages follows."""
 _PROOF_S = 300.0
 _SMALL = 60
 """Up to this many nodes the paper's MILP can look beyond one pass per stage, and for the least peak."""
@@ -40,15 +40,12 @@ class Auto(Strategy):
         graph = task.graph
         if task.budget_bytes is None or no_remat_peak(graph) <= task.budget_bytes:
             return _run("keep-all", task, context)
-        exact = _run("optimal", task, context)
+        provable = len(graph.nodes) <= PROVABLE
+        exact = _run("optimal", task, _within(context, _EXACT_SHARE) if provable else context)
         if context.control.stopping() or _closed(graph, exact, context.gap):
             return exact
-        provable = len(graph.nodes) <= PROVABLE
-        remaining = context.control.remaining_s()
-        control = context.control
-        if provable and remaining is not None:
-            control = shortened(control, _SEARCH_SHARE * remaining)
-        searched = _run("search", replace(task, known=_known(exact)), replace(context, control=control))
+        within = _within(context, _SEARCH_SHARE) if provable and isinstance(exact, Found) else context
+        searched = _run("search", replace(task, known=_known(exact)), within)
         best = _better(graph, exact, searched)
         if isinstance(best, Found):
             return _proved(task, best, context) if provable else best
@@ -64,10 +61,16 @@ def _proved(task: Task, answer: Found, context: Context) -> Found:
     """
     best = Best.of(replace(task, known=_known(answer)), context)
     if not best.over():
-        InStageProof.of(best).run(best.step(_PROOF_S, 1.0))
+        prove_inside(best, best.step(_PROOF_S, 1.0))
     found = best.found(exhausted=answer.exhausted or best.proven())
     cheaper = _cost(task.graph, found) < _cost(task.graph, answer)
     return replace(found, maker="optimal") if cheaper else replace(answer, bounds=found.bounds)
+
+
+def _within(context: Context, share: float) -> Context:
+    """``context`` with a share of the time left, if there is a limit."""
+    remaining = context.control.remaining_s()
+    return context if remaining is None else replace(context, control=shortened(context.control, share * remaining))
 
 
 def _run(choice: str, task: Task, context: Context) -> Found | NotFound:

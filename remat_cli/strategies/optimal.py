@@ -15,7 +15,7 @@ from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies._annealing import Annealing
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._portfolio import Windows
-from remat_cli.strategies._proof import PROVABLE, InStageProof, Proof
+from remat_cli.strategies._proof import PROVABLE, Proof, prove_inside
 from remat_cli.strategies._retention import Retention, near_pairs
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
@@ -43,7 +43,9 @@ _POLISH_S = 3.0
 _FULL_S = 120.0
 _PROOF_S = 120.0
 _RUNS = 3
-"""Runs of annealing where rounding gives nothing good to start from."""
+"""Runs of annealing where rounding gives nothing good to start from, or before a proof."""
+_FEW = 30
+"""Up to this many nodes a solver needs no help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,15 @@ class Optimal(Strategy):
             larger = _grow(best, depth, annealing, rng, eager=depth == depths[0])
             if best.over():
                 return
+            if depth == depths[0] and _FEW < len(best.graph.nodes) <= PROVABLE:
+                annealing.run(_RUNS)  # a second or less, and all that follows is the faster the better the schedule
             if not proven:
                 proven = _prove(best, _EAGER_LIMIT, _EAGER_SHARE)
             if best.over() or not larger:
                 break
         if not best.over():
             if len(best.graph.nodes) <= PROVABLE:
-                InStageProof.of(best).run(best.step(_PROOF_S, _IN_STAGE_SHARE))
+                prove_inside(best, best.step(_PROOF_S, _IN_STAGE_SHARE))
             elif not proven:
                 _prove(best, _PROOF_LIMIT, _PROOF_SHARE)
 

@@ -1,0 +1,92 @@
+"""Proofs of a bound, from any schedule at hand, against searches of all schedules."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from bruteforce import cheapest
+from graphgen import random_graph
+
+from remat_cli.control import Control
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Scope
+from remat_cli.solvers.highs import Highs
+from remat_cli.strategies._best import Best
+from remat_cli.strategies._proof import InStageProof, Proof, prove_inside
+from remat_cli.strategies._sequence import Problem, Walk
+from remat_cli.strategies.base import Context, Task
+
+
+def graph_of(seed: int) -> Graph:
+    rng = random.Random(seed)
+    return random_graph(
+        rng,
+        rng.randint(3, 6),
+        max_outputs=rng.choice((1, 1, 2, 3)),
+        workspace=rng.random() < 0.5,
+        recompute_false=rng.choice((0.0, 0.2)),
+        random_outputs=rng.random() < 0.5,
+        zero_outputs=rng.random() < 0.3,
+        fixed_memory=rng.choice((0, 5)),
+    )
+
+
+def best_of(graph: Graph, budget: int, *, known: bool, gap: float = 0.0) -> Best:
+    """Nothing known, or a schedule that a short walk comes to."""
+    best = Best.of(Task(graph, budget), Context(Control(), Highs(), gap=gap, threads=1))
+    if known:
+        walk = Walk.of(Problem.of(graph, budget - graph.fixed_memory), range(len(graph.nodes)), 1, 3.0)
+        walk.advance(300, 0.3, 0.01)
+        if walk.best is not None:
+            best.offer(walk.best)
+    return best
+
+
+def document_order(best: Best) -> float:
+    return max((b.cost for b in best.bounds.values() if b.scope.contains(Scope.DOCUMENT_ORDER)), default=0.0)
+
+
+def test_no_proof_is_above_the_truth_and_those_inside_stages_are_the_sharper() -> None:
+    known = sharper = exact = 0
+    for seed in range(1000, 1090):
+        graph = graph_of(seed)
+        top = no_remat_peak(graph)
+        for budget in range(max(peak_bound(graph).bytes, top - 3), top):
+            truth = cheapest(graph, budget)
+            started = best_of(graph, budget, known=seed % 3 > 0)
+            known += started.computes is not None
+            least = math.inf if truth is None else truth
+            bounds = []
+            for inside in (False, True):
+                best = best_of(graph, budget, known=seed % 3 > 0)
+                if inside:
+                    prove_inside(best, best.context.control)
+                elif (proof := Proof.within(best, 10_000)) is not None:
+                    proof.run(60.0, 1.0)
+                bounds.append(document_order(best))
+                assert bounds[-1] <= least
+                assert best.computes is None or best.cost >= least
+            sharper += bounds[1] > bounds[0]
+            exact += bounds[1] >= least
+    assert known > 30
+    assert sharper > 5
+    assert exact > 50
+
+
+def test_a_rehearsal_proves_nothing_and_finds_the_rows() -> None:
+    stated = 0
+    for seed in range(60, 110):
+        graph = graph_of(seed)
+        best = best_of(graph, peak_bound(graph).bytes, known=False)
+        before = dict(best.bounds)
+        rehearsal = InStageProof.of(best, 1.0)
+        rehearsal.run(best.context.control)
+        assert best.bounds == before
+        stated += len(rehearsal.rows.steps) > 0
+        steps = rehearsal.rows.steps
+        proof = InStageProof.of(best)
+        assert proof.state(steps) == bool(steps)
+        assert proof.rows.steps == steps, "the full support holds the small one"
+    assert stated > 3
