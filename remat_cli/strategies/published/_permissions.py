@@ -8,6 +8,7 @@ So all that was saved is spent again where there is room, as the public implemen
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import prune
@@ -74,6 +75,7 @@ def _walk(graph: Graph, computes: Sequence[int], budget_bytes: int | None) -> li
     first = 0
     there: set[int] = set()
     may_go: dict[int, float] = {}  # values that are there, with their cost per byte
+    heap: list[tuple[float, int]] = []  # the same, perhaps with some that may not go any more
     used = 0
     for i, ending in zip(computes, _endings(graph, computes), strict=True):
         values = graph.values_of(i)
@@ -84,7 +86,9 @@ def _walk(graph: Graph, computes: Sequence[int], budget_bytes: int | None) -> li
             used += sum(graph.size[v] for v in values if v not in there)
             there.update(values)
             while room is not None and used + graph.nodes[i].workspace > room and may_go:
-                victim = min(may_go, key=lambda v: (may_go[v], v))
+                rate, victim = heappop(heap)
+                if may_go.get(victim) != rate:  # it was needed since
+                    continue
                 del may_go[victim]
                 there.remove(victim)
                 used -= graph.size[victim]
@@ -99,4 +103,5 @@ def _walk(graph: Graph, computes: Sequence[int], budget_bytes: int | None) -> li
                 used -= graph.size[v]
             elif maker.recompute and graph.size[v]:
                 may_go[v] = maker.cost / graph.size[v]
+                heappush(heap, (may_go[v], v))
     return walked

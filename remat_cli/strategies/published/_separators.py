@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from remat_cli.control import Control
 from remat_cli.graph.model import Graph
+from remat_cli.strategies.published._decomposition import Bags, min_fill
 
 _STARTS = 8
+_LOOK_EVERY = 256
+"""Nodes placed between two looks at the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,70 +56,80 @@ def skeleton(graph: Graph) -> list[set[int]]:
     return around
 
 
-def tree_separators(graph: Graph) -> tuple[Separator, int]:
+def tree_separators(graph: Graph, control: Control | None = None) -> tuple[Separator, int]:
     """Balanced separators from a min-fill tree decomposition, and its width.
 
     The tree of bags is rooted at its centroid, and so is every branch that is left: the depth is at most one more than
     the logarithm of the number of bags.
-    """
-    import networkx as nx  # 0.2 s, and most strategies do without
-    from networkx.algorithms.approximation import treewidth_min_fill_in
 
-    network = nx.Graph()
-    network.add_nodes_from(range(len(graph.nodes)))
-    network.add_edges_from((i, j) for i, others in enumerate(skeleton(graph)) for j in sorted(others))
+    Args:
+        graph: The graph.
+        control: The clock; None for no limit.
+
+    Raises:
+        LimitReached, Interrupted: If it has to stop.
+    """
     if not graph.nodes:
         return Separator((), (), frozenset(), 0), 0
-    width, tree = treewidth_min_fill_in(network)
-    return _rooted(tree, frozenset(tree), frozenset()), int(width)
+    tree = min_fill(skeleton(graph), control or Control())
+    return _rooted(tree, 0, [False] * len(tree.bags), frozenset()), tree.width
 
 
-def _rooted(tree: Any, bags: frozenset[Any], above: frozenset[int]) -> Separator:
-    """The separators of a connected part of the tree of bags, without the nodes ``above``."""
-    root = _centroid(tree, bags)
-    covered = above | root
-    below, left = [], set(bags - {root})
-    for start in sorted((bag for bag in tree[root] if bag in bags), key=sorted):
-        branch = _branch(tree, start, left)
-        left -= branch
-        below.append(_rooted(tree, frozenset(branch), covered))
-    return Separator.over(root - above, below)
+def _rooted(tree: Bags, start: int, used: list[bool], above: frozenset[int]) -> Separator:
+    """The separators of a connected part of the tree of bags, without the nodes ``above``.
+
+    Args:
+        tree: The bags.
+        start: One of the part.
+        used: Bags that are separators above; those of the part are added.
+        above: Nodes in these.
+    """
+    root = _centroid(tree, start, used)
+    used[root] = True
+    covered = above | tree.bags[root]
+    starts = sorted((bag for bag in tree.around[root] if not used[bag]), key=lambda bag: sorted(tree.bags[bag]))
+    below = [_rooted(tree, bag, used, covered) for bag in starts]
+    return Separator.over(tree.bags[root] - above, below)
 
 
-def _branch(tree: Any, start: Any, allowed: Iterable[Any]) -> set[Any]:
-    inside, found, todo = set(allowed), {start}, [start]
-    while todo:
-        for bag in tree[todo.pop()]:
-            if bag in inside and bag not in found:
-                found.add(bag)
-                todo.append(bag)
-    return found
-
-
-def _centroid(tree: Any, bags: frozenset[Any]) -> Any:
-    """The bag without which the largest branch is smallest; of equals the one with the smallest nodes."""
-    start = min(bags, key=sorted)
+def _walked(tree: Bags, start: int, used: Sequence[bool]) -> tuple[list[int], dict[int, int]]:
+    """The bags that hang together with ``start``, each after the one from which it was reached; and which that was."""
     order = [start]
-    parent: dict[Any, Any] = {start: None}
+    parent = {start: -1}
     for bag in order:
-        for other in tree[bag]:
-            if other in bags and other not in parent:
+        for other in tree.around[bag]:
+            if not used[other] and other not in parent:
                 parent[other] = bag
                 order.append(other)
+    return order, parent
+
+
+def _centroid(tree: Bags, start: int, used: Sequence[bool]) -> int:
+    """The bag without which the largest branch is smallest; of equals the one with the smallest nodes."""
+    order, parent = _walked(tree, start, used)
     weight = dict.fromkeys(order, 1)
     heaviest = dict.fromkeys(order, 0)
     for bag in reversed(order):
         heaviest[bag] = max(heaviest[bag], len(order) - weight[bag])
         up = parent[bag]
-        if up is not None:
+        if up >= 0:
             weight[up] += weight[bag]
             heaviest[up] = max(heaviest[up], weight[bag])
-    return min(order, key=lambda bag: (heaviest[bag], sorted(bag)))
+    least = min(heaviest.values())
+    return min((bag for bag in order if heaviest[bag] == least), key=lambda bag: sorted(tree.bags[bag]))
 
 
-def path_separators(graph: Graph) -> tuple[Separator, int]:
-    """Balanced separators from a path decomposition, and its width: the middle bag, then the middle of either side."""
-    bags = _path(skeleton(graph))
+def path_separators(graph: Graph, control: Control | None = None) -> tuple[Separator, int]:
+    """Balanced separators from a path decomposition, and its width: the middle bag, then the middle of either side.
+
+    Args:
+        graph: The graph.
+        control: The clock; None for no limit.
+
+    Raises:
+        LimitReached, Interrupted: If it has to stop before there is a decomposition.
+    """
+    bags = _path(skeleton(graph), control or Control())
     width = max((len(bag) for bag in bags), default=1) - 1
 
     def halved(low: int, high: int, above: frozenset[int]) -> Separator:
@@ -130,7 +143,7 @@ def path_separators(graph: Graph) -> tuple[Separator, int]:
     return halved(0, len(bags), frozenset()), width
 
 
-def _path(around: Sequence[set[int]]) -> list[frozenset[int]]:
+def _path(around: Sequence[set[int]], control: Control) -> list[frozenset[int]]:
     """Bags of a path decomposition: the narrowest of some greedy ones.
 
     Each puts the nodes in a row, next always the one that leaves the fewest placed nodes with neighbours not yet placed
@@ -139,36 +152,45 @@ def _path(around: Sequence[set[int]]) -> list[frozenset[int]]:
     n = len(around)
     thin = sorted(range(n), key=lambda i: (len(around[i]), i))[: _STARTS - 2]
     best: list[frozenset[int]] = []
+    widest = n + 1
     for start in dict.fromkeys((0, n - 1, *thin)) if n else ():
-        row = _row(around, start)
-        bags = [bag for bag, following in zip(row, [*row[1:], frozenset[int]()], strict=True) if not bag <= following]
-        if not best or max(map(len, bags)) < max(map(len, best)):
-            best = bags
+        if best and control.stopping():
+            break
+        row = _row(around, start, widest, control)
+        if row is not None:
+            best = [bag for bag, following in zip(row, [*row[1:], frozenset[int]()], strict=True) if not bag <= following]
+            widest = max(map(len, best))
     return best
 
 
-def _row(around: Sequence[set[int]], start: int) -> list[frozenset[int]]:
-    """The bags of the greedy row that begins with ``start``."""
+def _row(around: Sequence[set[int]], start: int, widest: int, control: Control) -> list[frozenset[int]] | None:
+    """The bags of the greedy row that begins with ``start``; None as soon as one has ``widest`` nodes or more."""
     missing = [len(others) for others in around]
-    placed: set[int] = set()
+    placed = [False] * len(around)
     edge: set[int] = set()
-    bags = []
-    unplaced = dict.fromkeys(range(len(around)))
+    bags: list[frozenset[int]] = []
+    unplaced = iter(range(len(around)))
     node = start
     while True:
+        if len(bags) % _LOOK_EVERY == 0:
+            control.check()
         bags.append(frozenset({*edge, node}))
-        placed.add(node)
-        del unplaced[node]
+        if len(bags[-1]) >= widest:
+            return None
+        placed[node] = True
         for other in around[node]:
             missing[other] -= 1
             if other in edge and not missing[other]:
                 edge.remove(other)
         if missing[node]:
             edge.add(node)
-        if not unplaced:
+        if len(bags) == len(around):
             return bags
-        near = {other for i in edge for other in around[i] if other not in placed}
-        node = min(near, key=lambda i: (_growth(around, edge, missing, i), i)) if near else next(iter(unplaced))
+        near = {other for i in edge for other in around[i] if not placed[other]}
+        if near:
+            node = min(near, key=lambda i: (_growth(around, edge, missing, i), i))
+        else:
+            node = next(i for i in unplaced if not placed[i])
 
 
 def _growth(around: Sequence[set[int]], edge: set[int], missing: Sequence[int], node: int) -> int:

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from remat_cli.control import Control
 from remat_cli.errors import StrategyMismatch, UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
@@ -43,11 +44,12 @@ class _Separating(Strategy):
             raise UsageError(f"{self.name}{{levels={self.levels}}}: there are no fewer levels than 0")
 
     @abstractmethod
-    def separators(self, graph: Graph) -> Separator:
+    def separators(self, graph: Graph, control: Control) -> Separator:
         """The separators of ``graph``.
 
         Raises:
             StrategyMismatch: If the strategy does not take this graph.
+            LimitReached, Interrupted: If it has to stop.
         """
 
     def options(self, levels: int) -> str:
@@ -58,7 +60,7 @@ class _Separating(Strategy):
         """Try levels of recursion, the fewest first."""
         graph = task.graph
         offers = Offers(task, context, self.name)
-        root = self.separators(graph)
+        root = self.separators(graph, context.control)
         for levels in range(root.depth) if self.levels is None else (self.levels,):
             computes = recursive_schedule(graph, root, levels, _LONGEST * len(graph.nodes))
             if computes is None:
@@ -82,9 +84,9 @@ class TwRemat(_Separating):
     name: ClassVar[str] = "twremat"
     summary: ClassVar[str] = "recursion over a tree decomposition, then keep what there is room for"
 
-    def separators(self, graph: Graph) -> Separator:
+    def separators(self, graph: Graph, control: Control) -> Separator:
         """Those of a min-fill tree decomposition."""
-        return tree_separators(graph)[0]
+        return tree_separators(graph, control)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +118,14 @@ class PwRemat(_Separating):
         width = "" if self.most_width == PwRemat().most_width else f",most_width={self.most_width}"
         return f"{self.name}{{levels={levels}{width}}}"
 
-    def separators(self, graph: Graph) -> Separator:
+    def separators(self, graph: Graph, control: Control) -> Separator:
         """Those of the narrowest path decomposition that was found.
 
         Raises:
             StrategyMismatch: If it is not narrow.
+            LimitReached, Interrupted: If it has to stop.
         """
-        root, width = path_separators(graph)
+        root, width = path_separators(graph, control)
         if width > self.most_width:
             raise StrategyMismatch(
                 f"pwremat is for graphs of small pathwidth, and the narrowest path decomposition that it finds has "
