@@ -13,6 +13,8 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+
 from remat_cli.errors import UsageError
 from remat_cli.strategies._phases import Training
 from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
@@ -76,25 +78,33 @@ def cheapest_cut(training: Training, most_cost: float) -> frozenset[int]:
         training: The graph.
         most_cost: Forward nodes that cost more are banned, and so are those that may be computed only once.
     """
-    import networkx as nx  # 0.2 s, and no other strategy needs it
+    from remat_cli.strategies.published._flow import sink_side  # numba, which most strategies do without
 
     graph = training.graph
-    network = nx.DiGraph()  # an edge without a capacity has any
-    network.add_nodes_from(("source", "sink"))
+    source, sink, count = 0, 1, 2
+    anything = 1 + sum(graph.size)
+    place = {}
+    for i in training.forward:  # a vertex for every node, and for every value one where it is made and one where it is
+        place[i] = count
+        count += 1 + 2 * len(graph.values_of(i))
+    arcs: list[tuple[int, int, int]] = []
+    values: list[tuple[int, int]] = []
     for i in training.forward:
-        node = graph.nodes[i]
+        node, own = graph.nodes[i], place[i]
         if node.cost > most_cost or not node.recompute:
-            network.add_edge("source", ("node", i))
-        for v in graph.values_of(i):
-            network.add_edge(("node", i), ("made", v))
-            network.add_edge(("made", v), ("there", v), capacity=graph.size[v])
+            arcs.append((source, own, anything))
+        for made, v in zip(range(own + 1, count, 2), graph.values_of(i), strict=False):
+            values.append((v, made))
+            arcs.append((own, made, anything))
+            arcs.append((made, made + 1, graph.size[v]))
             for j in graph.readers[v]:
                 if j >= training.sweep:
-                    network.add_edge(("there", v), "sink")
-                elif j in training.forward:
-                    network.add_edge(("there", v), ("node", j))
-    _, (before, after) = nx.minimum_cut(network, "source", "sink")
-    return frozenset(v for kind, v in before - {"source"} if kind == "made" and ("there", v) in after)
+                    arcs.append((made + 1, sink, anything))
+                elif j in place:
+                    arcs.append((made + 1, place[j], anything))
+    tails, heads, capacities = np.array(arcs, dtype=np.int64).reshape(-1, 3).T
+    after = sink_side(tails, heads, capacities, count, source, sink)
+    return frozenset(v for v, made in values if after[made + 1] and not after[made])
 
 
 def recomputed_once(training: Training, saved: frozenset[int]) -> tuple[int, ...]:

@@ -1,0 +1,105 @@
+"""Maximum flows by Dinic's algorithm over arrays, compiled by numba.
+
+Capacities are 64-bit integers: bytes add up beyond what 32 bits hold, which is all that SciPy's flows take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import njit
+
+from remat_cli.mip import Bools, Ints
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_compiled: Callable[[_F], _F] = njit(cache=True, nogil=True)
+
+
+def sink_side(tails: Ints, heads: Ints, capacities: Ints, count: int, source: int, sink: int) -> Bools:
+    """Vertices from which the sink can still be reached under a maximum flow: the smallest sink side of a minimum cut.
+
+    Args:
+        tails: int64[m], where each arc starts.
+        heads: int64[m], where it ends.
+        capacities: int64[m], not negative; every way from source to sink has a finite one, and any sum fits 64 bits.
+        count: Number of vertices.
+        source: Where the flow starts.
+        sink: Where it ends.
+
+    Returns:
+        bool[count]; which maximum flow was found makes no difference.
+    """
+    m = len(tails)
+    ends = np.concatenate([tails, heads])
+    order = np.argsort(ends, kind="stable")
+    place = np.empty(2 * m, dtype=np.int64)
+    place[order] = np.arange(2 * m)
+    start = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.bincount(ends, minlength=count), out=start[1:])
+    to = np.concatenate([heads, tails])[order]
+    left = np.concatenate([capacities, np.zeros(m, dtype=np.int64)])[order]
+    back = np.concatenate([place[m:], place[:m]])[order]
+    side: Bools = _maximise(start, to, left, back, source, sink) >= 0
+    return side
+
+
+@_compiled
+def _distances(start: Any, to: Any, left: Any, back: Any, sink: int, distance: Any, queue: Any) -> None:
+    """Arcs on the shortest way from every vertex to the sink along what is left; -1 where there is none."""
+    distance[:] = -1
+    distance[sink] = 0
+    queue[0] = sink
+    first, last = 0, 1
+    while first < last:
+        v = queue[first]
+        first += 1
+        for a in range(start[v], start[v + 1]):
+            u = to[a]
+            if distance[u] < 0 and left[back[a]] > 0:
+                distance[u] = distance[v] + 1
+                queue[last] = u
+                last += 1
+
+
+@_compiled
+def _maximise(start: Any, to: Any, left: Any, back: Any, source: int, sink: int) -> Any:
+    """Fill up shortest ways until there is none; the distances to the sink that are left then."""
+    count = len(start) - 1
+    distance = np.empty(count, dtype=np.int64)
+    queue = np.empty(count, dtype=np.int64)
+    following = np.empty(count, dtype=np.int64)
+    way = np.empty(count, dtype=np.int64)
+    while True:
+        _distances(start, to, left, back, sink, distance, queue)
+        if distance[source] < 0:
+            return distance
+        following[:] = start[:count]
+        depth, v = 0, source
+        while True:
+            if v == sink:
+                amount, tightest = left[way[0]], 0
+                for k in range(1, depth):
+                    if left[way[k]] < amount:
+                        amount, tightest = left[way[k]], k
+                for k in range(depth):
+                    left[way[k]] -= amount
+                    left[back[way[k]]] += amount
+                depth = tightest  # go on from where it is full now
+                v = to[back[way[depth]]]
+            while following[v] < start[v + 1]:
+                a = following[v]
+                if left[a] > 0 and distance[to[a]] == distance[v] - 1:
+                    break
+                following[v] += 1
+            if following[v] < start[v + 1]:
+                way[depth] = following[v]
+                v = to[way[depth]]
+                depth += 1
+            elif depth == 0:
+                break
+            else:
+                depth -= 1
+                v = to[back[way[depth]]]
+                following[v] += 1
