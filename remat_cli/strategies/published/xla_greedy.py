@@ -11,8 +11,11 @@ point, long runs are not tried any more, which stands in for XLA's limit on effo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import ClassVar
 
 from remat_cli.control import Control
@@ -66,37 +69,70 @@ class XlaGreedy(Strategy):
         return offers.answer()
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A run of placed instructions that could be computed again.
+@dataclass(slots=True, eq=False)
+class _Clone:
+    """A recomputation that is still to run.
 
     Attributes:
-        nodes: What it computes.
-        before: Place in the schedule before which it would go.
-        bytes: Memory that this frees now.
-        cost: What it costs.
+        node: What it computes.
+        anchor: The first computation before which it runs.
+        rank: Its place among those that run before the same one.
     """
 
-    nodes: Sequence[int]
-    before: int
-    bytes: int
-    cost: float
+    node: int
+    anchor: int
+    rank: int
+
+
+_Place = tuple[int, float]
+"""Where something runs: the first computation there or next, and the rank of a recomputation before it."""
+_Key = tuple[float, int, int]
+"""How good a run is (least is best), its first node and its last."""
+_GONE, _KEPT, _STAYS = 0, 1, 2
+"""What becomes of a value next: not read any more before it is made again; read; or kept to the end as an output."""
+
+
+@dataclass(slots=True)
+class _Lengths:
+    """Runs of some lengths: for every node the best that ends with it, and of all these the best.
+
+    A run that ends with a node of which nothing is needed any more is no better than the same without that node, so it
+    is left out.
+
+    Attributes:
+        shortest: Least number of nodes.
+        longest: Most.
+        best: The best run that ends with a node, where one frees memory.
+        heap: The same, the best first, perhaps with some that are not the best any more.
+        changed: Nodes whose part in a run may have changed since.
+    """
+
+    shortest: int
+    longest: int
+    best: dict[int, _Key]
+    heap: list[_Key]
+    changed: set[int]
 
 
 @dataclass(slots=True)
 class _Walk:
-    """The schedule, of which everything before ``at`` is placed and ``at`` is in progress.
+    """The schedule on its way: what ran, what runs now, and what is to come.
 
     Attributes:
         graph: The graph.
         budget: Bytes, fixed memory included.
         block: Longest run.
         cost_aware: How to choose.
-        items: The schedule: nodes by index.
-        at: The instruction in progress.
-        stage: Nodes that are placed.
+        items: What has run, and now: nodes by index; in the end the whole schedule.
+        stage: First computations that are done.
+        passed: The same with the one in progress.
+        length: Items in all.
         stuck: Whether memory ran out somewhere and no run helped.
-        next_read: For every value that is needed after ``at``, where it is read next; the end for a graph output.
+        clones: Recomputations to come, by the first computation before which they run.
+        events: For every value the recomputations to come that read or make it.
+        state: For every value what becomes of it after the item in progress.
+        kept_bytes: Bytes of those that are read again.
+        lengths: The runs of each range of lengths looked at so far.
     """
 
     graph: Graph
@@ -104,84 +140,162 @@ class _Walk:
     block: int
     cost_aware: bool
     items: list[int] = field(default_factory=list)
-    at: int = 0
     stage: int = 0
+    passed: int = 0
+    length: int = 0
     stuck: bool = False
-    next_read: dict[int, int] = field(default_factory=dict)
+    clones: list[list[_Clone]] = field(default_factory=list)
+    events: list[list[_Clone]] = field(default_factory=list)
+    state: list[int] = field(default_factory=list)
+    kept_bytes: int = 0
+    lengths: dict[int, _Lengths] = field(default_factory=dict)
+    outputs: frozenset[int] = frozenset()
 
     def run(self, control: Control) -> None:
         """Walk once through the schedule; what does not fit is left as it is."""
-        self.items = list(range(len(self.graph.nodes)))
-        self.at = self.stage = 0
-        while self.at < len(self.items) and not control.stopping():
-            self._look_ahead()
-            while self._used() > self.budget:
-                run = self._best_run()
-                if run is None or len(self.items) > _LONGEST * len(self.graph.nodes):
-                    self.stuck = True
-                    break
-                self.items[run.before : run.before] = run.nodes
-                self._look_ahead()
-            self.stage += self.items[self.at] == self.stage
-            self.at += 1
+        graph = self.graph
+        n, count = len(graph.nodes), len(graph.size)
+        self.length, self.outputs = n, frozenset(graph.outputs)
+        self.clones, self.events, self.state = [[] for _ in range(n)], [[] for _ in range(count)], [_GONE] * count
+        for self.stage in range(n):
+            self.passed = self.stage
+            for clone in self.clones[self.stage]:  # more may be put behind it meanwhile
+                for v in (*graph.nodes[clone.node].inputs, *graph.values_of(clone.node)):
+                    self.events[v].remove(clone)
+                self._proceed(clone.node, control)
+            self.passed += 1
+            self._proceed(self.stage, control)
+            for lengths in self.lengths.values():
+                lengths.changed.add(self.stage)
 
-    def _look_ahead(self) -> None:
-        """Find what is needed after the instruction in progress, and where."""
-        graph, ahead = self.graph, dict.fromkeys(self.graph.outputs, len(self.items))
-        for place in range(len(self.items) - 1, self.at, -1):
-            node = self.items[place]
-            for v in graph.values_of(node):
-                ahead.pop(v, None)
-            for v in graph.nodes[node].inputs:
-                ahead[v] = place
-        self.next_read = ahead
+    def _proceed(self, node: int, control: Control) -> None:
+        """Run ``node``, after making room for it as far as that is possible."""
+        graph = self.graph
+        self.items.append(node)
+        pinned = frozenset((*graph.nodes[node].inputs, *graph.values_of(node)))
+        self._look(pinned)
+        while not control.stopping() and self._used(node, pinned) > self.budget:
+            run = self._best_run(pinned)
+            if run is None or self.length > _LONGEST * len(graph.nodes):
+                self.stuck = True
+                break
+            self._insert(range(run[1], run[2] + 1))
 
-    def _used(self) -> int:
-        """Bytes in use while the instruction in progress runs."""
-        graph, item = self.graph, self.items[self.at]
-        node = graph.nodes[item]
-        live: set[int] = {*self.next_read, *node.inputs, *graph.values_of(item)}
-        return graph.fixed_memory + node.workspace + sum(graph.size[v] for v in live)
+    def _next_read(self, v: int) -> _Place | None:
+        """Where a value is read next; None if it is made again before that or not read at all."""
+        readers = self.graph.readers[v]
+        k = bisect_left(readers, self.passed)
+        end = len(self.graph.nodes) if v in self.outputs else None
+        following = readers[k] if k < len(readers) else end
+        place = None if following is None else (following, math.inf)
+        if self.events[v]:
+            clone = min(self.events[v], key=lambda c: (c.anchor, c.rank))
+            if place is None or (clone.anchor, clone.rank) < place:
+                return None if clone.node == self.graph.producer[v] else (clone.anchor, clone.rank)
+        return place
 
-    def _best_run(self) -> _Run | None:
+    def _look(self, values: Iterable[int]) -> None:
+        """See what becomes of some values now, and note which runs that may change."""
+        graph = self.graph
+        for v in values:
+            place = self._next_read(v)
+            state = _GONE if place is None else _STAYS if place[0] == len(graph.nodes) else _KEPT
+            if state != self.state[v]:
+                self.kept_bytes += graph.size[v] * ((state != _GONE) - (self.state[v] != _GONE))
+                self.state[v] = state
+                for lengths in self.lengths.values():
+                    lengths.changed.add(graph.producer[v])
+                    lengths.changed.update(graph.readers[v])
+
+    def _used(self, node: int, pinned: frozenset[int]) -> int:
+        """Bytes in use while the item in progress runs."""
+        graph = self.graph
+        own = sum(graph.size[v] for v in pinned if self.state[v] == _GONE)
+        return graph.fixed_memory + graph.nodes[node].workspace + self.kept_bytes + own
+
+    def _best_run(self, pinned: frozenset[int]) -> _Key | None:
         """The run that is best to recompute, of those as short as can be; the first of equals."""
         shortest = longest = 1
         while True:
-            best: _Run | None = None
-            for start in range(self.stage):
-                for run in self._runs(start, shortest, longest):
-                    if best is None or self._better(run, best):
-                        best = run
+            if shortest not in self.lengths:
+                self.lengths[shortest] = _Lengths(shortest, longest, {}, [], set(range(self.stage)))
+            best = self._best_of(self.lengths[shortest], pinned)
             if best is not None or longest >= (1 if self.stuck else self.block):
                 return best
             shortest, longest = longest + 1, min(2 * longest, self.block)
 
-    def _better(self, run: _Run, best: _Run) -> bool:
-        if self.cost_aware:
-            return run.cost * best.bytes < best.cost * run.bytes
-        return run.bytes > best.bytes
+    def _best_of(self, lengths: _Lengths, pinned: frozenset[int]) -> _Key | None:
+        """The best run of some lengths.
 
-    def _runs(self, start: int, shortest: int, longest: int) -> list[_Run]:
-        """Runs from ``start`` on that free memory now."""
-        graph, item, ahead = self.graph, self.items[self.at], self.next_read
-        pinned = {*graph.nodes[item].inputs, *graph.values_of(item)}
-        made: set[int] = set()
+        What the item in progress reads and makes is there for nothing and cannot go. So runs with a node that makes or
+        reads it are looked at as things stand now; of the others it is known which is best.
+        """
+        graph, heap = self.graph, lengths.heap
+        for end in self._ends(lengths.changed, lengths.longest):
+            known = self._ending(end, lengths, frozenset())
+            if known is None:
+                lengths.best.pop(end, None)
+            else:
+                lengths.best[end] = known
+                heappush(heap, known)
+        lengths.changed.clear()
+        touched = {graph.producer[v] for v in pinned}
+        touched.update(j for v in pinned if self.state[v] == _GONE for j in graph.readers[v])
+        special = self._ends(touched, lengths.longest)
+        best = min((run for end in special if (run := self._ending(end, lengths, pinned))), default=None)
+        aside = []
+        while heap and (best is None or heap[0] < best):
+            if lengths.best.get(heap[0][2]) != heap[0]:
+                heappop(heap)
+            elif heap[0][2] in special:
+                aside.append(heappop(heap))
+            else:
+                best = heap[0]
+        for run in aside:
+            heappush(heap, run)
+        return best
+
+    def _ends(self, nodes: Iterable[int], longest: int) -> set[int]:
+        """The last nodes of all runs, up to a length, in which one of ``nodes`` is."""
+        return {end for node in nodes for end in range(node, min(node + longest, self.stage))}
+
+    def _ending(self, end: int, lengths: _Lengths, pinned: frozenset[int]) -> _Key | None:
+        """The best run that ends with a node and frees memory now, ``pinned`` being there for nothing."""
+        graph, state = self.graph, self.state
+        if not any(state[v] for v in graph.values_of(end)):
+            return None
+        best: _Key | None = None
         operands: set[int] = set()
-        found = []
         gain, cost = 0, 0.0
-        for node in range(start, min(start + longest, self.stage)):
-            values = graph.values_of(node)
-            stay = any(ahead.get(v) == len(self.items) for v in values)  # a graph output
-            if stay or not graph.nodes[node].recompute or not pinned.isdisjoint(values):
+        for start in range(end, max(-1, end - lengths.longest), -1):
+            node, values = graph.nodes[start], graph.values_of(start)
+            if not node.recompute or any(state[v] == _STAYS or v in pinned for v in values):
                 break
-            for v in graph.nodes[node].inputs:
-                if v not in made and v not in operands:
+            for v in values:
+                if state[v] or v in operands:  # it may go; or it is made here and need not be kept for the run
+                    gain += graph.size[v]
+            for v in node.inputs:
+                if v not in operands:
                     operands.add(v)
-                    gain -= 0 if v in ahead or v in pinned else graph.size[v]
-            made.update(values)
-            gain += sum(graph.size[v] for v in values if v in ahead)
-            cost += graph.nodes[node].cost
-            if node >= start + shortest - 1 and gain > 0:
-                before = min(ahead[v] for v in (*made, *operands) if v in ahead)
-                found.append(_Run(range(start, node + 1), before, gain, cost))
-        return found
+                    gain -= 0 if state[v] or v in pinned else graph.size[v]
+            cost += node.cost
+            if gain > 0 and end - start + 1 >= lengths.shortest:
+                run = (cost / gain if self.cost_aware else -gain, start, end)
+                best = run if best is None else min(best, run)
+        return best
+
+    def _insert(self, nodes: range) -> None:
+        """Recompute ``nodes`` where the first of the values in question is read next."""
+        graph = self.graph
+        values = dict.fromkeys(v for i in nodes for v in (*graph.nodes[i].inputs, *graph.values_of(i)))
+        anchor, rank = min(place for v in values if (place := self._next_read(v)))
+        there = self.clones[anchor]
+        index = len(there) if rank == math.inf else int(rank)
+        there[index:index] = [_Clone(i, anchor, 0) for i in nodes]
+        for k in range(index, len(there)):
+            there[k].rank = k
+        for clone in there[index : index + len(nodes)]:
+            for v in (*graph.nodes[clone.node].inputs, *graph.values_of(clone.node)):
+                self.events[v].append(clone)
+        self.length += len(nodes)
+        self._look(values)
