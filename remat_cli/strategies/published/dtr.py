@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+
 from remat_cli.control import Control
 from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
+from remat_cli.mip import Floats
 from remat_cli.strategies._stages import last_stages
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.published._offers import Offers
@@ -81,9 +84,67 @@ class _Classes:
                 self.cost[name] += self.cost[root]
 
 
+@dataclass(slots=True, eq=False)
+class _Table:
+    """Values by what is known of their scores: a weight over a size and, for some scores, over the time since last use.
+
+    Attributes:
+        known: float64[V], a lower bound on the weight of each.
+        shown: float64[V], the same of those that may go, infinity for the others.
+        size: float64[V], what it is divided by.
+        accessed: float64[V], the clock at the last use.
+        timed: Whether staleness counts.
+    """
+
+    known: Floats
+    shown: Floats
+    size: Floats
+    accessed: Floats
+    timed: bool
+
+    @classmethod
+    def of(cls, weights: list[float], sizes: list[float], *, timed: bool) -> _Table:
+        """None of the values may go."""
+        count = len(weights)
+        known, size = np.array(weights, dtype=np.float64), np.array(sizes, dtype=np.float64)
+        return cls(known, np.full(count, np.inf), size, np.zeros(count), timed)
+
+    def show(self, v: int, *, free: bool) -> None:
+        """Say whether a value may go."""
+        self.shown[v] = self.known[v] if free else np.inf
+
+    def know(self, v: int, weight: float) -> None:
+        """Take a new bound."""
+        self.known[v] = weight
+        if self.shown[v] != np.inf:
+            self.shown[v] = weight
+
+    def rising(self, clock: float, besides: range) -> Iterator[int]:
+        """The value with the least score as far as is known, of those that may go but for some; then again.
+
+        Whoever asks again has found that the weight of the value is more.
+        """
+        over = self.size
+        if self.timed:
+            over = over * np.maximum(clock - self.accessed, max(1e-9 * clock, 1e-300))
+        with np.errstate(divide="ignore"):  # values without a size never go
+            scores = self.shown / over
+        scores[besides.start : besides.stop] = np.inf
+        while len(scores):
+            v = int(scores.argmin())
+            if scores[v] == np.inf:
+                return
+            yield v
+            scores[v] = self.shown[v] / over[v]
+
+
 @dataclass(slots=True)
 class _Machine:
     """A device with little memory that runs the graph.
+
+    What a score takes into account of the values around is worked out anew only where it may have become less, and else
+    only for what seems to be the next to go: classes and chains of evicted values grow by evictions, so what was known
+    of them is a lower bound.
 
     Attributes:
         graph: The graph.
@@ -104,14 +165,22 @@ class _Machine:
     clock: float = 0.0
     used: int = 0
     stage: int = 0
-    accessed: dict[int, float] = field(default_factory=dict)
     locks: dict[int, int] = field(default_factory=dict)
     evicted: dict[int, int] = field(default_factory=dict)
     """Evicted values, with their names in ``classes``."""
-    classes: _Classes = field(default_factory=_Classes)
     names: int = 0
+    classes: _Classes = field(default_factory=_Classes)
     last: list[int] = field(default_factory=list)
-    """Stage after which a node is of no use any more, whatever is recomputed."""
+    outputs: frozenset[int] = frozenset()
+    table: _Table = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is in memory yet."""
+        graph = self.graph
+        self.outputs = frozenset(graph.outputs)
+        plain = [1.0 if self.score in {"lru", "size"} else graph.nodes[i].cost for i in graph.producer]
+        sizes = [1.0 if self.score == "lru" else float(size) for size in graph.size]
+        self.table = _Table.of(plain, sizes, timed=self.score not in {"size", "msps"})
 
     def run(self, control: Control) -> None:
         """Run all nodes in document order; without a limit once it stops or costs too much."""
@@ -120,7 +189,7 @@ class _Machine:
         dropped_after: list[list[int]] = [[] for _ in graph.nodes]
         forgotten_after: list[list[int]] = [[] for _ in range(len(graph.nodes) + 1)]
         for v, i in enumerate(graph.producer):
-            if v not in graph.outputs:
+            if v not in self.outputs:
                 dropped_after[max(graph.readers[v], default=i)].append(v)
             forgotten_after[self.last[i]].append(v)
         for self.stage in range(len(graph.nodes)):
@@ -132,9 +201,9 @@ class _Machine:
                     self._evict(v)
             for v in forgotten_after[self.stage]:
                 self._evict(v)
-                self.evicted.pop(v, None)
+                self._forget(v)
         for v in graph.outputs:
-            self.locks[v] = self.locks.get(v, 0) + 1
+            self._lock_value(v, 1)
         for v in graph.outputs:
             if v not in self.resident:
                 self._materialise(graph.producer[v])
@@ -156,7 +225,16 @@ class _Machine:
 
     def _lock(self, node: int, change: int) -> None:
         for v in self.graph.nodes[node].inputs:
-            self.locks[v] = self.locks.get(v, 0) + change
+            self._lock_value(v, change)
+
+    def _lock_value(self, v: int, change: int) -> None:
+        self.locks[v] = self.locks.get(v, 0) + change
+        self._show(v)
+
+    def _show(self, v: int) -> None:
+        """Put a value up for eviction, or take it off."""
+        free = v in self.resident and not self.locks.get(v, 0) and self.graph.size[v] > 0
+        self.table.show(v, free=free and self.graph.nodes[self.graph.producer[v]].recompute)
 
     def _compute(self, i: int) -> None:
         graph, node = self.graph, self.graph.nodes[i]
@@ -174,9 +252,10 @@ class _Machine:
         for v in made:
             self.resident.add(v)
             self.used += graph.size[v]
-            self.evicted.pop(v, None)
+            self._forget(v)
+            self._show(v)
         for v in (*node.inputs, *graph.values_of(i)):
-            self.accessed[v] = self.clock
+            self.table.accessed[v] = self.clock
         for v in made:
             if i != self.stage and not self._wanted(v):
                 self._evict(v)  # an output that came along
@@ -184,48 +263,54 @@ class _Machine:
     def _wanted(self, v: int) -> bool:
         """Whether a value is being waited for or will be read again by a node that has not run yet."""
         readers = self.graph.readers[v]
-        return self.locks.get(v, 0) > 0 or (bool(readers) and readers[-1] >= self.stage) or v in self.graph.outputs
+        return self.locks.get(v, 0) > 0 or (bool(readers) and readers[-1] >= self.stage) or v in self.outputs
 
     def _evict(self, v: int) -> None:
         if v not in self.resident:
             return
         self.resident.discard(v)
         self.used -= self.graph.size[v]
+        self._show(v)
         if self.score == "eq":
             neighbours = [self.evicted[w] for w in self._around(v) if w in self.evicted]
             self.names += 1
             self.classes.add(v, self.names, self._cost(v), neighbours)
         self.evicted[v] = self.names
 
+    def _forget(self, v: int) -> None:
+        """``v`` does not count as evicted any more, so what was known of the values around it is too much."""
+        if self.evicted.pop(v, None) is None or self.score not in {"eq", "full", "msps"}:
+            return
+        reached = {v}
+        if self.score != "eq":
+            reached |= self._evicted_from(v, up=False)
+            reached |= self._evicted_from(v, up=True) if self.score == "full" else set()
+        for w in reached:
+            for u in self._around(w):
+                self.table.know(u, self._cost(u))
+
     def _victim(self, running: int) -> int | None:
         """The value with the smallest score that may go while ``running`` runs; the first of equals."""
-        graph, own = self.graph, self.graph.values_of(running)
-        best, least = None, math.inf
-        for v in sorted(self.resident):
-            if self.locks.get(v, 0) or v in own or not graph.size[v] or not graph.nodes[graph.producer[v]].recompute:
-                continue
-            value = self._score(v)
-            if best is None or value < least:
-                best, least = v, value
-        return best
+        for v in self.table.rising(self.clock, self.graph.values_of(running)):
+            weight = self._weight(v)
+            if weight <= self.table.known[v]:
+                return v
+            self.table.know(v, weight)
+        return None
 
-    def _score(self, v: int) -> float:
-        size = self.graph.size[v]
-        staleness = max(self.clock - self.accessed[v], 1e-9 * self.clock, 1e-300)
-        if self.score == "lru":
-            return 1 / staleness
-        if self.score == "size":
-            return 1 / size
+    def _weight(self, v: int) -> float:
+        """What the score divides by size, staleness or both."""
+        if self.score in {"lru", "size"}:
+            return 1.0
         cost = self._cost(v)
-        if self.score == "msps":
-            return (cost + sum(self._cost(w) for w in self._evicted_from(v, up=True))) / size
-        if self.score == "full":
-            around = self._evicted_from(v, up=True) | self._evicted_from(v, up=False)
-            cost += sum(self._cost(w) for w in around)
-        elif self.score == "eq":
+        if self.score == "eq":
             roots = {self.classes.root(self.evicted[w]) for w in self._around(v) if w in self.evicted}
             cost += sum(self.classes.cost[root] for root in sorted(roots))
-        return cost / (size * staleness)
+        elif self.score in {"full", "msps"}:
+            around = self._evicted_from(v, up=True)
+            around |= self._evicted_from(v, up=False) if self.score == "full" else set()
+            cost += sum(self._cost(w) for w in around)
+        return cost
 
     def _cost(self, v: int) -> float:
         return self.graph.nodes[self.graph.producer[v]].cost
