@@ -6,11 +6,13 @@ a_(s+1), the values that block s + 1 reads; and those nodes of the rest (loss an
 block s. The last stage has no block: it is the loss with whatever reads only a_L.
 
 A node of the rest that reads values of several blocks, or of a block whose turn is over, makes the cuts between these
-blocks invalid; the blocks are merged.
+blocks invalid; the blocks are merged. Where there are more blocks than a method can do with, neighbours are grouped: a
+chain of fewer and larger blocks, whose schedules are schedules of the graph, but of which nothing is proven.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
@@ -72,8 +74,13 @@ class Chain:
     simple: bool
 
     @classmethod
-    def of(cls, graph: Graph, strategy: str) -> Chain:
-        """The chain of ``graph``, cut as finely as possible.
+    def of(cls, graph: Graph, strategy: str, most: int | None = None) -> Chain:
+        """The chain of ``graph``, cut as finely as possible, or into at most so many blocks.
+
+        Args:
+            graph: The graph.
+            strategy: Who asks.
+            most: Most blocks; None for no limit.
 
         Raises:
             StrategyMismatch: If a node has no phase, a forward node comes after a backward one, or there are no two
@@ -89,6 +96,8 @@ class Chain:
                 f"{strategy} needs a chain of blocks, and the forward pass is one block: {why}",
                 hint="take a strategy that takes any DAG, such as auto",
             )
+        if most is not None and len(cuts) > most:
+            cuts = _grouped(graph, cuts, most)
         return _chain(graph, end, cuts)
 
     @property
@@ -141,6 +150,20 @@ def _merged(graph: Graph, end: int, cuts: list[int]) -> tuple[list[int], str]:
         cuts = [c for k, c in enumerate(cuts) if k not in invalid]
 
 
+def _grouped(graph: Graph, cuts: list[int], most: int) -> list[int]:
+    """At most so many of ``cuts``, between which the sums of the shares in cost and in bytes are about equal.
+
+    Fewer cuts than valid ones are valid as well: what a node of the rest reads lies in no more blocks than before.
+    """
+    nodes = graph.nodes[: cuts[-1] + 1]
+    cost = math.fsum(node.cost for node in nodes) or 1.0
+    size = sum(sum(node.outputs) for node in nodes) or 1
+    reached = list(itertools.accumulate(node.cost / cost + sum(node.outputs) / size for node in nodes))
+    shares = [reached[c] for c in cuts]
+    chosen = {bisect_left(shares, k * shares[-1] / most) for k in range(1, most)}
+    return [*(cuts[k] for k in sorted(chosen) if k < len(cuts) - 1), cuts[-1]]
+
+
 def _widest(graph: Graph, end: int) -> str:
     """The forward value that jumps over most nodes, in words."""
     jumps = [(j - i, i, j) for i in range(end) for v in graph.values_of(i) for j in graph.readers[v] if j < end]
@@ -185,8 +208,9 @@ def _chain(graph: Graph, end: int, cuts: list[int]) -> Chain:
     for v in range(end, len(graph.nodes)):
         current = min(current, _places(graph, v, block, crossing, length)[1])
         rests[current].append(v)
-    always = {v for v in graph.outputs if graph.producer[v] < end}
-    count = _Count(graph, end, tuple(0 if v in always else size for v, size in enumerate(graph.size)))
+    outputs = frozenset(graph.outputs)
+    always = {v for v in outputs if graph.producer[v] < end}
+    count = _Count(graph, end, tuple(0 if v in always else size for v, size in enumerate(graph.size)), outputs)
     stages: list[Stage] = []
     waiting = count.waiting(rests)
     following = len(graph.nodes)  # the first node of the rest that belongs to a lower stage
@@ -208,11 +232,13 @@ class _Count:
         graph: The graph.
         end: Number of forward nodes.
         size: Bytes of every value as far as it is counted.
+        outputs: The graph outputs.
     """
 
     graph: Graph
     end: int
     size: tuple[int, ...]
+    outputs: frozenset[int]
 
     def waiting(self, rests: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         """For every stage the values of earlier backward nodes that its rest, or a node after that, still reads."""
@@ -249,14 +275,14 @@ class _Count:
             taped=bool(read),
             plain_peak=self._peak(block, (), output),
             taped_peak=self._peak(block, (), output | read),
-            rest_peak=self._peak(rest, (*waiting, *read), set(graph.outputs)),
+            rest_peak=self._peak(rest, (*waiting, *read), self.outputs),
             waiting=sum(self.size[v] for v in waiting),
             frozen=any(not graph.nodes[i].recompute for i in block),
         )
 
     def _last(self, value: int) -> int:
         """The last reader of a value, beyond all nodes for a graph output, -1 if there is none."""
-        if value in self.graph.outputs:
+        if value in self.outputs:
             return len(self.graph.nodes)
         return self.graph.readers[value][-1] if self.graph.readers[value] else -1
 
@@ -269,19 +295,19 @@ class _Count:
         last: dict[int, int] = {}
         for i in nodes:
             last.update(dict.fromkeys(graph.nodes[i].inputs, i))
-        never = len(graph.nodes)
-        live = {}
+        dying: dict[int, int] = {}  # bytes that go right after a node
+        held = highest = 0
         for v in before:
             until = max(last.get(v, -1), self._last(v) if graph.producer[v] >= self.end else -1)
             if until >= nodes.start:
-                live[v] = until
-        highest = 0
+                held += self.size[v]
+                dying[until] = dying.get(until, 0) + self.size[v]
         for i in nodes:
-            node = graph.nodes[i]
-            held = sum(self.size[v] for v in live)
-            highest = max(highest, held + sum(self.size[v] for v in graph.values_of(i)) + node.workspace)
+            held += sum(self.size[v] for v in graph.values_of(i))
+            highest = max(highest, held + graph.nodes[i].workspace)
             for v in graph.values_of(i):
-                own = self._last(v) if i >= self.end else last.get(v, -1)
-                live[v] = never if v in stays else own
-            live = {v: until for v, until in live.items() if until > i}
+                if v not in stays:
+                    until = max(i, self._last(v) if i >= self.end else last.get(v, -1))
+                    dying[until] = dying.get(until, 0) + self.size[v]
+            held -= dying.get(i, 0)
         return highest

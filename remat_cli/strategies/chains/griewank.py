@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from remat_cli.errors import UsageError
+from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
 from remat_cli.strategies.chains._segments import Segments, prefix_sums
 from remat_cli.strategies.chains.extract import Chain
@@ -24,6 +25,13 @@ from remat_cli.strategies.published._offers import Offers
 _MOST_RUNS = 1_000_000
 """Schedules of more runs than this are not tried."""
 _STATES = 4e7
+"""Numbers that a table may have: 320 MB."""
+_BLOCKS = 340
+"""So many steps with as many slots fill the table, in three seconds."""
+_FEWEST_BLOCKS, _MOST_BLOCKS = 2, 2_000
+_ALL_TRIED = 250_000
+"""Numbers of slots times nodes up to which all numbers are tried."""
+_NEAR = 4
 _NO_LIMIT = 2**62
 
 Splits = Iterable[tuple[int, int, int]]
@@ -35,10 +43,12 @@ class _Griewank(Strategy):
     """What both have in common.
 
     Attributes:
-        slots: States to store, x_0 among them; 0 tries all numbers.
+        slots: States to store, x_0 among them; 0 tries all numbers, on long chains those near the largest that fits.
     """
 
-    slots: int = field(default=0, metadata={"help": "states to store, the first one among them; 0 tries all numbers"})
+    slots: int = field(
+        default=0, metadata={"help": "states to store, the first one among them; 0: what fits the budget best"}
+    )
 
     needs: ClassVar[Needs] = Needs.CHAIN
 
@@ -48,18 +58,49 @@ class _Griewank(Strategy):
             raise UsageError(f"{self.name}{{slots={self.slots}}}: the number must be 0 or more")
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """Make the schedule of each number of slots, and take the cheapest one within the budget."""
-        chain = Chain.of(task.graph, self.name)
+        """Make the schedules of some numbers of slots, and take the cheapest one within the budget."""
+        chain = self.chain(task.graph)
         offers = Offers(task, context, self.name)
-        for slots, splits in self.schedules(chain, (self.slots,) if self.slots else range(chain.length, 0, -1)):
+        offers.report()
+        most, splits_for = self.schedules(chain)
+
+        def fits(slots: int) -> bool:
+            """Offer the schedule with so many slots; true where it would be too long."""
+            splits = splits_for(slots)
+            if splits is None or offers.over():
+                return True
+            return offers.offer(chain.computes(reversal(chain.length, splits)), self.options(slots))
+
+        if self.slots:
+            fits(min(self.slots, most))
+            return offers.answer()
+        few = most * len(task.graph.nodes) <= _ALL_TRIED
+        for slots in range(most, 0, -1) if few else _around(most, fits):
             if offers.over():
                 break
-            offers.offer(chain.computes(reversal(chain.length, splits)), f"{self.name}{{slots={slots}}}")
+            fits(slots)
         return offers.answer()
 
+    def chain(self, graph: Graph) -> Chain:
+        """The chain that the schedules are for."""
+        return Chain.of(graph, self.name)
+
+    def options(self, slots: int) -> str:
+        """Text form of this strategy with ``slots``."""
+        return f"{self.name}{{slots={slots}}}"
+
     @abstractmethod
-    def schedules(self, chain: Chain, slots: Iterable[int]) -> Iterator[tuple[int, Splits]]:
-        """The schedule for each number of slots."""
+    def schedules(self, chain: Chain) -> tuple[int, Callable[[int], Splits | None]]:
+        """The most slots of use, and what makes the schedule of each number, None where that is too long."""
+
+
+def _around(most: int, fits: Callable[[int], bool]) -> list[int]:
+    """Numbers near the largest that fits, the largest first: but for steps, more slots take more memory and less time."""
+    low, high = (most, most + 1) if fits(most) else (0, most)
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return list(range(min(most, low + _NEAR), max(0, low - _NEAR), -1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +112,53 @@ class Revolve(_Griewank):
     reference: ClassVar[str] = "Griewank and Walther, Algorithm 799: revolve, ACM TOMS 2000"
     ignores: ClassVar[frozenset[str]] = frozenset({"costs", "sizes"})
 
-    def schedules(self, chain: Chain, slots: Iterable[int]) -> Iterator[tuple[int, Splits]]:
+    def schedules(self, chain: Chain) -> tuple[int, Callable[[int], Splits | None]]:
         """Those that do not take too many runs."""
-        for s in slots:
-            if advances(chain.length, s) <= _MOST_RUNS:
-                yield s, binomial(chain.length, s)
+        length = chain.length
+        return length, lambda s: binomial(length, s) if advances(length, s) <= _MOST_RUNS else None
 
 
 @dataclass(frozen=True, slots=True)
 class RevolveHetero(_Griewank):
-    """The dynamic programme for steps of unequal costs and states of equal size."""
+    """The dynamic programme for steps of unequal costs and states of equal size.
+
+    Time grows with the third power of the number of steps or faster, so those of a longer chain are grouped.
+
+    Attributes:
+        blocks: Most steps of a chain that is not grouped, and of one that is.
+    """
+
+    blocks: int = field(default=_BLOCKS, metadata={"help": "longer chains are grouped into so many steps"})
 
     name: ClassVar[str] = "revolve-hetero"
     summary: ClassVar[str] = "checkpointing of a chain: optimal for unequal costs and equal sizes"
     reference: ClassVar[str] = "Griewank and Walther, Evaluating Derivatives, 2nd ed., section 12.3, SIAM 2008"
     ignores: ClassVar[frozenset[str]] = frozenset({"sizes"})
 
-    def schedules(self, chain: Chain, slots: Iterable[int]) -> Iterator[tuple[int, Splits]]:
+    def __post_init__(self) -> None:
+        """Refuse numbers that mean nothing."""
+        _Griewank.__post_init__(self)
+        if not _FEWEST_BLOCKS <= self.blocks <= _MOST_BLOCKS:
+            raise UsageError(
+                f"revolve-hetero{{blocks={self.blocks}}}: out of range",
+                hint=f"choose from {_FEWEST_BLOCKS} to {_MOST_BLOCKS}: time grows with the third power of the number",
+            )
+
+    def options(self, slots: int) -> str:
+        """Text form of this strategy with ``slots``."""
+        blocks = "" if self.blocks == _BLOCKS else f",blocks={self.blocks}"
+        return f"{self.name}{{slots={slots}{blocks}}}"
+
+    def chain(self, graph: Graph) -> Chain:
+        """The chain, grouped if it is long."""
+        return Chain.of(graph, self.name, self.blocks)
+
+    def schedules(self, chain: Chain) -> tuple[int, Callable[[int], Splits | None]]:
         """Of each number of slots that the table holds."""
         costs = [stage.cost for stage in chain.stages[:-1]]
         most = max(1, min(chain.length, int(_STATES / chain.length**2)))
-        wanted = [min(s, most) for s in slots]
-        program = Hetero.of(costs, max(wanted))
-        for s in dict.fromkeys(wanted):
-            yield s, program.splits(s)
+        program = Hetero.of(costs, most if not self.slots else min(self.slots, most))
+        return program.slots, program.splits
 
 
 def advances(length: int, slots: int) -> int:

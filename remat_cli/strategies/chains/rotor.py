@@ -35,6 +35,9 @@ _STATES = 3e7
 """Numbers of the table that are always worth it: 240 MB."""
 _MOST_STATES = 2.5e8
 """Numbers that it may have at all: 2 GB. This gives 500 units for chains of up to 700 blocks, and fewer beyond."""
+_BLOCKS = 400
+"""With 500 units: 600 MB, and seven seconds or eight."""
+_FEWEST_BLOCKS, _MOST_BLOCKS = 2, 2_000
 _EXACT = 2.0**50
 _BEYOND = 8
 """Where bytes are counted too high, plans for up to an eighth more than the budget are looked at as well:"""
@@ -46,13 +49,23 @@ _LOOKS = 24
 class Rotor(Strategy):
     """The dynamic programme of Rotor over the stages of a chain.
 
+    Time grows with the third power of the number of blocks and memory with the second, so neighbouring blocks of a
+    longer chain are grouped into fewer, and a group is kept or dropped as one: then the plan is a good one of the chain
+    of groups, and nothing is proven.
+
     Attributes:
         slots: Units that memory is divided into at least, where the sizes have no common divisor that allows exact
             counting; more where that is quick.
+        blocks: Most blocks of a chain that is not grouped, and of one that is.
     """
 
     slots: int = field(
         default=500, metadata={"help": "units of memory to count in, at least, where exact counting takes more"}
+    )
+
+    blocks: int = field(
+        default=_BLOCKS,
+        metadata={"help": "longer chains are grouped into so many blocks, which proves nothing"},
     )
 
     name: ClassVar[str] = "rotor"
@@ -66,10 +79,15 @@ class Rotor(Strategy):
             raise UsageError(
                 f"rotor{{slots={self.slots}}}: out of range", hint="choose slots between 1 and 1000000, such as 500"
             )
+        if not _FEWEST_BLOCKS <= self.blocks <= _MOST_BLOCKS:
+            raise UsageError(
+                f"rotor{{blocks={self.blocks}}}: out of range",
+                hint=f"choose from {_FEWEST_BLOCKS} to {_MOST_BLOCKS}: time grows with the third power of the number",
+            )
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Run the programme; where nothing fits, once more with more memory to say how much it takes."""
-        chain = Chain.of(task.graph, self.name)
+        chain = Chain.of(task.graph, self.name, self.blocks)
         offers = Offers(task, context, self.name)
         budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
         offers.report()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.published._offers import Offers
 
 _MOST_SEGMENTS = 256
-"""More segments are tried only where each block is one."""
+"""More segments are tried only where each block is one; and of longer chains only what looks cheaper than the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,31 @@ class Sequential(Strategy):
         chain = Chain.of(task.graph, self.name)
         offers = Offers(task, context, self.name)
         most = min(chain.length, _MOST_SEGMENTS)
+        costs = _costs(chain) if chain.length > _MOST_SEGMENTS else None
         for k in (self.segments,) if self.segments else (*range(1, most), chain.length):
             if offers.over():
                 break
+            if costs is not None and costs[_starts(chain.length, k)[-1]] >= offers.cost:
+                continue
             offers.offer(chain.computes(periodic(chain.length, k)), f"sequential{{segments={k}}}")
         return offers.answer()
 
 
+def _costs(chain: Chain) -> list[float]:
+    """What a plan costs whose last segment starts at each block: everything once, and again what comes before that."""
+    again = [math.fsum(n.cost for i in s.block if (n := chain.graph.nodes[i]).recompute) for s in chain.stages]
+    return list(itertools.accumulate(again, initial=chain.graph.total_cost))
+
+
+def _starts(length: int, segments: int) -> range:
+    """The first block of each segment."""
+    size = max(1, length // segments)
+    return range(0, size * min(segments, length), size)
+
+
 def periodic(length: int, segments: int) -> list[int]:
     """The runs (see ``Chain.computes``) of ``segments`` segments; as many as there are blocks if that is fewer."""
-    size = max(1, length // segments)
-    starts = [size * k for k in range(min(segments, length))]
+    starts = _starts(length, segments)
     runs = list(range(length))
     runs.extend(~s for s in range(length, starts[-1] - 1, -1))
     for start, end in reversed(list(itertools.pairwise(starts))):

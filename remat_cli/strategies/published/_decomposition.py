@@ -62,7 +62,7 @@ def min_fill(around: Sequence[set[int]], control: Control) -> Bags:
 
 
 def _eliminate(around: list[set[int]], control: Control) -> list[tuple[int, frozenset[int]]]:
-    """Nodes in the order of elimination with their neighbours then, until what is left hangs together; uses up the graph."""
+    """Nodes in the order of elimination with their neighbours then, until all others are joined; uses up the graph."""
     missing = [_missing(around, node) for node in range(len(around))]
     heap = [(missing[node], len(others), node) for node, others in enumerate(around)]
     heapify(heap)

@@ -158,7 +158,9 @@ def _path(around: Sequence[set[int]], control: Control) -> list[frozenset[int]]:
             break
         row = _row(around, start, widest, control)
         if row is not None:
-            best = [bag for bag, following in zip(row, [*row[1:], frozenset[int]()], strict=True) if not bag <= following]
+            best = [
+                bag for bag, following in zip(row, [*row[1:], frozenset[int]()], strict=True) if not bag <= following
+            ]
             widest = max(map(len, best))
     return best
 
