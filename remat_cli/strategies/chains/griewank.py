@@ -95,7 +95,7 @@ class _Griewank(Strategy):
 
 
 def _around(most: int, fits: Callable[[int], bool]) -> list[int]:
-    """Numbers near the largest that fits, the largest first: but for steps, more slots take more memory and less time."""
+    """Numbers near the largest that fits, the largest first: more slots mostly take more memory and less time."""
     low, high = (most, most + 1) if fits(most) else (0, most)
     while low + 1 < high:
         middle = (low + high) // 2
