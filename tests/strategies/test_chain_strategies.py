@@ -211,6 +211,46 @@ def test_what_may_run_only_once_is_kept() -> None:
     assert tried > 20
 
 
+# Long chains
+
+
+@pytest.mark.parametrize("strategy", ["revolve", "revolve-hetero"])
+def test_few_numbers_of_slots_are_enough(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs, sizes = ":".join(["3", "1"] * 20), ":".join(["2", "7"] * 20)
+    graph = build_graph(f"linear{{n=40,costs={costs},sizes={sizes}}}")
+    for percent in (70, 45, 30):
+        every = solve(graph, f"{percent}%", SolveOptions(strategy=strategy)).plan.claim.cost
+        with monkeypatch.context() as patched:
+            patched.setattr("remat_cli.strategies.chains.griewank._ALL_TRIED", 0)
+            assert solve(graph, f"{percent}%", SolveOptions(strategy=strategy)).plan.claim.cost == every
+
+
+def test_long_chains_are_grouped_and_then_nothing_is_proven() -> None:
+    graph = build_graph("linear{n=60}")
+    whole = Chain.of(graph, "rotor")
+    grouped = Chain.of(graph, "rotor", 12)
+    assert (whole.length, grouped.length) == (60, 12)
+    assert [i for stage in grouped.stages for i in stage.block] == list(range(60))
+    assert max(len(stage.block) for stage in grouped.stages) == 5
+    exact = solve(graph, "40%", SolveOptions(strategy="rotor")).plan.claim
+    rough = solve(graph, "40%", SolveOptions(strategy="rotor{blocks=12}"))
+    assert exact.scope is Scope.CHAIN_PERSISTENT
+    assert rough.plan.claim.scope is not Scope.CHAIN_PERSISTENT
+    assert rough.plan.claim.status is ClaimStatus.FEASIBLE
+    assert exact.cost <= rough.plan.claim.cost < 1.2 * exact.cost
+    assert rough.report.ok
+
+
+def test_groups_share_costs_and_bytes() -> None:
+    costs = ":".join(["1000"] + ["1"] * 39)
+    sizes = ":".join(["1"] * 39 + ["1000"])
+    chain = Chain.of(build_graph(f"linear{{n=40,costs={costs},sizes={sizes}}}"), "rotor", 10)
+    lengths = [len(stage.block) for stage in chain.stages[:-1]]
+    assert sum(lengths) == 40
+    assert lengths[0] == 1, "the dear one is alone"
+    assert 2 <= chain.length <= 10
+
+
 # Chains of blocks
 
 
@@ -281,7 +321,10 @@ def test_periodic_segments_are_those_of_pytorch() -> None:
     assert periodic(2, 9) == [0, 1, ~2, ~1, 0, ~0]
 
 
-@pytest.mark.parametrize("spec", ["rotor{slots=0}", "revolve{slots=-1}", "sequential{segments=-2}"])
+@pytest.mark.parametrize(
+    "spec",
+    ["rotor{slots=0}", "rotor{blocks=1}", "revolve-hetero{blocks=1}", "revolve{slots=-1}", "sequential{segments=-2}"],
+)
 def test_options_are_checked(spec: str) -> None:
     with pytest.raises(UsageError):
         strategy_from_spec(spec)

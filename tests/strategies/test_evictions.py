@@ -6,10 +6,13 @@ import itertools
 import math
 import random
 
+import networkx
+import numpy as np
 import pytest
 from graphgen import random_graph
 
 from remat_cli.api.solving import SolveOptions, solve
+from remat_cli.control import Control
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node, Phase
@@ -17,7 +20,10 @@ from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Compute
 from remat_cli.plan.replay import replay
 from remat_cli.strategies._phases import Training
+from remat_cli.strategies.published._flow import sink_side
+from remat_cli.strategies.published.dtr import _SCORES, _Machine
 from remat_cli.strategies.published.min_cut import cheapest_cut, recomputed_once
+from remat_cli.strategies.published.xla_greedy import _GONE, _STAYS, _Key, _Lengths, _Walk
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 
@@ -95,6 +101,26 @@ def test_no_set_of_values_to_save_is_smaller_than_the_cut(seed: int) -> None:
             assert schedule.count(i) <= (2 if i in part.forward and node.recompute else 1)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_flows_leave_the_same_sink_side_as_networkx(seed: int) -> None:
+    """With capacities whose sums do not fit into 32 bits; an arc back and forth between two vertices now and then."""
+    rng = random.Random(seed)
+    count = rng.randint(2, 30)
+    sizes = {
+        (i, j): rng.choice((0, rng.randint(1, 9), rng.randint(1, 2**40)))
+        for i in range(count)
+        for j in range(count)
+        if i != j and rng.random() < 3 / count
+    }
+    network = networkx.DiGraph()
+    network.add_nodes_from(range(count))
+    network.add_edges_from((i, j, {"capacity": size}) for (i, j), size in sizes.items())
+    _, (_, after) = networkx.minimum_cut(network, 0, 1)
+    columns = [[i for i, _ in sizes], [j for _, j in sizes], list(sizes.values())]
+    found = sink_side(*(np.array(column, dtype=np.int64) for column in columns), count, 0, 1)
+    assert {v for v in range(count) if found[v]} == after
+
+
 def test_a_cut_saves_what_is_small_and_recomputes_what_is_cheap() -> None:
     nodes = (
         Node("conv", 100.0, (), (10,), phase=Phase.FORWARD),
@@ -156,7 +182,80 @@ def test_cost_awareness_pays_on_a_network() -> None:
     assert aware < plain / 10
 
 
+class _LookingThrough(_Walk):
+    """Looks through all runs each time, and at each from its start."""
+
+    def _best_of(self, lengths: _Lengths, pinned: frozenset[int]) -> _Key | None:
+        found = []
+        for start in range(self.stage):
+            for end in range(start + lengths.shortest - 1, min(start + lengths.longest, self.stage)):
+                nodes = range(start, end + 1)
+                made = {v for i in nodes for v in self.graph.values_of(i)}
+                read = {v for i in nodes for v in self.graph.nodes[i].inputs} - made
+                kept = [v for v in made if self._next_read(v) is not None]
+                stay = any(self._next_read(v) == (len(self.graph.nodes), math.inf) for v in made)
+                if stay or made & pinned or not all(self.graph.nodes[i].recompute for i in nodes):
+                    continue
+                gain = sum(self.graph.size[v] for v in kept)
+                gain -= sum(self.graph.size[v] for v in read - pinned if self._next_read(v) is None)
+                cost = sum(self.graph.nodes[i].cost for i in nodes)
+                if gain > 0:
+                    found.append((cost / gain if self.cost_aware else -gain, start, end))
+        assert all(self.state[v] in {_GONE, _STAYS} or self._next_read(v) for v in range(len(self.state)))
+        return min(found, default=None)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_what_is_known_of_runs_is_what_looking_through_all_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = random_graph(
+        rng,
+        rng.choice((8, 25)),
+        max_outputs=2,
+        workspace=True,
+        recompute_false=0.1 * (seed % 2),
+        random_outputs=seed % 3 == 0,
+    )
+    top, least = no_remat_peak(graph), peak_bound(graph).bytes
+    for budget in ((4 * top + least) // 5, (top + least) // 2, least):
+        for block, cost_aware in itertools.product((1, 4, 16), (False, True)):
+            walks = [kind(graph, budget, block, cost_aware) for kind in (_Walk, _LookingThrough)]
+            for walk in walks:
+                walk.run(Control())
+            assert walks[0].items == walks[1].items
+            assert walks[0].stuck == walks[1].stuck
+
+
 # dtr
+
+
+class _Scanning(_Machine):
+    """Works out all scores each time."""
+
+    def _victim(self, running: int) -> int | None:
+        table, scores = self.table, {}
+        for v in sorted(self.resident):
+            size, free = self.graph.size[v], self.graph.nodes[self.graph.producer[v]].recompute
+            if free and size and not self.locks.get(v, 0) and v not in self.graph.values_of(running):
+                stale = max(self.clock - table.accessed[v], 1e-9 * self.clock, 1e-300) if table.timed else 1.0
+                scores[v] = self._weight(v) / (table.size[v] * stale)
+        return min(scores, key=lambda v: scores[v], default=None)
+
+
+@pytest.mark.parametrize("h", _SCORES)
+def test_what_is_known_of_scores_is_what_scanning_all_finds(h: str) -> None:
+    graphs = [random_graph(random.Random(seed), 30, max_outputs=2, recompute_false=0.1) for seed in range(8)]
+    recomputed = 0
+    for graph in (*graphs, build_graph("unit-chain{n=81}"), build_graph("vgg16")):
+        top, least = no_remat_peak(graph), peak_bound(graph).bytes
+        for budget in ((4 * top + least) // 5, (top + least) // 2):
+            room = budget - graph.fixed_memory
+            machines = [kind(graph, room, h, 10 * graph.total_cost) for kind in (_Machine, _Scanning)]
+            for machine in machines:
+                machine.run(Control())
+            assert machines[0].computes == machines[1].computes
+            recomputed += len(machines[0].computes) - len(graph.nodes)
+    assert recomputed > 50
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,19 @@ import math
 import random
 from collections.abc import Callable
 
+import networkx
 import pytest
 from graphgen import random_graph
+from networkx.algorithms.approximation import treewidth_min_fill_in
 
 from remat_cli.api.solving import SolveOptions, solve
-from remat_cli.errors import Infeasible, StrategyMismatch, UsageError
+from remat_cli.control import Control
+from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.replay import replay
+from remat_cli.strategies.published._decomposition import min_fill
 from remat_cli.strategies.published._permissions import fitted, in_document_order
 from remat_cli.strategies.published._separators import (
     Separator,
@@ -66,6 +70,25 @@ def test_separators_separate(decompose: Decompose, seed: int) -> None:
         for child in part.below:
             outside = set().union(*(around[i] for i in child.nodes)) - child.nodes
             assert outside <= above | set(part.bag), "a part has neighbours beside itself and above"
+
+
+@pytest.mark.parametrize("density", [0.02, 0.1, 0.3, 0.8])
+def test_min_fill_is_that_of_networkx(density: float) -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        plain = networkx.empty_graph(rng.randint(1, 35))
+        plain.add_edges_from((i, j) for i in plain for j in range(i) if rng.random() < density)
+        width, tree = treewidth_min_fill_in(plain)
+        found = min_fill([set(plain[i]) for i in plain], Control())
+        assert found.width == width
+        edges = {frozenset((found.bags[i], found.bags[j])) for i, others in enumerate(found.around) for j in others}
+        assert edges == {frozenset(edge) for edge in tree.edges}
+
+
+@DECOMPOSITIONS
+def test_decomposing_stops_with_the_clock(decompose: Callable[[Graph, Control], object]) -> None:
+    with pytest.raises(LimitReached):
+        decompose(wild(1), Control.within(0))
 
 
 @DECOMPOSITIONS

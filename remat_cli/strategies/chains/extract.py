@@ -22,6 +22,9 @@ from remat_cli.errors import StrategyMismatch
 from remat_cli.graph.model import Graph
 from remat_cli.strategies._phases import Training
 
+_ROUNDING = 1e-9
+"""Relative; what sums of shares may be off by."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -160,7 +163,7 @@ def _grouped(graph: Graph, cuts: list[int], most: int) -> list[int]:
     size = sum(sum(node.outputs) for node in nodes) or 1
     reached = list(itertools.accumulate(node.cost / cost + sum(node.outputs) / size for node in nodes))
     shares = [reached[c] for c in cuts]
-    chosen = {bisect_left(shares, k * shares[-1] / most) for k in range(1, most)}
+    chosen = {bisect_left(shares, k * shares[-1] / most * (1 - _ROUNDING)) for k in range(1, most)}
     return [*(cuts[k] for k in sorted(chosen) if k < len(cuts) - 1), cuts[-1]]
 
 
