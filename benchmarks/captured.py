@@ -11,6 +11,7 @@ Graphs exported before are read instead where they are given with `--graphs`, as
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
@@ -85,14 +86,20 @@ TABLES = (
 def run(session: Session) -> list[Row]:
     points, specs = (_QUICK_POINTS, _QUICK_SPECS) if session.quick else (_POINTS, _SPECS)
     limit_s = session.limited(LIMIT_S, _QUICK_LIMIT_S)
-    graphs = _graphs(session, specs)
-    cells = []
-    for name, listed in points.items():
-        for budget_mb, pytorch in listed:
-            label = f"{name} at {budget_mb} MB"
-            cells.append(Cell(label, partial(_point, name, graphs[name], budget_mb, pytorch, limit_s)))
-    cells += [Cell(f"{name} in another order", partial(_least, name, graphs[name], limit_s)) for name in points]
-    return rows_of(session, cells, lanes=_AT_A_TIME)
+    graphs: dict[str, dict[str, Any]] = {}
+    cells = {name: list(_cells(name, points[name], graphs, limit_s)) for name in points}
+    wanted = [name for name in points if any(session.wants(cell.label) for cell in cells[name])]
+    graphs.update(_graphs(session, {name: specs[name] for name in wanted}))
+    return rows_of(session, [cell for of in cells.values() for cell in of], lanes=_AT_A_TIME)
+
+
+def _cells(
+    name: str, points: tuple[tuple[int, float | None], ...], graphs: dict[str, dict[str, Any]], limit_s: float
+) -> Iterator[Cell]:
+    """The cells of one model; ``graphs`` has it by the time that they are measured."""
+    for budget_mb, pytorch in points:
+        yield Cell(f"{name} at {budget_mb} MB", partial(_point, name, graphs, budget_mb, pytorch, limit_s))
+    yield Cell(f"{name} in another order", partial(_least, name, graphs, limit_s))
 
 
 def _graphs(session: Session, specs: dict[str, str]) -> dict[str, dict[str, Any]]:
@@ -132,7 +139,8 @@ def exported(path: str, spec: str | None) -> dict[str, Any]:
     return {"path": path, "fixed": graph.fixed_memory, "values": no_remat_peak(graph) - graph.fixed_memory}
 
 
-def _point(name: str, graph: dict[str, Any], budget_mb: int, pytorch: float | None, limit_s: float) -> Row:
+def _point(name: str, graphs: dict[str, dict[str, Any]], budget_mb: int, pytorch: float | None, limit_s: float) -> Row:
+    graph = graphs[name]
     budget = budget_mb * 10**6 + graph["fixed"]
     values, peak_bytes = _solved(graph["path"], limit_s, budget=budget)
     case: Row = {
@@ -147,7 +155,8 @@ def _point(name: str, graph: dict[str, Any], budget_mb: int, pytorch: float | No
     return TABLES[0].row(case, values)
 
 
-def _least(name: str, graph: dict[str, Any], limit_s: float) -> Row:
+def _least(name: str, graphs: dict[str, dict[str, Any]], limit_s: float) -> Row:
+    graph = graphs[name]
     values, _ = _solved(graph["path"], limit_s, budget=None, reorder=True)
     reordered = values.get("values_bytes")
     case: Row = {

@@ -135,6 +135,10 @@ class Session:
             return self.limit_s
         return quick_s if self.quick else full_s
 
+    def wants(self, label: str) -> bool:
+        """Whether the cell of this label is to be measured."""
+        return not self.only or any(text in label for text in self.only)
+
     def files(self, folder: str) -> dict[str, Path]:
         """The graphs given that lie in a folder of this name, by their stems."""
         return {path.stem: path.resolve() for path in self.graphs if path.resolve().parent.name == folder}

@@ -29,7 +29,7 @@ def chosen(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     Raises:
         BenchmarkError: If there are none.
     """
-    found = [cell for cell in cells if not session.only or any(text in cell.label for text in session.only)]
+    found = [cell for cell in cells if session.wants(cell.label)]
     if session.only and not found:
         labels = "\n  ".join(cell.label for cell in cells)
         raise BenchmarkError(f"no cell is named {' or '.join(session.only)}; there are:\n  {labels}")
