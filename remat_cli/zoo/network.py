@@ -50,6 +50,7 @@ class Derivative:
         weights: Whether the layer has weights that get a gradient, shared ones included.
         passes: The gradient of the output is the gradient of every input as it stands: nothing is computed.
         per_input: The gradient of every input costs as much as the layer; else those of all inputs together do.
+        stops: There is no gradient: it makes integers or truth values.
     """
 
     inputs: tuple[int, ...] = ()
@@ -58,6 +59,7 @@ class Derivative:
     weights: bool = False
     passes: bool = False
     per_input: bool = False
+    stops: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,13 +116,15 @@ def _checkmate(network: Network, loss: Layer, builder: _Builder, values: list[tu
             users[source].append(j)
     gradient: dict[int, tuple[int, ...]] = {}
     for i, layer in reversed(list(enumerate(network.layers))):
+        if layer.derivative.stops:
+            continue
         reads = {*values[i]}
         for j in users[i]:
             reads.update(values[j], gradient.get(j, ()))
         gradient[i] = builder.add(
             f"grad/{layer.id}", f"{layer.op}_grad", Phase.BACKWARD, sorted(reads), [sum(layer.outputs)], 2 * layer.flops
         )
-    return set(gradient[0])
+    return set(gradient[min(gradient)])
 
 
 class _OperatorRule:
@@ -139,11 +141,14 @@ class _OperatorRule:
         self._needs_gradient: list[bool] = []
         for layer in network.layers:
             upstream = any(self._needs_gradient[source] for source in layer.sources)
-            self._needs_gradient.append(layer.derivative.weights or upstream)
+            self._needs_gradient.append(not layer.derivative.stops and (layer.derivative.weights or upstream))
 
     def run(self) -> set[int]:
         """Add the nodes; returns the graph's outputs: the loss."""
+        last = len(self._layers) - 1
         for i, layer in reversed(list(enumerate(self._layers))):
+            if i != last and i not in self._gradient:
+                continue  # nothing that has a gradient reads it
             wanted = [tensor for tensor in layer.inputs if self._wants(tensor)]
             made: tuple[int, ...] = ()
             if layer.derivative.weights or (wanted and not layer.derivative.passes):

@@ -1,7 +1,8 @@
-"""``remat convert``: a graph or a plan in another format."""
+"""``remat convert``: a graph, a plan or a model in another format."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,11 @@ import click
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.errors import UsageError
+from remat_cli.graph.document import Document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from remat_cli.graph.document import Document
     from remat_cli.graph.model import Graph
     from remat_cli.plan.model import Plan
 
@@ -23,6 +24,9 @@ Examples:
   remat convert graph.yaml -o graph.json
   remat convert graph.plan.json -o graph.plan.yaml
   remat convert nx.json --keys cost=weight,memory=size -o graph.yaml
+  remat convert model.onnx --dim batch=32 -o graph.json
+  remat convert model.onnx --dim batch=32 --backward operator -o step.json
+  remat convert model.pt2 --dim s77=32 -o graph.json
   remat convert graph.json --costs trace.json -o measured.json
   remat convert graph.json --to dot | dot -Tsvg -o graph.svg"""
 
@@ -32,7 +36,7 @@ _SHOWN = 20
 
 
 @click.command("convert", epilog=_EPILOG)
-@click.argument("file", metavar="GRAPH|PLAN", type=params.READABLE)
+@click.argument("file", metavar="GRAPH|PLAN|MODEL", type=params.READABLE)
 @click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", show_default=True, help="Where it goes.")
 @click.option(
     "--to",
@@ -43,6 +47,26 @@ _SHOWN = 20
 @click.option(
     "--scale-unmatched", is_flag=True, help="With --costs: scale the costs of nodes that are not in the trace to fit."
 )
+@click.option(
+    "--dim",
+    "dims",
+    metavar="NAME=SIZE",
+    multiple=True,
+    help="For models: size of a symbolic dimension, as in batch=32.",
+)
+@click.option(
+    "--backward",
+    type=click.Choice(["none", "checkmate", "operator"]),
+    default="none",
+    show_default=True,
+    help="For models of a forward pass: rule by which a loss and a backward pass are derived.",
+)
+@click.option(
+    "--default-cost",
+    metavar="FLOPS",
+    type=int,
+    help="For models: cost per element of operators without a rule for it, which are refused otherwise.",
+)
 @params.node_link_option
 @params.quiet_option
 @params.color_option
@@ -52,21 +76,23 @@ def command(
     to: str | None,
     costs: str | None,
     scale_unmatched: bool,
+    dims: tuple[str, ...],
+    backward: str,
+    default_cost: int | None,
     keys: str | None,
     quiet: bool,
     color: str,
 ) -> None:
     """Write a graph or a plan in another format, in its canonical form and the newest version of its schema.
 
-    Reads graph and plan documents (JSON, YAML), node-link JSON of networkx, and GraphML. Notes on standard error say
-    which costs and sizes were read, which are defaults, and what the other format cannot hold.
+    Reads graph and plan documents (JSON, YAML), node-link JSON of networkx, and GraphML; and models: ONNX (needs
+    remat[onnx]), archives of torch.export (.pt2), and what print_readable() of torch.fx writes. Notes on standard error
+    say which costs and sizes were read, which are derived or defaults, and what the other format cannot hold.
 
     With --costs, a node costs the mean time of the events named like it or else like its operation; device time where
     the trace has any, else time of the host.
     """
-    from remat_cli.cli.graphs import read_source
     from remat_cli.files import require_writable, write_text
-    from remat_cli.graph.document import kind_of
 
     out = Output(color, quiet)
     if scale_unmatched and costs is None:
@@ -75,13 +101,13 @@ def command(
         raise UsageError("graph and trace cannot both be standard input", hint="put one of them into a file")
     target = _target(to, output)
     require_writable(output)
-    document = read_source(file)
-    if kind_of(document) == "plan":
+    read = _read(file, keys, _Wishes(dims, backward, default_cost))
+    if isinstance(read, Document):
         if costs is not None:
             raise UsageError("--costs is for graphs, and this is a plan", hint="convert the graph, and solve it again")
-        text, notes = _plan_text(document, target, keys)
+        text, notes = _plan_text(read, target, keys)
     else:
-        graph, notes = _graph(document, keys)
+        graph, notes = read
         if costs is not None:
             graph, measured = _measured(graph, costs, scale_unmatched)
             notes += measured
@@ -106,6 +132,46 @@ def _target(to: str | None, output: str) -> str:
             f"{output}: its suffix tells no format", hint="name it .json, .yaml or .dot, or say it with --to"
         )
     return _BY_SUFFIX[suffix]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """What is to be done with a model."""
+
+    dims: tuple[str, ...]
+    backward: str
+    default_cost: int | None
+
+
+def _read(file: str, keys: str | None, wishes: _Wishes) -> Document | tuple[Graph, list[str]]:
+    """The document of a plan; or a graph, and where its costs and sizes come from."""
+    from remat_cli.frontends.models import import_model, model_format
+
+    format = model_format(file)
+    if format is None:
+        from remat_cli.cli.graphs import read_source
+        from remat_cli.graph.document import kind_of
+
+        if wishes != _Wishes((), "none", None):
+            raise UsageError(
+                "--dim, --backward and --default-cost are for models, and this is none",
+                hint="leave them out, or give a .onnx or .pt2 file, or a text that print_readable() of torch.fx wrote",
+            )
+        document = read_source(file)
+        return document if kind_of(document) == "plan" else _graph(document, keys)
+    if keys is not None:
+        raise UsageError("--keys is for node-link graphs, and this is a model", hint="leave it out")
+    from remat_cli.frontends.imported import dimensions
+    from remat_cli.zoo.training import Backward
+
+    found = import_model(
+        file,
+        format,
+        sizes=dimensions(wishes.dims),
+        backward=Backward(wishes.backward),
+        default_cost=wishes.default_cost,
+    )
+    return found.graph, list(found.notes)
 
 
 def _plan_text(document: Document, target: str, keys: str | None) -> tuple[str, list[str]]:

@@ -1,0 +1,135 @@
+"""From a file that PyTorch wrote to a graph, and a word on where every number comes from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from remat_cli.errors import UsageError
+from remat_cli.files import read_text
+from remat_cli.frontends.aten.dump import read_dump
+from remat_cli.frontends.aten.lower import Lowered, lower
+from remat_cli.frontends.aten.program import Input, Program, with_phases
+from remat_cli.frontends.aten.pt2 import read_archive
+from remat_cli.frontends.imported import Imported, Made, Model, count, live, model_graph
+from remat_cli.graph.model import Phase
+from remat_cli.zoo.training import Backward
+
+_SHOWN = 8
+
+
+def import_aten(
+    path: str,
+    format: str,
+    *,
+    sizes: Mapping[str, int],
+    backward: Backward = Backward.NONE,
+    default_cost: int | None = None,
+) -> Imported:
+    """The graph of a model that PyTorch wrote down.
+
+    Args:
+        path: The file.
+        format: ``pt2`` or ``fx``.
+        sizes: Of symbolic dimensions.
+        backward: Rule of the backward pass; ``none`` leaves the model as it is.
+        default_cost: FLOPs per element for operators that are not PyTorch's own; None refuses them.
+
+    Raises:
+        InputError: If it cannot be read, or sizes or costs cannot be found out.
+        UsageError: If the backward rule does not fit.
+    """
+    program = read_archive(path, sizes) if format == "pt2" else read_dump(*read_text(path), sizes)
+    program = with_phases(program)
+    if backward is not Backward.NONE and any(call.phase is not Phase.FORWARD for call in program.calls):
+        raise UsageError(f"{path}: it has a backward pass already", hint="leave --backward out")
+    lowered = lower(program, path, default_cost)
+    model = _model(program, lowered, path)
+    alive = live(model, model.outputs)
+    graph = model_graph(alive, backward, path)
+    notes = _notes(program, lowered, len(model.operations) - len(alive.operations), alive, backward)
+    metadata = dict(alive.metadata) | {"backward": str(backward), "notes": list(notes)}
+    return Imported(replace(graph, metadata=metadata), notes)
+
+
+def _model(program: Program, lowered: Lowered, path: str) -> Model:
+    results = [name for name, _ in program.outputs] + list(lowered.mutated)
+    outputs: dict[Made, None] = {}
+    for name in results:
+        where = lowered.where.get(name)
+        if isinstance(where, tuple):
+            outputs[where] = None
+    floats = Counter(kind.itemsize for kind in lowered.types.values() if kind.floating)
+    costs = {"model": "flops", "by": "formulas", "by_default": dict(sorted(lowered.defaults.items()))}
+    return Model(
+        name=Path(path).stem or "model",
+        operations=tuple(lowered.operations),
+        outputs=tuple(outputs),
+        fixed_memory=_bytes(program.inputs),
+        gradient_memory=_bytes([i for i in program.inputs if i.kind == "parameter" and i.type.floating]),
+        element_bytes=floats.most_common(1)[0][0] if floats else 4,
+        metadata=dict(program.metadata) | {"costs": costs, "sizes": {"by": "types in the file"}},
+    )
+
+
+def _bytes(inputs: tuple[Input, ...] | list[Input]) -> int:
+    """Bytes of tensors from outside; what lies in the same memory counts once."""
+    storages: dict[str, int] = {}
+    for given in inputs:
+        key = f"storage {given.storage}" if given.storage is not None else given.name
+        storages[key] = max(storages.get(key, 0), given.type.bytes)
+    return sum(storages.values())
+
+
+def _notes(program: Program, lowered: Lowered, dead: int, model: Model, backward: Backward) -> tuple[str, ...]:
+    dimensions = ", ".join(f"{name}={size}" for name, size in program.metadata["dimensions"].items())
+    kinds = Counter(given.kind for given in program.inputs)
+    told = ", ".join(count(number, kind) for kind, number in sorted(kinds.items())) or "nothing"
+    notes = [
+        "costs: derived, FLOPs by formulas for products, convolutions and attention, else 1 per element of the largest "
+        "tensor; the file has none",
+        "sizes: read, from types and shapes in the file" + (f" ({dimensions} as asked)" if dimensions else ""),
+        f"fixed memory: read, {model.fixed_memory} bytes of {told}",
+        "workspace: not in the file, 0 bytes",
+    ]
+    if program.metadata["format"] == "fx":
+        notes.append("results that nobody reads: not in the file, left out")
+        if any(kind.stride is None for kind in lowered.types.values()):
+            notes.append("strides: not in the file; whether a reshape copies is derived from the views before it")
+    if lowered.defaults:
+        notes.append(
+            "costs by --default-cost: " + ", ".join(f"{op} ({n})" for op, n in sorted(lowered.defaults.items()))
+        )
+    if lowered.views or dead:
+        notes.append(
+            f"left out: {count(lowered.views, 'view')} (their readers read what they look at), "
+            f"{count(dead, 'operation')} that no output depends on"
+        )
+    if lowered.in_place:
+        notes.append(f"{count(lowered.in_place, 'operation')} in place: said as operations that make a new value")
+    if lowered.random:
+        notes.append(f"computed at most once, for they draw random numbers: {_some(lowered.random)}")
+    if lowered.tracking:
+        notes.append(
+            f"these update running statistics, which a second computation must not do: {_some(lowered.tracking)}"
+        )
+    return (*notes, _backward_note(program, model, backward))
+
+
+def _some(ids: list[str]) -> str:
+    return ", ".join(ids[:_SHOWN]) + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
+
+
+def _backward_note(program: Program, model: Model, backward: Backward) -> str:
+    if all(call.phase is Phase.BACKWARD for call in program.calls):
+        return "backward pass by itself, as the file has it: what it reads of the forward pass is fixed memory"
+    if any(call.phase is Phase.BACKWARD for call in program.calls):
+        return "backward pass: read, as the file has it"
+    if backward is Backward.NONE:
+        return "forward pass only, as the file has it; remat export torch:FILE.py:NAME captures a whole training step"
+    return (
+        f"backward pass: derived by rule {backward}, not read; gradients of parameters in fixed memory: "
+        f"{model.gradient_memory} bytes"
+    )

@@ -1,0 +1,249 @@
+"""Archives that ``torch.export.save`` writes (``.pt2``): a zip file with the graph as JSON, read without PyTorch.
+
+Weights, constants and example inputs are in other members of the archive and are never opened; the latter are pickled.
+The layout is that of PyTorch's ``torch/_export/serde/schema.py``, major version 8.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+from remat_cli.errors import InputError, Problem
+from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
+from remat_cli.frontends.aten.sizes import Sizes
+from remat_cli.graph.jsontext import load_json
+from remat_cli.graph.text import quote
+
+SCHEMA = 8
+"""Major version of the schema that this was made for; PyTorch raises it when old readers would misread."""
+_LARGEST = 1 << 30
+_ITEMSIZE = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 12: 1, 13: 2, 28: 2, 34: 4, 35: 8}
+_ITEMSIZE |= dict.fromkeys(range(29, 34), 1)
+"""Bytes of an element by PyTorch's number of its type."""
+_FLOATING = frozenset([6, 7, 8, 9, 10, 11, 13])
+_STRIDED = 7
+_POSITIONAL = 1
+_KINDS = {"parameter": "parameter", "buffer": "buffer", "tensor_constant": "constant", "user_input": "input"}
+_RESULTS = {
+    "user_output": "output",
+    "loss_output": "loss",
+    "gradient_to_parameter": "gradient",
+    "gradient_to_user_input": "gradient",
+}
+_PLAIN = (
+    "as_int",
+    "as_float",
+    "as_bool",
+    "as_string",
+    "as_ints",
+    "as_floats",
+    "as_bools",
+    "as_strings",
+    "as_int_lists",
+)
+
+
+def read_archive(path: str, given: Mapping[str, int]) -> Program:
+    """The graph in an archive.
+
+    Args:
+        path: The file.
+        given: Sizes of symbolic dimensions.
+
+    Raises:
+        InputError: If it is no such archive, of another version, or sizes are missing.
+    """
+    data, storages = _members(path)
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if not isinstance(version, dict) or version.get("major") != SCHEMA:
+        found = f"version {version.get('major')}" if isinstance(version, dict) else "no version"
+        raise _problem(
+            path,
+            f"the schema of its graph has {found}, and this remat knows version {SCHEMA}",
+            "save it again with a torch that remat knows (see pyproject.toml)",
+        )
+    try:
+        return _Reader(data, storages, dict(given), path).program()
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise _problem(path, f"its graph is not as torch.export writes it: {type(error).__name__}: {error}") from None
+
+
+def _members(path: str) -> tuple[Any, dict[str, str]]:
+    """The graph, and in which file of the archive each weight lies: tied ones lie in one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            graphs = [name for name in names if name.rpartition("/")[0].endswith("models") and name.endswith(".json")]
+            if len(graphs) != 1:
+                raise _not_one(path, names, len(graphs))
+            weights = [name for name in names if name.endswith("weights/model_weights_config.json")]
+            graph, *configuration = [_text(archive, name, path) for name in (graphs[0], *weights[:1])]
+    except FileNotFoundError:
+        raise _problem(path, "there is no such file") from None
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise _problem(path, f"not an archive of torch.export: {error}") from None
+    config = load_json(configuration[0], f"{path}:{weights[0]}").get("config", {}) if configuration else {}
+    return load_json(graph, f"{path}:{graphs[0]}"), {name: str(c["path_name"]) for name, c in config.items()}
+
+
+def _not_one(path: str, names: list[str], count: int) -> InputError:
+    if any(name.endswith("data.pkl") for name in names):
+        return _problem(
+            path,
+            "holds pickled Python objects, and reading those runs whatever code the file names",
+            "save the model with torch.export.save",
+        )
+    found = "no graph" if not count else f"{count} graphs"
+    return _problem(
+        path, f"holds {found}, expected one", "save one model with the torch.export.save of torch 2.8 or newer"
+    )
+
+
+def _text(archive: zipfile.ZipFile, name: str, path: str) -> str:
+    if archive.getinfo(name).file_size > _LARGEST:
+        raise _problem(path, f"{name} is larger than {_LARGEST} bytes")
+    try:
+        return archive.read(name).decode("utf-8")
+    except UnicodeDecodeError:
+        raise _problem(path, f"{name} is not UTF-8") from None
+
+
+class _Reader:
+    """Makes a program of the JSON."""
+
+    def __init__(self, data: Mapping[str, Any], storages: Mapping[str, str], given: dict[str, int], path: str) -> None:
+        module = data["graph_module"]
+        self._graph = module["graph"]
+        self._signature = module["signature"]
+        self._storages = storages
+        self._path = path
+        self._version = str(data.get("torch_version") or "")
+        ranges = {name: _range(r) for name, r in data.get("range_constraints", {}).items()}
+        self._sizes = Sizes(given, ranges)
+        self._types: dict[str, TensorType] = {}
+
+    def program(self) -> Program:
+        values = self._graph["tensor_values"]
+        for spec in self._signature["input_specs"]:
+            name = _tensor_of(next(iter(spec.values())))
+            if name is not None and "user_input" in spec:
+                for axis, size in enumerate(values[name]["sizes"]):
+                    if size.get("as_expr"):
+                        self._sizes.name_axis(name, axis, size["as_expr"]["expr_str"])
+        self._types = {name: self._type(name, meta) for name, meta in values.items()}
+        inputs = [i for spec in self._signature["input_specs"] for i in self._inputs(spec)]
+        calls = tuple(call for k, node in enumerate(self._graph["nodes"]) for call in self._calls(k, node))
+        outputs = [o for spec in self._signature["output_specs"] for o in _outputs(spec)]
+        dimensions = self._sizes.check(self._path)
+        metadata = {"format": "pt2", "torch": self._version, "dimensions": dimensions}
+        return Program(tuple(inputs), calls, tuple(outputs), metadata)
+
+    def _type(self, name: str, meta: Mapping[str, Any]) -> TensorType:
+        if meta["layout"] != _STRIDED:
+            raise _problem(self._path, f"tensor {quote(name)} is not dense, and its size cannot be told")
+        shape = tuple(self._size(size) for size in meta["sizes"])
+        stride = tuple(self._size(size) for size in meta["strides"])
+        return TensorType(_ITEMSIZE[meta["dtype"]], meta["dtype"] in _FLOATING, shape, stride)
+
+    def _size(self, size: Mapping[str, Any]) -> int:
+        if size.get("as_expr"):
+            hint = (size["as_expr"].get("hint") or {}).get("as_int")
+            return self._sizes.value(size["as_expr"]["expr_str"], hint)
+        return int(size["as_int"])
+
+    def _inputs(self, spec: Mapping[str, Any]) -> list[Input]:
+        ((key, value),) = ((k, v) for k, v in spec.items() if v is not None)
+        name = _tensor_of(value)
+        if name is None:
+            return []
+        storage = self._storages.get(value.get(f"{key}_name", ""))
+        return [Input(name, _KINDS[key], self._types[name], storage)]
+
+    def _calls(self, number: int, node: Mapping[str, Any]) -> list[Call]:
+        target = node["target"].removeprefix("torch.ops.")
+        outputs: list[tuple[str, TensorType] | None] = []
+        for output in node["outputs"]:
+            outputs += [None if name is None else (name, self._types[name]) for name in _tensors(output)]
+        if not any(outputs):
+            return []  # numbers and checks: they are known, or hold
+        arguments = [(a["name"], self._argument(a["arg"], target), a.get("kind")) for a in node["inputs"]]
+        module = (node.get("metadata") or {}).get("nn_module_stack", "")
+        return [
+            Call(
+                name=node.get("name") or f"call{number}",
+                target=target,
+                positional=tuple(value for _, value, kind in arguments if kind == _POSITIONAL),
+                named={name: value for name, value, kind in arguments if kind != _POSITIONAL},
+                outputs=tuple(outputs),
+                module=_module(module),
+            )
+        ]
+
+    def _argument(self, argument: Mapping[str, Any], target: str) -> Any:
+        ((kind, value),) = argument.items()
+        if kind in _PLAIN:
+            return value
+        if kind == "as_sym_int":
+            return self._number(value)
+        if kind == "as_sym_ints":
+            return [self._number(item) for item in value]
+        if kind == "as_graph":
+            raise _problem(
+                self._path,
+                f"{target} holds a graph of its own, and how often that runs is not known",
+                "export the model without control flow, and without torch.no_grad inside",
+            )
+        if kind == "as_none":
+            return None
+        refs = [None if name is None else Ref(name) for name in _tensors(argument)]
+        return refs if kind in {"as_tensors", "as_optional_tensors"} else refs[0] if refs else json.dumps(value)
+
+    def _number(self, value: Mapping[str, Any]) -> int:
+        if "as_name" in value:
+            return self._size(self._graph["sym_int_values"][value["as_name"]])
+        return int(value["as_int"])
+
+
+def _range(constraint: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    return constraint.get("min_val"), constraint.get("max_val")
+
+
+def _tensor_of(value: Mapping[str, Any]) -> str | None:
+    """The tensor in an argument of a signature: ``{"arg": {"name": ...}}`` or ``{"arg": {"as_tensor": ...}}``."""
+    argument = value.get("arg", {})
+    found = argument.get("as_tensor", argument)
+    name = found.get("name") if isinstance(found, dict) else None
+    return None if name is None or "class_fqn" in found else str(name)
+
+
+def _tensors(argument: Mapping[str, Any]) -> list[str | None]:
+    """Names of the tensors in an argument or a result, None for one that is left out; empty for other things."""
+    ((kind, value),) = argument.items()
+    if kind == "as_tensor":
+        return [value["name"]]
+    if kind == "as_tensors":
+        return [item["name"] for item in value]
+    if kind == "as_optional_tensor":
+        return _tensors(value)
+    if kind == "as_optional_tensors":
+        return [name for item in value for name in _tensors(item)]
+    return [None] if kind == "as_none" else []
+
+
+def _outputs(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+    ((key, value),) = ((k, v) for k, v in spec.items() if v is not None)
+    name = _tensor_of(value)
+    return [] if name is None else [(name, _RESULTS.get(key, "mutation"))]
+
+
+def _module(stack: str) -> str:
+    """The innermost module in ``L__self___c,c,torch.nn.modules.conv.Conv2d;...``."""
+    parts = stack.rpartition(";")[2].split(",")
+    return parts[1] if len(parts) > 2 else ""
+
+
+def _problem(path: str, message: str, hint: str = "") -> InputError:
+    return InputError(path, [Problem(message, hint=hint)])

@@ -1,0 +1,136 @@
+"""Sizes that PyTorch writes as expressions of symbols: ``4*s77``, ``Mul(Integer(4), Symbol('s77'))``.
+
+They are read through Python's syntax tree and computed with exact fractions; nothing is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+
+def symbols(text: str) -> set[str]:
+    """Names of the symbols in an expression.
+
+    Raises:
+        ValueError: If it is no expression.
+    """
+    functions = set(_FUNCTIONS) | {"Integer", "Rational", "Symbol"}
+    tree = _parse(text)
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - functions
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Symbol":
+            names.add(_symbol(node))
+    return names - {"True", "False"}
+
+
+def evaluate(text: str, sizes: Mapping[str, int]) -> int:
+    """The value of an expression.
+
+    Args:
+        text: The expression.
+        sizes: Values of the symbols.
+
+    Raises:
+        KeyError: If a symbol has no value.
+        ValueError: If it is nothing that can be computed, or no whole number that is not negative.
+    """
+    value = _value(_parse(text).body, sizes)
+    if value.denominator != 1 or value < 0:
+        raise ValueError(f"{text} is {value}, which is no size")
+    return int(value)
+
+
+def _parse(text: str) -> ast.Expression:
+    try:
+        return ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{text[:80]} is no expression") from error
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return Fraction(node.value)
+    if isinstance(node, ast.Name):
+        return Fraction(sizes[node.id])
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand, sizes)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id == "Symbol":
+            return Fraction(sizes[_symbol(node)])
+        if node.func.id in _FUNCTIONS:
+            return _FUNCTIONS[node.func.id](*(_value(argument, sizes) for argument in node.args))
+    raise ValueError(f"{ast.unparse(node)[:80]} cannot be computed")
+
+
+def _symbol(node: ast.Call) -> str:
+    if not node.args or not isinstance(node.args[0], ast.Constant):
+        raise ValueError(f"{ast.unparse(node)[:80]} names no symbol")
+    return str(node.args[0].value)
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    if exponent.denominator != 1 or abs(exponent) > 16:
+        raise ValueError(f"a power of {exponent} is no size")
+    return Fraction(base ** int(exponent))
+
+
+def _floor_divide(a: Fraction, b: Fraction) -> Fraction:
+    return Fraction(a // _not_zero(b))
+
+
+def _modulo(a: Fraction, b: Fraction) -> Fraction:
+    return a % _not_zero(b)
+
+
+def _divide(a: Fraction, b: Fraction) -> Fraction:
+    return a / _not_zero(b)
+
+
+def _not_zero(value: Fraction) -> Fraction:
+    if not value:
+        raise ValueError("a division by zero")
+    return value
+
+
+def _sum(*terms: Fraction) -> Fraction:
+    return sum(terms, Fraction(0))
+
+
+def _product(*factors: Fraction) -> Fraction:
+    return math.prod(factors, start=Fraction(1))
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: _divide,
+    ast.FloorDiv: _floor_divide,
+    ast.Mod: _modulo,
+    ast.Pow: _power,
+}
+_FUNCTIONS: dict[str, Callable[..., Fraction]] = {
+    "Add": _sum,
+    "Mul": _product,
+    "Pow": _power,
+    "Max": lambda *values: max(values),
+    "Min": lambda *values: min(values),
+    "Mod": _modulo,
+    "PythonMod": _modulo,
+    "FloorDiv": _floor_divide,
+    "CleanDiv": _floor_divide,
+    "CeilDiv": lambda a, b: Fraction(math.ceil(_divide(a, b))),
+    "IntTrueDiv": _divide,
+    "Integer": lambda a: a,
+    "Rational": _divide,
+    "floor": lambda a: Fraction(math.floor(a)),
+    "FloorToInt": lambda a: Fraction(math.floor(a)),
+    "ceiling": lambda a: Fraction(math.ceil(a)),
+    "CeilToInt": lambda a: Fraction(math.ceil(a)),
+    "TruncToInt": lambda a: Fraction(math.trunc(a)),
+}

@@ -1,0 +1,269 @@
+"""What importers of models share: operations before they are nodes, and the graphs made of them.
+
+An importer reads a file and makes a list of :class:`Operation`; views are gone by then, and what lies in fixed memory
+is only counted. Here that becomes a graph: as it stands, or with a backward pass derived by a rule of the zoo.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from remat_cli.errors import InputError, Problem, UsageError
+from remat_cli.graph.fields import MAX_BYTES, MAX_COST
+from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.graph.text import CONTROLS
+from remat_cli.zoo.layers.common import SOFTMAX_FLOPS
+from remat_cli.zoo.network import Derivative, Layer, Network, Tensor
+from remat_cli.zoo.training import Backward, to_graph
+
+Made = tuple[int, int]
+"""A value: position of the operation that makes it, and which of its outputs it is."""
+LARGEST_DIMENSION = 2**40
+_PORT = re.compile(r":(\d+)$", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation of a model.
+
+    Attributes:
+        id: Unique name.
+        op: Kind of operation.
+        reads: Values of earlier operations, each once.
+        outputs: Bytes of every value that it makes.
+        flops: Cost; at least 1.
+        phase: Part of the training step.
+        recompute: False if it may be computed only once.
+        differentiable: Which of its values can have a gradient.
+        derivative: What its derivative reads, by position in ``reads``; None where that is not known.
+    """
+
+    id: str
+    op: str
+    reads: tuple[Made, ...]
+    outputs: tuple[int, ...]
+    flops: int
+    phase: Phase = Phase.FORWARD
+    recompute: bool = True
+    differentiable: tuple[bool, ...] = ()
+    derivative: Derivative | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as operations.
+
+    Attributes:
+        name: Name of the graph.
+        operations: In execution order.
+        outputs: Values resident at the end, each once.
+        fixed_memory: Bytes of inputs, parameters and constants.
+        gradient_memory: Bytes of the gradients of its parameters.
+        element_bytes: Bytes of one number of its activations; gradients are added in that type.
+        metadata: Where it comes from.
+    """
+
+    name: str
+    operations: tuple[Operation, ...]
+    outputs: tuple[Made, ...]
+    fixed_memory: int
+    gradient_memory: int = 0
+    element_bytes: int = 4
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A graph, and where its costs and sizes come from, a line each."""
+
+    graph: Graph
+    notes: tuple[str, ...]
+
+
+class Names:
+    """Ids that are good for a document, each once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def unique(self, wanted: str) -> str:
+        """``wanted`` without what an id may not hold, numbered if it is taken."""
+        clean = _PORT.sub(r".\1", CONTROLS.sub("_", wanted)) or "node"
+        found, number = clean, 1
+        while found in self._taken:
+            found, number = f"{clean}.{number}", number + 1
+        self._taken.add(found)
+        return found
+
+
+def dimensions(texts: Sequence[str]) -> dict[str, int]:
+    """The sizes in ``batch=32`` texts, by name.
+
+    Raises:
+        UsageError: If one makes no sense, or a name comes twice.
+    """
+    found: dict[str, int] = {}
+    for text in texts:
+        name, separator, size = (part.strip() for part in text.rpartition("="))
+        if not separator or not name or not re.fullmatch("[0-9]{1,13}", size) or not 0 < int(size) <= LARGEST_DIMENSION:
+            raise UsageError(f'--dim: "{text}" is not a dimension and its size', hint="write it like batch=32")
+        if name in found:
+            raise UsageError(f'--dim: "{name}" is given twice', hint="leave one of them out")
+        found[name] = int(size)
+    return found
+
+
+def model_graph(model: Model, backward: Backward, source: str) -> Graph:
+    """The graph of a model.
+
+    Args:
+        model: The model.
+        backward: ``none`` for the model as it stands; else its operations are forward ones, and a loss and a backward
+            pass are derived from them.
+        source: Name of the file, for messages.
+
+    Raises:
+        InputError: If there is nothing to compute, or costs or sizes are beyond what a document holds.
+        UsageError: If there is no backward pass to be derived.
+    """
+    if not model.operations:
+        raise InputError(source, [Problem("nothing is computed in it: all results are inputs or constants")])
+    graph = _forward(model) if backward is Backward.NONE else _training(model, backward, source)
+    total = graph.fixed_memory + sum(sum(node.outputs) + node.workspace for node in graph.nodes)
+    if total > MAX_BYTES or not graph.total_cost <= MAX_COST:
+        raise InputError(source, [Problem("all sizes or costs together are too large", hint="use smaller dimensions")])
+    return graph
+
+
+def live(model: Model, outputs: Sequence[Made]) -> Model:
+    """``model`` with these outputs, and without the operations that none of them depends on."""
+    needed: set[int] = set()
+    stack = [operation for operation, _ in outputs]
+    while stack:
+        i = stack.pop()
+        if i not in needed:
+            needed.add(i)
+            stack.extend(operation for operation, _ in model.operations[i].reads)
+    place = {old: new for new, old in enumerate(sorted(needed))}
+    kept = tuple(
+        replace(model.operations[i], reads=tuple((place[j], slot) for j, slot in model.operations[i].reads))
+        for i in place
+    )
+    return replace(model, operations=kept, outputs=tuple((place[i], slot) for i, slot in outputs))
+
+
+def _forward(model: Model) -> Graph:
+    first = [0]
+    for operation in model.operations:
+        first.append(first[-1] + len(operation.outputs))
+    nodes = tuple(
+        Node(
+            id=operation.id,
+            cost=float(operation.flops),
+            inputs=tuple(first[i] + slot for i, slot in operation.reads),
+            outputs=operation.outputs,
+            recompute=operation.recompute,
+            op=operation.op,
+            phase=operation.phase,
+        )
+        for operation in model.operations
+    )
+    return Graph(
+        name=model.name,
+        nodes=nodes,
+        outputs=tuple(sorted({first[i] + slot for i, slot in model.outputs})),
+        cost_unit="flops",
+        fixed_memory=model.fixed_memory,
+        metadata=dict(model.metadata),
+    )
+
+
+def _training(model: Model, backward: Backward, source: str) -> Graph:
+    """The training step by a rule of the zoo."""
+    results = [made for made in model.outputs if model.operations[made[0]].differentiable[made[1]]]
+    if not results:
+        raise UsageError(
+            f"{source}: --backward derives gradients, and no output of the model is a floating-point number",
+            hint="leave --backward out",
+        )
+    model = live(model, results)
+    if backward is Backward.OPERATOR:
+        _refuse_lost_gradients(model, source)
+    network = Network(model.name, model.element_bytes)
+    layers = [_layer(network, operation) for operation in model.operations]
+    if _is_loss(model):
+        own = layers.pop()
+        network.loss = replace(own, derivative=replace(own.derivative, passes=False))
+    else:
+        network.loss = _loss(network, model)
+    network.layers.extend(layers)
+    graph = to_graph(network, backward, metadata=dict(model.metadata))
+    once = {operation.id for operation in model.operations if not operation.recompute}
+    nodes = tuple(replace(node, recompute=False) if node.id in once else node for node in graph.nodes)
+    return replace(graph, nodes=nodes, fixed_memory=model.fixed_memory + model.gradient_memory)
+
+
+def _is_loss(model: Model) -> bool:
+    """Whether the last operation makes the only result, one number: a loss of the model's own."""
+    last = len(model.operations) - 1
+    gradients = any(any(operation.differentiable) for operation in model.operations[:-1])
+    return gradients and model.outputs == ((last, 0),) and model.operations[-1].outputs[0] <= model.element_bytes
+
+
+def _layer(network: Network, operation: Operation) -> Layer:
+    derivative = operation.derivative or Derivative()
+    if not any(operation.differentiable):
+        derivative = replace(derivative, stops=True)
+    inputs = tuple(Tensor(network, (), i, slot) for i, slot in operation.reads)
+    return Layer(operation.id, operation.op, inputs, operation.outputs, operation.flops, 0, 0, derivative)
+
+
+def _loss(network: Network, model: Model) -> Layer:
+    """Softmax and cross-entropy of all results; it leaves the probabilities for its derivative."""
+    sizes = [model.operations[i].outputs[slot] for i, slot in model.outputs]
+    elements = sum(max(1, size // model.element_bytes) for size in sizes)
+    names = {operation.id for operation in model.operations}
+    name = next(n for n in ("loss", *(f"loss.{k}" for k in range(1, len(names) + 2))) if n not in names)
+    return Layer(
+        id=name,
+        op="cross_entropy",
+        inputs=tuple(Tensor(network, (), i, slot) for i, slot in model.outputs),
+        outputs=(model.element_bytes,),
+        flops=SOFTMAX_FLOPS * elements,
+        macs=0,
+        parameters=0,
+        derivative=Derivative(outputs=tuple(range(1, len(sizes) + 1)), saved=tuple(sizes)),
+    )
+
+
+def _refuse_lost_gradients(model: Model, source: str) -> None:
+    """The rule ``operator`` differentiates first outputs alone: refuse what would lose a gradient."""
+    unknown = sorted({operation.op for operation in model.operations if operation.derivative is None})
+    if unknown:
+        raise UsageError(
+            f"{source}: what the derivatives of {', '.join(unknown)} read is not known",
+            hint="take --backward checkmate, which needs no derivatives",
+        )
+    reads = [(i, slot) for operation in model.operations for i, slot in operation.reads]
+    for i, slot in (*reads, *model.outputs):
+        operation = model.operations[i]
+        if slot and operation.differentiable[slot]:
+            raise UsageError(
+                f"{source}: output {slot} of {operation.id} ({operation.op}) is read, and --backward operator"
+                " differentiates first outputs alone",
+                hint="take --backward checkmate",
+            )
+
+
+def count(number: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def contents(shape: Sequence[int], bits: int) -> int:
+    """Bytes of a dense tensor; elements of less than a byte are packed."""
+    return -(-math.prod(shape) * bits // 8)

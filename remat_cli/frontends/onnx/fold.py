@@ -1,0 +1,129 @@
+"""Computing the small constants that shapes depend on, where the shape inference of ONNX stops short.
+
+Exporters write the shape of a reshaped tensor as a little program on the shapes of others. ONNX follows some of its
+operators; the others are computed here, by the reference implementation in the ``onnx`` package, and only as long as
+everything stays small.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_LARGEST = 4096
+"""Elements of a tensor that is computed."""
+_ROUNDS = 100
+_SMALL_OPERATORS = """
+Abs Add And Cast Ceil Concat Div Equal Flatten Floor Gather Greater GreaterOrEqual Identity Less LessOrEqual Max Min
+Mod Mul Neg Not Or Pow ReduceMax ReduceMin ReduceProd ReduceSum Reshape ScatterElements ScatterND Slice Split Sqrt
+Squeeze Sub Transpose Unsqueeze Where Xor
+"""
+_PLAIN = frozenset(_SMALL_OPERATORS.split())
+"""Operators on small tensors that make small tensors."""
+
+
+def folded(model: Any) -> tuple[Any, int]:
+    """``model`` with all shapes that follow from constants, and the number of tensors that were computed for it.
+
+    Args:
+        model: A model after shape inference.
+    """
+    import onnx
+
+    names: set[str] = set()
+    for _ in range(_ROUNDS):
+        shapes = _shapes(model)
+        if all(name in shapes for node in model.graph.node for name in node.output if name):
+            break
+        values = _values(model, shapes)
+        new = values.keys() - names
+        if not new:
+            break
+        names |= new
+        keep = [node for node in model.graph.node if not set(node.output) <= values.keys()]
+        del model.graph.node[:]
+        model.graph.node.extend(keep)
+        held = {tensor.name for tensor in model.graph.initializer}
+        model.graph.initializer.extend(
+            onnx.numpy_helper.from_array(value, name) for name, value in values.items() if name not in held
+        )
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    return model, len(names)
+
+
+def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
+    """Shapes that are known in full."""
+    graph = model.graph
+    found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            found[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return found
+
+
+def _values(model: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Small tensors that follow from constants and from known shapes, by name."""
+    import numpy
+    import onnx
+
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    found: dict[str, Any] = {}
+    for node in model.graph.node:
+        known = {name: found.get(name, constants.get(name)) for name in node.input if name}
+        made: list[Any] | None = None
+        if node.op_type == "Shape" and node.input[0] in shapes:
+            made = [_shape(node, shapes[node.input[0]])]
+        elif node.op_type == "Size" and node.input[0] in shapes:
+            made = [numpy.array(numpy.prod(shapes[node.input[0]], dtype=numpy.int64))]
+        elif all(value is not None for value in known.values()):
+            made = _computed(model, node, [known.get(name) for name in node.input])
+        if made is not None and all(value.size <= _LARGEST for value in made):
+            found |= {name: value for name, value in zip(node.output, made, strict=True) if name}
+    return found
+
+
+def _shape(node: Any, shape: tuple[int, ...]) -> Any:
+    """What ``Shape`` makes of a tensor; since opset 15 it may be asked for a part."""
+    import numpy
+
+    ends = {a.name: a.i for a in node.attribute}
+    return numpy.array(shape[ends.get("start") : ends.get("end")], dtype=numpy.int64)
+
+
+def _computed(model: Any, node: Any, inputs: list[Any]) -> list[Any] | None:
+    """What a node makes of small tensors; None if it is not to be computed, or cannot."""
+    import onnx.reference
+
+    if any(value is not None and value.size > _LARGEST for value in inputs) or not _stays_small(node, inputs):
+        return None
+    graph = onnx.helper.make_graph(
+        [node],
+        "one",
+        [onnx.helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(filter(None, node.input))],
+        [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name],
+    )
+    alone = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    try:
+        feeds = {name: value for name, value in zip(node.input, inputs, strict=True) if name}
+        made = onnx.reference.ReferenceEvaluator(alone).run(None, feeds)
+    except Exception:  # whatever it is, the shape stays unknown, and that is said
+        return None
+    return list(made) if len(made) == len(node.output) else None
+
+
+def _stays_small(node: Any, inputs: list[Any]) -> bool:
+    """Whether the result is small too, before it is computed."""
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    if node.op_type == "Constant":
+        return bool(node.ByteSize() <= 16 * _LARGEST)
+    if node.op_type in {"ConstantOfShape", "Expand"}:
+        shape = inputs[0] if node.op_type == "ConstantOfShape" else inputs[1]
+        elements = 1
+        for size in shape.tolist():
+            elements *= max(1, int(size))
+        return elements * (1 if node.op_type == "ConstantOfShape" else max(1, inputs[0].size)) <= _LARGEST
+    if node.op_type == "Range":
+        start, limit, step = (float(value) for value in inputs)
+        return step != 0 and abs(limit - start) <= _LARGEST * abs(step)
+    return node.op_type in _PLAIN

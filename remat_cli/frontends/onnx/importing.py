@@ -1,0 +1,137 @@
+"""From an ONNX file to a graph, and a word on where every number comes from."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from remat_cli.errors import InputError, Problem
+from remat_cli.frontends.imported import Imported, Made, Model, count, live, model_graph
+from remat_cli.frontends.onnx.installed import require_onnx
+from remat_cli.frontends.onnx.lower import Lowered, lower
+from remat_cli.frontends.onnx.read import Read, read_model
+from remat_cli.zoo.training import Backward
+
+
+def import_onnx(
+    path: str,
+    *,
+    sizes: Mapping[str, int],
+    backward: Backward = Backward.NONE,
+    default_cost: int | None = None,
+) -> Imported:
+    """The graph of an ONNX model.
+
+    Args:
+        path: The file.
+        sizes: Of symbolic dimensions.
+        backward: Rule of the backward pass; ``none`` leaves the model as it is.
+        default_cost: FLOPs per element for operators without a rule; None refuses them.
+
+    Raises:
+        FrameworkUnavailable: If the ``onnx`` package is missing.
+        InputError: If the model cannot be read, or sizes or costs cannot be found out.
+        UsageError: If the backward rule does not fit.
+    """
+    require_onnx()
+    read = read_model(path, sizes)
+    lowered = lower(read, path, default_cost)
+    model = _model(read, lowered, path)
+    alive = live(model, model.outputs)
+    graph = model_graph(alive, backward, path)
+    notes = _notes(read, lowered, model, alive, backward)
+    metadata = dict(alive.metadata) | {"backward": str(backward), "notes": list(notes)}
+    return Imported(replace(graph, metadata=metadata), notes)
+
+
+def _model(read: Read, lowered: Lowered, path: str) -> Model:
+    types = read.types
+    outputs: dict[Made, None] = {}
+    for value in read.model.graph.output:
+        made = lowered.where.get(value.name)
+        if made is not None:
+            outputs[made] = None
+    if not outputs:
+        raise InputError(path, [Problem("nothing is computed in it: all results are inputs or constants")])
+    held = {*read.inputs, *read.initializers, *lowered.constants}
+    return Model(
+        name=Path(path).stem or "model",
+        operations=tuple(lowered.operations),
+        outputs=tuple(outputs),
+        fixed_memory=sum(types[name].bytes for name in held),
+        gradient_memory=sum(types[name].bytes for name in lowered.trained),
+        element_bytes=_element_bytes(read),
+        metadata=_metadata(read, lowered),
+    )
+
+
+def _element_bytes(read: Read) -> int:
+    """Bytes of the floating-point type that most tensors are of."""
+    kinds = Counter(t.element for t in read.types.values() if t.floating)
+    if not kinds:
+        return 4
+    element = kinds.most_common(1)[0][0]
+    return max(1, next(t.bytes // t.elements for t in read.types.values() if t.element == element and t.elements))
+
+
+def _metadata(read: Read, lowered: Lowered) -> dict[str, Any]:
+    import onnx
+
+    model = read.model
+    return {
+        "format": "onnx",
+        "onnx": onnx.__version__,
+        "opsets": {o.domain or "ai.onnx": o.version for o in model.opset_import},
+        "producer": f"{model.producer_name} {model.producer_version}".strip(),
+        "dimensions": dict(read.sizes),
+        "costs": {"model": "flops", "by": "formulas", "by_default": dict(sorted(lowered.defaults.items()))},
+        "sizes": {"by": "shape inference"},
+        "parameters": sum(math.prod(read.types[n].shape) for n in lowered.trained),
+    }
+
+
+def _notes(read: Read, lowered: Lowered, model: Model, alive: Model, backward: Backward) -> tuple[str, ...]:
+    types = read.types
+    inputs = sum(types[name].bytes for name in read.inputs)
+    data = sum(types[name].bytes for name in read.initializers)
+    constants = sum(types[name].bytes for name in lowered.constants)
+    given = ", ".join(f"{name}={size}" for name, size in read.sizes.items())
+    notes = [
+        "costs: derived, FLOPs by a formula per operator, 2 for a multiply-accumulate; the file has none",
+        "sizes: derived from element types and shapes; shapes of inputs and initializers were read"
+        + (f" ({given} as asked)" if given else "")
+        + ", the others inferred by onnx"
+        + (f" and from {count(read.folded, 'computed constant')}" if read.folded else ""),
+        f"fixed memory: {inputs} bytes of inputs and {data} bytes of "
+        f"{count(len(read.initializers), 'initializer')}, read"
+        + (f"; {constants} bytes of what depends on constants alone, derived" if constants else ""),
+        "workspace: not in the file, 0 bytes",
+    ]
+    if lowered.defaults:
+        told = ", ".join(f"{op} ({times})" for op, times in sorted(lowered.defaults.items()))
+        notes.append(f"costs by --default-cost, for want of a rule: {told}")
+    dead = len(model.operations) - len(alive.operations)
+    left_out = [
+        *([f"{count(lowered.views, 'view')} (their readers read what they look at)"] if lowered.views else []),
+        *([f"{count(lowered.folded, 'operator')} on constants alone"] if lowered.folded else []),
+        *([f"{count(dead, 'operation')} that no output depends on"] if dead else []),
+    ]
+    if left_out:
+        notes.append("left out: " + ", ".join(left_out))
+    if lowered.random:
+        notes.append(f"computed at most once, for they draw random numbers: {', '.join(lowered.random)}")
+    return (*notes, _backward_note(model, lowered, backward))
+
+
+def _backward_note(model: Model, lowered: Lowered, backward: Backward) -> str:
+    if backward is Backward.NONE:
+        return "forward pass only, as the file has it; --backward derives a training step"
+    return (
+        f"backward pass: derived by rule {backward}, not read; gradients of "
+        f"{count(len(lowered.trained), 'initializer')} (floating point, more than one number, no tracked statistics) "
+        f"in fixed memory: {model.gradient_memory} bytes"
+    )

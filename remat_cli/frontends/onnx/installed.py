@@ -1,0 +1,31 @@
+"""Is there an ``onnx`` package, and is it one that this frontend knows?"""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+
+from remat_cli.errors import FrameworkUnavailable
+
+OLDEST = (1, 16)
+BELOW = (2, 0)
+"""Versions of onnx from ``OLDEST`` on and below ``BELOW`` are known; pyproject.toml says the same."""
+_INSTALL = "pip install 'remat[onnx]'"
+
+
+def require_onnx() -> None:
+    """Make sure that ``import onnx`` will work, without importing it.
+
+    Raises:
+        FrameworkUnavailable: If onnx is missing, or a version that this frontend was not made for.
+    """
+    try:
+        version = metadata.version("onnx")
+    except metadata.PackageNotFoundError:
+        raise FrameworkUnavailable(
+            "reading ONNX models needs the onnx package, which is not installed", hint=f"run {_INSTALL}"
+        ) from None
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if not OLDEST <= found < BELOW:
+        known = f"{'.'.join(map(str, OLDEST))} up to, but not including, {'.'.join(map(str, BELOW))}"
+        raise FrameworkUnavailable(f"this needs onnx from {known}, and {version} is installed", hint=f"run {_INSTALL}")

@@ -1,0 +1,286 @@
+"""Reading an ONNX model: its structure, and the shape of every tensor, without its weights.
+
+Weights in files beside the model are never opened, and those inside it are set aside before shapes are inferred: only
+their types and shapes count. Small constants stay, because shapes are computed from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from remat_cli.errors import InputError, Problem
+from remat_cli.frontends.onnx.fold import folded
+from remat_cli.frontends.onnx.tensors import TensorType, element_bits
+from remat_cli.graph.text import quote
+from remat_cli.registry import suggestion
+
+_SMALL = 4096
+"""Elements of a constant that may play a part in computing shapes."""
+_SHOWN = 8
+STANDARD = ("", "ai.onnx")
+"""The two names of the domain of ONNX's own operators."""
+SUBGRAPHS = ("If", "Loop", "Scan", "SequenceMap")
+"""Operators with graphs of their own inside: how often those run is not known before they do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An ONNX model with all shapes.
+
+    Attributes:
+        model: The model, functions of its own inlined; large initializers are inputs of it.
+        types: Type of every tensor by name.
+        initializers: Names of the tensors whose data the model holds.
+        inputs: Names of the tensors that are fed from outside.
+        folded: How many tensors had to be computed from constants to know all shapes.
+        sizes: Symbolic dimensions that were given a size.
+    """
+
+    model: Any
+    types: Mapping[str, TensorType]
+    initializers: tuple[str, ...]
+    inputs: tuple[str, ...]
+    folded: int
+    sizes: Mapping[str, int]
+
+
+def read_model(path: str, sizes: Mapping[str, int]) -> Read:
+    """The model in a file.
+
+    Args:
+        path: The file.
+        sizes: Of symbolic dimensions by name, and of axes of tensors by ``TENSOR:AXIS``.
+
+    Raises:
+        InputError: If it is no ONNX model, or not a good one, or shapes remain unknown.
+    """
+    model = _load(path)
+    graph = model.graph
+    constants = [tensor.name for tensor in graph.initializer]
+    constants += [sparse.values.name for sparse in graph.sparse_initializer]
+    data = frozenset(constants)
+    inputs = tuple(value.name for value in graph.input if value.name not in data)
+    _refuse_subgraphs(graph, path)
+    known = _set_sizes(model, sizes, data, path)
+    given = {value.name: value for value in graph.value_info}
+    _set_aside(model)
+    model, count = _inferred(model, _axes(sizes, known), path)
+    types, unknown = _types(model, given)
+    if unknown:
+        raise InputError(path, [*_reason(model), *_unknown(unknown)])
+    return Read(model, types, tuple(constants), inputs, count, dict(sizes))
+
+
+def _load(path: str) -> Any:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except FileNotFoundError:
+        raise InputError(path, [Problem("there is no such file")]) from None
+    except OSError as error:
+        raise InputError(path, [Problem(f"cannot be read: {error.strerror or error}")]) from None
+    except (DecodeError, ValueError) as error:  # ValueError: what other formats of text by suffix raise
+        raise InputError(path, [Problem(f"not an ONNX model: {error}")]) from None
+    if not model.graph.node or not model.opset_import:
+        raise InputError(path, [Problem("not an ONNX model: there are no operators in it")])
+    if model.functions:
+        import onnx.inliner
+
+        model = onnx.inliner.inline_local_functions(model)
+    return model
+
+
+def _refuse_subgraphs(graph: Any, path: str) -> None:
+    found = [node for node in graph.node if node.op_type in SUBGRAPHS]
+    if found:
+        names = ", ".join(f"{node.op_type} {quote(node.name)}" for node in found[:_SHOWN])
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise InputError(
+            path,
+            [
+                Problem(
+                    f"control flow runs graphs as often as data decides, which remat cannot say: {names}{more}",
+                    hint="export the model with fixed shapes and without control flow, or simplify it first",
+                )
+            ],
+        )
+
+
+def _dims(value: Any) -> Iterator[tuple[int, Any]]:
+    yield from enumerate(value.type.tensor_type.shape.dim)
+
+
+def _set_sizes(model: Any, sizes: Mapping[str, int], data: frozenset[str], path: str) -> frozenset[str]:
+    """Put sizes in the place of symbolic dimensions of inputs; returns the names of all tensors of the graph.
+
+    Raises:
+        InputError: If dimensions of inputs remain symbolic, or there are none of a name.
+    """
+    graph = model.graph
+    tensors = frozenset(name for node in graph.node for name in (*node.input, *node.output))
+    symbols: set[str] = set()
+    problems: list[Problem] = []
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for axis, dim in _dims(value):
+            size = sizes.get(f"{value.name}:{axis}")
+            if dim.HasField("dim_param"):
+                symbols.add(dim.dim_param)
+                size = sizes.get(dim.dim_param, size)
+            if size is not None:
+                dim.dim_value = size
+    for value in graph.input:
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type" or not value.type.tensor_type.HasField("shape"):
+            what = "has no shape" if kind == "tensor_type" else "is no tensor"
+            problems.append(
+                Problem(f"input {quote(value.name)} {what}", hint="export the model with tensors as inputs")
+            )
+            continue
+        for axis, dim in _dims(value):
+            if value.name not in data and not dim.HasField("dim_value"):
+                name = dim.dim_param or f"{value.name}:{axis}"
+                told = f"symbolic dimension {quote(dim.dim_param)}" if dim.dim_param else "dimension without a size"
+                problems.append(
+                    Problem(f"axis {axis} of input {quote(value.name)} is a {told}", hint=f"say --dim {name}=SIZE")
+                )
+    for name in sizes:
+        if name not in symbols and name.rpartition(":")[0] not in tensors:
+            known = sorted(symbols)
+            hint = suggestion(name, known) or f"known: {', '.join(known) or 'none'}, or TENSOR:AXIS"
+            problems.append(Problem(f"--dim: there is no symbolic dimension {quote(name)}", hint=hint))
+    if problems:
+        raise InputError(path, problems)
+    return tensors
+
+
+def _axes(sizes: Mapping[str, int], tensors: frozenset[str]) -> dict[str, dict[int, int]]:
+    """Sizes of axes by tensor."""
+    axes: dict[str, dict[int, int]] = {}
+    for name, size in sizes.items():
+        tensor, _, axis = name.rpartition(":")
+        if tensor in tensors and axis.isdigit():
+            axes.setdefault(tensor, {})[int(axis)] = size
+    return axes
+
+
+def _set_aside(model: Any) -> None:
+    """Make inputs of large initializers, and forget what the file says of the shapes in between."""
+    import onnx
+
+    graph = model.graph
+    listed = {value.name for value in graph.input}
+    kept = []
+    for tensor in graph.initializer:
+        elements = 1
+        for size in tensor.dims:
+            elements *= size
+        if elements <= _SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            kept.append(tensor)
+        elif tensor.name not in listed:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    for sparse in graph.sparse_initializer:
+        if sparse.values.name not in listed:
+            shape = list(sparse.dims)
+            graph.input.append(onnx.helper.make_tensor_value_info(sparse.values.name, sparse.values.data_type, shape))
+    foreign = {name for node in graph.node if node.domain not in STANDARD for name in node.output}
+    stated = [value for value in graph.value_info if value.name in foreign]  # nothing else tells their shapes
+    del graph.initializer[:], graph.sparse_initializer[:], graph.value_info[:]
+    graph.initializer.extend(kept)
+    graph.value_info.extend(stated)
+    model.ir_version = max(model.ir_version, 4)  # from there on, initializers need not be inputs
+
+
+def _inferred(model: Any, axes: Mapping[str, Mapping[int, int]], path: str) -> tuple[Any, int]:
+    """``model`` with the shapes that can be inferred, and how many tensors were computed for that."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(model)
+        for value in model.graph.output:  # what the file says of them may be symbolic
+            value.type.tensor_type.ClearField("shape")
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        if axes:
+            for value in (*model.graph.value_info, *model.graph.output):
+                for axis, dim in _dims(value):
+                    if axis in axes.get(value.name, {}):
+                        dim.dim_value = axes[value.name][axis]
+            model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        return folded(model)
+    except onnx.checker.ValidationError as error:
+        raise InputError(path, [Problem(f"not a good ONNX model: {_first_line(error)}")]) from None
+    except (onnx.shape_inference.InferenceError, ValueError) as error:
+        raise InputError(path, [Problem(f"shapes cannot be inferred: {_first_line(error)}")]) from None
+
+
+def _types(model: Any, given: Mapping[str, Any]) -> tuple[dict[str, TensorType], dict[str, str]]:
+    """Type of every tensor, and what is wrong with those that have none."""
+    import onnx
+
+    graph = model.graph
+    types = {t.name: TensorType(_element(t.data_type), tuple(t.dims)) for t in graph.initializer}
+    for value in (*given.values(), *graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        dims = [dim.dim_value if dim.HasField("dim_value") else None for _, dim in _dims(value)]
+        if tensor.elem_type and tensor.HasField("shape") and None not in dims:
+            types[value.name] = TensorType(_element(tensor.elem_type), tuple(d for d in dims if d is not None))
+    unknown: dict[str, str] = {}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output[0] not in types:
+            types.update((node.output[0], found) for found in _constant(onnx, node))
+        for name in filter(None, node.output):
+            if name not in types:
+                unknown[name] = node.op_type
+            elif not _sized(types[name].element):
+                unknown[name] = f"{node.op_type}, {types[name].element.lower()}"
+    return types, unknown
+
+
+def _constant(onnx: Any, node: Any) -> list[TensorType]:
+    tensors = [a.t for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
+    return [TensorType(_element(tensor.data_type), tuple(tensor.dims)) for tensor in tensors]
+
+
+def _element(number: int) -> str:
+    import onnx
+
+    return str(onnx.TensorProto.DataType.Name(number))
+
+
+def _sized(element: str) -> bool:
+    try:
+        return element_bits(element) > 0
+    except KeyError:
+        return False
+
+
+def _reason(model: Any) -> list[Problem]:
+    """What shape inference says about itself when it is asked to be strict."""
+    import onnx
+
+    try:
+        onnx.shape_inference.infer_shapes(model, data_prop=True, strict_mode=True)
+    except (onnx.shape_inference.InferenceError, ValueError) as error:
+        return [Problem(f"shapes cannot be inferred: {_first_line(error)}")]
+    return []
+
+
+def _unknown(unknown: Mapping[str, str]) -> list[Problem]:
+    """One problem for all tensors without a shape: the first ones are named, for the others follow from them."""
+    names = [f"{quote(name)} ({op})" for name, op in list(unknown.items())[:_SHOWN]]
+    more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
+    return [
+        Problem(
+            f"the sizes of {len(unknown)} tensors are unknown: {', '.join(names)}{more}",
+            hint="give sizes that depend on data with --dim TENSOR:AXIS=SIZE, the first tensor first; tensors of "
+            "operators outside ONNX need their shapes in the file",
+        )
+    ]
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
