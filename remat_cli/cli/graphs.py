@@ -27,7 +27,12 @@ def read_source(path: str) -> Document:
 
     Raises:
         InputError: If it cannot be read, or is not well-formed.
+        UsageError: If it is a model.
     """
+    if path.lower().endswith((".onnx", ".pt2")):
+        raise UsageError(
+            f"{path} is a model, not a graph", hint=f"make a graph of it: remat convert {path} -o graph.json"
+        )
     text, source = read_text(path)
     if not is_xml(text, source):
         return parse_document(text, source, format_of(source))

@@ -38,11 +38,11 @@ class TensorType:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the memory that it spans."""
+        """Bytes of the memory that it spans, gaps between its elements included."""
         if self.stride is None or 0 in self.shape:
             return math.prod(self.shape) * self.itemsize
-        last = sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
-        return (last + 1) * self.itemsize
+        spans = (n * step for n, step in zip(self.shape, self.stride, strict=True) if n > 1)
+        return max([1, *spans]) * self.itemsize
 
     @property
     def contiguous(self) -> bool | None:
@@ -147,7 +147,8 @@ def with_phases(program: Program) -> Program:
 
     In a joint graph, gradients come from outside as inputs of their own, the tangents. They are made by a call that
     reads all results of the forward pass, so that every plan runs the whole forward pass before the backward pass
-    begins. A graph with a loss among its results has its backward pass after that.
+    begins. A graph with a loss among its results has its backward pass after that; where there is a single tangent of
+    one number, the last result is the loss.
     """
     tangents = [given for given in program.inputs if given.kind == "tangent"]
     if tangents:
@@ -175,11 +176,14 @@ def _joint(program: Program, tangents: list[Input]) -> Program:
     early = _ancestors(program, results)
     dependent = [any(name in after for name in call.refs()) for call in program.calls]
     first = dependent.index(True) if True in dependent else len(dependent)
+    loss = results[-1] if [t.type.shape for t in tangents] == [()] else None
     forward: list[Call] = []
     backward: list[Call] = []
     for k, call in enumerate(program.calls):
         is_early = k < first or any(made is not None and made[0] in early for made in call.outputs)
-        (forward if is_early else backward).append(call)
+        makes_loss = any(made is not None and made[0] == loss for made in call.outputs)
+        phase = Phase.LOSS if makes_loss else Phase.FORWARD if is_early else Phase.BACKWARD
+        (forward if is_early else backward).append(replace(call, phase=phase))
     middle = Call(
         name="tangents",
         target=TANGENTS,
@@ -191,7 +195,7 @@ def _joint(program: Program, tangents: list[Input]) -> Program:
     return replace(
         program,
         inputs=tuple(given for given in program.inputs if given.kind != "tangent"),
-        calls=(*forward, middle, *(replace(call, phase=Phase.BACKWARD) for call in backward)),
+        calls=(*forward, middle, *backward),
     )
 
 
