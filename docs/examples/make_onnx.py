@@ -6,20 +6,27 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+DEPTH, CHANNELS = 6, 16
 rng = np.random.default_rng(0)
-shapes = {"filters": (16, 3, 3, 3), "more": (32, 16, 3, 3), "weights": (10, 32 * 8 * 8), "bias": (10,)}
-weights = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), name) for name, s in shapes.items()]
+nodes, weights = [], []
 
-nodes = [
-    helper.make_node("Conv", ["images", "filters"], ["a"], name="conv1", pads=[1, 1, 1, 1]),
-    helper.make_node("Relu", ["a"], ["b"], name="relu1"),
-    helper.make_node("MaxPool", ["b"], ["c"], name="pool1", kernel_shape=[2, 2], strides=[2, 2]),
-    helper.make_node("Conv", ["c", "more"], ["d"], name="conv2", pads=[1, 1, 1, 1]),
-    helper.make_node("Relu", ["d"], ["e"], name="relu2"),
-    helper.make_node("MaxPool", ["e"], ["f"], name="pool2", kernel_shape=[2, 2], strides=[2, 2]),
-    helper.make_node("Flatten", ["f"], ["g"], name="flatten"),
-    helper.make_node("Gemm", ["g", "weights", "bias"], ["logits"], name="head", transB=1),
-]
+
+def weight(name, *shape):
+    weights.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    return name
+
+
+x, channels = "images", 3
+for k in range(1, DEPTH + 1):
+    filters = weight(f"filters{k}", CHANNELS, channels, 3, 3)
+    nodes.append(helper.make_node("Conv", [x, filters], [f"c{k}"], name=f"conv{k}", pads=[1, 1, 1, 1]))
+    nodes.append(helper.make_node("Relu", [f"c{k}"], [f"r{k}"], name=f"relu{k}"))
+    x, channels = f"r{k}", CHANNELS
+nodes.append(helper.make_node("GlobalAveragePool", [x], ["means"], name="pool"))
+nodes.append(helper.make_node("Flatten", ["means"], ["features"], name="flatten"))
+head = [weight("weights", 10, CHANNELS), weight("bias", 10)]
+nodes.append(helper.make_node("Gemm", ["features", *head], ["logits"], name="head", transB=1))
+
 images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, 32, 32])
 logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 10])
 graph = helper.make_graph(nodes, "small", [images], [logits], weights)

@@ -49,7 +49,6 @@ _SHOWN = 20
 )
 @click.option(
     "--dim",
-    "dims",
     metavar="NAME=SIZE",
     multiple=True,
     help="For models: size of a symbolic dimension, as in batch=32.",
@@ -76,7 +75,7 @@ def command(
     to: str | None,
     costs: str | None,
     scale_unmatched: bool,
-    dims: tuple[str, ...],
+    dim: tuple[str, ...],
     backward: str,
     default_cost: int | None,
     keys: str | None,
@@ -101,7 +100,7 @@ def command(
         raise UsageError("graph and trace cannot both be standard input", hint="put one of them into a file")
     target = _target(to, output)
     require_writable(output)
-    read = _read(file, keys, _Wishes(dims, backward, default_cost))
+    read = _read(file, keys, _Wishes(dim, backward, default_cost))
     if isinstance(read, Document):
         if costs is not None:
             raise UsageError("--costs is for graphs, and this is a plan", hint="convert the graph, and solve it again")
