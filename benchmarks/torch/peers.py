@@ -3,8 +3,10 @@
 One transformer, one device, one run. Peak is what PyTorch's allocator handed out above parameters and inputs: on a CPU
 by the events of its profiler, on CUDA by its statistics. "same gradients" compares every gradient with eager's for the
 same random numbers. `activation_memory_budget` runs through AOTAutograd's min-cut partitioner without a code generator.
-Recomputed FLOPs are those of products and attention; for remat one per element of everything else, too.
-Each row of remat has as budget what the row above it in "like" needed, fixed memory added.
+Recomputed FLOPs are those that PyTorch has formulas for (products and attention), in every row; "by elements too" is what
+remat's plan costs in its own count, with one for each element of everything else.
+Each row of remat has as budget the peak of the row named in "budget like", parameters and inputs added; its graph knows the
+sizes and workspaces that `remat profile` measures.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _QUICK = (2, 16, 2, 2, 8)
 _BUDGETS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _WAYS = {"blocks": "checkpoint, each block", "sequential": "checkpoint_sequential", "selective": "selective checkpoint"}
 _DROPOUT = 0.1
-_SOLVE_S = 20.0
+_SOLVE_S = 15.0
 
 TABLES = (
     Table(
@@ -37,6 +39,7 @@ TABLES = (
             Column("peak_bytes", "peak", "bytes"),
             Column("step_s", "step, s", "number"),
             Column("extra_flops", "recomputed FLOPs, %", "number"),
+            Column("extra_cost", "by elements too, %", "number"),
             Column("gradients", "same gradients"),
             Column("problem", "problem"),
         ),
@@ -112,6 +115,31 @@ def _counts(node: Any) -> bool:
     return getattr(node.target, "overloadpacket", None) in flop_registry
 
 
+def measured_sizes(graph: Any, device: str) -> Any:
+    """``graph`` with the sizes and workspaces that its operations have on ``device``, at the costs it had."""
+    from dataclasses import replace
+
+    from remat_cli.frontends.torch.profile import profile
+
+    profiled = profile(graph, device=device, repeats=1, warmup=1)
+    nodes = tuple(replace(node, cost=old.cost) for node, old in zip(profiled.nodes, graph.nodes, strict=True))
+    return replace(profiled, nodes=nodes, cost_unit=graph.cost_unit)
+
+
+def formula_flops(plan: Any) -> float:
+    """FLOPs of a step by plan as PyTorch counts them: of what it has a formula for, whose cost that formula is."""
+    from remat_cli.frontends.torch.codec import operator_named
+    from remat_cli.frontends.torch.lower import TANGENTS
+    from remat_cli.frontends.torch.private import flop_formula
+    from remat_cli.plan.model import Compute
+
+    def counts(call: str) -> bool:
+        return call != TANGENTS and flop_formula(operator_named(call)) is not None
+
+    nodes = [plan.graph.nodes[s.node] for s in plan.statements if isinstance(s, Compute)]
+    return float(sum(node.cost for node in nodes if counts(node.payload["call"])))
+
+
 class Bench:
     """A model, its inputs, and eager's gradients."""
 
@@ -150,7 +178,7 @@ class Bench:
 
         row: Row = {"table": "peers", "device": self.device, "method": method, "like": like}
         row |= dict.fromkeys(("peak_bytes", "step_s", "gradients"))
-        row |= {"extra_flops": self.extra(flops), "problem": ""}
+        row |= {"extra_flops": self.extra(flops), "extra_cost": None, "problem": ""}
         torch.compiler.reset()
         owner = copy.deepcopy(self.model)
         try:
@@ -172,16 +200,21 @@ class Bench:
         from remat_cli.frontends.torch.fitting import fit_module
         from remat_cli.units import parse_budget
 
-        costs: list[float] = []
-        planner = CachedPlanner(parse_budget(str(peer["peak_bytes"] + fixed)), SolveOptions(time_limit_s=limit_s), None)
+        plans: list[Any] = []
+        planner = CachedPlanner(
+            parse_budget(str(peer["peak_bytes"] + fixed)), SolveOptions(strategy="search", time_limit_s=limit_s), None
+        )
 
         def planned(graph: Any) -> Any:
-            plan = planner(graph)
-            costs.append(plan.claim.cost / graph.total_cost - 1)
-            return plan
+            plans.append(planner(measured_sizes(graph, self.device)))
+            return plans[-1]
 
         row = self.row("remat", lambda m: fit_module(m, self.x, planned, unknown="error"), like=peer["method"])
-        return row | {"extra_flops": round(100 * costs[0], 2) if costs else None}
+        if not plans:
+            return row
+        [plan] = plans
+        share = plan.claim.cost / plan.graph.total_cost - 1
+        return row | {"extra_flops": self.extra(formula_flops(plan)), "extra_cost": round(100 * share, 2)}
 
     def timed(self, owner: Any, module: Any) -> float:
         wait = self._wait()
