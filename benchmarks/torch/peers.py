@@ -3,10 +3,10 @@
 One transformer, one device, one run. Peak is what PyTorch's allocator handed out above parameters and inputs: on a CPU
 by the events of its profiler, on CUDA by its statistics. "same gradients" compares every gradient with eager's for the
 same random numbers. `activation_memory_budget` runs through AOTAutograd's min-cut partitioner without a code generator.
-Recomputed FLOPs are those that PyTorch has formulas for (products and attention), in every row; "by elements too" is what
-remat's plan costs in its own count, with one for each element of everything else.
-Each row of remat has as budget the peak of the row named in "budget like", parameters and inputs added; its graph knows the
-sizes and workspaces that `remat profile` measures.
+Recomputed FLOPs are those that PyTorch has formulas for (products and attention), in every row; "by elements too" is
+what remat's plan costs in its own count, with one for each element of everything else. Each row of remat has as budget
+the peak of the row named in "budget like", parameters and inputs added; its graph knows the sizes and workspaces that
+`remat profile` measures.
 """
 
 from __future__ import annotations
@@ -145,6 +145,7 @@ class Bench:
 
     def __init__(self, model: Any, x: Any, device: str, times: int) -> None:
         self.model, self.x, self.device, self.times = model, x, device, times
+        self.sized: Any = None
         self.wanted = self.gradients(model, model)
         self.eager_flops = self.flops("plain")
 
@@ -206,7 +207,9 @@ class Bench:
         )
 
         def planned(graph: Any) -> Any:
-            plans.append(planner(measured_sizes(graph, self.device)))
+            if self.sized is None:  # the same graph in every row
+                self.sized = measured_sizes(graph, self.device)
+            plans.append(planner(self.sized))
             return plans[-1]
 
         row = self.row("remat", lambda m: fit_module(m, self.x, planned, unknown="error"), like=peer["method"])
