@@ -28,6 +28,7 @@ class Best:
         budget_bytes: Fixed memory included.
         context: Gets every improvement.
         bounds: Lower bounds so far, the best of each scope.
+        wide: Whether the search goes on where only no frontier-advancing schedule can be cheaper.
         computes: The cheapest schedule; None if there is none.
         cost: Its cost.
         advancing: The cheapest frontier-advancing schedule within the budget, which models can start from.
@@ -40,6 +41,7 @@ class Best:
     budget_bytes: int
     context: Context
     bounds: dict[Scope, Bound]
+    wide: bool = False
     computes: tuple[int, ...] | None = None
     cost: float = math.inf
     advancing: tuple[int, ...] | None = None
@@ -48,11 +50,11 @@ class Best:
     lowest_peak: int | None = None
 
     @classmethod
-    def of(cls, task: Task, context: Context) -> Best:
+    def of(cls, task: Task, context: Context, *, wide: bool = False) -> Best:
         """Nothing but what is known of ``task``; without a budget the no-remat peak is the budget."""
         graph = task.graph
         budget = no_remat_peak(graph) if task.budget_bytes is None else task.budget_bytes
-        best = cls(graph, budget, context, {Scope.ANY_ORDER: Bound(graph.total_cost, Scope.ANY_ORDER)})
+        best = cls(graph, budget, context, {Scope.ANY_ORDER: Bound(graph.total_cost, Scope.ANY_ORDER)}, wide)
         best.offer(range(len(graph.nodes)))
         if task.known is not None:
             for bound in task.known.bounds:
@@ -90,7 +92,25 @@ class Best:
 
     def proven(self) -> bool:
         """Whether the best schedule is within the gap asked for."""
-        return self.cost - self.bound.cost <= self.context.gap * self.cost if self.computes is not None else False
+        return self._within(self._goal.cost)
+
+    def proven_in_class(self) -> bool:
+        """Whether only what no bound speaks of may be cheaper, or fit at all."""
+        if self.computes is None:
+            return any(math.isinf(bound.cost) for bound in self.bounds.values())
+        return self._within(self.bound.cost)
+
+    def _within(self, bound: float) -> bool:
+        return self.computes is not None and self.cost - bound <= self.context.gap * self.cost
+
+    @property
+    def _goal(self) -> Bound:
+        """The bound at which to stop."""
+        return telling(self.graph, self._reached(), self.cost)
+
+    def _reached(self) -> list[Bound]:
+        """The bounds that hold for all that is searched."""
+        return [b for b in self.bounds.values() if not self.wide or b.scope.contains(Scope.DOCUMENT_ORDER)]
 
     def report(self, activity: str, nodes: int | None = None) -> None:
         """Tell the user where things stand."""
@@ -99,7 +119,7 @@ class Best:
 
     def tight(self) -> bool:
         """Whether nothing is left to gain."""
-        return self.cost <= self.bound.cost * (1 + 1e-9)
+        return self.cost <= self._goal.cost * (1 + 1e-9)
 
     def over(self) -> bool:
         """Whether to stop: proven, also that nothing fits; interrupted; or out of time."""
@@ -107,7 +127,7 @@ class Best:
 
     def hopeless(self) -> bool:
         """Whether it is proven that no schedule fits."""
-        return self.computes is None and any(math.isinf(bound.cost) for bound in self.bounds.values())
+        return self.computes is None and any(math.isinf(bound.cost) for bound in self._reached())
 
     def exhausted(self) -> bool:
         """Whether a search that ends now ends by itself, rather than for want of time."""

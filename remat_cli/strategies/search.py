@@ -28,6 +28,7 @@ _MOST_NODES = 3_000
 _DEPTH: dict[str, Any] = {"help": "how far from its uses a node may be recomputed in a window"}
 _PATIENCE: dict[str, Any] = {"help": "idle rounds after which it ends when there is no time limit"}
 _ENOUGH = 0.5
+_PATIENCE_BEYOND = 2
 _LEAST_SHARE = 0.2
 """Share of the time that each engine gets at least."""
 _FIRST = 1e300
@@ -105,7 +106,7 @@ class Anneal(Strategy):
 
 def _search(task: Task, context: Context, patience: int, *, depth: float | None, anneals: bool) -> Found | NotFound:
     """Bound, start, and let the engines take turns. Without ``depth`` there are no windows."""
-    best = Best.of(task, context)
+    best = Best.of(task, context, wide=anneals)
     offer_starts(best)
     if task.known is None and not best.tight():
         best.report("bounding")
@@ -117,7 +118,7 @@ def _search(task: Task, context: Context, patience: int, *, depth: float | None,
     rng = random.Random(context.seed)
     turns = _Turns(best, rng, depth, Annealing(best, rng) if anneals else None)
     idle, at_first_s = 0, context.control.remaining_s() or 0.0
-    while not best.over() and (idle < patience or _worth_the_time(best, at_first_s)):
+    while not best.over() and (idle < _patience(best, patience) or _worth_the_time(best, at_first_s)):
         if depth is None and not ready(context.control):
             break  # nothing that can be done in the time left
         idle = 0 if turns.take() else idle + 1
@@ -154,6 +155,8 @@ class _Turns:
     def take(self) -> bool:
         """One turn, or one of each engine; whether it helped."""
         solving = self.depth is not None and len(self.best.graph.nodes) <= _MOST_NODES
+        if self.annealing is not None and self.best.proven_in_class():
+            return self._turn(0)  # windows find nothing beyond the class
         if self.annealing is None or not solving:
             return self._turn(int(self.annealing is None)) if self.annealing is not None or solving else False
         if self.best.context.control.deadline_s is None:
@@ -195,6 +198,11 @@ def _windows(best: Best, depth: float | None, rng: random.Random) -> Windows | N
     return Windows(best, model.holding_best(), rng)
 
 
+def _patience(best: Best, patience: int) -> int:
+    """Idle rounds to bear: few where only schedules beyond a class can be cheaper, which come soon if at all."""
+    return min(patience, _PATIENCE_BEYOND) if best.proven_in_class() else patience
+
+
 def _worth_the_time(best: Best, at_first_s: float) -> bool:
     """Whether to go on though nothing helped lately: there is a time limit, and the best schedule may be far off.
 
@@ -204,5 +212,4 @@ def _worth_the_time(best: Best, at_first_s: float) -> bool:
     remaining = best.context.control.remaining_s()
     if remaining is None:
         return False
-    proven = any(best.cost - bound.cost <= best.context.gap * best.cost for bound in best.bounds.values())
-    return not proven or remaining > _ENOUGH * at_first_s
+    return not best.proven_in_class() or remaining > _ENOUGH * at_first_s
