@@ -15,15 +15,18 @@ from remat_cli.plan.matrices import straightened
 from remat_cli.strategies._best import Best
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
-    from remat_cli.strategies._sequence import Walk
+    from remat_cli.strategies._merging import Pool
+    from remat_cli.strategies._sequence import Problem, Walk
 
 _COMPILING_S = 20.0
 """Time that must be left for a first run, which may have to compile the kernel."""
 _IMPORTING_S = 2.0
-_HEATS = (1.0, 0.3, 3.0, 0.1)
+_HEATS = (1.0, 0.5, 2.0, 0.2)
 """Temperatures to start from, in turn, in mean costs of a recomputation."""
-_COLD = 0.04
-"""The last temperature of a run, relative to the first."""
+_COLD = 0.2
+"""The last temperature of a run, relative to the first. Most is found while it is warm: at a third to one mean cost."""
+_SPROUT_SHARE, _SPROUT_HOT, _SPROUT_COLD = 0.5, 0.3, 0.02
+"""A sprout takes so many moves of a slice, between these temperatures, in mean costs of a recomputation."""
 _PRICE = 3.0
 """What one room of excess over one step costs at first, relative to the overhead."""
 _RANGE = 100.0
@@ -62,7 +65,8 @@ def workers_for(threads: int | None) -> int:
 class Annealing:
     """Anneals the best schedule, or whatever is nearest to one, run after run.
 
-    Every run, each worker walks a number of slices from hot to cold. After every slice improvements are offered. Every
+    Every run, each worker walks a number of slices from hot to cold. After every slice a *sprout* cools down from where
+    the walk is, which itself stays warm; what both found is offered. Every
     other run starts from the best schedule of all; the others go on from where the worker was. What is found depends on
     the seed and on the number of workers, not on the clock, unless the clock ends it.
 
@@ -72,6 +76,7 @@ class Annealing:
         states: Where each worker's next run starts; None for the best schedule.
         prices: What excess costs for each worker, relative to the overhead, carried from run to run.
         runs: Runs so far.
+        pool: Gets the sprouts, if there is one.
     """
 
     best: Best
@@ -79,6 +84,7 @@ class Annealing:
     states: list[tuple[int, ...] | None] = field(default_factory=list)
     prices: list[float] = field(default_factory=list)
     runs: int = field(default=0)
+    pool: Pool | None = None
 
     def __post_init__(self) -> None:
         """Set the workers up."""
@@ -110,15 +116,22 @@ class Annealing:
         seeds = [self.rng.getrandbits(31) for _ in starts]
         walks = [Walk.of(problem, *start) for start in zip(starts, seeds, prices, strict=True)]
         moves = slice_moves(len(graph.nodes))
-        heats = [self._heat(worker, len(start), overhead) for worker, start in enumerate(starts)]
+        means = [self._mean(len(start), overhead) for start in starts]
+        heats = [_HEATS[(self.runs + worker) % len(_HEATS)] * mean for worker, mean in enumerate(means)]
         slices = self._slices()
         for part in range(slices):
             best.report("annealing")
             hot, cold = _COLD ** (part / slices), _COLD ** ((part + 1) / slices)
-            steps = [pool.submit(w.advance, moves, hot * h, cold * h) for w, h in zip(walks, heats, strict=True)]
-            for step in steps:
-                step.result()
-            self._offer(walks)
+            sprouting = [self.rng.getrandbits(31) for _ in walks]
+            steps = [
+                pool.submit(_advance, problem, walk, moves, (hot * heat, cold * heat), mean, seed)
+                for walk, heat, mean, seed in zip(walks, heats, means, sprouting, strict=True)
+            ]
+            sprouts = [step.result() for step in steps]
+            self._offer([*walks, *sprouts])
+            if self.pool is not None:
+                for sprout in sprouts:
+                    self.pool.add(sprout.best or sprout.last)
             if best.over():
                 break
         self.runs += 1
@@ -131,10 +144,10 @@ class Annealing:
             return max(2 * (self.best.bound.cost / base - 1), _LEAST_OVERHEAD)
         return max(self.best.cost / base - 1, 1e-5)
 
-    def _heat(self, worker: int, steps: int, overhead: float) -> float:
-        """The temperature at which a worker starts this run, a share of C0."""
+    def _mean(self, steps: int, overhead: float) -> float:
+        """The mean cost of a recomputation, as a share of C0."""
         recomputations = max(_GUESS if self.best.computes is None else 1, steps - len(self.best.graph.nodes))
-        return _HEATS[(self.runs + worker) % len(_HEATS)] * overhead / recomputations
+        return overhead / recomputations
 
     def _slices(self) -> int:
         limited = self.best.context.control.deadline_s is not None
@@ -157,3 +170,20 @@ class Annealing:
             self.best.offer(last)
             self.prices[worker] = min(max(walk.price / overhead, _PRICE / _RANGE), _PRICE * _RANGE)
             self.states[worker] = last if self.best.computes is None or self.runs % 2 else None
+
+
+def _advance(problem: Problem, walk: Walk, moves: int, heats: tuple[float, float], mean: float, seed: int) -> Walk:
+    """Walk on for ``moves`` moves while the temperature goes from the first of ``heats`` to the second; a sprout.
+
+    Args:
+        problem: The problem.
+        walk: The walk.
+        moves: Moves of it.
+        heats: Shares of C0.
+        mean: Mean cost of a recomputation, as a share of C0.
+        seed: For the sprout.
+    """
+    walk.advance(moves, *heats)
+    sprout = type(walk).of(problem, walk.last, seed, walk.price)
+    sprout.advance(max(1, round(moves * _SPROUT_SHARE)), _SPROUT_HOT * mean, _SPROUT_COLD * mean)
+    return sprout

@@ -12,8 +12,9 @@ from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import Scope
 from remat_cli.strategies._annealing import Annealing, ready
 from remat_cli.strategies._best import Best
+from remat_cli.strategies._merging import Merging, Pool
 from remat_cli.strategies._portfolio import Windows
-from remat_cli.strategies._retention import Retention
+from remat_cli.strategies._retention import Retention, near_pairs
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound
@@ -25,6 +26,9 @@ _MOST_NODES = 3_000
 """Graphs up to this size get windows of a MILP; larger ones are only annealed."""
 
 
+_MANY_PAIRS, _DENSE = 10_000, 12
+"""With more pairs of a node and a near reader than this, and so many per node, a model to take windows of takes longer
+to build than annealing and merging take to find all that windows would."""
 _DEPTH: dict[str, Any] = {"help": "how far from its uses a node may be recomputed in a window"}
 _PATIENCE: dict[str, Any] = {"help": "idle rounds after which it ends when there is no time limit"}
 _ENOUGH = 0.5
@@ -117,6 +121,10 @@ def _search(task: Task, context: Context, patience: int, *, depth: float | None,
         best.raise_bound(bound)
     rng = random.Random(context.seed)
     turns = _Turns(best, rng, depth, Annealing(best, rng) if anneals else None)
+    if turns.annealing is not None and depth is not None and len(best.graph.nodes) <= _MOST_NODES:
+        turns.annealing.pool = pool = Pool(best)
+        turns.merging = Merging(best, pool)
+        turns.dense = near_pairs(best.graph) > max(_MANY_PAIRS, _DENSE * len(best.graph.nodes))
     idle, at_first_s = 0, context.control.remaining_s() or 0.0
     while not best.over() and (idle < _patience(best, patience) or _worth_the_time(best, at_first_s)):
         if depth is None and not ready(context.control):
@@ -139,6 +147,8 @@ class _Turns:
         rng: Chooses windows.
         depth: Support of their model; None for no windows.
         annealing: The other engine, if it takes part.
+        dense: Whether windows are left out.
+        merging: Has its turn after annealing, if it takes part.
         windows: Made when their first turn comes.
         spent: Seconds that annealing and windows have taken.
         rates: What they gained per second in their last turns.
@@ -148,6 +158,8 @@ class _Turns:
     rng: random.Random
     depth: float | None
     annealing: Annealing | None
+    dense: bool = False
+    merging: Merging | None = None
     windows: Windows | None = None
     spent: list[float] = field(default_factory=lambda: [0.0, 0.0])
     rates: list[float] = field(default_factory=lambda: [0.0, 0.0])
@@ -155,7 +167,7 @@ class _Turns:
     def take(self) -> bool:
         """One turn, or one of each engine; whether it helped."""
         solving = self.depth is not None and len(self.best.graph.nodes) <= _MOST_NODES
-        if self.annealing is not None and self.best.proven_in_class():
+        if self.annealing is not None and (self.dense or self.best.proven_in_class()):
             return self._turn(0)  # windows find nothing beyond the class
         if self.annealing is None or not solving:
             return self._turn(int(self.annealing is None)) if self.annealing is not None or solving else False
@@ -175,6 +187,8 @@ class _Turns:
         if which == 0:
             assert self.annealing is not None
             helped = self.annealing.run(2)
+            if self.merging is not None and not self.best.proven_in_class():
+                helped |= self.merging.run()
         else:
             if self.windows is None:
                 self.windows = _windows(self.best, self.depth, self.rng)
