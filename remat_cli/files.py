@@ -72,7 +72,7 @@ def write_bytes(path: str, data: bytes) -> None:
         if target.exists() and not target.is_file():
             target.write_bytes(data)
             return
-        target = target.resolve()  # write through a symbolic link, not over it
+        target = _resolved(target)  # write through a symbolic link, not over it
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as stream:
@@ -105,7 +105,7 @@ def require_writable(path: str, *, option: str = "-o") -> None:
         return
     problem = None
     try:
-        target = Path(path).resolve()
+        target = _resolved(Path(path))
         if target.is_dir():
             problem = errno.EISDIR
         elif target.exists() and not target.is_file():
@@ -122,6 +122,19 @@ def require_writable(path: str, *, option: str = "-o") -> None:
         raise UsageError(
             f"{path}: cannot be written: {os.strerror(problem)}", hint=f"choose another file with {option}"
         )
+
+
+def _resolved(path: Path) -> Path:
+    """Where symbolic links lead.
+
+    Raises:
+        OSError: If they lead in a circle.
+        RuntimeError: The same, before Python 3.13.
+    """
+    resolved = path.resolve()
+    if resolved.is_symlink():  # since Python 3.13 a circle is left as it is
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return resolved
 
 
 def _umask() -> int:

@@ -97,8 +97,8 @@ def test_a_plan_s_page_says_everything():
     assert {"fixed memory", "forward", "loss", "backward", "recomputed", "in use"} <= set(lines)
     assert any(name.startswith("budget 20 GB") for name in lines)
     assert any(name.startswith("no-remat peak 30.75 GB") for name in lines)
-    assert any(f"<b>{'26.'}" in text or "at statement" in text for text in lines["in use"]["text"])
-    assert len(lines["in use"]["text"]) == len(plan.statements) + 1
+    assert any(f"<b>{'26.'}" in text or "at statement" in text for text in lines["pointed at"]["text"])
+    assert len(lines["pointed at"]["text"]) == len(plan.statements)
 
 
 @pytest.mark.parametrize("make", [lambda: page_of(build_graph("vgg16")), lambda: _graph_page(build_graph("vgg16"))])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.plan.comparison import Comparison, Ended, Row
 from remat_cli.reports.palette import COLOURS
 from remat_cli.reports.web.page import INK, Chart, Page, Section, Table, label, render_page
-from remat_cli.reports.words import cost_words, count, exact_bytes
+from remat_cli.reports.words import cost_words, count, exact_bytes, size_column
 from remat_cli.units import format_bytes, format_duration, format_percent
 
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon", "star", "cross", "hexagon")
@@ -39,8 +41,18 @@ def comparison_page(comparison: Comparison, command: str) -> str:
         "double-click to see it alone."
     )
     words = "Cost over no-remat against budget, a line for each strategy."
+    scale = _logarithmic(comparison)
+    logarithmic = (_overheads(comparison, scale), _overhead_layout(scale)) if scale.decades else None
+    linear = _Scale(())
     charts = (
-        Chart("overhead", _overheads(comparison), _layout("cost over no-remat, %"), 520, words),
+        Chart(
+            "overhead",
+            _overheads(comparison, linear),
+            _overhead_layout(linear),
+            520,
+            words,
+            logarithmic=logarithmic,
+        ),
         Chart("peak", _peaks(comparison), _layout("peak of the plan", size=True), 380, "Peak against budget."),
     )
     return render_page(
@@ -88,32 +100,83 @@ def _look(k: int) -> dict[str, Any]:
     }
 
 
-def _overheads(comparison: Comparison) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Where overheads stand on their axis.
+
+    Attributes:
+        decades: The powers of ten that a logarithmic axis shows, in percent; none for a linear one.
+        cut: Whether overheads above nothing stand at its foot, where zero does: they are too small to tell apart.
+    """
+
+    decades: tuple[int, ...]
+    cut: bool = False
+
+    @property
+    def foot(self) -> float:
+        """Where a logarithmic axis has its zero: half a decade below the first."""
+        return float(10.0 ** (self.decades[0] - 0.5))
+
+    def place(self, percent: float) -> float:
+        """Where ``percent`` is drawn."""
+        if not self.decades:
+            return percent
+        return percent if percent >= 10.0 ** self.decades[0] else self.foot
+
+    def above(self, most: float, k: int) -> float:
+        """Where crosses of the k-th strategy are drawn: above ``most``, a few rows that do not cover each other."""
+        row = k % 6
+        if not self.decades:
+            return 1.12 * most * (1 + 0.03 * row)
+        return float(10.0 ** (math.log10(most) + len(self.decades) * (0.08 + 0.025 * row)))
+
+
+_DECADES = 7
+"""How many powers of ten a logarithmic axis shows at most."""
+
+
+def _logarithmic(comparison: Comparison) -> _Scale:
+    """A logarithmic axis for all overheads and bounds; without decades if all of them are zero."""
+    base = comparison.graph.total_cost or 1.0
+    found = [100 * row.overhead for row in comparison.rows if row.overhead is not None]
+    found += [100 * (comparison.bound(amount) / base - 1) for _, amount in comparison.budgets]
+    above = [percent for percent in found if percent > 1e-9]  # below that it is rounding
+    if not above:
+        return _Scale(())
+    last = math.ceil(math.log10(max(above)))
+    wanted = min(math.floor(math.log10(min(above))), last - 1)
+    first = max(wanted, last + 1 - _DECADES)
+    return _Scale(tuple(range(first, last + 1)), cut=min(above) < 10.0**first)
+
+
+def _overheads(comparison: Comparison, scale: _Scale) -> list[dict[str, Any]]:
     base = comparison.graph.total_cost or 1.0
     budgets = [amount for _, amount in comparison.budgets]
+    bounds = [max(0.0, 100 * (comparison.bound(amount) / base - 1)) for amount in budgets]
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",
             "name": "no plan (proven)",
             "x": budgets,
-            "y": [100 * (comparison.bound(amount) / base - 1) for amount in budgets],
+            "y": [scale.place(bound) for bound in bounds],
+            "text": [f"no plan below {bound:.4g}%" for bound in bounds],
             "mode": "lines",
             # What holds for a budget holds for all smaller ones: the step reaches back.
             "line": {"shape": "vh", "width": 1, "color": "#8a9199"},
             "fill": "tozeroy",
             "fillcolor": "rgba(138,145,153,0.35)",
-            "hovertemplate": "no plan below %{y:.4g}%<extra>proven</extra>",
+            "hovertemplate": "%{text}<extra>proven</extra>",
         }
     ]
     for k, (strategy, rows) in enumerate(comparison.by_strategy().items()):
-        traces.append(_line(k, strategy, [row for row in rows if row.overhead is not None], overhead=True))
-    return traces + _crosses(comparison)
+        drawn = [row for row in rows if row.overhead is not None]
+        traces.append(_line(k, strategy, drawn, [scale.place(100 * (row.overhead or 0.0)) for row in drawn]))
+    return traces + _crosses(comparison, scale)
 
 
-def _crosses(comparison: Comparison) -> list[dict[str, Any]]:
+def _crosses(comparison: Comparison, scale: _Scale) -> list[dict[str, Any]]:
     """Budgets at which a strategy that takes the graph has no plan, above all lines."""
     tops = [100 * row.overhead for row in comparison.rows if row.overhead is not None]
-    edge = 1.12 * max([1e-3, *tops])
     traces = []
     for k, (strategy, rows) in enumerate(comparison.by_strategy().items()):
         if missing := [row for row in rows if row.ended in _DRAWN_MISSING]:
@@ -126,7 +189,7 @@ def _crosses(comparison: Comparison) -> list[dict[str, Any]]:
                     "legendgroup": strategy,
                     "showlegend": False,
                     "x": [row.budget_bytes for row in missing],
-                    "y": [edge * (1 + 0.03 * (k % 6))] * len(missing),
+                    "y": [scale.above(max([1e-3, *tops]), k)] * len(missing),
                     "marker": {"symbol": "x-thin-open", "size": 8, "color": look["marker"]["color"]},
                     "text": [f"{row.budget}: {_MISSING[row.ended]}" for row in missing],
                     "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
@@ -149,17 +212,18 @@ def _peaks(comparison: Comparison) -> list[dict[str, Any]]:
         }
     ]
     for k, (strategy, rows) in enumerate(comparison.by_strategy().items()):
-        traces.append(_line(k, strategy, [row for row in rows if row.peak_bytes is not None], overhead=False))
+        drawn = [row for row in rows if row.peak_bytes is not None]
+        traces.append(_line(k, strategy, drawn, [row.peak_bytes or 0 for row in drawn]))
     return traces
 
 
-def _line(k: int, strategy: str, rows: Sequence[Row], *, overhead: bool) -> dict[str, Any]:
+def _line(k: int, strategy: str, rows: Sequence[Row], heights: Sequence[float]) -> dict[str, Any]:
     return {
         "type": "scatter",
         "name": label(strategy),
         "legendgroup": strategy,
         "x": [row.budget_bytes for row in rows],
-        "y": [100 * (row.overhead or 0.0) if overhead else row.peak_bytes for row in rows],
+        "y": list(heights),
         "text": [_hover(row) for row in rows],
         "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
         **_look(k),
@@ -172,6 +236,19 @@ def _hover(row: Row) -> str:
     return (
         f"budget {row.budget}: {more}{sure}<br>peak {format_bytes(row.peak_bytes or 0)}, {format_duration(row.wall_s)}"
     )
+
+
+def _overhead_layout(scale: _Scale) -> dict[str, Any]:
+    layout = _layout("cost over no-remat, %")
+    if scale.decades:
+        powers = [10.0**k for k in scale.decades]
+        layout["yaxis"] = {
+            "title": layout["yaxis"]["title"],
+            "type": "log",
+            "tickvals": [scale.foot, *powers],
+            "ticktext": [f"below {powers[0]:g}" if scale.cut else "0", *(f"{power:g}" for power in powers)],
+        }
+    return layout
 
 
 def _layout(title: str, *, size: bool = False) -> dict[str, Any]:
@@ -187,6 +264,7 @@ def _layout(title: str, *, size: bool = False) -> dict[str, Any]:
 
 def _table(comparison: Comparison) -> Table:
     unit = comparison.graph.cost_unit
+    peaks = iter(size_column([row.peak_bytes or 0 for row in comparison.rows if row.cost is not None]))
     rows = []
     for row in comparison.rows:
         if row.cost is None:
@@ -195,7 +273,5 @@ def _table(comparison: Comparison) -> Table:
         over = "" if row.overhead is None else format_percent(row.overhead)
         bound = "" if row.lower_bound is None else f"{cost_words(row.lower_bound, unit)} ({row.scope})"
         proof = "optimal" if row.optimal else bound
-        rows.append(
-            (row.strategy, row.budget, proof, over, format_bytes(row.peak_bytes or 0), format_duration(row.wall_s))
-        )
+        rows.append((row.strategy, row.budget, proof, over, next(peaks), format_duration(row.wall_s)))
     return Table(("strategy", "budget", "proven", "over no-remat", "peak", "time"), rows, numbers=3)

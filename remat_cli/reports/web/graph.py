@@ -88,7 +88,9 @@ def _traces(graph: Graph, layout: Layout) -> list[dict[str, Any]]:
     within, across = edges(graph)
     big = max(len(graph.nodes), len(within) + len(across)) > _GL_FROM
     kind = "scattergl" if big else "scatter"
-    lines = [("read by the backward pass", across, 0.5, 0.3), ("edges", within, 1.1, 0.55)]
+    # So many that they touch would be a wall: then each is fainter.
+    faint = 0.3 * min(1.0, max(0.35, 500 / max(1, len(across))))
+    lines = [("read by the backward pass", across, 0.5, faint), ("edges", within, 1.1, 0.55)]
     traces: list[dict[str, Any]] = [
         {
             "type": kind,
@@ -201,7 +203,7 @@ def _facts(summary: GraphSummary) -> list[tuple[str, str]]:
             "graph",
             f"{count(summary.nodes, 'node')}, {count(summary.values, 'value')}, {count(summary.edges, 'edge')}; {kind}",
         ),
-        ("phases", ", ".join(f"{count(n, 'node')} {'without' if p is None else p.value}" for p, n in summary.phases)),
+        ("phases", ", ".join(f"{n:,} {'without' if p is None else p.value}" for p, n in summary.phases)),
         ("cost", cost_words(summary.total_cost, summary.cost_unit)),
         ("fixed memory", exact_bytes(summary.fixed_bytes)),
         ("no-remat peak", exact_bytes(summary.no_remat_peak_bytes)),

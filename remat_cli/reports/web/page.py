@@ -31,6 +31,7 @@ class Chart:
         height: In pixels.
         words: What it shows, for those who cannot see it.
         square: Whether it shares a line with its neighbour if there is room.
+        logarithmic: Traces and layout of the same on a logarithmic scale; the page then has a switch.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Chart:
     height: int
     words: str
     square: bool = False
+    logarithmic: tuple[Sequence[dict[str, Any]], dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +116,20 @@ def label(text: str, most: int = 60) -> str:
 
 def _checked(chart: Chart) -> dict[str, Any]:
     """The chart as JSON values, checked against plotly's schema."""
+    checked = {"id": chart.id, "square": chart.square, **_figure(chart.traces, chart.layout)}
+    if chart.logarithmic is not None:
+        checked["logarithmic"] = _figure(*chart.logarithmic)
+    return checked
+
+
+def _figure(traces: Sequence[dict[str, Any]], layout: dict[str, Any]) -> dict[str, Any]:
     import plotly.graph_objects as go
     from plotly.io.json import to_json_plotly
 
-    figure = go.Figure(data=list(chart.traces), layout={**chart.layout, "template": "none"})
+    figure = go.Figure(data=list(traces), layout={**layout, "template": "none"})
     document = json.loads(to_json_plotly(figure.to_plotly_json()))
     document["layout"].pop("template", None)
-    return {"id": chart.id, "data": document["data"], "layout": document["layout"]}
+    return {"data": document["data"], "layout": document["layout"]}
 
 
 def _embeddable(document: Any) -> str:

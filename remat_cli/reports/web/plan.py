@@ -166,7 +166,21 @@ def _timeline_traces(report: Report, seen: Occupancy) -> list[dict[str, Any]]:
             "y": [sum(moment.bytes.values()) for moment in moments],
             "mode": "lines",
             "line": {"width": 1.2, "shape": "hv", "color": INK},
-            "text": [_hover(report, moment) for moment in moments],
+            "hoverinfo": "skip",
+        }
+    )
+    traces.append(
+        {
+            "type": "scatter",
+            "name": "pointed at",
+            # In the middle of each statement, so that the nearest one is the one pointed at; rounded it is its number.
+            "x": [moment.first + 0.49 for moment in seen.moments],
+            "y": [sum(moment.bytes.values()) for moment in seen.moments],
+            "mode": "markers",
+            "marker": {"opacity": 0},
+            "showlegend": False,
+            "xhoverformat": ".0f",
+            "text": [_hover(report, moment) for moment in seen.moments],
             "hovertemplate": "%{text}<extra></extra>",
         }
     )
@@ -236,6 +250,7 @@ def _timeline_layout(report: Report) -> dict[str, Any]:
     return {
         "margin": {"l": 60, "r": 12, "t": 8, "b": 40},
         "hovermode": "x",
+        "hoverdistance": -1,
         "barmode": "overlay",
         "legend": {"orientation": "h", "traceorder": "normal", "y": -0.14, "yanchor": "top", "x": 0},
         "xaxis": {
@@ -287,7 +302,7 @@ def _heatmap(plan: Plan, drawn: Raster, which: str) -> dict[str, Any]:
     cells = drawn.computed if which == "R" else drawn.kept
     first, again, kept = KINDS[Kind.FORWARD], KINDS[Kind.RECOMPUTED], KINDS[Kind.UPDATE]
     colours = [PAPER, first, again] if which == "R" else [PAPER, kept]
-    words = ["", "first time", "again"] if which == "R" else ["", "kept"]
+    words = ["not", "first time", "again"] if which == "R" else ["not", "kept"]
     number = len(colours)
     rows, columns = cells.shape
     return {
@@ -300,8 +315,8 @@ def _heatmap(plan: Plan, drawn: Raster, which: str) -> dict[str, Any]:
         "zmax": number - 0.5,
         "colorscale": [[(k + end) / number, colours[k]] for k in range(number) for end in (0, 1)],
         "colorbar": {
-            "tickvals": list(range(1, number)),
-            "ticktext": words[1:],
+            "tickvals": list(range(number)),
+            "ticktext": words,
             "orientation": "h",
             "thickness": 10,
             "len": 0.6 if which == "R" else 0.4,

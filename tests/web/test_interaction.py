@@ -1,0 +1,191 @@
+"""Pages as a reader uses them in a real browser: pointing, zooming, keys, scales, the dark, paper, narrow windows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from browser import Browser
+from test_pages import NASTY, compared, nasty_graph, page_of
+
+from remat_cli.graph.summary import summarize
+from remat_cli.plan.comparison import Comparison
+from remat_cli.reports.web.comparison import comparison_page
+from remat_cli.reports.web.graph import graph_page
+from remat_cli.zoo.registry import build_graph
+
+RANGE = "document.getElementById('{}')._fullLayout.{}axis.range"
+HOVER = "[...document.querySelectorAll('.hoverlayer text')].map((t) => t.textContent).join('\\n')"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    large = build_graph("unit-chain{n=5000}")
+    texts = {
+        "plan": page_of(build_graph("vgg16"), budget=20 * 10**9),
+        "comparison": comparison_page(compared(), "remat compare c.json"),
+        "large": graph_page(large, summarize(large), "remat show c.json --format html"),
+        "nasty": page_of(nasty_graph(), [0, 1, 0, 2]),
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in texts}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("browser")) as started:
+        yield started
+        assert started.console == []
+
+
+def middle(browser: Browser, element: str, across: float = 0.5, down: float = 0.5) -> tuple[float, float]:
+    left, top, width, height = browser.box(element)
+    return left + across * width, top + down * height
+
+
+def test_pointing_at_the_timeline_names_the_values_in_memory(browser, pages):
+    browser.open(pages["plan"])
+    last = browser.ask("document.getElementById('timeline')._fullLayout.xaxis.range[1]")
+    for across in (0.2, 0.5, 0.8):
+        statement = math.floor(across * last)
+        browser.point(*middle(browser, "#timeline .nsewdrag", (statement + 0.5) / last))
+        browser.until(f"{HOVER}.includes(' at statement {statement}')")
+        shown = browser.ask(HOVER)
+        assert "GB" in shown
+        assert "conv1_1" in shown or "relu" in shown or "pool" in shown
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(browser, pages):
+    browser.open(pages["nasty"])
+    browser.point(*middle(browser, "#timeline .nsewdrag", 0.25))
+    browser.until("document.querySelector('.hoverlayer .hovertext')")
+    assert NASTY[:20] in browser.ask(HOVER)
+
+
+def test_a_graph_of_5000_nodes_is_pointed_at_and_zoomed(browser, pages):
+    browser.open(pages["large"])
+    before = browser.ask(RANGE.format("graph", "x"))
+    browser.drag(middle(browser, "#graph .nsewdrag", 0.4, 0.02), middle(browser, "#graph .nsewdrag", 0.42, 0.98))
+    span = f"{RANGE.format('graph', 'x')}[1] - {RANGE.format('graph', 'x')}[0]"
+    browser.until(f"{span} < {0.05 * (before[1] - before[0])}")
+    low, high = browser.ask(RANGE.format("graph", "x"))
+    assert before[0] < low < high < before[1]
+    # A node that is now on the screen, where plotly puts it.
+    at = browser.ask(f"""(() => {{
+        const figure = document.getElementById('graph'), nodes = figure._fullData.find((t) => t.name === 'forward');
+        const k = nodes.x.findIndex((x) => x > {(low + high) / 2}), {{xaxis, yaxis}} = figure._fullLayout;
+        const box = figure.querySelector('.nsewdrag').getBoundingClientRect();
+        return [box.left + xaxis.d2p(nodes.x[k]), box.top + yaxis.d2p(nodes.y[k]), nodes.text[k]];
+    }})()""")
+    browser.point(*at[:2])
+    browser.until("document.querySelector('.hoverlayer .hovertext')")
+    assert at[2].partition("</b>")[0].removeprefix("<b>") in browser.ask(HOVER)
+
+
+def test_keys_zoom_move_and_go_back(browser, pages):
+    browser.open(pages["plan"])
+    for chart in ("timeline", "matrix-r"):
+        browser.ask(f"document.getElementById('{chart}').focus()")
+        first = browser.ask(RANGE.format(chart, "x"))
+        span = first[1] - first[0]
+        browser.key("+")
+        browser.until(f"Math.abs({RANGE.format(chart, 'x')}[1] - {RANGE.format(chart, 'x')}[0] - {0.8 * span}) < 1e-6")
+        browser.key("ArrowRight")
+        browser.until(f"Math.abs({RANGE.format(chart, 'x')}[0] - {first[0] + 0.18 * span}) < 1e-6")
+        # What was zoomed into stays when the lights go out.
+        browser.theme(dark=True)
+        browser.until("getComputedStyle(document.body).backgroundColor === 'rgb(20, 23, 27)'")
+        assert browser.ask(RANGE.format(chart, "x"))[0] == pytest.approx(first[0] + 0.18 * span)
+        browser.key("0")
+        browser.until(f"Math.abs({RANGE.format(chart, 'x')}[0] - {first[0]}) < 1e-6")
+        browser.theme(dark=False)
+    assert browser.ask("document.querySelectorAll('.chart[tabindex=\"0\"][aria-label]').length") == 3
+
+
+def test_every_chart_is_reached_by_tab_and_other_keys_are_left_alone(browser, pages):
+    browser.open(pages["comparison"])
+    reached = []
+    for _ in range(40):
+        browser.send("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        reached.append(browser.ask("document.activeElement.id || document.activeElement.name"))
+        if reached[-1] == "peak":
+            break
+    assert [name for name in reached if name] == ["scale-overhead", "overhead", "peak"]
+
+
+def test_small_overheads_can_be_told_apart_on_a_logarithmic_scale(browser, pages):
+    browser.open(pages["comparison"])
+    linear = browser.ask(RANGE.format("overhead", "y"))
+    assert browser.ask("document.getElementById('overhead')._fullLayout.yaxis.type") == "linear"
+    browser.ask("document.querySelector('input[value=logarithmic]').click()")
+    browser.until("document.getElementById('overhead')._fullLayout.yaxis.type === 'log'")
+    shown = browser.ask("[...document.querySelectorAll('#overhead .ytick text')].map((t) => t.textContent)")
+    assert shown == ["0", "10"]
+    lines = browser.ask(
+        "document.getElementById('overhead')._fullData.filter((t) => t.mode !== 'markers').map((t) => [...t.y])"
+    )
+    for line in lines:
+        assert all(y > 0 for y in line)
+    assert lines[1] == pytest.approx([100 / 3, 100 / 9, math.sqrt(10)])
+    browser.ask("document.querySelector('input[value=linear]').click()")
+    browser.until("document.getElementById('overhead')._fullLayout.yaxis.type === 'linear'")
+    assert browser.ask(RANGE.format("overhead", "y")) == pytest.approx(linear)
+
+
+def test_without_any_overhead_there_is_no_logarithmic_scale():
+    whole = compared()
+    free = tuple(row for row in whole.rows if row.budget_bytes == 6 and row.strategy == "optimal")
+    none = Comparison(whole.graph, 6, ("optimal",), (("6", 6),), whole.limits, free)
+    assert "logarithmic</label>" not in comparison_page(none, "c")
+    assert "logarithmic</label>" in comparison_page(whole, "c")
+
+
+@pytest.mark.parametrize("page", ["plan", "comparison", "large", "nasty"])
+def test_a_narrow_window_breaks_no_words_and_nothing_sticks_out(browser, pages, page):
+    browser.open(pages[page], width=360, height=740)
+    assert browser.ask("document.documentElement.scrollWidth") <= 360
+    # A short name on two lines would be a name broken apart.
+    cells = "[...document.querySelectorAll('td')].map((t) => [t.textContent, t.offsetHeight])"
+    assert not [cell for cell in browser.ask(cells) if len(cell[0]) < 30 and cell[1] > 40]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_can_be_read_in_light_and_in_the_dark(browser, pages, dark):
+    browser.open(pages["plan"], dark=dark)
+    for element in ("h1", ".note", "dt", "th", ".verdict", "footer"):
+        ink = browser.ask(f"getComputedStyle(document.querySelector('{element}')).color")
+        assert contrast(ink, browser.ask("getComputedStyle(document.body).backgroundColor")) >= 4.5, element
+    for text in (".xtick text", ".legendtext", ".ytitle"):
+        ink = browser.ask(f"getComputedStyle(document.querySelector('#timeline {text}')).fill")
+        assert contrast(ink, browser.ask("getComputedStyle(document.body).backgroundColor")) >= 4.5, text
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours as WCAG 2.1 defines it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in colour.removeprefix("rgb(").rstrip(")").split(",")]
+        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_paper_is_light_has_no_buttons_and_cuts_no_chart(browser, pages):
+    browser.open(pages["plan"], dark=True)
+    assert browser.printed().startswith(b"%PDF")
+    browser.send("Emulation.setEmulatedMedia", media="print", features=[])
+    for element in (".modebar-container", ".keys"):
+        assert browser.ask(f"getComputedStyle(document.querySelector('{element}')).display") == "none"
+    assert browser.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert browser.ask("getComputedStyle(document.querySelector('.chart')).breakInside") == "avoid"
+    browser.send("Emulation.setEmulatedMedia", media="", features=[])
+
+
+def test_a_photograph_is_a_picture(browser, pages, tmp_path):
+    browser.open(pages["comparison"])
+    browser.photograph(tmp_path / "page.png")
+    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
