@@ -32,9 +32,8 @@ _SYNTAX = {
     "Extra data": "the document ended before this",
     "Unterminated string starting at": "this string has no end",
     "Invalid control character at": "this character must be written as an escape",
-    "Illegal trailing comma before end of object": "a comma before the closing brace",
-    "Illegal trailing comma before end of array": "a comma before the closing bracket",
 }
+_LAST_COMMA = re.compile(r",(?=\s*([}\]]))")
 
 
 class _RefusedError(Exception):
@@ -106,6 +105,10 @@ def _too_deep(data: Any) -> bool:
 
 def _syntax_problem(text: str, error: json.JSONDecodeError) -> Problem:
     what = _SYNTAX.get(error.msg, error.msg[:1].lower() + error.msg[1:])
+    if comma := _last_comma(text, error.pos):
+        bracket = {"}": "brace", "]": "bracket"}[comma[1]]
+        line, column = _place(_line_starts(text), comma.start())
+        return Problem(f"not valid JSON: a comma before the closing {bracket}", line=line, column=column)
     if error.pos >= len(text.rstrip()):
         return Problem(
             f"not valid JSON: the text ends too early, {what}",
@@ -115,6 +118,12 @@ def _syntax_problem(text: str, error: json.JSONDecodeError) -> Problem:
         )
     found = text[error.pos : error.pos + 20].split("\n")[0].rstrip()
     return Problem(f"not valid JSON: {what}, found {quote(found)}", line=error.lineno, column=error.colno)
+
+
+def _last_comma(text: str, position: int) -> re.Match[str] | None:
+    """The comma that has only a closing bracket after it: there Python 3.13 stops, and older ones stop behind it."""
+    start = len(text[:position].rstrip()) - 1
+    return _LAST_COMMA.match(text, position) or (_LAST_COMMA.match(text, start) if start >= 0 else None)
 
 
 @dataclass(slots=True)

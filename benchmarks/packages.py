@@ -1,0 +1,266 @@
+"""The package as users install it.
+
+The wheel and the source distribution, installed by pip, pipx and uv into environments of their own, with the newest
+versions of everything that the metadata allow. In each, `remat` makes a plan of a small graph and checks it. Sizes are
+those on disk after that, bytecode included; times are medians of fresh processes. Extras are resolved, not installed.
+It needs the network, and Pythons on the PATH, from pyenv or from uv; a Python that is not there is left out and said.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.machine import ROOT
+from benchmarks.measure import BenchmarkError, Ended, run_process, spread, succeeded
+
+PYTHONS = ("3.11", "3.12", "3.13")
+_INSTALLERS = ("pip", "pipx", "uv")
+_LIMIT_S = 900.0
+_IMPORTS = 7
+_NOT_EXTRAS = ("dev",)
+
+TABLES = (
+    Table(
+        "installs",
+        "",
+        (
+            Column("python", "Python"),
+            Column("installer", "installer"),
+            Column("archive", "from"),
+            Column("ending", "plan made and checked"),
+            Column("packages", "packages", "count"),
+            Column("own_bytes", "remat itself", "bytes"),
+            Column("all_bytes", "with all packages", "bytes"),
+            Column("bare", "bare Python", "seconds"),
+            Column("imported", "import remat_cli", "seconds"),
+            Column("help", "remat --help", "seconds"),
+        ),
+    ),
+    Table(
+        "extras",
+        "Extras",
+        (
+            Column("python", "Python"),
+            Column("extra", "extra"),
+            Column("ending", "resolves"),
+            Column("packages", "packages more than without", "count"),
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An installation: its interpreter, and the command in it."""
+
+    python: Path
+    remat: Path
+
+
+def run(session: Session) -> list[Row]:
+    """Everything on every Python; one Python, pip and uv, and one extra if quick."""
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(session.folder / "dist"), str(ROOT)]
+    succeeded(run_process(build, limit_s=_LIMIT_S), "building the package")
+    [wheel], [source] = (list((session.folder / "dist").glob(f"*{end}")) for end in (".whl", ".tar.gz"))
+    tools = _tools(session)
+    rows: list[Row] = []
+    for version in PYTHONS[-1:] if session.quick else PYTHONS:
+        python = find_python(version, tools)
+        if python is None:
+            session.say(f"Python {version} is not here")
+            rows.append(_row(version, "", "", "no such Python here"))
+            continue
+        for installer in _INSTALLERS[::2] if session.quick else _INSTALLERS:
+            for archive in (wheel,) if session.quick or installer == "pipx" else (wheel, source):
+                session.say(f"Python {version}: {installer}, {archive.name}")
+                rows.append(_measured(session, tools, python, version, installer, archive))
+                session.keep(rows)
+    return rows + list(_extras(session, tools, wheel))
+
+
+def _tools(session: Session) -> Path:
+    """The ``bin`` folder of an environment with uv and pipx."""
+    session.say("uv and pipx")
+    folder = session.folder / "tools"
+    succeeded(run_process([sys.executable, "-m", "venv", str(folder)]), "making an environment")
+    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "uv", "pipx"]
+    succeeded(run_process(install, limit_s=_LIMIT_S), "installing uv and pipx")
+    return folder / "bin"
+
+
+def find_python(version: str, tools: Path) -> str | None:
+    """An interpreter of this version: on the PATH, from pyenv, or one that uv knows; None if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    known = [str(path) for path in sorted(pyenv.glob(f"{version}.*/bin/python"))]
+    found = run_process([str(tools / "uv"), "python", "find", "--no-python-downloads", version])
+    for path in (f"python{version}", *known, found.out.strip()):
+        if path and _version_of(path) == version:
+            return path
+    return None
+
+
+def _version_of(python: str) -> str | None:
+    """Major and minor version of an interpreter; None if it cannot be started (as a shim of pyenv without version)."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        told = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False, cwd="/")
+    except OSError:
+        return None
+    return told.stdout.strip() if told.returncode == 0 else None
+
+
+def _measured(session: Session, tools: Path, python: str, version: str, installer: str, archive: Path) -> Row:
+    kind = "wheel" if archive.suffix == ".whl" else "source"
+    folder = session.folder / f"{version}-{installer}-{kind}"
+    try:
+        installed = install(tools, python, installer, archive, folder)
+        works(installed.remat, folder)
+    except BenchmarkError as error:
+        return _row(version, installer, kind, str(error))
+    site = _site_packages(installed.python)
+    walls = {
+        name: _walls(session, command)
+        for name, command in {
+            "bare": [str(installed.python), "-I", "-c", "pass"],
+            "imported": [str(installed.python), "-I", "-c", "import remat_cli"],
+            "help": [str(installed.remat), "--help"],
+        }.items()
+    }
+    return (
+        _row(version, installer, kind, "yes")
+        | walls
+        | {
+            "packages": len(list(site.glob("*.dist-info"))),
+            "own_bytes": _size(site / "remat_cli"),
+            "all_bytes": _size(site),
+        }
+    )
+
+
+def _row(version: str, installer: str, archive: str, ending: str) -> Row:
+    numbers = dict.fromkeys(("packages", "own_bytes", "all_bytes", "bare", "imported", "help"))
+    return {
+        "table": "installs",
+        "python": version,
+        "installer": installer,
+        "archive": archive,
+        "ending": ending,
+        **numbers,
+    }
+
+
+def install(tools: Path, python: str, installer: str, archive: Path, folder: Path) -> Installed:
+    """Install ``archive`` with ``installer`` for ``python`` below ``folder``.
+
+    Raises:
+        BenchmarkError: If a step fails.
+    """
+    folder.mkdir()
+    if installer == "pipx":
+        places = {"PIPX_HOME": str(folder / "home"), "PIPX_BIN_DIR": str(folder / "bin"), "PIPX_DEFAULT_BACKEND": "pip"}
+        command = [str(tools / "python"), "-m", "pipx", "install", "--quiet", "--python", python, str(archive)]
+        _step(["env", *(f"{name}={value}" for name, value in places.items()), *command], "pipx install")
+        return Installed(folder / "home" / "venvs" / "remat" / "bin" / "python", folder / "bin" / "remat")
+    environment = folder / "environment"
+    inside = environment / "bin" / "python"
+    if installer == "uv":
+        _step([str(tools / "uv"), "venv", "--quiet", "--python", python, str(environment)], "uv venv")
+        _step(
+            [
+                str(tools / "uv"),
+                "pip",
+                "install",
+                "--quiet",
+                "--compile-bytecode",
+                "--python",
+                str(inside),
+                str(archive),
+            ],
+            "uv pip install",
+        )
+    else:
+        _step([python, "-m", "venv", str(environment)], "making an environment")
+        _step([str(inside), "-m", "pip", "install", "--quiet", str(archive)], "pip install")
+    return Installed(inside, environment / "bin" / "remat")
+
+
+def works(remat: Path, folder: Path) -> None:
+    """Make a plan of a small graph in ``folder``, and check it.
+
+    Raises:
+        BenchmarkError: If a command fails, or says what it should not.
+    """
+    graph, plan = str(folder / "g.json"), str(folder / "g.plan.json")
+    for arguments, says in (
+        (("--version",), "remat "),
+        (("--help",), "Find the cheapest plan"),
+        (("export", "zoo:unit-chain{n=17}", "-o", graph), ""),
+        (("solve", graph, "--budget", "60%", "--strategy", "optimal", "-o", plan), "proven optimal"),
+        (("check", plan), "fits"),
+    ):
+        ended = _step([str(remat), *arguments], f"remat {arguments[0]}", folder)
+        if says not in ended.out:
+            raise BenchmarkError(f"remat {arguments[0]} does not say {says!r}")
+
+
+def _step(command: list[str], what: str, folder: Path | None = None) -> Ended:
+    # What this environment lends its packages with must not reach the new ones.
+    clean = ["env", "-u", "PYTHONPATH", "-u", "VIRTUAL_ENV", *command]
+    return succeeded(run_process(clean, limit_s=_LIMIT_S, folder=folder or Path("/")), what)
+
+
+def _walls(session: Session, command: list[str]) -> Mapping[str, object]:
+    return spread([_step(command, command[-1]).wall_s for _ in range(session.times(_IMPORTS))])
+
+
+def _site_packages(python: Path) -> Path:
+    return Path(
+        _step([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], "asking").out.strip()
+    )
+
+
+def _size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def _extras(session: Session, tools: Path, wheel: Path) -> Iterator[Row]:
+    """What every extra adds, as uv resolves it."""
+    extras = [name for name in extras_of(wheel) if name not in _NOT_EXTRAS]
+    for version in PYTHONS[-1:] if session.quick else PYTHONS:
+        without = _resolved(session, tools, version, f"remat @ {wheel.as_uri()}")
+        if isinstance(without, str):
+            raise BenchmarkError(f"remat does not resolve on Python {version}: {without}")
+        for extra in extras[:1] if session.quick else extras:
+            session.say(f"Python {version}: extra {extra}")
+            found = _resolved(session, tools, version, f"remat[{extra}] @ {wheel.as_uri()}")
+            row: Row = {"table": "extras", "python": version, "extra": extra, "packages": None}
+            yield row | (
+                {"ending": found} if isinstance(found, str) else {"ending": "yes", "packages": found - without}
+            )
+
+
+def extras_of(wheel: Path) -> list[str]:
+    """The extras that a wheel offers, in their order."""
+    from zipfile import ZipFile
+
+    with ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = archive.read(metadata).decode().splitlines()
+    return [line.partition(": ")[2] for line in lines if line.startswith("Provides-Extra: ")]
+
+
+def _resolved(session: Session, tools: Path, version: str, requirement: str) -> int | str:
+    """How many packages ``requirement`` comes to, or why it cannot be had."""
+    asked = session.folder / "requirements.in"
+    asked.write_text(requirement + "\n", encoding="utf-8")
+    options = ["--quiet", "--no-header", "--no-annotate", "--python-version", version, "--only-binary", ":all:"]
+    ended = run_process([str(tools / "uv"), "pip", "compile", *options, str(asked)], limit_s=_LIMIT_S)
+    if ended.problem():
+        return ended.problem()
+    return sum("==" in line or " @ " in line for line in ended.out.splitlines())
