@@ -13,56 +13,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.version import __version__
+from remat_cli.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from remat_cli.api import (
-        Report,
-        Solved,
-        SolveOptions,
-        build_graph,
-        check,
-        compare,
-        export_torch,
-        fit,
-        load_graph,
-        load_plan,
-        save_graph,
-        save_plan,
-        solve,
-    )
-    from remat_cli.errors import Infeasible, RematError
+    # What type checkers see; the names themselves stand in one place, api/__init__.py.
+    from remat_cli.api import *  # noqa: F403 - see above
+    from remat_cli.errors import Infeasible as Infeasible
+    from remat_cli.errors import RematError as RematError
+else:
+    _ERRORS = ("Infeasible", "RematError")
 
-__all__ = [
-    "Infeasible",
-    "RematError",
-    "Report",
-    "SolveOptions",
-    "Solved",
-    "__version__",
-    "build_graph",
-    "check",
-    "compare",
-    "export_torch",
-    "fit",
-    "load_graph",
-    "load_plan",
-    "save_graph",
-    "save_plan",
-    "solve",
-]
+    def __getattr__(name: str) -> Any:
+        """Import ``name`` from where it lives."""
+        from importlib import import_module
 
-
-def __getattr__(name: str) -> Any:
-    """Import ``name`` from where it lives."""
-    if name not in __all__:
+        if name == "__all__":
+            return sorted([*_ERRORS, "__version__", *import_module("remat_cli.api").__all__])
+        if name in _ERRORS:
+            return getattr(import_module("remat_cli.errors"), name)
+        if not name.startswith("_") and name in import_module("remat_cli.api").__all__:
+            return getattr(import_module("remat_cli.api"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
 
-    home = "remat_cli.errors" if name in {"Infeasible", "RematError"} else "remat_cli.api"
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    """What there is to use, loaded or not."""
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        """What there is to use, loaded or not."""
+        return sorted({*globals(), *__getattr__("__all__")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -32,3 +33,16 @@ def test_the_import_is_light() -> None:
     code = "import sys, remat_cli.api; print([m for m in ('numpy', 'pyomo', 'click', 'rich') if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+def test_type_checkers_see_what_there_is() -> None:
+    """The imports for type checkers and the table that fetches at run time name the same things in the same places."""
+    tree = ast.parse(Path(str(remat.__file__)).read_text(encoding="utf-8"))
+    [branch] = [part for part in tree.body if isinstance(part, ast.If)]
+    seen = {}
+    for part in branch.body:
+        assert isinstance(part, ast.ImportFrom)
+        for name in part.names:
+            assert name.asname == name.name  # so that it is there for others too
+            seen[name.name] = part.module
+    assert seen == remat._HOME

@@ -6,52 +6,52 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from remat_cli.api.attempt import Solved
-    from remat_cli.api.checking import check
-    from remat_cli.api.comparing.sweep import compare
-    from remat_cli.api.documents import load_graph, load_plan, save_graph, save_plan
-    from remat_cli.api.fitting import fit
-    from remat_cli.api.options import SolveOptions
-    from remat_cli.api.solving import solve
-    from remat_cli.frontends.torch.export import export_torch
-    from remat_cli.plan.check import Report
-    from remat_cli.zoo.registry import build_graph
+    # What type checkers see, here and in remat_cli itself.
+    from remat_cli.api.attempt import Solved as Solved
+    from remat_cli.api.batches import MaxBatch as MaxBatch
+    from remat_cli.api.batches import max_batch as max_batch
+    from remat_cli.api.batches import one_forward as one_forward
+    from remat_cli.api.checking import check as check
+    from remat_cli.api.comparing.sweep import compare as compare
+    from remat_cli.api.curve import Curve as Curve
+    from remat_cli.api.curve import solve_curve as solve_curve
+    from remat_cli.api.documents import load_graph as load_graph
+    from remat_cli.api.documents import load_plan as load_plan
+    from remat_cli.api.documents import save_graph as save_graph
+    from remat_cli.api.documents import save_plan as save_plan
+    from remat_cli.api.fitting import fit as fit
+    from remat_cli.api.options import SolveOptions as SolveOptions
+    from remat_cli.api.smallest import solve_smallest as solve_smallest
+    from remat_cli.api.solving import solve as solve
+    from remat_cli.frontends.torch.export import export_torch as export_torch
+    from remat_cli.plan.check import Report as Report
+    from remat_cli.zoo.registry import build_graph as build_graph
+else:
+    _HOME = {
+        "Curve": "remat_cli.api.curve",
+        "MaxBatch": "remat_cli.api.batches",
+        "Report": "remat_cli.plan.check",
+        "SolveOptions": "remat_cli.api.options",
+        "Solved": "remat_cli.api.attempt",
+        "build_graph": "remat_cli.zoo.registry",
+        "check": "remat_cli.api.checking",
+        "compare": "remat_cli.api.comparing.sweep",
+        "export_torch": "remat_cli.frontends.torch.export",
+        "fit": "remat_cli.api.fitting",
+        "load_graph": "remat_cli.api.documents",
+        "load_plan": "remat_cli.api.documents",
+        "max_batch": "remat_cli.api.batches",
+        "one_forward": "remat_cli.api.batches",
+        "save_graph": "remat_cli.api.documents",
+        "save_plan": "remat_cli.api.documents",
+        "solve": "remat_cli.api.solving",
+        "solve_curve": "remat_cli.api.curve",
+        "solve_smallest": "remat_cli.api.smallest",
+    }
+    __all__ = sorted(_HOME)
 
-_HOME = {
-    "Report": "remat_cli.plan.check",
-    "SolveOptions": "remat_cli.api.options",
-    "Solved": "remat_cli.api.attempt",
-    "build_graph": "remat_cli.zoo.registry",
-    "check": "remat_cli.api.checking",
-    "compare": "remat_cli.api.comparing.sweep",
-    "export_torch": "remat_cli.frontends.torch.export",
-    "fit": "remat_cli.api.fitting",
-    "load_graph": "remat_cli.api.documents",
-    "load_plan": "remat_cli.api.documents",
-    "save_graph": "remat_cli.api.documents",
-    "save_plan": "remat_cli.api.documents",
-    "solve": "remat_cli.api.solving",
-}
-
-__all__ = [
-    "Report",
-    "SolveOptions",
-    "Solved",
-    "build_graph",
-    "check",
-    "compare",
-    "export_torch",
-    "fit",
-    "load_graph",
-    "load_plan",
-    "save_graph",
-    "save_plan",
-    "solve",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Import ``name`` from where it lives."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    def __getattr__(name: str) -> Any:
+        """Import ``name`` from where it lives."""
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_HOME[name]), name)

@@ -10,7 +10,7 @@ import graphgen
 import jsonschema
 import pytest
 
-from remat_cli.api.max_batch import max_batch, one_forward
+from remat_cli.api.batches import max_batch, one_forward
 from remat_cli.api.options import SolveOptions
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound

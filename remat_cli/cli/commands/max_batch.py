@@ -49,7 +49,7 @@ def command(graph: str, memory: int, max_overhead: str, batch: int | None, **opt
 
     Every batch that is found has a replayed plan; every batch called impossible is proven to be.
     """
-    from remat_cli.api.max_batch import max_batch
+    from remat_cli.api.batches import max_batch
     from remat_cli.api.options import SolveOptions
     from remat_cli.cli.graphs import read_graph
     from remat_cli.cli.progress import ProgressLine, showing
@@ -80,7 +80,7 @@ def command(graph: str, memory: int, max_overhead: str, batch: int | None, **opt
 
 
 def _most_cost(graph: Graph, text: str) -> float:
-    from remat_cli.api.max_batch import one_forward
+    from remat_cli.api.batches import one_forward
     from remat_cli.units import parse_budget
 
     if text == _ONE_FORWARD:
