@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -20,7 +21,7 @@ from remat_cli.api.attempt import Job, Solved
 from remat_cli.api.options import SolveOptions
 from remat_cli.api.pool import Pool
 from remat_cli.control import Control, Progress
-from remat_cli.errors import Infeasible, Interrupted, LimitReached, UsageError
+from remat_cli.errors import Infeasible, Interrupted, LimitReached, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.plan.batches import BatchFacts
@@ -28,6 +29,7 @@ from remat_cli.plan.model import Scope
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, Schedule, Task
 from remat_cli.strategies.bounds import shortened
+from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.units import Budget
 
 _SHORTEST_S = 1.0
@@ -37,6 +39,11 @@ _ABOVE = 1e-6
 """A bound this much above what a plan may cost, relatively, is above it whatever the rounding."""
 _UNTIMED_S = 60.0
 """The longest run for one batch where there is no time limit."""
+_SEEDED = "auto"
+_SEEDS = ("linearized-greedy", "ap-greedy", "min-cut", "dtr", "xla-greedy", "xla-greedy{cost_aware=true}", "twremat")
+"""Quick strategies whose plans the default strategy begins with."""
+_SEED_SHARE, _SEED_MOST_S = 0.3, 30.0
+"""Time that all of them may take: a share of what there is, and seconds at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,8 @@ def max_batch(
         )
     search = _Search(Job.of(graph, options or SolveOptions(), None), scale, most_cost, listener)
     with interruptible(search.job.context.control):
+        if search.job.strategy.name == _SEEDED:
+            search.seed()
         search.run()
     return search.result(memory_bytes)
 
@@ -178,7 +187,10 @@ class _Scale:
 
 @dataclass(slots=True)
 class _Search:
-    """The search on its way: ``low`` is found, ``high`` is impossible, ``open_top`` is where runs have given up."""
+    """The search on its way: ``low`` is found, ``high`` is impossible, ``open_top`` is where runs have given up.
+
+    ``cut_short`` says whether the clock had a part in that.
+    """
 
     job: Job
     scale: _Scale
@@ -189,6 +201,7 @@ class _Search:
     best: Found | None = None
     high: int = 0
     open_top: int = 0
+    cut_short: bool = False
     scope: Scope = Scope.ANY_ORDER
     tried: list[int] = field(default_factory=list)
 
@@ -200,8 +213,30 @@ class _Search:
         self.high = self.open_top = self.scale.batch_at(peak_bound(graph).bytes) + 1
         self._take_schedules()
 
+    def seed(self) -> None:
+        """Begin with the batches that quick strategies find: each by the search that it would make by itself."""
+        control = self.job.context.control
+        remaining = control.remaining_s()
+        clock = shortened(control, min(_SEED_MOST_S, math.inf if remaining is None else _SEED_SHARE * remaining))
+        job = replace(self.job, context=replace(self.job.context, control=clock))
+        for spec in _SEEDS:
+            search = _Search(replace(job, strategy=strategy_from_spec(spec)), self.scale, self.most_cost, self.listener)
+            with suppress(StrategyMismatch):  # not for this graph
+                search.run()
+            for kept in search.pool.kept:
+                self.pool.add(replace(kept.found, maker=kept.found.maker or spec))
+        self._take_schedules()
+
     def run(self) -> None:
-        """Halve the interval between found and given up, as long as there is time."""
+        """Halve the interval between found and given up; again what the clock had cut short, while there is time."""
+        while True:
+            self.cut_short = False
+            self._halve()
+            if not self.cut_short or self._over() or self.job.context.control.remaining_s() is None:
+                return
+            self.open_top = self.high
+
+    def _halve(self) -> None:
         while self.low + 1 < min(self.high, self.open_top) and not self._over():
             batch = self._next()
             self.tried.append(batch)
@@ -229,11 +264,13 @@ class _Search:
 
         task = Task(self.job.graph, budget, self.pool.known_at(budget))
         answer, _ = self.job.attempt(task, control=control, witness=witness)
+        ended = answer.exhausted if isinstance(answer, Found) else answer.scope is not None
         for found in tuple(seen):
             self.pool.add(found)
         self.pool.learn(budget, answer)
         self._take_schedules()
         self._take_proofs(batch, budget)
+        self.cut_short |= self.low < batch < self.high and not ended
 
     def _take_schedules(self) -> None:
         """The largest batch that any schedule so far allows."""

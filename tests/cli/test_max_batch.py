@@ -10,7 +10,7 @@ import graphgen
 import jsonschema
 import pytest
 
-from remat_cli.api.batches import max_batch, one_forward
+from remat_cli.api.batches import _SEEDS, max_batch, one_forward
 from remat_cli.api.options import SolveOptions
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -38,7 +38,7 @@ def test_it_is_what_trying_every_batch_finds(seed):
     values = no_remat_peak(graph) - graph.fixed_memory
     memory = graph.fixed_memory + values * 5 // 2
     most_cost = graph.total_cost * 1.4
-    answer = max_batch(graph, memory, graph_batch=3, most_cost=most_cost, options=SolveOptions(time_limit_s=8))
+    answer = max_batch(graph, memory, graph_batch=3, most_cost=most_cost, options=SolveOptions(time_limit_s=4))
     best = truth(graph, memory, 3, most_cost)
     assert answer.without <= answer.found <= best < answer.impossible
     assert answer.without == memory_over(graph, memory, 3)
@@ -51,6 +51,21 @@ def test_it_is_what_trying_every_batch_finds(seed):
 
 def memory_over(graph, memory, graph_batch):
     return (memory - graph.fixed_memory) * graph_batch // (no_remat_peak(graph) - graph.fixed_memory)
+
+
+def test_the_default_finds_no_less_than_quick_strategies():
+    graph = build_graph("vgg16")
+    memory = 2 * no_remat_peak(graph)
+
+    def found(strategy, time_limit_s):
+        options = SolveOptions(strategy=strategy, time_limit_s=time_limit_s)
+        return max_batch(graph, memory, graph_batch=4, most_cost=one_forward(graph), options=options)
+
+    quick = {spec: found(spec, 60).found for spec in _SEEDS}
+    assert len(set(quick.values())) > 1
+    answer = found("auto", 4)
+    assert answer.found >= max(quick.values())
+    assert answer.solved.report.replay.cost <= one_forward(graph)
 
 
 def test_a_chain_of_which_the_answer_is_known():

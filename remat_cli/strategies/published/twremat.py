@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -21,6 +22,8 @@ from remat_cli.strategies.published._separators import (
 
 _LONGEST = 60
 """Schedules with more computes than so many times the graph are given up."""
+_PATIENCE = 3
+"""Levels in a row that bring nothing cheaper before no deeper one is tried: each takes longer than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,8 @@ class _Separating(Strategy):
     """Computes the graph separator by separator, with some levels of recursion, and then keeps what there is room for.
 
     Attributes:
-        levels: Levels of recursion: more take less memory and more time. None tries all and takes what gives the
-            cheapest plan within the budget.
+        levels: Levels of recursion: more take less memory and more time. None tries them until deeper ones
+            bring nothing more, and takes what gives the cheapest plan within the budget.
     """
 
     levels: int | None = field(
@@ -61,14 +64,17 @@ class _Separating(Strategy):
         graph = task.graph
         offers = Offers(task, context, self.name)
         root = self.separators(graph, context.control)
+        idle = 0
         for levels in range(root.depth) if self.levels is None else (self.levels,):
             computes = recursive_schedule(graph, root, levels, _LONGEST * len(graph.nodes))
             if computes is None:
                 break
+            before = offers.cost
             maker = "" if self.levels is not None else self.options(levels)
             for schedule in fitted(graph, in_document_order(graph, computes), task.budget_bytes):
                 offers.offer(schedule, maker)
-            if offers.over():
+            idle = idle + 1 if offers.cost == before < math.inf else 0
+            if offers.over() or idle == _PATIENCE:
                 break
         return offers.answer()
 
