@@ -20,6 +20,18 @@ def __getattr__(name: str) -> Any:
     """``name`` of ``pyomo.core``, or of the module that is known to have it; found once."""
     if name.startswith("__"):
         raise AttributeError(name)
+    load()
     value = getattr(import_module(_ELSEWHERE.get(name, "pyomo.core")), name)
     globals()[name] = value
     return value
+
+
+def load() -> None:
+    """Import Pyomo now: before numba, if both are going to be needed.
+
+    Pyomo imports SciPy's statistics (0.3 s) as soon as anybody, such as numba, imports SciPy; nothing here needs them.
+    It does so by a hook for the time after, which is taken out, and at once if SciPy is there before.
+    """
+    import_module("pyomo.core")
+    dependencies = import_module("pyomo.common.dependencies")
+    dependencies.DeferredImportCallbackFinder._callbacks.pop("scipy", None)

@@ -13,7 +13,7 @@ from remat_cli.milp.compile import Compiled, append_block, compile_model
 from remat_cli.milp.decode import Decoder, overfull
 from remat_cli.milp.retention import InStageRows, RetentionModel, Support, build, in_stage_rows
 from remat_cli.mip import Bools, Floats, LinearModel
-from remat_cli.plan.matrices import least_recomputation, matrices_of
+from remat_cli.plan.matrices import least_recomputation_between, matrices_of
 from remat_cli.solvers.base import Incumbent, Outcome, Request
 from remat_cli.strategies._best import Best
 
@@ -106,19 +106,23 @@ class Retention:
                 return
             if share == 1.0:
                 self.relaxed = outcome.values
-            for threshold in _THRESHOLDS:
-                self.best.offer(self._rounded(outcome.values, threshold))
+            for computes in dict.fromkeys(self._rounded(outcome.values, threshold) for threshold in _THRESHOLDS):
+                self.best.offer(computes)
 
     def _rounded(self, values: Floats, threshold: float) -> tuple[int, ...]:
         """The least recomputation for what the relaxation keeps by at least ``threshold``."""
-        columns = self.compiled.column_of
-
-        def kept(stage: int, value: int) -> bool:
-            var = self.stated.kept(stage, value)
-            return var is not None and values[columns[id(var)]] >= threshold
-
+        enough = [*(values >= threshold).tolist(), False]  # the last for what has no column
+        stays = [
+            [(gaps.events[k], gaps.events[k + 1]) for k, column in enumerate(columns) if enough[column]]
+            for gaps, columns in zip(self.stated.gaps, self._kept_columns(), strict=True)
+        ]
         end = len(self.best.graph.nodes)
-        return tuple(k for k in least_recomputation(self.stated.graph, kept) if k < end)
+        return tuple(k for k in least_recomputation_between(self.stated.graph, stays) if k < end)
+
+    def _kept_columns(self) -> list[list[int]]:
+        """The column of every variable of every value's gaps; -1 where there is none."""
+        columns = self.compiled.column_of
+        return [[columns.get(id(var), -1) for var in gaps.kept] for gaps in self.stated.gaps]
 
     def solve(self, control: Control, *, rounds: int = _ROUNDS) -> Outcome | None:
         """Solve the model, stating in-stage rows where its schedules need them, until it ends or time is up.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from remat_cli.errors import UsageError
+from remat_cli.milp import _pyomo
 from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Termination
@@ -20,7 +21,7 @@ from remat_cli.strategies._retention import Retention, near_pairs
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound, safe_bound
-from remat_cli.strategies.chains.answer import offer_chain
+from remat_cli.strategies.chains.answer import chain_first, offer_chain
 
 _DEPTHS = (1.0, 3.0, 6.0)
 _SHARES = (1.0, 0.98, 0.95, 0.9, 0.8)
@@ -71,8 +72,10 @@ class Optimal(Strategy):
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Bound, start, and solve over larger and larger supports until the bound is met."""
         best = Best.of(task, context)
-        if offer_chain(best):
+        chain = _Chain(best)
+        if chain_first(best.graph) and chain.closes():
             return replace(best.found(exhausted=True), used_solver=False)
+        _pyomo.load()
         offer_starts(best)
         best.report("bounding")
         bound = cover_bound(best.graph, best.budget_bytes, context, time_limit_s=best.seconds(_BOUND_S, 0.15))
@@ -80,7 +83,7 @@ class Optimal(Strategy):
         if math.isinf(best.bound.cost):
             least = least_peak(best.graph)
             return NotFound("no schedule in document order fits", Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
-        self._close(best)
+        self._close(best, chain)
         impossible = not best.over() and len(best.graph.nodes) ** 2 / 2 <= _FULL_LIMIT and _everything(best)
         if best.computes is not None:
             return best.found(exhausted=best.exhausted())
@@ -90,15 +93,15 @@ class Optimal(Strategy):
             return best.not_found("no frontier-advancing schedule fits", Scope.FRONTIER)
         return best.not_found("no schedule within the budget was found")
 
-    def _close(self, best: Best) -> None:
+    def _close(self, best: Best, chain: _Chain) -> None:
         """Close the gap from both sides: schedules over growing supports, and a bound once it is affordable."""
         rng = random.Random(best.context.seed)
         annealing = Annealing(best, rng)
         depths = (self.depth,) if self.depth else _DEPTHS
         proven = False
         for depth in depths:
-            larger = _grow(best, depth, annealing, rng, eager=depth == depths[0])
-            if best.over():
+            larger = _grow(best, depth, annealing, rng, chain, eager=depth == depths[0])
+            if best.over() or chain.closes() or best.hopeless():
                 return
             if depth == depths[0] and _FEW < len(best.graph.nodes) <= PROVABLE:
                 annealing.run(_RUNS)  # a second or less, and all that follows is the faster the better the schedule
@@ -126,7 +129,22 @@ def _prove(best: Best, most_pairs: int, share: float) -> bool:
     return True
 
 
-def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, *, eager: bool) -> bool:
+@dataclass(slots=True)
+class _Chain:
+    """Asks the structure of a chain once: at first, or when there is need of it."""
+
+    best: Best
+    asked: bool = False
+
+    def closes(self) -> bool:
+        """Whether nothing is left to gain with what it says."""
+        if not self.asked:
+            self.asked = True
+            offer_chain(self.best)
+        return self.best.tight()
+
+
+def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, chain: _Chain, *, eager: bool) -> bool:
     """Look for schedules over the support of ``depth``; whether a larger one may still be worth its time."""
     if near_pairs(best.graph) > _BUILD_LIMIT and best.context.write_model is None:
         return False
@@ -134,11 +152,15 @@ def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, *,
     if best.context.write_model is not None:
         write_model(model.model, best.context.write_model)
     best.report("rounding the linear relaxation")
-    model.round_relaxation(_SHARES, best.step(_SLICE_S, 0.3 if eager or best.computes is None else 0.1))
+    # Rounding at less than the budget is for finding a first schedule.
+    shares = _SHARES[:1] if best.proven() else _SHARES
+    model.round_relaxation(shares, best.step(_SLICE_S, 0.3 if eager or best.computes is None else 0.1))
     whole = len(model.model.values) <= _WHOLE_LIMIT
+    if best.computes is None:
+        chain.closes()
     if best.computes is None and not whole:
         annealing.run(_RUNS)
-    if best.tight() or best.context.control.stopping():
+    if best.hopeless() or best.tight() or best.context.control.stopping():
         return False
     model = model.holding_best()
     # Within the gap already? A few seconds more often make the plan cheaper still.

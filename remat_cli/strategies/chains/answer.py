@@ -13,6 +13,7 @@ from remat_cli.strategies.base import Bound, Schedule
 from remat_cli.strategies.chains.levels import Levels
 from remat_cli.strategies.chains.sweeps import sweeps
 
+_FEW_LEVELS = 60
 _LEAST_S = 0.5
 """With less time than this left it is not worth starting."""
 
@@ -53,6 +54,16 @@ def offer_chain(best: Best) -> bool:
         if schedule is not None:
             best.offer(schedule.computes)
     return best.tight()
+
+
+def chain_first(graph: Graph) -> bool:
+    """Whether to ask the structure of a chain before anything else.
+
+    That is where sizes are equal, so that it answers all, and where it costs nothing; not where what is kept has to be
+    counted in coarse units and numba has to be loaded for it.
+    """
+    levels = Levels.of(graph, forward_end(graph))
+    return levels is None or len(levels.costs) <= _FEW_LEVELS or len({*levels.smallest}) == 1
 
 
 def forward_end(graph: Graph) -> int:
