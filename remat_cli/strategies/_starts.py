@@ -22,6 +22,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.mip import Bools, Floats, Ints
 from remat_cli.plan.matrices import straightened
 from remat_cli.strategies._best import Best
+from remat_cli.strategies._cuts import offer_cuts
 
 _SMALLEST = 300
 """Graphs with fewer nodes have no need of this: a solver is done with them before it would be compiled."""
@@ -211,11 +212,14 @@ def _first_price(arrays: Arrays, last: Ints, over: Bools) -> float:
 
 
 def offer_starts(best: Best) -> None:
-    """Offer schedules found by prices, if the graph is large enough for that to be worth the while.
+    """Offer schedules found by a cut and by prices, if the graph is large enough for that to be worth the while.
 
     Deterministic but for the clock, which ends it early.
     """
-    if len(best.graph.nodes) < _SMALLEST or best.computes is not None or not _ready(best.context.control):
+    if len(best.graph.nodes) < _SMALLEST or best.computes is not None:
+        return
+    offer_cuts(best)
+    if not _ready(best.context.control):
         return
     best.report("pricing")
     for credit in _CREDITS:
