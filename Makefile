@@ -13,14 +13,18 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[all-solvers,dev]'
 	touch $@
 
-# What the tests need from the system: glpsol, one of the two ways to run GLPK, a browser for the pages, and node for the
-# exporter in docs/examples.
+# What the tests need from the system: glpsol, one of the two ways to run GLPK, a browser for the pages, zsh and fish for
+# their completion, and node for the exporter in docs/examples.
 system:
 	@{ command -v glpsol && command -v chromium; } >/dev/null || \
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	    apt-get update -qq && \
 	    apt-get install -y -qq --no-install-recommends glpk-utils=5.0-1 chromium fonts-dejavu-core >/dev/null; } || \
 	  { echo 'The tests need glpsol and chromium (Debian: apt-get install glpk-utils chromium).' >&2; exit 1; }
+	@{ command -v zsh && command -v fish; } >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    apt-get update -qq && apt-get install -y -qq --no-install-recommends zsh fish >/dev/null; } || \
+	  { echo 'The tests need zsh and fish (Debian: apt-get install zsh fish).' >&2; exit 1; }
 	@command -v node >/dev/null || \
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	    apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs >/dev/null; } || \

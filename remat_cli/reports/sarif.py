@@ -66,7 +66,8 @@ def plans_sarif(plans: Sequence[Checked]) -> str:
     }
     run = {
         "tool": {"driver": driver},
-        "artifacts": [{"location": _artifact(checked)} for checked in plans],
+        # Each once, as the standard wants, also where a file is named twice.
+        "artifacts": [{"location": location} for location in {c.name: _artifact(c) for c in plans}.values()],
         "columnKind": "unicodeCodePoints",
         "results": results,
     }

@@ -7,6 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +127,54 @@ def test_the_hook_takes_the_plans_that_solve_writes_and_runs(checkout):
     assert "2 plans: 2 are fine" in done.stdout
     tight = subprocess.run([*command, "--budget", "210MB"], env=environment(checkout), capture_output=True, check=False)
     assert tight.returncode == 1
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    """The ``bin`` folder of a new Python with pip and without remat, which lends its other packages from this one."""
+    folder = tmp_path_factory.mktemp("runner")
+    venv.create(folder, with_pip=True, symlinks=True)
+    site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+    (Path(site) / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return folder / "bin"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code"),
+    [
+        ({"base": "base", "max-peak-increase": "33%"}, 0),
+        ({"base": "base"}, 0),
+        ({"budget": "210MB", "base": "base"}, 1),
+    ],
+)
+def test_all_steps_of_the_action_one_after_the_other(checkout, runner, inputs, code):
+    """As a runner does it: the action installs remat from its own folder, and a step that fails stops the next."""
+    files = {name: checkout / f".git-ignored-bin/{name.lower()}" for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
+    outside = environment(checkout)
+    # The packages that remat needs are lent; without them pip would look for them in the network.
+    pip = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    path = f"{runner}:{outside['PATH'].partition(os.pathsep)[2]}"
+    told = {**outside, **pip, "PATH": path, "PYTHONPATH": "", "GITHUB_ACTION_PATH": str(ROOT)}
+    told |= {name: str(file) for name, file in files.items()}
+    told |= {f"INPUT_{name.upper()}": value for name, value in inputs.items()}
+    values = {key: value.get("default", "plans/*.plan.json") for key, value in ACTION["inputs"].items()} | inputs
+    ended = 0
+    for part in ACTION["runs"]["steps"]:
+        if "run" not in part or not _wanted(part.get("if", "success()"), values, failed=bool(ended)):
+            continue
+        given = {name: values[text[11:-3]] for name, text in part.get("env", {}).items()}
+        line = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", part["run"]]
+        done = subprocess.run(line, cwd=checkout, env=told | given, capture_output=True, text=True, check=False)
+        assert done.stderr == ""
+        ended = ended or done.returncode
+    assert ended == code
+    assert (runner / "remat").exists()
+    assert "| peak |" in files["GITHUB_STEP_SUMMARY"].read_text(encoding="utf-8")
+
+
+def _wanted(condition: str, values: dict[str, str], *, failed: bool) -> bool:
+    """What the two conditions that the action uses mean."""
+    if condition == "success()":
+        return not failed
+    assert condition == "${{ !cancelled() && inputs.base != '' }}"
+    return values["base"] != ""

@@ -33,6 +33,67 @@ NAMES = st.sampled_from(["a.plan.json", "plans/" + "x" * 200, "[red]ü[/red]", "
 ODD_UNITS = ["", "\x1b[31m", "a very long unit of cost that nobody would think of", "数" * 50]
 
 
+def _object(required: list[str], **properties: object) -> dict[str, object]:
+    """An object that has no other properties, as everywhere in SARIF."""
+    return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
+
+
+def _list(items: dict[str, object], *, unique: bool = False) -> dict[str, object]:
+    return {"type": "array", "items": items, "uniqueItems": unique}
+
+
+_MESSAGE = _object(["text"], text={"type": "string", "minLength": 1})
+_URI = {"type": "string", "pattern": r"^([A-Za-z0-9._~!$&'()*+,;=:@/?#-]|%[0-9A-Fa-f]{2})+$"}  # RFC 3986, loosely
+_ARTIFACT = _object(["uri"], uri=_URI, uriBaseId={"enum": ["%SRCROOT%"]})
+_POSITION = {"type": "integer", "minimum": 1}
+_REGION = _object(["startLine"], startLine=_POSITION, startColumn=_POSITION)
+_LOCATION = _object(
+    ["physicalLocation"], physicalLocation=_object(["artifactLocation"], artifactLocation=_ARTIFACT, region=_REGION)
+)
+_RULE = _object(["id"], id={"type": "string", "minLength": 1}, shortDescription=_MESSAGE)
+_RESULT = _object(
+    ["message"],
+    ruleId={"type": "string"},
+    ruleIndex={"type": "integer", "minimum": -1},
+    level={"enum": ["none", "note", "warning", "error"]},
+    message=_MESSAGE,
+    locations=_list(_LOCATION),
+)
+_DRIVER = _object(["name"], name={"const": "remat"}, version={"type": "string"}, rules=_list(_RULE, unique=True))
+_RUN = _object(
+    ["tool"],
+    tool=_object(["driver"], driver=_DRIVER),
+    artifacts=_list(_object([], location=_ARTIFACT), unique=True),
+    columnKind={"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
+    results=_list(_RESULT),
+)
+SARIF = jsonschema.Draft202012Validator(
+    _object(["version", "runs"], **{"$schema": {"type": "string"}, "version": {"const": "2.1.0"}, "runs": _list(_RUN)})
+)
+"""What SARIF 2.1.0 (OASIS, sections 3.13 to 3.52) says of the properties that are used here, and no others."""
+
+
+def assert_junit(root: ElementTree.Element) -> None:
+    """As readers of JUnit's XML have it: suites of cases, a case with at most one verdict, then what it said."""
+    numbers = {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}
+    assert root.tag == "testsuites"
+    for suite in root:
+        assert suite.tag == "testsuite"
+        assert set(suite.attrib) == {"name", *numbers}
+        for case in suite:
+            assert (case.tag, set(case.attrib)) == ("testcase", {"classname", "name"})
+            verdicts = [part for part in case if part.tag in {"failure", "error", "skipped"}]
+            assert len(verdicts) <= 1
+            assert [part.tag for part in case] in (
+                [v.tag for v in verdicts],
+                [*(v.tag for v in verdicts), "system-out"],
+            )
+            assert all(v.get("message") and (v.get("type") or v.tag == "skipped") for v in verdicts)
+    for element in (root, *root):
+        for number, tag in numbers.items():
+            assert int(element.get(number)) == len(list(element.iter(tag)))
+
+
 @settings(max_examples=80, deadline=None)
 @given(old=plans(), new=plans(), style=STYLES, name=NAMES, percent=st.none() | st.integers(0, 50))
 def test_differences(old: Plan, new: Plan, style: Style, name: str, percent: int | None) -> None:
@@ -57,7 +118,10 @@ def test_many(some: list[tuple[Plan, str]], style: Style, name: str) -> None:
     assert_fits(checks_text(many, style), style)
     jsonschema.Draft202012Validator(load_schema("checks")).validate(checks_document(many))
     assert len(ElementTree.fromstring(checks_junit(many).encode())) == len(many)
-    assert len(json.loads(plans_sarif(many))["runs"][0]["artifacts"]) == len(many)
+    log = json.loads(plans_sarif(many))
+    SARIF.validate(log)
+    assert len(log["runs"][0]["artifacts"]) == len({one.name for one in many})
+    assert_junit(ElementTree.fromstring(checks_junit(many).encode()))
     assert all(line.startswith("::") for line in checks_github(many).splitlines())
 
 
