@@ -43,6 +43,7 @@ NAMES = (
     "targets",
     "scaling",
     "scale",
+    "packages",
 )
 """All benchmarks, in the order in which they run and appear on the page."""
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remat_cli.reports.style import Style, render
+
+_NARROW = 24
+"""Below this width indenting costs more than it tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ def listing_text(entries: Sequence[Entry], style: Style) -> str:
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column(ratio=1, overflow="fold")
+    room = style.width - 2 - max((len(entry.name) for entry in entries), default=0)
     for entry in entries:
         first = Text.assemble((f"{entry.mark}: ", "yellow") if entry.mark else "", style.clean(entry.summary))
         grid.add_row(style.clean(entry.name), first)
@@ -42,5 +47,12 @@ def listing_text(entries: Sequence[Entry], style: Style) -> str:
             grid.add_row("", Text(style.clean(note), style="dim"))
         for name, default, text in entry.options:
             words = f"{name}={default or '...'}" + (f"  {text}" if text else "")
-            grid.add_row("", Text(style.clean(words), style="dim"))
+            grid.add_row("", Text(_hanging(style.clean(words), room), style="dim"))
     return render(style, grid)
+
+
+def _hanging(text: str, width: int) -> str:
+    """``text`` in lines, all but the first indented, so that it is seen where the next one begins."""
+    if width < _NARROW:
+        return text
+    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -6,6 +6,7 @@ import doctest
 import importlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from docs_pages import DOCS, blocks
@@ -60,6 +61,18 @@ def test_the_strategy_that_is_shown_works(tmp_path, monkeypatch):
         assert isinstance(found, Found)
         assert found.schedule == strategy_from_spec("keep-all").solve(Task(graph, budget), context).schedule
     assert isinstance(once.solve(Task(graph, 9), context), NotFound)
+
+
+def test_the_importer_that_is_shown_works():
+    """The second example of docs/extending.md; what it cannot read is refused as in any document."""
+    code = [block.text for block in blocks(DOCS / "extending.md") if block.language == "python"][1]
+    shown: dict[str, Any] = {}
+    exec(compile(code, "extending.md", "exec"), shown)
+    graph = shown["read_lines"]("a,2.5,10,\nb,1,20,a", "two.csv")
+    assert [(node.id, node.cost, node.outputs) for node in graph.nodes] == [("a", 2.5, (10,)), ("b", 1.0, (20,))]
+    assert graph.nodes[1].inputs == (0,)
+    with pytest.raises(remat.RematError, match=r"two\.csv.*nowhere"):
+        shown["read_lines"]("a,2.5,10,nowhere", "two.csv")
 
 
 def test_the_top_names_what_the_rooms_have():

@@ -8,12 +8,15 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from benchmarks.measure import BenchmarkError
+from benchmarks.packages import PYTHONS, extras_of, works
 from remat_cli import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -147,3 +150,19 @@ def test_a_search_with_every_solver_away_from_the_sources(installed, tmp_path):
         assert done.returncode == 0, done.stderr
         assert solver in done.stdout
     assert [p.name for p in tmp_path.iterdir()] == ["g.json"]
+
+
+def test_what_the_benchmark_of_packages_asks_of_an_installation(installed, wheel, tmp_path):
+    """The steps that `python -m benchmarks packages` takes on other Pythons, on this one and without the network."""
+    works(installed / "remat", tmp_path)
+    with pytest.raises(BenchmarkError, match="remat --version"):
+        works(Path("false"), tmp_path)
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(extras_of(wheel)) == set(declared["optional-dependencies"])
+    assert declared["requires-python"] == f">={PYTHONS[0]}"
+
+
+def test_the_package_says_which_pythons_it_is_for(wheel):
+    metadata = zipfile.ZipFile(wheel).read(f"remat-{__version__}.dist-info/METADATA").decode()
+    for version in PYTHONS:
+        assert f"\nClassifier: Programming Language :: Python :: {version}\n" in metadata
