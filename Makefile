@@ -74,9 +74,11 @@ screenshots: setup system
 	$(SHOOT) --window-size=1100,1060 --screenshot=docs/images/plan.png file://$(CURDIR)/build/vgg16.html
 	$(SHOOT) --window-size=1100,830 --screenshot=docs/images/compare.png file://$(CURDIR)/build/compare.html
 
-# On a machine with a CUDA device and a PyTorch built for it.
-gpu: setup
-	$(BIN)/python -m benchmarks.torch --device cuda
+# On a machine with a CUDA device: at most ten minutes, no network. The Python needs PyTorch 2.11 to 2.13, built for CUDA;
+# without a solver beside it plans are those of dtr. Results go to benchmarks/torch/results/gpu.json and gpu.md.
+GPU_PYTHON ?= $(PYTHON)
+gpu:
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m benchmarks.torch.gpu
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

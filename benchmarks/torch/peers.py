@@ -12,6 +12,7 @@ the peak of the row named in "budget like", parameters and inputs added; its gra
 from __future__ import annotations
 
 import copy
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -47,7 +48,7 @@ TABLES = (
 )
 
 
-def run(session: Session, device: str = "cpu") -> list[Row]:
+def run(session: Session, device: str = "cpu", left_s: Callable[[], float] = lambda: math.inf) -> list[Row]:
     import torch
 
     depth, width, heads, batch, length = _QUICK if session.quick else _SIZES[device]
@@ -69,9 +70,10 @@ def run(session: Session, device: str = "cpu") -> list[Row]:
         session.keep(rows)
     fixed = sum(p.numel() * p.element_size() for p in [*model.parameters(), x])
     for peer in rows[:2] if session.quick else list(rows):
-        if peer["peak_bytes"] is not None:
+        if peer["peak_bytes"] is not None and left_s() > 0:
             session.say(f"remat like {peer['method']}")
-            rows.append(bench.remat(peer, fixed, 1.0 if session.quick else _SOLVE_S))
+            limit_s = 1.0 if session.quick else max(2.0, min(_SOLVE_S, left_s() / 10))
+            rows.append(bench.remat(peer, fixed, limit_s))
             session.keep(rows)
     return rows
 

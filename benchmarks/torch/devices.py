@@ -1,0 +1,128 @@
+"""A device with a limited memory: a real one with CUDA, or a CPU that keeps to a limit which is made up.
+
+The second is there so that all that a GPU will be asked runs in the tests too: what a step allocated is known from
+PyTorch's profiler once it is over, and more than the limit raises what CUDA would have raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Bytes at the peak of a step, all that was there before included; ``reserved`` only on CUDA."""
+
+    allocated: int
+    reserved: int | None
+
+
+class Cuda:
+    """The current CUDA device."""
+
+    name = "cuda"
+
+    def wait(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+
+    def free(self) -> None:
+        import torch
+
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def memory_bytes(self) -> int:
+        import torch
+
+        return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+
+    def facts(self) -> dict[str, Any]:
+        import torch
+
+        found = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return {
+            "device": found.name,
+            "memory_bytes": int(found.total_memory),
+            "cuda": str(torch.version.cuda),
+            "cudnn": torch.backends.cudnn.version(),
+            "allocator": torch.cuda.get_allocator_backend(),
+        }
+
+    @contextlib.contextmanager
+    def limited(self, limit_bytes: int) -> Iterator[None]:
+        """PyTorch's allocator takes no more than ``limit_bytes`` from the device."""
+        import torch
+
+        self.free()
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / self.memory_bytes()))
+        try:
+            yield
+        finally:
+            self.free()
+            torch.cuda.set_per_process_memory_fraction(1.0)
+
+    def usage(self, step: Callable[[], Any], _resident: int) -> Usage:
+        import torch
+
+        self.free()
+        self.wait()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        self.wait()
+        return Usage(int(torch.cuda.max_memory_allocated()), int(torch.cuda.max_memory_reserved()))
+
+
+@dataclass
+class Cpu:
+    """A CPU whose memory is as large as one says."""
+
+    total_bytes: int = 1 << 30
+    limits: list[int] = field(default_factory=list)
+    name = "cpu"
+
+    def wait(self) -> None:
+        """Nothing is ever under way."""
+
+    def free(self) -> None:
+        gc.collect()
+
+    def memory_bytes(self) -> int:
+        return self.total_bytes
+
+    def facts(self) -> dict[str, Any]:
+        return {"device": "a CPU with a limit that is made up", "memory_bytes": self.total_bytes}
+
+    @contextlib.contextmanager
+    def limited(self, limit_bytes: int) -> Iterator[None]:
+        """Steps that :meth:`usage` runs fail if they need more."""
+        self.limits.append(limit_bytes)
+        try:
+            yield
+        finally:
+            self.limits.pop()
+
+    def usage(self, step: Callable[[], Any], resident: int) -> Usage:
+        """``resident``: bytes that were allocated before, which the profiler does not see."""
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
+            step()
+        events = session.profiler.kineto_results.events()
+        changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
+        peak = resident + max(accumulate((size for _, _, size in changes), initial=0))
+        if self.limits and peak > self.limits[-1]:
+            raise torch.OutOfMemoryError(f"out of memory: {peak} bytes of {self.limits[-1]}")
+        return Usage(peak, None)
+
+
+def device_named(name: str) -> Any:
+    """``cuda`` or ``cpu``."""
+    return Cuda() if name == "cuda" else Cpu()

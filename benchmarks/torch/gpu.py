@@ -1,0 +1,355 @@
+"""On a GPU: training in less memory than it takes.
+
+`make gpu`, in at most ten minutes and without a network. Allowed memory is set with
+`torch.cuda.set_per_process_memory_fraction`; Adam's state is in all numbers of the first two tables. Graphs are
+measured on the device first (`remat profile`), so plans spare time, not FLOPs. What did not finish in time is missing,
+what failed says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.frame import Benchmark, Column, Row, Session, Table, dump, perform
+from benchmarks.page import section
+from benchmarks.torch import peers
+from benchmarks.torch.batches import Batches
+from benchmarks.torch.devices import Cpu, device_named
+from benchmarks.torch.subject import Subject, plan_budget, planner, solved
+
+HERE = Path(__file__).resolve().parent
+MINUTES = 9.0
+_ALLOWED = 0.6
+"""Share of the memory of plain training that is allowed where it is to fail."""
+
+TABLES = (
+    Table(
+        "fit",
+        "A model that does not fit the memory allowed",
+        (
+            Column("method", "method"),
+            Column("allowed_bytes", "allowed", "bytes"),
+            Column("ran", "ran"),
+            Column("predicted_bytes", "predicted", "bytes"),
+            Column("allocated_bytes", "allocated", "bytes"),
+            Column("reserved_bytes", "reserved", "bytes"),
+            Column("step_s", "step, s", "number"),
+            Column("losses", "losses of 4 steps of Adam"),
+            Column("plan", "plan by"),
+        ),
+    ),
+    Table(
+        "batch",
+        "The largest batch within the same memory",
+        (
+            Column("method", "method"),
+            Column("allowed_bytes", "allowed", "bytes"),
+            Column("predicted", "predicted", "count"),
+            Column("measured", "measured", "count"),
+            Column("problem", "problem"),
+        ),
+    ),
+    Table(
+        "peaks",
+        "Predicted and measured: the zoo's models with measured costs",
+        (
+            Column("model", "model"),
+            Column("budget", "budget"),
+            Column("predicted_bytes", "predicted", "bytes"),
+            Column("allocated_bytes", "allocated", "bytes"),
+            Column("reserved_bytes", "reserved", "bytes"),
+            Column("off", "allocated against predicted, %", "number"),
+            Column("predicted_s", "predicted, s", "number"),
+            Column("step_s", "step, s", "number"),
+            Column("recomputations", "recomputed", "count"),
+            Column("results", "results"),
+            Column("problem", "problem"),
+        ),
+    ),
+    Table(
+        "overhead",
+        "The generated graph without recomputation, against eager",
+        (
+            Column("model", "model"),
+            Column("eager_s", "eager, s", "number"),
+            Column("step_s", "generated, s", "number"),
+            Column("overhead", "overhead, %", "number"),
+            Column("problem", "problem"),
+        ),
+    ),
+    *peers.TABLES,
+)
+
+_ZOO = {
+    "cuda": ("torch/resnet50{batch=64}", "torch/unet{batch=8}", "torch/gpt2{batch=8}"),
+    "cpu": ("torch/unet{batch=1,resolution=32,width=4,depth=2}",),
+}
+_QUICK = (2, 16, 2, 16, 32)
+"""Depth, width, heads, batch and sequence for a machine that only shows that it works."""
+_SIZES = (12, 1024, 16, 8, 1024)
+
+
+@dataclass
+class Run:
+    """One run of all parts.
+
+    Attributes:
+        device: Where.
+        quick: Tiny models.
+        end_s: ``time.monotonic()`` after which no part is begun.
+        session: Tells and keeps.
+        rows: What is known so far.
+    """
+
+    device: Any
+    quick: bool
+    end_s: float
+    session: Session
+    rows: list[Row] = field(default_factory=list)
+    allowed_bytes: int = 0
+
+    def add(self, table: str, **cells: Any) -> None:
+        [columns] = [t.columns for t in TABLES if t.key == table]
+        self.rows.append({"table": table} | dict.fromkeys((c.key for c in columns), None) | cells)
+        self.session.keep(self.rows)
+
+    def left_s(self) -> float:
+        return self.end_s - time.monotonic()
+
+    def solve_s(self) -> float:
+        return 0.5 if self.quick else max(2.0, min(10.0, self.left_s() / 10))
+
+    def subject(self, batch: int | None = None) -> Subject:
+        import torch
+
+        from benchmarks.torch.models import Model
+
+        depth, width, heads, usual, length = _QUICK if self.quick else _SIZES
+        torch.manual_seed(0)
+        module = Model(depth, width, heads, 0.1).to(self.device.name)
+        x = torch.randn(batch or usual, length, width, device=self.device.name)
+        return Subject(module, (x,), self.device, optimizer=True)
+
+
+def fit(run: Run) -> None:
+    """Plain training, the same within less memory, and by plan within less memory."""
+    plain = run.subject()
+    wanted = plain.losses(4)
+    usage = plain.usage()
+    run.add("fit", method="eager", ran="yes", step_s=round(plain.seconds(5), 5), losses="these", **_bytes(usage))
+    run.allowed_bytes = int((usage.reserved or usage.allocated) * _ALLOWED)
+    del plain
+    for method in ("eager", "remat"):  # one after the other: nothing else may be in memory
+        run.session.say(f"{method} within {run.allowed_bytes} bytes")
+        cells: Row = {"method": method, "allowed_bytes": run.allowed_bytes, "plan": "", "losses": ""}
+        tried = run.subject()
+        if method == "remat":
+            made: list[Any] = []
+            make = planner(plan_budget(run.allowed_bytes), run.device.name, run.solve_s(), made)
+            tried.fit(make, reserve_bytes=2 * tried.parameter_bytes())  # Adam's state
+            cells |= {"plan": made[0].strategy, "predicted_bytes": _peak(made[0])}
+        with run.device.limited(run.allowed_bytes):
+            cells |= _tried(tried, wanted)
+        run.add("fit", **cells)
+        del tried
+
+
+def _tried(subject: Subject, wanted: list[float]) -> Row:
+    """How training goes within the limit."""
+    import torch
+
+    try:
+        found = subject.losses(4)
+        cells: Row = _bytes(subject.usage())
+    except torch.OutOfMemoryError:
+        subject.owner.zero_grad(set_to_none=True)
+        return {"ran": "no: out of memory"}
+    off = max(abs(a - b) / abs(b) for a, b in zip(found, wanted, strict=True))
+    losses = "bit for bit" if found == wanted else f"{off:.1g} off"
+    return cells | {"ran": "yes", "losses": losses, "step_s": round(subject.seconds(5), 5)}
+
+
+def _bytes(usage: Any) -> Row:
+    return {"allocated_bytes": usage.allocated, "reserved_bytes": usage.reserved}
+
+
+def _peak(plan: Any) -> int:
+    from remat_cli.plan.check import check
+
+    return int(check(plan).replay.peak_bytes)
+
+
+def batch(run: Run) -> None:
+    """The largest batch by prediction and by trying, without and with plans."""
+    allowed = run.allowed_bytes or int(run.device.memory_bytes() * _ALLOWED)
+    search = Batches(run.subject, run.device, allowed, run.solve_s(), run.left_s, run.session.say)
+    for method, plan in (("eager", False), ("remat", True)):
+        guess = search.predicted(plan=plan)
+        found, problem = None, ""
+        try:
+            found = search.measured(guess, plan=plan)
+        except TimeoutError:
+            problem = "no time left to measure"
+        run.add("batch", method=method, allowed_bytes=allowed, predicted=guess, measured=found, problem=problem)
+
+
+def peaks(run: Run) -> None:
+    """Plans with measured costs, run beside the graph without recomputation."""
+    from remat_cli.frontends.torch.architectures import build_torch_graph
+    from remat_cli.frontends.torch.profile import profile
+    from remat_cli.graph.analysis import no_remat_peak
+
+    name = run.device.name
+    for spec in _ZOO["cpu" if run.quick else name]:
+        if run.left_s() < 0:
+            return
+        run.session.say(f"predicted and measured: {spec}")
+        graph = build_torch_graph(spec.replace("{", f"{{device={name},"))
+        graph = profile(graph, device=name, repeats=3)
+        for share in (1.0, 0.8, 0.6):
+            budget = None if share == 1.0 else int(no_remat_peak(graph) * share)
+            title = "none" if budget is None else f"{share:.0%}"
+            try:
+                cells = _ran(solved(graph, budget, run.solve_s()), name)
+            except Exception as error:  # one budget that nothing fits must not end the rest
+                cells = {"problem": _said(error)}
+            run.add("peaks", model=spec, budget=title, **({"problem": ""} | cells))
+
+
+def _ran(plan: Any, device: str) -> Row:
+    from remat_cli.frontends.torch.run import run_plan
+
+    ran = run_plan(plan, device=device, steps=5)
+    memory = ran.memory
+    # On a CPU live storages are measured, and workspace is not among them.
+    predicted = memory.predicted if device == "cuda" else memory.predicted_without_workspace
+    results = {True: "bit for bit", False: f"{len(ran.differing)} of {ran.compared} differ", None: "not compared"}
+    said = results[ran.identical] + (f", {len(ran.unsteady)} of them always" if ran.unsteady else "")
+    return {
+        "predicted_bytes": predicted,
+        "allocated_bytes": memory.measured,
+        "reserved_bytes": memory.reserved,
+        "off": round(100 * (memory.measured / predicted - 1), 2),
+        "predicted_s": round(plan.claim.cost / 1e6, 5),
+        "step_s": round(ran.step_s, 5),
+        "recomputations": ran.recomputations,
+        "results": said,
+    }
+
+
+def overhead(run: Run) -> None:
+    """Time of a step of modules as they are, and by a plan that recomputes nothing."""
+    import torch
+
+    from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
+    from remat_cli.spec import build, split_spec
+
+    for spec in _ZOO["cpu" if run.quick else run.device.name]:
+        if run.left_s() < 0:
+            return
+        run.session.say(f"overhead: {spec}")
+        name, options = split_spec(spec)
+        torch.manual_seed(0)
+        module, inputs = build(TORCH_ARCHITECTURES.load(name), name, options).make()
+        there = tuple(x.to(run.device.name) for x in inputs)
+        eager = Subject(module.to(run.device.name), there, run.device, optimizer=False)
+        generated = eager.copied().fit(planner(None, run.device.name, 1.0, [], measure=False))
+        times = 2 if run.quick else 10
+        pairs = [(eager.seconds(times), generated.seconds(times)) for _ in range(2)]  # in turn: clocks drift
+        plain, ours = (min(column) for column in zip(*pairs, strict=True))
+        share = round(100 * (ours / plain - 1), 2)
+        run.add("overhead", model=spec, eager_s=round(plain, 6), step_s=round(ours, 6), overhead=share, problem="")
+        del module, eager, generated
+        torch.compiler.reset()
+        run.device.free()
+
+
+def side_by_side(run: Run) -> None:
+    """Beside PyTorch's own tools."""
+    kept = list(run.rows)
+    session = Session(run.quick, run.session.folder, run.session.say, lambda rows: run.session.keep([*kept, *rows]))
+    run.rows += peers.run(session, run.device.name, run.left_s)
+    run.session.keep(run.rows)
+
+
+PARTS: dict[str, Callable[[Run], None]] = {
+    "fit": fit,
+    "peaks": peaks,
+    "overhead": overhead,
+    "batch": batch,
+    "peers": side_by_side,
+}
+
+
+def everything(run: Run, parts: list[str]) -> list[Row]:
+    """All rows of ``parts``, in order. A part that fails leaves a row that says so, and the next one goes on."""
+    import torch
+
+    for name in parts:
+        if run.left_s() < 0:
+            run.session.say(f"{name}: no time left")
+            continue
+        started = time.monotonic()
+        try:
+            PARTS[name](run)
+        except Exception as error:  # whatever it is, the other parts' numbers are worth having
+            run.session.say(f"{name} failed: {_said(error)}")
+            table, column = {"fit": ("fit", "ran")}.get(name, (name, "problem"))
+            run.add(table, **{column: _said(error)})
+        torch.compiler.reset()
+        run.device.free()
+        run.session.say(f"{name}: {time.monotonic() - started:.0f} s, {max(0.0, run.left_s()):.0f} s left")
+    return run.rows
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.torch.gpu", description=__doc__)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--quick", action="store_true", help="tiny models")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="no part is begun later")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder for gpu.json and gpu.md")
+    asked = parser.parse_args(arguments)
+    end_s = time.monotonic() + 60 * asked.minutes
+    parts = asked.parts.split(",")
+    if set(parts) - set(PARTS):
+        parser.error(f"parts are {', '.join(PARTS)}")
+    from remat_cli.errors import RematError
+    from remat_cli.frontends.torch.installed import require_present
+
+    try:
+        require_present(asked.device)
+    except RematError as error:
+        print(f"{error.message}: {error.hint}", file=sys.stderr)
+        return 2
+    device = Cpu() if asked.device == "cpu" else device_named("cuda")
+    asked.out.mkdir(parents=True, exist_ok=True)
+
+    def run(session: Session) -> list[Row]:
+        return everything(Run(device, asked.quick, end_s, session), parts)
+
+    title, _, about = (__doc__ or "").strip().partition("\n")
+    bench = Benchmark("gpu", title.rstrip("."), about.strip(), TABLES, run)
+    result = perform(bench, quick=asked.quick, partial=asked.out / "gpu.partial.json")
+    result["device"] = device.facts()
+    result["machine"] = result["machine"] | {"cpu": f"{json.dumps(device.facts())}; {result['machine']['cpu']}"}
+    (asked.out / "gpu.json").write_text(dump(result), encoding="utf-8")
+    text = section(bench, result)
+    (asked.out / "gpu.md").write_text(text, encoding="utf-8")
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

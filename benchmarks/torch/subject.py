@@ -1,0 +1,126 @@
+"""A model in training, and plans for it, as the parts of the GPU benchmark need them."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.torch.devices import Usage
+
+_FRAGMENTS = 0.94
+"""Share of an allowed memory that plans may use: the allocator rounds blocks up and cannot join all gaps."""
+
+
+class Subject:
+    """A module with its inputs and, if asked for, an Adam optimizer."""
+
+    def __init__(self, module: Any, inputs: tuple[Any, ...], device: Any, *, optimizer: bool) -> None:
+        import torch
+
+        self.owner, self.inputs, self.device = module, inputs, device
+        self.module = module
+        self.optimizer = torch.optim.Adam(module.parameters(), lr=1e-4) if optimizer else None
+
+    def copied(self) -> Subject:
+        """The same model once more, untrained as this one."""
+        return Subject(copy.deepcopy(self.owner), self.inputs, self.device, optimizer=self.optimizer is not None)
+
+    def fit(self, planner: Callable[[Any], Any], reserve_bytes: int = 0) -> Subject:
+        """From now on it is trained by plan."""
+        from remat_cli.frontends.torch.fitting import fit_module
+
+        self.module = fit_module(self.owner, self.inputs, planner, reserve_bytes=reserve_bytes, unknown="error")
+        return self
+
+    def step(self) -> Any:
+        self.owner.zero_grad(set_to_none=True)
+        loss = self.module(*self.inputs)
+        loss.backward()
+        if self.optimizer is not None:
+            self.optimizer.step()
+        return loss.detach()
+
+    def losses(self, steps: int) -> list[float]:
+        import torch
+
+        torch.manual_seed(3)
+        return [float(self.step()) for _ in range(steps)]
+
+    def parameter_bytes(self) -> int:
+        return sum(p.numel() * p.element_size() for p in self.owner.parameters())
+
+    def resident_bytes(self) -> int:
+        """Bytes that stay from step to step: parameters, buffers, inputs, gradients and the optimizer's state."""
+        import torch
+
+        tensors = [*self.owner.parameters(), *self.owner.buffers(), *self.inputs]
+        tensors += [p.grad for p in self.owner.parameters() if p.grad is not None]
+        if self.optimizer is not None:
+            for state in self.optimizer.state.values():
+                tensors += [t for t in state.values() if isinstance(t, torch.Tensor)]
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    def usage(self) -> Usage:
+        """Memory of a step; gradients of the one before are gone."""
+        self.owner.zero_grad(set_to_none=True)
+        usage: Usage = self.device.usage(self.step, self.resident_bytes())
+        return usage
+
+    def seconds(self, times: int) -> float:
+        """Median of a step; two come before."""
+        taken = []
+        for _ in range(times + 2):
+            self.device.wait()
+            started = time.perf_counter()
+            self.step()
+            self.device.wait()
+            taken.append(time.perf_counter() - started)
+        return statistics.median(taken[2:])
+
+
+def planner(
+    budget_bytes: int | None, device: str, limit_s: float, made: list[Any], measure: bool = True
+) -> Callable[[Any], Any]:
+    """Makes plans within ``budget_bytes`` (None: without recomputation), of graphs with sizes and costs measured.
+
+    Args:
+        budget_bytes: Fixed memory included.
+        device: Where operations are measured.
+        limit_s: Time for a plan.
+        made: Where the plans go, too.
+        measure: Whether to measure.
+    """
+
+    def planned(graph: Any) -> Any:
+        from remat_cli.frontends.torch.profile import profile
+
+        fixed = graph.fixed_memory  # the part that is reserved is in it, and has to stay in it
+        if measure:
+            sized = profile(graph, device=device, repeats=3, warmup=1)
+            graph = replace(sized, fixed_memory=max(fixed, sized.fixed_memory))
+        made.append(solved(graph, budget_bytes, limit_s))
+        return made[-1]
+
+    return planned
+
+
+def solved(graph: Any, budget_bytes: int | None, limit_s: float) -> Any:
+    """A plan within the budget by the best strategy that can run here: without a solver that is ``dtr``."""
+    from remat_cli.api import SolveOptions, solve
+    from remat_cli.errors import LimitReached, SolverFailed, SolverUnavailable
+
+    if budget_bytes is None:
+        return solve(graph, None, SolveOptions(strategy="keep-all")).plan
+    try:
+        return solve(graph, budget_bytes, SolveOptions(strategy="search", time_limit_s=limit_s)).plan
+    except (ImportError, LimitReached, SolverFailed, SolverUnavailable):
+        return solve(graph, budget_bytes, SolveOptions(strategy="dtr", time_limit_s=limit_s)).plan
+
+
+def plan_budget(allowed_bytes: int) -> int:
+    """What of an allowed memory a plan may use."""
+    return int(allowed_bytes * _FRAGMENTS)

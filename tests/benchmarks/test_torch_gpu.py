@@ -1,0 +1,123 @@
+"""All that a GPU will be asked, on a CPU whose memory is made up: the first run there should not be the first run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from benchmarks.frame import Session
+from benchmarks.torch import gpu
+from benchmarks.torch.batches import largest, stretched
+from benchmarks.torch.devices import Cpu, Cuda
+from remat_cli.frontends.torch.architectures import build_torch_graph
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    out = tmp_path_factory.mktemp("gpu")
+    assert gpu.main(["--device", "cpu", "--quick", "--parts", "fit,peaks,overhead,batch", "--out", str(out)]) == 0
+    torch.compiler.reset()
+    assert sorted(path.name for path in out.iterdir()) == ["gpu.json", "gpu.md"]
+    return json.loads((out / "gpu.json").read_text(encoding="utf-8")), (out / "gpu.md").read_text(encoding="utf-8")
+
+
+def rows(result, table):
+    return [row for row in result[0]["rows"] if row["table"] == table]
+
+
+def test_what_does_not_fit_is_trained_by_plan_with_the_same_losses(result):
+    plain, without, planned = rows(result, "fit")
+    assert (plain["ran"], without["ran"], planned["ran"]) == ("yes", "no: out of memory", "yes")
+    assert planned["losses"] == "bit for bit"
+    assert planned["allocated_bytes"] <= planned["allowed_bytes"] < plain["allocated_bytes"]
+    assert planned["predicted_bytes"] <= gpu.plan_budget(planned["allowed_bytes"])
+    assert planned["plan"] in {"search", "dtr"}
+
+
+def test_larger_batches_fit_by_plan(result):
+    without, planned = rows(result, "batch")
+    assert not without["problem"] + planned["problem"]
+    assert 0 < without["measured"] < planned["measured"]
+    assert 0 < without["predicted"] < planned["predicted"]
+
+
+def test_peaks_are_as_predicted_and_results_the_same(result):
+    found = rows(result, "peaks")
+    assert [row["budget"] for row in found] == ["none", "80%", "60%"]
+    ran = [row for row in found if not row["problem"]]
+    assert len(ran) >= 2
+    assert {(row["off"], row["results"]) for row in ran} == {(0, "bit for bit")}
+    assert ran[1]["recomputations"] > ran[0]["recomputations"] == 0
+    assert rows(result, "overhead")[0]["step_s"] > 0
+
+
+def test_the_page_shows_every_table(result):
+    for table in gpu.TABLES[:4]:
+        assert table.title in result[1]
+
+
+def test_a_part_that_fails_is_said_and_the_others_go_on(tmp_path, monkeypatch):
+    def fails(run):
+        raise ValueError("why not")
+
+    monkeypatch.setitem(gpu.PARTS, "fit", fails)
+    monkeypatch.setitem(gpu.PARTS, "peaks", lambda run: run.add("peaks", model="x", problem=""))
+    kept = []
+    session = Session(True, tmp_path, lambda text: None, lambda rows: kept.append(len(rows)))
+    run = gpu.Run(Cpu(), True, float("inf"), session)
+    assert [row["table"] for row in gpu.everything(run, ["fit", "peaks"])] == ["fit", "peaks"]
+    assert run.rows[0]["ran"] == "ValueError: why not"
+    assert kept == [1, 2]
+    assert gpu.everything(gpu.Run(Cpu(), True, 0.0, session), ["peaks"]) == []  # no time left
+
+
+@pytest.mark.parametrize("near", [True, False])
+@pytest.mark.parametrize("start", [1, 7, 64])
+@pytest.mark.parametrize("limit", [0, 1, 6, 7, 8, 63, 100])
+def test_the_largest_that_fits_is_found_in_few_steps(limit, start, near):
+    tried = []
+
+    def fits(number):
+        assert number >= 1
+        tried.append(number)
+        return number <= limit
+
+    assert largest(fits, start=start, near=near) == limit
+    assert len(tried) == len(set(tried)) <= 16
+
+
+def test_graphs_of_other_batches_are_as_captured():
+    spec = "torch/unet{{batch={},resolution=32,width=4,depth=2}}"
+    two, four, seven = (build_torch_graph(spec.format(batch)) for batch in (2, 4, 7))
+    made = stretched(two, four, 2.5, 0)
+    assert made.fixed_memory == seven.fixed_memory
+    assert [node.outputs for node in made.nodes] == [node.outputs for node in seven.nodes]
+    assert [node.cost for node in made.nodes] == pytest.approx([node.cost for node in seven.nodes])
+
+
+def test_limits_on_cuda_are_a_share_of_its_memory_and_taken_back(monkeypatch):
+    """With an allocator that is made up: no GPU is needed."""
+    calls = []
+    monkeypatch.setattr(Cuda, "memory_bytes", lambda self: 1000)
+    for name in ("empty_cache", "synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: calls.append(name))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share: calls.append(share))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 300)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 400)
+    with pytest.raises(ValueError, match="x"), Cuda().limited(600):
+        raise ValueError("x")
+    assert [call for call in calls if not isinstance(call, str)] == [0.6, 1.0]
+    calls.clear()
+    usage = Cuda().usage(lambda: calls.append("step"), 7)
+    assert (usage.allocated, usage.reserved) == (300, 400)
+    assert calls.index("reset_peak_memory_stats") < calls.index("step") < len(calls) - 1
+
+
+def test_bad_requests_and_missing_devices(monkeypatch, capsys):
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    assert gpu.main([]) == 2
+    assert "without CUDA" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        gpu.main(["--parts", "nonsense"])
