@@ -7,9 +7,10 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.plan.comparison import Comparison, Ended, Row
+from remat_cli.plan.model import Scope
 from remat_cli.reports.jsonform import document_json
 from remat_cli.reports.style import Style, render
-from remat_cli.reports.words import count, exact_bytes
+from remat_cli.reports.words import AMONG, count, exact_bytes
 from remat_cli.units import format_bytes, format_percent
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _WORDS = {
     Ended.FAILED: "FAILED",
     Ended.INTERRUPTED: "not run",
 }
+_EVERY = frozenset({Scope.ANY_ORDER, Scope.DOCUMENT_ORDER})
 _MEANING = {
     Ended.NONE: "no fit: the strategy has no plan within the budget",
     Ended.LIMIT: "time: no plan before the time limit",
@@ -117,6 +119,9 @@ def _legend(comparison: Comparison, style: Style) -> list[str]:
     lines = []
     if any(row.optimal for row in comparison.rows):
         lines.append(f"{style.glyph('✓', '=')} claimed optimal by the strategy, in the scope that its bound holds for")
+        claims = dict.fromkeys((row.strategy, row.scope) for row in comparison.rows if row.optimal and row.scope)
+        narrow = [(strategy, Scope(scope)) for strategy, scope in claims if scope not in _EVERY]
+        lines += [f"  {strategy}: only among {AMONG[scope]} ({scope})" for strategy, scope in narrow]
     seen = {row.ended for row in comparison.rows}
     lines += [meaning for ended, meaning in _MEANING.items() if ended in seen]
     reasons = dict.fromkeys(

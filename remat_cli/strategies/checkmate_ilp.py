@@ -19,6 +19,7 @@ from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Incumbent, Outcome, Request, Termination
 from remat_cli.solvers.modelfile import write_model
+from remat_cli.strategies._size import too_large
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.bounds import safe_bound
 
@@ -55,6 +56,9 @@ class CheckmateIlp(Strategy):
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """State the MILP, solve it, and read the schedule off its answer."""
         budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
+        large = too_large(task.graph, context.control, self.stage_split)
+        if large is not None:
+            return large
         context.control.report(Progress("building the model"))
         run = _Run.start(Task(task.graph, budget), Formulation(self.frontier, self.stage_split), context)
         if context.write_model is not None:

@@ -158,6 +158,13 @@ def test_the_table_in_every_width():
         assert "no fit: the strategy has no plan within the budget" in " ".join(text.split())
 
 
+def test_a_claim_that_holds_for_few_plans_says_so():
+    comparison = compare(build_graph("linear{n=8}"), parse_budgets("60%"), ["rotor", "auto"], limits=Limits())
+    text = comparison_text(comparison, Style(200, color=False, unicode=False))
+    assert "rotor: only among memory-persistent schedules of the chain (chain-persistent)" in text
+    assert "auto: only" not in text
+
+
 @pytest.mark.parametrize("form", ["svg", "png"])
 def test_figures_do_not_change_from_run_to_run(form):
     comparison = small()

@@ -146,3 +146,11 @@ def test_a_limit_before_anything() -> None:
 def test_options_that_mean_nothing(options: str) -> None:
     with pytest.raises(UsageError):
         strategy_from_spec(f"checkmate-lp{{{options}}}")
+
+
+@pytest.mark.parametrize("strategy", ["checkmate-lp", "checkmate-ilp"])
+def test_a_model_that_cannot_be_built_is_not_begun(strategy: str) -> None:
+    graph = build_graph("unit-chain{n=20001}")
+    with pytest.raises(LimitReached, match=r"about 900\.1 M variables, and building it .* TB and \d+ hours") as refusal:
+        solve(graph, "60%", SolveOptions(strategy=strategy))
+    assert "take auto" in refusal.value.hint

@@ -10,6 +10,7 @@ from remat_cli.errors import UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Outcome, Termination
+from remat_cli.strategies._size import too_large
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.published._offers import Offers
@@ -74,6 +75,9 @@ class CheckmateLp(Strategy):
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Relax, round, and hold back more until something fits."""
+        large = too_large(task.graph, context.control) if self.formulation == "checkmate" else None
+        if large is not None:
+            return large
         from remat_cli.strategies.published._relaxation import relaxation  # half a second of Pyomo
 
         budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
