@@ -84,6 +84,13 @@ def test_the_version_is_told(remat):
         assert remat(flag).out == f"remat {__version__}\n"
 
 
+def test_the_package_runs_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "remat_cli", "--version"], capture_output=True, text=True, check=True, env=environment()
+    )
+    assert done.stdout == f"remat {__version__}\n"
+
+
 # Help
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from browser import Browser
@@ -132,6 +133,18 @@ def test_small_overheads_can_be_told_apart_on_a_logarithmic_scale(browser, pages
     browser.ask("document.querySelector('input[value=linear]').click()")
     browser.until("document.getElementById('overhead')._fullLayout.yaxis.type === 'linear'")
     assert browser.ask(RANGE.format("overhead", "y")) == pytest.approx(linear)
+
+
+def test_overheads_of_many_sizes_are_logarithmic_from_the_beginning(browser, tmp_path):
+    whole = compared()
+    small = tuple(
+        replace(row, overhead=row.overhead and row.overhead * 1e-4**k) for k, row in enumerate(whole.rows[:3])
+    )
+    page = tmp_path / "many.html"
+    page.write_text(comparison_page(replace(whole, rows=(*small, *whole.rows[3:])), "c"), encoding="utf-8")
+    browser.open(page)
+    assert browser.ask("document.getElementById('overhead')._fullLayout.yaxis.type") == "log"
+    assert browser.ask("document.querySelector('input[value=logarithmic]').checked")
 
 
 def test_without_any_overhead_there_is_no_logarithmic_scale():

@@ -52,6 +52,7 @@ def comparison_page(comparison: Comparison, command: str) -> str:
             520,
             words,
             logarithmic=logarithmic,
+            begins="logarithmic" if len(scale.decades) >= _MANY_DECADES else "linear",
         ),
         Chart("peak", _peaks(comparison), _layout("peak of the plan", size=True), 380, "Peak against budget."),
     )
@@ -133,6 +134,8 @@ class _Scale:
 
 _DECADES = 7
 """How many powers of ten a logarithmic axis shows at most."""
+_MANY_DECADES = 4
+"""From so many on, a linear axis would show most of the lines as one at its foot."""
 
 
 def _logarithmic(comparison: Comparison) -> _Scale:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from remat_cli.errors import UsageError
 from remat_cli.version import __version__
@@ -32,6 +32,7 @@ class Chart:
         words: What it shows, for those who cannot see it.
         square: Whether it shares a line with its neighbour if there is room.
         logarithmic: Traces and layout of the same on a logarithmic scale; the page then has a switch.
+        begins: The scale that is shown first, if there are two.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Chart:
     words: str
     square: bool = False
     logarithmic: tuple[Sequence[dict[str, Any]], dict[str, Any]] | None = None
+    begins: Literal["linear", "logarithmic"] = "linear"
 
 
 @dataclass(frozen=True, slots=True)
