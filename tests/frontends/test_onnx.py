@@ -380,6 +380,27 @@ def test_text_and_broken_files_are_refused(tmp_path):
         imported(tmp_path, b, "y")
 
 
+def test_text_has_no_size(tmp_path):
+    b = Builder()
+    y = b.node(
+        "Equal", b.input("words", 3, element=TensorProto.STRING), b.input("others", 3, element=TensorProto.STRING)
+    )
+    with pytest.raises(InputError, match=r'sizes of 2 tensors are unknown: "words" \(string\)'):
+        imported(tmp_path, b, y, elements={y: TensorProto.BOOL})
+
+
+def test_axes_that_are_not_there_or_have_a_size_of_their_own_are_refused(tmp_path):
+    b = Builder()
+    y = b.node("Relu", b.input("x", "batch", 4))
+    for name, size in ((f"{y}:7", 3), (f"{y}:1", 5)):
+        with pytest.raises(InputError, match=rf"--dim {name}={size}"):
+            imported(tmp_path, b, y, sizes={"batch": 2, name: size})
+    b = Builder()
+    y = b.node("Relu", b.input("x", 0, 4))
+    with pytest.raises(InputError, match="dimension without a size"):
+        imported(tmp_path, b, y)
+
+
 def test_without_the_package_one_line_says_what_to_install(tmp_path, monkeypatch, capsys):
     def missing(name):
         raise metadata.PackageNotFoundError(name)
@@ -419,3 +440,29 @@ def test_bad_dimensions_are_refused(tmp_path, texts, capsys):
     path = builder.save(tmp_path / "net.onnx", logits)
     assert run(["convert", path, *(part for text in texts for part in ("--dim", text))]) == 2
     assert "--dim" in capsys.readouterr().err
+
+
+def test_a_parameter_that_is_transposed_or_picked_from_first_gets_its_own_gradient(tmp_path):
+    """Both are computed once, as they depend on constants alone; the gradients are as large as the initializers."""
+    b = Builder()
+    rows = b.node("Gather", b.constant(np.zeros((20, 6), np.float32)), b.constant(np.array([3, 5, 1])))
+    product = b.node("MatMul", b.input("x", 3, 6), b.node("Transpose", b.weight(6, 6), perm=[1, 0]))
+    graph = imported(tmp_path, b, b.node("Add", product, rows), backward="operator")
+    parameters = 4 * (20 * 6 + 6 * 6)
+    derived = 4 * (3 * 6 + 6 * 6)
+    assert graph.fixed_memory == 2 * parameters + derived + 3 * 6 * 4 + 3 * 8
+    assert graph.metadata["parameters"] == parameters / 4
+    assert [n.id.partition("/")[0] for n in graph.nodes].count("grad") == 3  # of the loss, of the sum, of the product
+
+
+def test_what_was_unknown_before_a_constant_was_computed_is_known_after(tmp_path):
+    """``Range`` has a length that shape inference calls by a name of its own, and what is picked with it has too."""
+    b = Builder()
+    x = b.input("x", "batch", 5)
+    length = b.node("Gather", b.node("Shape", x), b.constant(np.array(0)))
+    length = b.node("Div", b.node("Mul", length, b.constant(np.array(6))), b.constant(np.array(2)))
+    numbers = b.node("Range", b.constant(np.array(0)), length, b.constant(np.array(1)))
+    rows = b.node("Gather", b.weight(5000, 7), numbers)
+    y = b.node("MatMul", rows, b.input("y", 7, 2))
+    graph = imported(tmp_path, b, y, b.node("Relu", x), sizes={"batch": 4})
+    assert [n.outputs for n in graph.nodes] == [(12 * 2 * 4,), (4 * 5 * 4,)]

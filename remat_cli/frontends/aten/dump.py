@@ -207,7 +207,10 @@ class _Reader:
             raise self._wrong(annotation, f"the type of {quote(name)} has elements of an unknown size: {match[1]}")
         shape = tuple(self._sizes.value(size) for size in _split(match[2]))
         stride = None if match[3] is None else tuple(self._sizes.value(size) for size in _split(match[3]))
-        return TensorType(_SIZED[match[1]], match[1][0] in "fbc" and match[1] != "b8", shape, stride)
+        try:
+            return TensorType(_SIZED[match[1]], match[1][0] in "fbc" and match[1] != "b8", shape, stride)
+        except ValueError as error:
+            raise self._wrong(annotation, f"the type of {quote(name)} is {quote(text)}: {error}") from None
 
     def _wrong(self, node: ast.AST, message: str, hint: str = "") -> InputError:
         return _problem(self._source, message, self._first_line + getattr(node, "lineno", 1), hint)

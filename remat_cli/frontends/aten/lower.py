@@ -166,7 +166,13 @@ class _Lowering:
 
     def _cost(self, call: Call) -> int:
         if call.target.startswith(_OWN):
-            return flops(call, self._out.types)
+            try:
+                return flops(call, self._out.types)
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                problem = Problem(
+                    f"{call.name} ({call.target}) cannot be costed: {error}", hint="are its arguments right?"
+                )
+                raise InputError(self._source, [problem]) from None
         if self._default_cost is None:
             self._foreign[call.op] += 1
             return 1

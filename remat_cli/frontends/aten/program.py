@@ -29,6 +29,15 @@ class TensorType:
     shape: tuple[int, ...]
     stride: tuple[int, ...] | None = None
 
+    def __post_init__(self) -> None:
+        """Make sure that there is a stride for every axis.
+
+        Raises:
+            ValueError: If there is not.
+        """
+        if self.stride is not None and len(self.stride) != len(self.shape):
+            raise ValueError(f"{len(self.shape)} sizes and {len(self.stride)} strides")
+
     @property
     def elements(self) -> int:
         """Elements that lie in memory: what an expanded tensor repeats lies there once."""

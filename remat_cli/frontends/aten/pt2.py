@@ -67,7 +67,7 @@ def read_archive(path: str, given: Mapping[str, int]) -> Program:
         )
     try:
         return _Reader(data, storages, dict(given), path).program()
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
         raise _problem(path, f"its graph is not as torch.export writes it: {type(error).__name__}: {error}") from None
 
 
@@ -152,6 +152,8 @@ class _Reader:
         if size.get("as_expr"):
             hint = (size["as_expr"].get("hint") or {}).get("as_int")
             return self._sizes.value(size["as_expr"]["expr_str"], hint)
+        if int(size["as_int"]) < 0:
+            raise ValueError(f"a size is {size['as_int']}")
         return int(size["as_int"])
 
     def _inputs(self, spec: Mapping[str, Any]) -> list[Input]:
@@ -223,14 +225,21 @@ def _tensors(argument: Mapping[str, Any]) -> list[str | None]:
     """Names of the tensors in an argument or a result, None for one that is left out; empty for other things."""
     ((kind, value),) = argument.items()
     if kind == "as_tensor":
-        return [value["name"]]
+        return [_name(value)]
     if kind == "as_tensors":
-        return [item["name"] for item in value]
+        return [_name(item) for item in value]
     if kind == "as_optional_tensor":
         return _tensors(value)
     if kind == "as_optional_tensors":
         return [name for item in value for name in _tensors(item)]
     return [None] if kind == "as_none" else []
+
+
+def _name(value: Mapping[str, Any]) -> str:
+    name = value["name"]
+    if not isinstance(name, str):
+        raise TypeError(f"a tensor is called {quote(name)}")
+    return name
 
 
 def _outputs(spec: Mapping[str, Any]) -> list[tuple[str, str]]:

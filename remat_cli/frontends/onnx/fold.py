@@ -11,6 +11,8 @@ from typing import Any
 
 _LARGEST = 4096
 """Elements of a tensor that is computed."""
+_LARGEST_FLOATING = 16
+"""Likewise of floating-point numbers: shapes come from scales at most, and small weights are to stay weights."""
 _ROUNDS = 100
 _SMALL_OPERATORS = """
 Abs Add And Cast Ceil Concat Div Equal Flatten Floor Gather Greater GreaterOrEqual Identity Less LessOrEqual Max Min
@@ -46,8 +48,22 @@ def folded(model: Any) -> tuple[Any, int]:
         model.graph.initializer.extend(
             onnx.numpy_helper.from_array(value, name) for name, value in values.items() if name not in held
         )
+        _forget_symbols(model)
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     return model, len(names)
+
+
+def _forget_symbols(model: Any) -> None:
+    """Take out what the last inference called unknown, which the next one would keep, and types of what is data now."""
+    graph = model.graph
+    data = {tensor.name for tensor in graph.initializer}
+    stated = [value for value in graph.value_info if value.name not in data]
+    del graph.value_info[:]
+    graph.value_info.extend(stated)
+    for value in (*graph.value_info, *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_param"):
+                dim.ClearField("dim_param")
 
 
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
@@ -66,7 +82,8 @@ def _values(model: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
     import numpy
     import onnx
 
-    constants = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    arrays = ((t.name, onnx.numpy_helper.to_array(t)) for t in model.graph.initializer)
+    constants = {name: array for name, array in arrays if _is_small(array)}
     found: dict[str, Any] = {}
     for node in model.graph.node:
         known = {name: found.get(name, constants.get(name)) for name in node.input if name}
@@ -77,9 +94,13 @@ def _values(model: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
             made = [numpy.array(numpy.prod(shapes[node.input[0]], dtype=numpy.int64))]
         elif all(value is not None for value in known.values()):
             made = _computed(model, node, [known.get(name) for name in node.input])
-        if made is not None and all(value.size <= _LARGEST for value in made):
+        if made is not None and all(_is_small(value) for value in made):
             found |= {name: value for name, value in zip(node.output, made, strict=True) if name}
     return found
+
+
+def _is_small(array: Any) -> bool:
+    return bool(array.size <= (_LARGEST_FLOATING if array.dtype.kind in "fcV" else _LARGEST))
 
 
 def _shape(node: Any, shape: tuple[int, ...]) -> Any:
@@ -94,7 +115,7 @@ def _computed(model: Any, node: Any, inputs: list[Any]) -> list[Any] | None:
     """What a node makes of small tensors; None if it is not to be computed, or cannot."""
     import onnx.reference
 
-    if any(value is not None and value.size > _LARGEST for value in inputs) or not _stays_small(node, inputs):
+    if not _stays_small(node, inputs):
         return None
     graph = onnx.helper.make_graph(
         [node],

@@ -38,8 +38,9 @@ class Lowered:
     Attributes:
         operations: In execution order.
         where: Value that holds each tensor; None for fixed memory.
-        parameters: Initializers that get gradients in training, and what is computed from nothing else.
-        trained: Those that an operation reads.
+        parameters: Initializers that get gradients in training, and what is computed from constants and those: with the
+            initializers that are in each.
+        trained: Initializers that get gradients because an operation reads them, or what was computed from them.
         statistics: Initializers that normalisations track and do not differentiate.
         constants: Tensors that were computed from constants alone and are read.
         views: How many views were left out.
@@ -50,7 +51,7 @@ class Lowered:
 
     operations: list[Operation] = field(default_factory=list)
     where: dict[str, Made | None] = field(default_factory=dict)
-    parameters: set[str] = field(default_factory=set)
+    parameters: dict[str, frozenset[str]] = field(default_factory=dict)
     trained: set[str] = field(default_factory=set)
     statistics: set[str] = field(default_factory=set)
     constants: set[str] = field(default_factory=set)
@@ -117,8 +118,9 @@ class _Lowering:
         types = self._read.types
         for name in self._read.initializers:
             if name in types and types[name].floating and types[name].elements > 1:
-                self._out.parameters.add(name)
-        self._out.parameters -= self._out.statistics
+                self._out.parameters[name] = frozenset([name])
+        for name in self._out.statistics:
+            self._out.parameters.pop(name, None)
 
     def _node(self, node: Any) -> None:
         standard = node.domain in STANDARD
@@ -144,8 +146,11 @@ class _Lowering:
 
     def _pass_on_parameters(self, node: Any, inputs: Sequence[str]) -> None:
         """What is computed from a parameter alone (its transpose, say) has a gradient as the parameter has."""
-        if any(self._roots.get(name, name) in self._out.parameters for name in inputs):
-            self._out.parameters |= {name for name in node.output if name and self._read.types[name].floating}
+        found = [self._out.parameters.get(self._roots.get(name, name), frozenset()) for name in inputs]
+        sources = frozenset[str]().union(*found)
+        if sources:
+            floats = [name for name in node.output if name and self._read.types[name].floating]
+            self._out.parameters.update(dict.fromkeys(floats, sources))
 
     def _is_idle_dropout(self, node: Any) -> bool:
         """Whether a dropout drops nothing: it does so only in training, and nobody wants its mask."""
@@ -265,7 +270,7 @@ class _Lowering:
             kind = call.inputs[position]
             root = self._roots.get(name, name)
             if root in self._out.parameters:
-                self._out.trained.add(root)
+                self._out.trained |= self._out.parameters[root]
             if root in self._fixed and root not in self._read.initializers:
                 self._out.constants.add(root)
             operands.append(

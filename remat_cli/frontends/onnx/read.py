@@ -70,6 +70,7 @@ def read_model(path: str, sizes: Mapping[str, int]) -> Read:
     types, unknown = _types(model, given)
     if unknown:
         raise InputError(path, [*_reason(model), *_unknown(unknown)])
+    _check_axes(_axes(sizes, known), types, path)
     return Read(model, types, tuple(constants), inputs, count, dict(sizes))
 
 
@@ -87,6 +88,9 @@ def _load(path: str) -> Any:
         raise InputError(path, [Problem(f"not an ONNX model: {error}")]) from None
     if not model.graph.node or not model.opset_import:
         raise InputError(path, [Problem("not an ONNX model: there are no operators in it")])
+    names = (name for node in model.graph.node for name in (node.name, node.op_type, node.domain, *node.output))
+    if any(isinstance(name, bytes) for name in names):  # what protobuf makes of text that is not UTF-8
+        raise InputError(path, [Problem("not a good ONNX model: a name in it is not UTF-8")])
     if model.functions:
         import onnx.inliner
 
@@ -141,7 +145,7 @@ def _set_sizes(model: Any, sizes: Mapping[str, int], data: frozenset[str], path:
             )
             continue
         for axis, dim in _dims(value):
-            if value.name not in data and not dim.HasField("dim_value"):
+            if value.name not in data and dim.dim_value <= 0:  # files of old say 0 or -1 for a size that is open
                 name = dim.dim_param or f"{value.name}:{axis}"
                 told = f"symbolic dimension {quote(dim.dim_param)}" if dim.dim_param else "dimension without a size"
                 problems.append(
@@ -165,6 +169,23 @@ def _axes(sizes: Mapping[str, int], tensors: frozenset[str]) -> dict[str, dict[i
         if tensor in tensors and axis.isdigit():
             axes.setdefault(tensor, {})[int(axis)] = size
     return axes
+
+
+def _check_axes(axes: Mapping[str, Mapping[int, int]], types: Mapping[str, TensorType], path: str) -> None:
+    """Make sure that axes have the sizes that were asked for.
+
+    Raises:
+        InputError: If there is no such axis, or it has a size of its own.
+    """
+    problems = []
+    for name, wanted in axes.items():
+        shape = types[name].shape if name in types else ()
+        for axis, size in wanted.items():
+            if axis >= len(shape) or shape[axis] != size:
+                told = f"{quote(name)} has the shape {list(shape)}"
+                problems.append(Problem(f"--dim {name}:{axis}={size}: {told}", hint="choose another axis or size"))
+    if problems:
+        raise InputError(path, problems)
 
 
 def _set_aside(model: Any) -> None:
@@ -206,7 +227,7 @@ def _inferred(model: Any, axes: Mapping[str, Mapping[int, int]], path: str) -> t
         if axes:
             for value in (*model.graph.value_info, *model.graph.output):
                 for axis, dim in _dims(value):
-                    if axis in axes.get(value.name, {}):
+                    if axis in axes.get(value.name, {}) and not dim.HasField("dim_value"):
                         dim.dim_value = axes[value.name][axis]
             model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         return folded(model)
@@ -224,10 +245,11 @@ def _types(model: Any, given: Mapping[str, Any]) -> tuple[dict[str, TensorType],
     types = {t.name: TensorType(_element(t.data_type), tuple(t.dims)) for t in graph.initializer}
     for value in (*given.values(), *graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
-        dims = [dim.dim_value if dim.HasField("dim_value") else None for _, dim in _dims(value)]
+        dims = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for _, dim in _dims(value)]
         if tensor.elem_type and tensor.HasField("shape") and None not in dims:
             types[value.name] = TensorType(_element(tensor.elem_type), tuple(d for d in dims if d is not None))
-    unknown: dict[str, str] = {}
+    outside = [*(value.name for value in graph.input), *(tensor.name for tensor in graph.initializer)]
+    unknown = {n: types[n].element.lower() for n in outside if n in types and not _sized(types[n].element)}
     for node in graph.node:
         if node.op_type == "Constant" and node.output[0] not in types:
             types.update((node.output[0], found) for found in _constant(onnx, node))
@@ -247,7 +269,10 @@ def _constant(onnx: Any, node: Any) -> list[TensorType]:
 def _element(number: int) -> str:
     import onnx
 
-    return str(onnx.TensorProto.DataType.Name(number))
+    try:
+        return str(onnx.TensorProto.DataType.Name(number))
+    except ValueError:
+        return f"type {number}"
 
 
 def _sized(element: str) -> bool:
