@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
+import random
 import subprocess
 import sys
 import warnings
@@ -16,7 +18,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from remat_cli.cli.main import run
-from remat_cli.errors import InputError, UsageError
+from remat_cli.errors import InputError, RematError, UsageError
 from remat_cli.frontends.aten.importing import import_aten
 from remat_cli.frontends.aten.symbols import evaluate, symbols
 from remat_cli.frontends.aten.views import viewable
@@ -435,3 +437,36 @@ def test_whether_a_reshape_is_a_view_is_what_pytorch_says():
             except RuntimeError:
                 fits = False
             assert viewable(tensor.shape, tensor.stride(), shape) == fits, (tensor.shape, tensor.stride(), shape)
+
+
+def test_archives_with_anything_in_the_wrong_place_are_read_or_refused(archives, tmp_path):
+    """One place of the JSON is taken out or replaced; whatever comes of it is a good graph, or an error for users."""
+    rng = random.Random(0)
+    original = model_json(archives["block"])
+
+    def places(data, path=()):
+        items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+        for key, value in items:
+            yield (*path, key)
+            yield from places(value, (*path, key))
+
+    everywhere = list(places(original))
+    refused = 0
+    for _ in range(120):
+        data = copy.deepcopy(original)
+        *way, last = rng.choice(everywhere)
+        parent = data
+        for key in way:
+            parent = parent[key]
+        if rng.random() < 0.3:
+            del parent[last]
+        else:
+            parent[last] = rng.choice([None, -1, 0, "x", [], {}, True, 1.5, 10**30, {"as_int": -3}, ["a"]])
+        path = tmp_path / "net.pt2"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("net/models/model.json", json.dumps(data))
+        try:
+            imported(str(path))
+        except RematError:
+            refused += 1
+    assert 20 < refused < 100
