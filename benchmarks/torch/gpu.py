@@ -91,7 +91,7 @@ _ZOO = {
     "cuda": ("torch/resnet50{batch=64}", "torch/unet{batch=8}", "torch/gpt2{batch=8}"),
     "cpu": ("torch/unet{batch=1,resolution=32,width=4,depth=2}",),
 }
-_QUICK = (2, 16, 2, 16, 32)
+_QUICK = (2, 16, 2, 8, 64)
 """Depth, width, heads, batch and sequence for a machine that only shows that it works."""
 _SIZES = (12, 1024, 16, 8, 1024)
 
