@@ -1,20 +1,28 @@
-"""What to keep across one stage, and what to compute again once after it: a small model for one peak of memory.
+"""What to keep across a few stages, and what to compute again between them: a small model, and a bound.
 
-Where one stage needs far more memory than any other, as the loss of a training step often does, a schedule is mostly
-decided by which values are kept across it. What is not kept and read later is computed again from what is, once. The
-memory of what is computed again is left out: after the peak there is room. PyTorch's ``checkpoint_policy`` for a
-budget and the knapsack over the forward pass of AOTAutograd are of this form.
+Let t_1 < ... < t_K be stages, the *cuts*; block k is what happens after the first computation of node t_k, up to and
+with that of t_(k+1), or to the end. Where a few stages need far more memory than the others, as the loss of a training
+step often does, what is kept across them decides most of a schedule.
 
-Variables: K[v] = value v, made before stage t, is kept across it; R[i] = node i < t is computed again after it.
-Minimise sum c_i R_i, subject to
-    K[v] + R[i] >= 1          for values v of node i that nodes after t read, or that are graph outputs;
-    R[j] <= K[v] + R[i]       for values v of node i that node j reads;
-    sum of sizes of K <= room beside what node t reads and writes.
+Variables: S[k,v] = value v, made before t_k, is there while t_k is first computed and is used after that; R[k,i] =
+node i < t_k is computed again in block k. Minimise sum c_i R[k,i], subject to, for v of node i < t_k,
+
+    S[k,v] + R[k,i] >= 1             where a node of block k reads v, or v is a graph output and k = K;
+    R[k,j] <= S[k,v] + R[k,i]        where node j < t_k reads v;
+    S[k+1,v] <= S[k,v] + R[k,i];
+    sum of the sizes of S[k,v], but for what t_k reads <= room beside what t_k reads and writes and its workspace.
+
+Every schedule in document order gives a solution that costs no more than its recomputations: what is read in block k
+is there when t_k is computed, or is made in the block, once at least; so is what is there when t_(k+1) is. So the least
+cost is a bound for document order. The memory of what is computed again is left out, and that of all other stages.
+
+(With one cut and once recomputed this is the choice that partitioners of training steps make, such as AOTAutograd's
+knapsack over what the forward pass saves; with all stages for cuts it is the retention model without in-stage rows.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +30,7 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import working_set
 from remat_cli.graph.model import Graph
 from remat_cli.milp import _pyomo as pyo
+from remat_cli.milp.compile import under_construction
 from remat_cli.milp.rows import LinearRow, add_rows, linear
 
 
@@ -32,80 +41,122 @@ class CutModel:
     Attributes:
         model: The ``ConcreteModel``; minimises the cost of what is computed again, as a share of C0.
         graph: The graph.
-        stage: t.
-        kept: K, by value.
-        again: R, by node; nodes that may be computed only once have none.
+        cuts: Stages, ascending.
+        kept: S, by (k, value).
+        again: R, by (k, node); nodes that may be computed only once have none.
     """
 
     model: Any
     graph: Graph
-    stage: int
-    kept: dict[int, Any]
-    again: dict[int, Any]
+    cuts: tuple[int, ...]
+    kept: dict[tuple[int, int], Any]
+    again: dict[tuple[int, int], Any]
+
+    def block(self, k: int) -> range:
+        """The nodes that are first computed in block k."""
+        end = self.cuts[k + 1] + 1 if k + 1 < len(self.cuts) else len(self.graph.nodes)
+        return range(self.cuts[k] + 1, end)
+
+    def sources(self, k: int, v: int) -> list[tuple[float, Any]] | None:
+        """Terms of which one must be 1 for v to be at hand in block k; None where it is anyway."""
+        kept = self.kept.get((k, v))
+        if kept is None:
+            return None
+        again = self.again.get((k, self.graph.producer[v]))
+        return [(1.0, kept)] if again is None else [(1.0, kept), (1.0, again)]
 
     def computes(self, value_of: Callable[[Any], float]) -> tuple[int, ...]:
         """The schedule that an answer stands for; ``value_of`` gives the value of a variable.
 
-        What is computed again is so right before what reads it first, and stays until what reads it last.
+        What is computed again is so right before what reads it first, and stays to the next cut if need be.
         """
-        graph, t = self.graph, self.stage
-        there = {v for v, var in self.kept.items() if value_of(var) > 0.5}
-        there.update(v for v in range(graph.first_value[t]) if graph.producer[v] not in self.again)
-        there.update(graph.values_of(t))
-        computes = list(range(t + 1))
-        for j in range(t + 1, len(graph.nodes) + 1):
-            todo = list(graph.nodes[j].inputs if j < len(graph.nodes) else graph.outputs)
-            chosen: set[int] = set()
-            while todo:
-                v = todo.pop()
-                if v not in there and graph.producer[v] not in chosen:
-                    chosen.add(graph.producer[v])
-                    todo.extend(graph.nodes[graph.producer[v]].inputs)
-            computes += sorted(chosen)
-            there.update(v for i in chosen for v in graph.values_of(i))
-            if j < len(graph.nodes):
+        graph = self.graph
+        kept: list[set[int]] = [set() for _ in self.cuts]
+        for (k, v), var in self.kept.items():
+            if value_of(var) > 0.5 or not graph.nodes[graph.producer[v]].recompute:
+                kept[k].add(v)
+        computes = list(range(self.cuts[0] + 1))
+        there = set(range(graph.first_value[self.cuts[0] + 1]))
+        for k in range(len(self.cuts)):
+            there = {v for v in there if (k, v) not in self.kept or v in kept[k]}
+            for j in self.block(k):
+                found = kept[k + 1] if j in self.cuts else ()  # by the next block: to be made by then
+                computes += self._made_for([*graph.nodes[j].inputs, *sorted(found)], there)
                 computes.append(j)
                 there.update(graph.values_of(j))
+        computes += self._made_for(graph.outputs, there)
         return tuple(computes)
 
+    def _made_for(self, wanted: Sequence[int], there: set[int]) -> list[int]:
+        """What has to be computed again to have the values ``wanted``, in order; its values are added to ``there``."""
+        graph, todo = self.graph, list(wanted)
+        chosen: set[int] = set()
+        while todo:
+            v = todo.pop()
+            if v not in there and graph.producer[v] not in chosen:
+                chosen.add(graph.producer[v])
+                todo.extend(graph.nodes[graph.producer[v]].inputs)
+        there.update(v for i in chosen for v in graph.values_of(i))
+        return sorted(chosen)
 
-def build(graph: Graph, stage: int, room_bytes: int, control: Control) -> CutModel:
+
+def build(graph: Graph, cuts: Sequence[int], room_bytes: int, control: Control) -> CutModel:
     """State the model.
 
     Args:
         graph: The graph.
-        stage: t.
-        room_bytes: What stage t may use, fixed memory not included.
+        cuts: Stages, ascending, at least one; each has a working set within the room.
+        room_bytes: The budget without fixed memory.
         control: Looked at while building.
 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.
     """
-    model = pyo.ConcreteModel(name=f"cut {graph.name}")
-    before = range(graph.first_value[stage])
-    model.K = pyo.Var(before, domain=pyo.Binary)
-    model.R = pyo.Var([i for i in range(stage) if graph.nodes[i].recompute], domain=pyo.Binary)
-    stated = CutModel(model, graph, stage, dict(model.K.items()), dict(model.R.items()))
-    add_rows(model, "needs", _needs(stated), control)
-    own = set(graph.nodes[stage].inputs)
-    room = room_bytes - working_set(graph, stage)
-    unit = max(1, room_bytes)
-    beside = [(graph.size[v] / unit, stated.kept[v]) for v in before if v not in own and graph.size[v]]
-    add_rows(model, "room", [linear(None, beside, room / unit)] if beside else [], control)
-    scale = graph.total_cost or 1.0
-    terms = [(graph.nodes[i].cost / scale, var) for i, var in stated.again.items()]
-    model.objective = pyo.Objective(expr=linear(None, terms, None)[1])
+    model = pyo.ConcreteModel(name=f"cuts {graph.name}")
+    with under_construction():
+        model.S = pyo.Var([(k, v) for k, t in enumerate(cuts) for v in range(graph.first_value[t])], domain=pyo.Binary)
+        steps = [(k, i) for k, t in enumerate(cuts) for i in range(t) if graph.nodes[i].recompute]
+        model.R = pyo.Var(steps, domain=pyo.Binary)
+        stated = CutModel(model, graph, tuple(cuts), dict(model.S.items()), dict(model.R.items()))
+        add_rows(model, "reads", _reads(stated), control)
+        add_rows(model, "chains", _chains(stated), control)
+        add_rows(model, "room", _room(stated, room_bytes), control)
+        scale = graph.total_cost or 1.0
+        terms = [(graph.nodes[i].cost / scale, var) for (_, i), var in stated.again.items()]
+        model.objective = pyo.Objective(expr=linear(None, terms, None)[1])
     return stated
 
 
-def _needs(stated: CutModel) -> Iterator[LinearRow]:
-    """What is read after the stage, and what is read by what is computed again, is kept or computed again."""
-    graph, outputs = stated.graph, set(stated.graph.outputs)
-    for v, kept in stated.kept.items():
-        again = stated.again.get(graph.producer[v])
-        sources = [(1.0, kept)] if again is None else [(1.0, kept), (1.0, again)]
-        if v in outputs or any(j > stated.stage for j in graph.readers[v]):
-            yield linear(1.0, sources, None)
-        for j in graph.readers[v]:
-            if j in stated.again:
-                yield linear(0.0, [*sources, (-1.0, stated.again[j])], None)
+def _reads(stated: CutModel) -> Iterator[LinearRow]:
+    """What a block reads, and in the end the graph outputs."""
+    graph = stated.graph
+    for k in range(len(stated.cuts)):
+        read = {v for j in stated.block(k) for v in graph.nodes[j].inputs}
+        if k == len(stated.cuts) - 1:
+            read.update(graph.outputs)
+        for v in sorted(read):
+            if (sources := stated.sources(k, v)) is not None:
+                yield linear(1.0, sources, None)
+
+
+def _chains(stated: CutModel) -> Iterator[LinearRow]:
+    """What is computed again needs its inputs, and what is kept across the next cut has to be there."""
+    for (k, j), var in stated.again.items():
+        for v in stated.graph.nodes[j].inputs:
+            sources = stated.sources(k, v)
+            assert sources is not None, "inputs of a node before the cut are made before it"
+            yield linear(0.0, [*sources, (-1.0, var)], None)
+    for (k, v), var in stated.kept.items():
+        if k and (sources := stated.sources(k - 1, v)) is not None:
+            yield linear(0.0, [*sources, (-1.0, var)], None)
+
+
+def _room(stated: CutModel, room_bytes: int) -> Iterator[LinearRow]:
+    """What is there at a cut, in units of the room."""
+    graph, unit = stated.graph, max(1, room_bytes)
+    for k, t in enumerate(stated.cuts):
+        own = set(graph.nodes[t].inputs)
+        beside = [v for v in range(graph.first_value[t]) if v not in own and graph.size[v]]
+        if beside:
+            terms = [(graph.size[v] / unit, stated.kept[k, v]) for v in beside]
+            yield linear(None, terms, (room_bytes - working_set(graph, t)) / unit)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from remat_cli.control import Control
+from remat_cli.errors import LimitReached
 from remat_cli.graph.model import Graph
 from remat_cli.milp.compile import Compiled, append_block, compile_model
 from remat_cli.milp.decode import Decoder, overfull
@@ -66,8 +68,13 @@ class Retention:
             best: Gets the schedules that come up.
             depth: Depth of the support; None for the full one.
             support: Support to use instead.
+
+        Raises:
+            LimitReached, Interrupted: If the control stops meanwhile, or would before the model is compiled, which
+                takes as long again as stating it.
         """
         best.report("building the model")
+        began_s = time.monotonic()
         known = [computes for computes in (best.advancing, best.computes) if computes is not None]
         also = [step for computes in known for step in matrices_of(best.graph, computes).computed]
         base = best.graph.total_cost
@@ -75,6 +82,9 @@ class Retention:
         unit = max(best.bound.cost - base, 1e-6 * base) / 100 or 1.0
         control = best.context.control
         stated = build(best.graph, best.budget_bytes, depth, control, cost_scale=unit, also=also, support=support)
+        remaining = control.remaining_s()
+        if remaining is not None and remaining < time.monotonic() - began_s:
+            raise LimitReached("the time limit came while a model was built", hint="give more time with --time-limit")
         return cls(best, stated, compile_model(stated.model), depth)
 
     def holding_best(self) -> Retention:

@@ -212,14 +212,14 @@ def _first_price(arrays: Arrays, last: Ints, over: Bools) -> float:
 
 
 def offer_starts(best: Best) -> None:
-    """Offer schedules found by a cut and by prices, if the graph is large enough for that to be worth the while.
+    """Offer schedules found by cuts, and by prices if the graph is large enough for that to be worth the while.
 
     Deterministic but for the clock, which ends it early.
     """
-    if len(best.graph.nodes) < _SMALLEST or best.computes is not None:
+    if best.computes is not None:
         return
     offer_cuts(best)
-    if not _ready(best.context.control):
+    if best.over() or len(best.graph.nodes) < _SMALLEST or not _ready(best.context.control):
         return
     best.report("pricing")
     for credit in _CREDITS:

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from remat_cli.errors import LimitReached
 from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import Scope
 from remat_cli.strategies._annealing import Annealing, ready
@@ -129,7 +130,10 @@ def _search(task: Task, context: Context, patience: int, *, depth: float | None,
     while not best.over() and (idle < _patience(best, patience) or _worth_the_time(best, at_first_s)):
         if depth is None and not ready(context.control):
             break  # nothing that can be done in the time left
-        idle = 0 if turns.take() else idle + 1
+        try:
+            idle = 0 if turns.take() else idle + 1
+        except LimitReached:
+            break  # while a model was built
     if best.computes is None:
         return best.not_found("no schedule within the budget was found")
     return best.found(exhausted=best.exhausted())

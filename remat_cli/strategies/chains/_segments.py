@@ -10,8 +10,10 @@ import numpy as np
 
 from remat_cli.mip import Floats, Ints
 
-_WORK = 1e9
-"""Steps of the innermost loop for which the programme is worth running: about two seconds."""
+WORK_PER_S = 5e8
+"""Steps of the innermost loop in a second, about."""
+LONGEST_S = 2.0
+"""Time that the programme is worth."""
 _STATES = 3e7
 """Numbers that the table may have: 240 MB."""
 _MOST_UNITS = 2_000
@@ -27,7 +29,9 @@ class Units:
     count: int
 
     @classmethod
-    def of(cls, sizes: Sequence[int], most: int, n: int, others: Sequence[int] = ()) -> Units:
+    def of(
+        cls, sizes: Sequence[int], most: int, n: int, others: Sequence[int] = (), *, seconds: float = LONGEST_S
+    ) -> Units:
         """As fine as can be afforded.
 
         Args:
@@ -35,9 +39,10 @@ class Units:
             most: Bytes that can be reserved at the same time.
             n: Number of levels.
             others: Bytes of what else has to be counted exactly, if possible.
+            seconds: Time to afford for filling the table.
         """
         step = math.gcd(*sizes, *others) or 1
-        affordable = max(1, min(_MOST_UNITS, int(_WORK / (n**3 / 6 + 1)), int(_STATES / (n + 1) ** 2)))
+        affordable = max(1, min(_MOST_UNITS, int(WORK_PER_S * seconds / (n**3 / 6 + 1)), int(_STATES / (n + 1) ** 2)))
         needed = min(most, sum(sizes))
         step *= max(1, math.ceil(needed / step / affordable))
         return cls(step, needed // step + 1)

@@ -10,20 +10,27 @@ from remat_cli.plan.derive import peak
 from remat_cli.plan.model import Scope
 from remat_cli.strategies._best import Best
 from remat_cli.strategies.base import Bound, Schedule
+from remat_cli.strategies.chains._segments import LONGEST_S
 from remat_cli.strategies.chains.levels import Levels
 from remat_cli.strategies.chains.sweeps import sweeps
 
 _FEW_LEVELS = 60
 _LEAST_S = 0.5
 """With less time than this left it is not worth starting."""
+_SHARE = 0.1
+"""Share of the time left that each programme may take."""
 
 
-def chain_answer(graph: Graph, budget_bytes: int) -> tuple[Schedule | None, tuple[Bound, ...]] | None:
+def chain_answer(
+    graph: Graph, budget_bytes: int, *, seconds: float = LONGEST_S
+) -> tuple[Schedule | None, tuple[Bound, ...]] | None:
     """A schedule and a lower bound from the structure of a chain, in at most seconds.
 
     Args:
         graph: Any graph.
         budget_bytes: Fixed memory included.
+        seconds: Time that each of the two programmes may take, about; with less of it bytes are counted in larger
+            units, which weakens the schedule and the bound.
 
     Returns:
         A schedule within the budget, or None, and bounds (an infinite one says that no schedule of its scope fits);
@@ -34,8 +41,8 @@ def chain_answer(graph: Graph, budget_bytes: int) -> tuple[Schedule | None, tupl
     if levels is None:
         return None
     room = budget_bytes - graph.fixed_memory
-    bound = Bound(levels.bound(room), _scope(graph))
-    computes = None if math.isinf(bound.cost) else sweeps(graph, split, room)
+    bound = Bound(levels.bound(room, seconds=seconds), _scope(graph))
+    computes = None if math.isinf(bound.cost) else sweeps(graph, split, room, seconds=seconds)
     if computes is None or peak(graph, computes) > budget_bytes:
         return None, (bound,)
     return Schedule(computes), (bound,)
@@ -46,7 +53,7 @@ def offer_chain(best: Best) -> bool:
     remaining = best.context.control.remaining_s()
     if best.tight() or (remaining is not None and remaining < _LEAST_S):
         return best.tight()
-    answer = chain_answer(best.graph, best.budget_bytes)
+    answer = chain_answer(best.graph, best.budget_bytes, seconds=best.seconds(LONGEST_S, _SHARE))
     if answer is not None:
         schedule, bounds = answer
         for bound in bounds:

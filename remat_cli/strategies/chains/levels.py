@@ -48,7 +48,7 @@ import numpy as np
 
 from remat_cli.graph.analysis import working_set
 from remat_cli.graph.model import Graph
-from remat_cli.strategies.chains._segments import Segments, Units, highest_visited, prefix_sums
+from remat_cli.strategies.chains._segments import LONGEST_S, Segments, Units, highest_visited, prefix_sums
 
 _MOST_LEVELS = 1_000
 _EXACT = 2.0**50
@@ -107,15 +107,18 @@ class Levels:
         whole = base < _EXACT and all(node.cost.is_integer() for node in graph.nodes)
         return cls(base, whole, tuple(costs), tuple(tails), tuple(smallest), tuple(visits))
 
-    def bound(self, room: int) -> float:
-        """The least that a schedule costs within ``room`` bytes beside the fixed memory; infinite if none fits."""
+    def bound(self, room: int, *, seconds: float = LONGEST_S) -> float:
+        """The least that a schedule costs within ``room`` bytes beside the fixed memory; infinite if none fits.
+
+        In less than ``seconds``, about, for which units are made larger.
+        """
         spare = [_NO_LIMIT] * (len(self.costs) + 1)
         for i, own in self.visits:
             spare[i] = min(spare[i], room - own)
         if min(spare) < 0:
             return math.inf
         visited = [i for i in range(1, len(spare)) if spare[i] != _NO_LIMIT]
-        units = Units.of(self.smallest, max(spare[i] for i in visited), len(self.costs))
+        units = Units.of(self.smallest, max(spare[i] for i in visited), len(self.costs), seconds=seconds)
         sizes = np.array([0, *(size // units.bytes for size in self.smallest)], dtype=np.int64)
         n = len(self.costs)
         hold = np.zeros((n + 1, n + 1), dtype=np.int64)

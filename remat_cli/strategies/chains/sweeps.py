@@ -14,18 +14,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat_cli.graph.model import Graph
-from remat_cli.strategies.chains._segments import Segments, Units, highest_visited, prefix_sums
+from remat_cli.strategies.chains._segments import LONGEST_S, Segments, Units, highest_visited, prefix_sums
 
 _MOST_LEVELS = 1_000
 
 
-def sweeps(graph: Graph, split: int, room: int) -> tuple[int, ...] | None:
+def sweeps(graph: Graph, split: int, room: int, *, seconds: float = LONGEST_S) -> tuple[int, ...] | None:
     """The cheapest schedule by sweeps within ``room`` bytes beside the fixed memory.
 
     Args:
         graph: The graph.
         split: How many nodes the forward part has; the others run once each, in order.
         room: Bytes.
+        seconds: Time that it may take, about; with less of it bytes are counted in larger units.
 
     Returns:
         Nodes by index; None if the forward part is no chain that is visited from the end to the start, or nothing fits.
@@ -34,7 +35,7 @@ def sweeps(graph: Graph, split: int, room: int) -> tuple[int, ...] | None:
     if levels is None or not _is_chain(graph, split):
         return None
     need = _Need.of(graph, split, levels)
-    segments = need.segments(room)
+    segments = need.segments(room, seconds)
     if segments is None:
         return None
     order = segments.order(segments.fill())
@@ -126,7 +127,7 @@ class _Need:
             tuple(pending),
         )
 
-    def segments(self, room: int) -> Segments | None:
+    def segments(self, room: int, seconds: float) -> Segments | None:
         """The programme for a budget; None if some visit does not fit by itself."""
         n = len(self.costs)
         visited = [k for k in range(1, n + 1) if self.visit[k] is not None]
@@ -134,7 +135,7 @@ class _Need:
         if min(spare) < 0:
             return None
         others = (*self.running, *(need or 0 for need in self.visit), *self.pending)
-        units = Units.of(self.kept, max(spare[k] for k in visited), n, others)
+        units = Units.of(self.kept, max(spare[k] for k in visited), n, others, seconds=seconds)
         size = [math.ceil(kept / units.bytes) for kept in self.kept]
         hold = np.tile(np.array(size, dtype=np.int64), (n + 1, 1))
         sweep = np.zeros((n + 1, n + 1), dtype=np.int64)
