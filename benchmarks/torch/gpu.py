@@ -9,7 +9,6 @@ what failed says why.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -343,7 +342,8 @@ def main(arguments: list[str] | None = None) -> int:
     bench = Benchmark("gpu", title.rstrip("."), about.strip(), TABLES, run)
     result = perform(bench, quick=asked.quick, partial=asked.out / "gpu.partial.json")
     result["device"] = device.facts()
-    result["machine"] = result["machine"] | {"cpu": f"{json.dumps(device.facts())}; {result['machine']['cpu']}"}
+    facts = ", ".join(f"{key} {value}" for key, value in device.facts().items())
+    result["machine"] = result["machine"] | {"cpu": f"{facts}; {result['machine']['cpu']}"}
     (asked.out / "gpu.json").write_text(dump(result), encoding="utf-8")
     text = section(bench, result)
     (asked.out / "gpu.md").write_text(text, encoding="utf-8")
