@@ -6,14 +6,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from remat_cli.api.attempt import Job, Solved
 from remat_cli.api.options import SolveOptions
 from remat_cli.api.pool import Pool
-from remat_cli.api.processes import in_processes
+from remat_cli.api.processes import shared_calls
 from remat_cli.api.refusals import no_plan, refuse_impossible
 from remat_cli.control import Control, Progress
 from remat_cli.errors import Infeasible, RematError, SolverFailed
@@ -23,7 +23,7 @@ from remat_cli.graph.io import dump_document, graph_from_document, graph_to_docu
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import ClaimStatus
 from remat_cli.running import interruptible
-from remat_cli.strategies.base import Bound, Found, Known, NotFound, Task
+from remat_cli.strategies.base import Found, Known, NotFound, Task
 from remat_cli.strategies.bounds import shortened
 from remat_cli.units import Budget, parse_budgets
 
@@ -35,8 +35,8 @@ _POLL_S = 0.05
 _STOPPED = "time limit"
 _LATE_S = 20.0
 """Seconds over its time after which the process of a first look is ended."""
-_WORTH_PROCESSES = 1_000
-"""Nodes times budgets from which on processes of their own are worth starting: each takes a second."""
+_WORTH_PROCESSES = 500
+"""Nodes times budgets from which on processes of their own are worth starting: that takes half a second of a core."""
 _SHORTEST_S = 1.0
 """With less time than this left no run is worth starting."""
 
@@ -161,34 +161,48 @@ class _Course:
                 self._work(budget, self._clock(1))
             self.outcomes = dict.fromkeys(possible, "finished")
             return
-        if len(possible) > 1:
-            first = self._smallest_with_plan(possible)
-            rest = [budget for budget in possible[first:] if budget not in self.outcomes]
-            if self.jobs > 1 and len(rest) * len(self.job.graph.nodes) >= _WORTH_PROCESSES:
-                self._look_in_processes(rest)
-            else:
-                for k, budget in enumerate(rest):
-                    self._work(budget, self._clock(len(rest) - k + 1, self._quick_s))
+        if len(possible) > 1 and self.jobs > 1 and len(possible) * len(self.job.graph.nodes) >= _WORTH_PROCESSES:
+            self._look_together(possible)
+        elif len(possible) > 1:
+            rest = [b for b in possible[self._smallest_with_plan(possible) :] if b not in self.outcomes]
+            for k, budget in enumerate(rest):
+                self._work(budget, self._clock(len(rest) - k + 1, self._quick_s))
         self._close([budget for budget in possible if self.outcomes.get(budget) in (None, _STOPPED)])
 
-    def _look_in_processes(self, budgets: list[int]) -> None:
-        """Look at each of ``budgets``, several at a time. One that is lost with its process stays open."""
-        text = dump_document(graph_to_document(self.job.graph))
-        lanes = math.ceil(len(budgets) / self.jobs)
-        remaining = self._clock(lanes + 1, self._quick_s).remaining_s() or self._quick_s
+    def _look_together(self, possible: list[int]) -> None:
+        """Look at all budgets: at the smallest ones here, and meanwhile at the others in processes, the largest first.
+
+        Then take part. What comes out depends neither on who looks at a budget nor on when: no look knows of another.
+        One that is lost with its process stays open.
+        """
+        rest = possible[1:]
+        most_s = self._clock(math.ceil(len(rest) / self.jobs) + 1, self._quick_s).remaining_s() or self._quick_s
         timed = self.job.context.control.deadline_s is not None
-        calls = [(text, self.job.options, b, self.asked[b], self.pool.bounds_at(b), remaining, timed) for b in budgets]
-        done = in_processes(_look, calls, self.jobs, self.job.context.control, remaining + _LATE_S)
-        with closing(done):
-            for index, future in done:
-                if future.exception() is not None:
-                    continue
-                pool, outcome = future.result()
+        options = replace(self.job.options, time_limit_s=most_s if timed else None, started_s=None, threads=1)
+        text = dump_document(graph_to_document(self.job.graph))
+        calls = [(text, options, budget, self.asked[budget], most_s) for budget in rest]
+        with shared_calls(_look, calls, self.jobs - 1, "remat_cli.api.warm", most_s + _LATE_S) as shared:
+            first = self._smallest_with_plan(possible)
+            least = possible[first] if first < len(possible) else math.inf
+            looks: dict[int, tuple[Pool, str]] = {}
+            while not self._over() and (index := shared.take()) is not None:
+                if rest[index] >= least and rest[index] not in self.outcomes:
+                    looks[rest[index]] = self._look_here(options, rest[index], most_s)
+            looks |= {rest[index]: found for index, found in shared.results(self.job.context.control).items()}
+        for budget, (pool, outcome) in sorted(looks.items()):
+            if budget >= least and budget not in self.outcomes:
                 self.pool.merge(pool)
-                self.outcomes[budgets[index]] = outcome
-                if self.listener is not None:
-                    place = f"{len(self.outcomes)} of {len(self.asked)} budgets have had a look"
-                    self.listener(Progress(place, None, self.job.graph.total_cost))
+                self.outcomes[budget] = outcome
+        if self.listener is not None:
+            place = f"{len(self.outcomes)} of {len(self.asked)} budgets have had a look"
+            self.listener(Progress(place, None, self.job.graph.total_cost))
+
+    def _look_here(self, options: SolveOptions, budget: int, most_s: float) -> tuple[Pool, str]:
+        """A first look in this process, just as in another; what is interrupted counts."""
+        job = Job.of(self.job.graph, options, None)
+        control = replace(job.context.control, cancelled=self.job.context.control.cancelled)
+        job = replace(job, context=replace(job.context, control=control))
+        return _looked(job, budget, self.asked, most_s, self.listener)
 
     def _smallest_with_plan(self, possible: list[int]) -> int:
         """Index of the smallest of the budgets for which a plan comes up: the first of all if need be by bisection."""
@@ -300,33 +314,28 @@ class _Course:
         return Point(asked, budget, PointStatus.OPTIMAL if optimal else PointStatus.FEASIBLE, solved)
 
 
-def _look(
-    text: str,
-    options: SolveOptions,
-    budget: int,
-    asked: Budget,
-    bounds: tuple[Bound, ...],
-    most_s: float,
-    timed: bool,
-) -> tuple[Pool, str]:
+def _look(text: str, options: SolveOptions, budget: int, asked: Budget, most_s: float) -> tuple[Pool, str]:
     """A first look at a budget, in a process of its own: what it found, and how it ended.
 
     Args:
         text: The graph document.
-        options: How to solve; of the limits only ``most_s`` counts.
+        options: How to solve; with a time limit if the command has one, so that strategies see theirs.
         budget: Bytes.
         asked: The budget as asked.
-        bounds: What is known to hold for it.
         most_s: Seconds.
-        timed: Whether the command has a time limit, and strategies are to see theirs.
     """
     graph = graph_from_document(parse_document(text, "graph", "json"))
-    alone = replace(options, time_limit_s=most_s if timed else None, started_s=None, threads=1, write_model=None)
-    job = Job.of(graph, replace(alone, solver_log=None), None)
-    pool = Pool(graph, bounds=[(budget, bound) for bound in bounds])
-    course = _Course(job, pool, {budget: asked}, None)
-    course._work(budget, job.context.control if timed else shortened(job.context.control, most_s))
-    return pool, course.outcomes.get(budget, _STOPPED)
+    return _looked(Job.of(graph, options, None), budget, {budget: asked}, most_s, None)
+
+
+def _looked(
+    job: Job, budget: int, asked: dict[int, Budget], most_s: float, listener: Callable[[Progress], None] | None
+) -> tuple[Pool, str]:
+    """What a first look at a budget that knows of no other finds, and how it ends."""
+    control = job.context.control
+    course = _Course(job, Pool(job.graph), asked, listener)
+    course._work(budget, control if control.deadline_s is not None else shortened(control, most_s))
+    return course.pool, course.outcomes.get(budget, _STOPPED)
 
 
 @contextmanager

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
-from multiprocessing import get_context
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_all_start_methods, get_context
 from typing import Any
 
 from remat_cli.control import Control
@@ -40,5 +44,95 @@ def in_processes(
             for future in done:
                 yield futures[future], future
     finally:
+        pool.stop()
+        pool.join()
+
+
+@dataclass(slots=True)
+class SharedCalls:
+    """Calls that other processes take from the end of a list, one after the other, and the caller from its beginning.
+
+    Attributes:
+        pool: The processes.
+        function: A function of a module.
+        calls: Arguments, which must be such that they can travel.
+        timeout_s: After so long the process of a call is ended.
+        left: Calls by index that nobody has taken.
+        futures: Those that a process has taken.
+    """
+
+    pool: Any
+    function: Callable[..., Any]
+    calls: Sequence[tuple[Any, ...]]
+    timeout_s: float | None
+    left: deque[int] = field(default_factory=deque)
+    futures: dict[int, Any] = field(default_factory=dict)
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def take(self) -> int | None:
+        """The first call that nobody has taken, now the caller's own; None if there is none."""
+        with self._lock:
+            return self.left.popleft() if self.left else None
+
+    def results(self, control: Control) -> dict[int, Any]:
+        """What calls in processes came to, by index, once all have ended or ``control`` stops; without lost ones."""
+        while (waiting := [f for f in self._taken() if not f.done()]) and not control.stopping():
+            wait(waiting, _POLL_S, FIRST_COMPLETED)
+        done = {index: future for index, future in self.futures.items() if future.done()}
+        return {k: f.result() for k, f in done.items() if not f.cancelled() and f.exception() is None}
+
+    def _taken(self) -> list[Any]:
+        with self._lock:
+            return list(self.futures.values())
+
+    def _hand_out(self, _: Any = None) -> None:
+        """Have a process take the last call that is left."""
+        with self._lock:
+            if not self.left:
+                return
+            index = self.left.pop()
+            future = self.pool.schedule(self.function, self.calls[index], timeout=self.timeout_s)
+            self.futures[index] = future
+        future.add_done_callback(self._hand_out)
+
+
+@contextmanager
+def shared_calls(
+    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], jobs: int, preload: str, timeout_s: float | None
+) -> Iterator[SharedCalls]:
+    """Have other processes work on ``calls`` while the caller does something else, and then takes part.
+
+    Where the system can, the processes are forked from one that has nothing but ``preload`` and no threads, so that
+    they need no time to begin; else they are spawned. What still runs at the end is ended.
+
+    Args:
+        function: A function of a module.
+        calls: Arguments.
+        jobs: Calls at a time, at least 1.
+        preload: Module that imports what the function needs.
+        timeout_s: After so long the process of a call is ended.
+    """
+    from pebble import ProcessPool
+
+    forking = "forkserver" in get_all_start_methods()
+    system: Any = get_context("forkserver" if forking else "spawn")
+    if forking:
+        system.set_forkserver_preload([preload])
+    pool = ProcessPool(max_workers=jobs, context=system)
+    shared = SharedCalls(pool, function, calls, timeout_s, deque(range(len(calls))))
+
+    def begin() -> None:
+        for _ in range(jobs):
+            shared._hand_out()
+
+    # The first call waits until the processes are there, which the caller need not.
+    starter = threading.Thread(target=begin, name="remat-processes", daemon=True)
+    starter.start()
+    try:
+        yield shared
+    finally:
+        with shared._lock:
+            shared.left.clear()
+        starter.join()
         pool.stop()
         pool.join()
