@@ -235,7 +235,7 @@ class _Walk:
             known = self._ending(end, lengths, frozenset())
             if known is None:
                 lengths.best.pop(end, None)
-            else:
+            elif known != lengths.best.get(end):
                 lengths.best[end] = known
                 heappush(heap, known)
         lengths.changed.clear()
@@ -243,10 +243,10 @@ class _Walk:
         touched.update(j for v in pinned if self.state[v] == _GONE for j in graph.readers[v])
         special = self._ends(touched, lengths.longest)
         best = min((run for end in special if (run := self._ending(end, lengths, pinned))), default=None)
-        aside = []
+        aside: list[_Key] = []
         while heap and (best is None or heap[0] < best):
-            if lengths.best.get(heap[0][2]) != heap[0]:
-                heappop(heap)
+            if lengths.best.get(heap[0][2]) != heap[0] or (aside and aside[-1] == heap[0]):
+                heappop(heap)  # not the best any more, or a second time
             elif heap[0][2] in special:
                 aside.append(heappop(heap))
             else:
