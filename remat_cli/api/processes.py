@@ -57,6 +57,7 @@ class SharedCalls:
         function: A function of a module.
         calls: Arguments, which must be such that they can travel.
         timeout_s: After so long the process of a call is ended.
+        jobs: Calls at a time.
         left: Calls by index that nobody has taken.
         futures: Those that a process has taken.
     """
@@ -65,9 +66,37 @@ class SharedCalls:
     function: Callable[..., Any]
     calls: Sequence[tuple[Any, ...]]
     timeout_s: float | None
+    jobs: int
     left: deque[int] = field(default_factory=deque)
     futures: dict[int, Any] = field(default_factory=dict)
     _lock: Any = field(default_factory=threading.Lock)
+    _starter: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Let the processes begin. The first call waits until they are there, which the caller need not."""
+        self._starter = threading.Thread(target=self._start, name="remat-processes", daemon=True)
+        self._starter.start()
+
+    def end(self) -> None:
+        """End what still runs; processes that are only just being made end when they are there."""
+        with self._lock:
+            self.left.clear()
+        if self._starter is None:
+            return
+        if self.futures:
+            self._stop()
+        else:
+            threading.Thread(target=self._stop, name="remat-processes-end", daemon=True).start()
+
+    def _start(self) -> None:
+        for _ in range(self.jobs):
+            self._hand_out()
+
+    def _stop(self) -> None:
+        if self._starter is not None:
+            self._starter.join()
+        self.pool.stop()
+        self.pool.join()
 
     def take(self) -> int | None:
         """The first call that nobody has taken, now the caller's own; None if there is none."""
@@ -100,7 +129,7 @@ class SharedCalls:
 def shared_calls(
     function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], jobs: int, preload: str, timeout_s: float | None
 ) -> Iterator[SharedCalls]:
-    """Have other processes work on ``calls`` while the caller does something else, and then takes part.
+    """Have other processes, once they are told to begin, work on ``calls`` beside the caller.
 
     Where the system can, the processes are forked from one that has nothing but ``preload`` and no threads, so that
     they need no time to begin; else they are spawned. What still runs at the end is ended.
@@ -119,20 +148,8 @@ def shared_calls(
     if forking:
         system.set_forkserver_preload([preload])
     pool = ProcessPool(max_workers=jobs, context=system)
-    shared = SharedCalls(pool, function, calls, timeout_s, deque(range(len(calls))))
-
-    def begin() -> None:
-        for _ in range(jobs):
-            shared._hand_out()
-
-    # The first call waits until the processes are there, which the caller need not.
-    starter = threading.Thread(target=begin, name="remat-processes", daemon=True)
-    starter.start()
+    shared = SharedCalls(pool, function, calls, timeout_s, jobs, deque(range(len(calls))))
     try:
         yield shared
     finally:
-        with shared._lock:
-            shared.left.clear()
-        starter.join()
-        pool.stop()
-        pool.join()
+        shared.end()

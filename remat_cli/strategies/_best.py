@@ -15,6 +15,7 @@ from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
 from remat_cli.strategies.bounds import shortened, telling
 
+_SETTLED = 2e-6
 _NONE_LEFT_S = 2.0
 """With less time than this left no further step is worth starting."""
 
@@ -120,6 +121,11 @@ class Best:
     def tight(self) -> bool:
         """Whether nothing is left to gain."""
         return self.cost <= self._goal.cost * (1 + 1e-9)
+
+    def settled(self) -> bool:
+        """Whether the schedule is so close to a bound that a solver, which proves 1e-6, has no more to say."""
+        near = min(_SETTLED, self.context.gap) * self.cost
+        return self.cost - self.bound.cost <= near if self.computes is not None else False
 
     def over(self) -> bool:
         """Whether to stop: proven, also that nothing fits; interrupted; or out of time."""

@@ -77,12 +77,17 @@ class Optimal(Strategy):
             return replace(best.found(exhausted=True), used_solver=False)
         _pyomo.load()
         offer_starts(best)
+        if best.settled() and context.write_model is None:
+            return best.found(exhausted=True)
         best.report("bounding")
-        bound = cover_bound(best.graph, best.budget_bytes, context, time_limit_s=best.seconds(_BOUND_S, 0.15))
+        limit_s = best.seconds(_POLISH_S if best.proven() else _BOUND_S, 0.15)
+        bound = cover_bound(best.graph, best.budget_bytes, context, time_limit_s=limit_s)
         best.raise_bound(bound)
         if math.isinf(best.bound.cost):
             least = least_peak(best.graph)
             return NotFound("no schedule in document order fits", Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
+        if best.settled() and context.write_model is None:
+            return best.found(exhausted=True)
         self._close(best, chain)
         impossible = not best.over() and len(best.graph.nodes) ** 2 / 2 <= _FULL_LIMIT and _everything(best)
         if best.computes is not None:
@@ -160,7 +165,7 @@ def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, ch
         chain.closes()
     if best.computes is None and not whole:
         annealing.run(_RUNS)
-    if best.hopeless() or best.tight() or best.context.control.stopping():
+    if best.hopeless() or best.settled() or best.context.control.stopping():
         return False
     model = model.holding_best()
     # Within the gap already? A few seconds more often make the plan cheaper still.
