@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.control import Control
@@ -38,58 +39,87 @@ _LEAST_S = 5.0
 
 def offer_cuts(best: Best) -> None:
     """Offer the schedules that come of cuts, and the bounds."""
-    graph, remaining = best.graph, best.context.control.remaining_s()
+    remaining = best.context.control.remaining_s()
     if best.tight() or (remaining is not None and remaining < _LEAST_S):
         return
-    profile = no_remat_profile(graph)
-    cuts = [profile.index(max(profile))]
-    room = best.budget_bytes - graph.fixed_memory
     control = best.step(_CUTS_WITHOUT_LIMIT_S if remaining is None else _CUTS_S, 0.1)
-    shares = iter(_SHARES)
-    while not best.over() and not control.stopping() and _affordable(graph, cuts):
-        best.report("cutting")
-        if max(working_set(graph, t) for t in cuts) > room:
-            best.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
-            return
-        computes = _solved(best, cuts, room, control)
-        if computes is None or peak(graph, computes) <= best.budget_bytes:
-            return
-        worst = _most_crowded(graph, computes, best.budget_bytes - graph.fixed_memory)
-        if worst is not None and worst not in cuts:
-            bisect.insort(cuts, worst)
-        elif (share := next(shares, None)) is not None:
-            room = round(share * (best.budget_bytes - graph.fixed_memory))
-            if room < max(working_set(graph, t) for t in cuts):
-                return
-        else:
-            return
+    cutting = Cutting.of(best)
+    while not best.over() and not control.stopping() and cutting.run(control) is not None:
+        pass
 
 
-def _affordable(graph: Graph, cuts: Sequence[int]) -> bool:
-    return len(cuts) <= _MOST_CUTS and sum(t + graph.first_value[t] for t in cuts) <= _MOST_VARIABLES
+@dataclass(slots=True)
+class Cutting:
+    """Solves for one set of cuts after the other.
 
-
-def _solved(best: Best, cuts: Sequence[int], room: int, control: Control) -> tuple[int, ...] | None:
-    """Solve for ``cuts``, and offer the schedule; with the whole room the bound counts too.
-
-    Returns:
-        The schedule; None if the solver did not get to the end, and so would not with more cuts.
+    Attributes:
+        best: Gets schedules and bounds.
+        cuts: The stages to cut at next, ascending; empty when there is nothing left to try.
+        room: Bytes to use at the cuts.
+        shares: Of the room, for when only what is computed again inside a stage is over the budget.
     """
-    graph, context = best.graph, best.context
-    stated = cut.build(graph, cuts, room, context.control)
-    compiled = compile_model(stated.model)
-    outcome = context.solver.solve(Request(compiled.model, control, _GAP, context.threads, context.seed))
-    if room == best.budget_bytes - graph.fixed_memory:
-        if outcome.termination is Termination.INFEASIBLE:
-            best.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
-        elif outcome.bound is not None:
+
+    best: Best
+    cuts: list[int]
+    room: int
+    shares: Iterator[float]
+
+    @classmethod
+    def of(cls, best: Best) -> Cutting:
+        """Begin at the no-remat peak."""
+        profile = no_remat_profile(best.graph)
+        return cls(best, [profile.index(max(profile))], best.budget_bytes - best.graph.fixed_memory, iter(_SHARES))
+
+    def run(self, control: Control) -> tuple[int, ...] | None:
+        """Solve once, offer the schedule, and choose where to cut next; with the whole room the bound counts too.
+
+        Returns:
+            The schedule, within the budget or not; None if there is none, the solver did not get to the end, or there
+            is nothing left to try.
+        """
+        best, graph = self.best, self.best.graph
+        if not self.cuts or len(self.cuts) > _MOST_CUTS or self._size() > _MOST_VARIABLES:
+            return None
+        best.report("cutting")
+        whole = best.budget_bytes - graph.fixed_memory
+        needed = max(working_set(graph, t) for t in self.cuts)
+        if needed > self.room:
+            if needed > whole:
+                best.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
+            self.cuts = []
+            return None
+        computes = self._solved(control, bounding=self.room == whole)
+        if computes is None:
+            return None
+        best.offer(computes)
+        worst = _most_crowded(graph, computes, whole)
+        if peak(graph, computes) <= best.budget_bytes:
+            self.cuts = []
+        elif worst is not None and worst not in self.cuts:
+            bisect.insort(self.cuts, worst)
+        elif (share := next(self.shares, None)) is not None:
+            self.room = round(share * whole)
+        else:
+            self.cuts = []
+        return computes
+
+    def _size(self) -> int:
+        """Number of variables."""
+        return sum(t + self.best.graph.first_value[t] for t in self.cuts)
+
+    def _solved(self, control: Control, *, bounding: bool) -> tuple[int, ...] | None:
+        graph, context = self.best.graph, self.best.context
+        stated = cut.build(graph, self.cuts, self.room, context.control)
+        compiled = compile_model(stated.model)
+        outcome = context.solver.solve(Request(compiled.model, control, _GAP, context.threads, context.seed))
+        if bounding and outcome.termination is Termination.INFEASIBLE:
+            self.best.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
+        elif bounding and outcome.bound is not None:
             total = graph.total_cost + max(0.0, outcome.bound) * (graph.total_cost or 1.0)
-            best.raise_bound(Bound(safe_bound(graph, total), Scope.DOCUMENT_ORDER))
-    if outcome.values is None or outcome.termination is not Termination.OPTIMAL:
-        return None
-    computes = stated.computes(_reader(outcome.values, compiled.column_of))
-    best.offer(computes)
-    return computes
+            self.best.raise_bound(Bound(safe_bound(graph, total), Scope.DOCUMENT_ORDER))
+        if outcome.values is None or outcome.termination is not Termination.OPTIMAL:
+            return None
+        return stated.computes(_reader(outcome.values, compiled.column_of))
 
 
 def _reader(values: Floats, columns: Mapping[int, int]) -> Callable[[Any], float]:

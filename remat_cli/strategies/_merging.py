@@ -17,9 +17,11 @@ from remat_cli.milp.retention import widened
 from remat_cli.plan.matrices import matrices_of, straightened
 from remat_cli.solvers.base import Termination
 from remat_cli.strategies._best import Best
+from remat_cli.strategies._cuts import Cutting
 from remat_cli.strategies._retention import Retention
 
 _MERGE_S = 10.0
+_CUT_S, _CUT_SHARE = 5.0, 0.2
 _FIRST_STEPS, _FEWEST_STEPS, _MOST_STEPS = 400, 50, 20_000
 _REMEMBERED = 50_000
 
@@ -60,12 +62,29 @@ class Merging:
         pool: Where others put their schedules.
         most: Most steps to merge; adapts to what the solver can do in its time.
         done: The steps that were merged to the end last; without new ones there is nothing to do.
+        cutting: Puts schedules into the pool that cost no more than the bound, if they do not quite fit.
+        cutting_s: Time for its next turn; grows while it is not enough.
     """
 
     best: Best
     pool: Pool
     most: int = _FIRST_STEPS
     done: frozenset[tuple[int, int]] = frozenset()
+    cutting: Cutting | None = None
+    cutting_s: float = _CUT_S
+
+    def cut(self) -> None:
+        """Cut once more, for a better bound and for something to merge."""
+        if self.best.over():
+            return
+        if self.cutting is None:
+            self.cutting = Cutting.of(self.best)
+        control = self.best.step(self.cutting_s, _CUT_SHARE)
+        computes = self.cutting.run(control)
+        if computes is not None:
+            self.pool.add(computes)
+        elif control.out_of_time():
+            self.cutting_s *= 2
 
     def run(self) -> bool:
         """Merge once; whether it helped."""

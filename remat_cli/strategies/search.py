@@ -192,6 +192,7 @@ class _Turns:
             assert self.annealing is not None
             helped = self.annealing.run(2)
             if self.merging is not None and not self.best.proven_in_class():
+                self.merging.cut()
                 helped |= self.merging.run()
         else:
             if self.windows is None:

@@ -118,3 +118,16 @@ def test_a_search_that_looks_beyond_a_class_is_not_ended_by_its_bound() -> None:
     assert best.proven_in_class()
     best.raise_bound(Bound(36.0, Scope.DOCUMENT_ORDER))
     assert best.proven()
+
+
+def test_cutting_puts_something_to_merge_into_the_pool() -> None:
+    best = start(CHEAP_THEN_DEAR)
+    pool = Pool(best)
+    merging = Merging(best, pool)
+    merging.cut()
+    assert pool.latest(99)
+    assert best.bounds[Scope.DOCUMENT_ORDER].cost > best.graph.total_cost
+    merging.cut()
+    merging.run()
+    assert best.cost == best.graph.total_cost + 2
+    assert best.proven()
