@@ -100,11 +100,13 @@ class Prices:
 
     Attributes:
         base: No schedule within the budget costs less than C0 + ``base``; in the graph's cost unit.
-        of_node: A schedule that recomputes the nodes of a set costs at least C0 + ``base`` + the sum over the set.
+        of_node: A schedule that recomputes the nodes of a set costs at least C0 + ``base`` + the sum over the set ...
+        of_omission: ... + the sum of these over all other nodes + the cost of each computation beyond a node's second.
     """
 
     base: float
     of_node: tuple[float, ...]
+    of_omission: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,8 @@ class PriceModel:
     def prices(self, weight_of: Mapping[int, float]) -> Prices:
         """Prices from the answer of a solver: ``weight_of[id(variable)]``.
 
-        With x_i = 1 for every node computed more than once, every row y >= 0 gives sum c x >= sum y + sum (c - A'y) x.
+        With x_i = 1 for every node computed more than once, every row y >= 0 gives sum c x >= sum y + sum (c - A'y) x,
+        and p x = p - p (1 - x) where the price p = c - A'y is negative.
         """
         scale = self.graph.total_cost or 1.0
         left = [node.cost for node in self.graph.nodes]
@@ -136,7 +139,11 @@ class PriceModel:
             base += weight
             for i, size in parts.items():
                 left[i] -= weight * size / need
-        return Prices(base + sum(min(0.0, price) for price in left), tuple(max(0.0, price) for price in left))
+        return Prices(
+            base=base + sum(min(0.0, price) for price in left),
+            of_node=tuple(max(0.0, price) for price in left),
+            of_omission=tuple(max(0.0, -price) for price in left),
+        )
 
 
 def price_model(graph: Graph, budget_bytes: int) -> PriceModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from remat_cli.control import Control, Progress
 from remat_cli.graph.analysis import no_remat_peak
@@ -14,6 +15,9 @@ from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
 from remat_cli.strategies.bounds import shortened, telling
+
+if TYPE_CHECKING:  # half a second of Pyomo, which keep-all can do without
+    from remat_cli.milp.cover_bound import Prices
 
 _SETTLED = 2e-6
 _NONE_LEFT_S = 2.0
@@ -36,6 +40,7 @@ class Best:
         advancing_cost: Its cost.
         lowest: The schedule with the smallest peak that came up, within the budget or not.
         lowest_peak: Its peak in bytes.
+        prices: What recomputation costs beyond what every schedule must pay, once that was worked out.
     """
 
     graph: Graph
@@ -49,6 +54,7 @@ class Best:
     advancing_cost: float = math.inf
     lowest: tuple[int, ...] | None = None
     lowest_peak: int | None = None
+    prices: Prices | None = None
 
     @classmethod
     def of(cls, task: Task, context: Context, *, wide: bool = False) -> Best:

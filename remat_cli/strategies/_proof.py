@@ -7,76 +7,63 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from remat_cli.control import Control
-from remat_cli.milp.checkmate import closed
 from remat_cli.milp.compile import append_block
 from remat_cli.milp.decode import overfull
-from remat_cli.milp.events import affordable, common, event_support
+from remat_cli.milp.events import common
 from remat_cli.milp.retention import Support, support_within
 from remat_cli.milp.standing import StandingRows
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Outcome, Request, Termination
 from remat_cli.strategies._best import Best
+from remat_cli.strategies._cheaper import MOST_NODES, Cheaper
 from remat_cli.strategies._retention import Retention
 from remat_cli.strategies.base import Bound
-from remat_cli.strategies.bounds import recompute_prices, safe_bound, shortened
+from remat_cli.strategies.bounds import safe_bound, shortened, whole
 
-_PRICES_S = 5.0
-_MOST_NODES = 1_500
-"""Graphs up to this size get a proof; the search for a support takes a second or two there."""
 PROVABLE = 120
 """Up to this many nodes a proof may look inside stages."""
 _NEIGHBOURS = 2
 _VIOLATION = 1e-6
 _REHEARSAL_DEPTH, _REHEARSAL_GAP = 1.0, 1e-3
 _REHEARSAL_S, _REHEARSAL_SHARE = 15.0, 0.2
-_MARGIN = 1e-9
-"""Share of C0 that summing up in floating point may get wrong, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A support that every schedule cheaper than the best one can be brought to (see ``milp/events``).
+    """A support that every schedule cheaper than needed can be brought to (see ``milp/events``).
 
     Attributes:
         best: Gets the bound, and schedules that come up.
         support: For the graph with its closing node.
-        ceiling: Cost of the best schedule when the support was chosen: the bound holds up to there.
+        cheaper: Schedules that are looked for; the bound holds up to their ceiling.
     """
 
     best: Best
     support: Support
-    ceiling: float
+    cheaper: Cheaper
 
     @classmethod
     def within(cls, best: Best, most_pairs: int) -> Proof | None:
-        """Choose the support, of what costs less than the best schedule, reckoned in two ways; None if it is too large.
+        """Choose the support; None if it is too large.
 
         Args:
             best: With the best schedule so far.
             most_pairs: Most (stage, node) pairs that a support may have.
         """
-        if len(best.graph.nodes) > _MOST_NODES:
+        if len(best.graph.nodes) > MOST_NODES:
             return None
-        graph = closed(best.graph)
-        ceiling, base = best.cost, best.graph.total_cost
-        margin = _MARGIN * base
-        costs = [node.cost for node in graph.nodes]
-        support = event_support(graph, costs, ceiling - base + margin)
-        if math.isfinite(ceiling):
-            prices = recompute_prices(graph, best.budget_bytes, best.context, time_limit_s=best.seconds(_PRICES_S, 0.1))
-            other = event_support(graph, prices.of_node, ceiling - base - prices.base + margin)
-            support = common(support, other)
-        return cls(best, support, ceiling) if sum(len(stages) for stages in support) <= most_pairs else None
+        cheaper = Cheaper.than_needed(best)
+        support = cheaper.events()
+        return cls(best, support, cheaper) if sum(len(stages) for stages in support) <= most_pairs else None
 
     def run(self, most_s: float, share: float) -> None:
         """Solve for at most ``most_s`` seconds and ``share`` of what is left; what is proven by then counts."""
         best = self.best
         model = Retention.over(best, None, support=self.support)
+        model.cuts += self.cheaper.rows(model.stated, model.compiled)
         outcome = model.solve(best.step(most_s, share), rounds=1)
-        bound = proven_cost(model, outcome)
-        if bound is not None:
-            best.raise_bound(Bound(min(bound, self.ceiling), Scope.DOCUMENT_ORDER))
+        raise_bound(best, proven_cost(model, outcome), self.cheaper.ceiling)
 
 
 @dataclass(slots=True)
@@ -87,8 +74,8 @@ class InStageProof:
         best: Gets the bound, and schedules that come up.
         model: The model; its own in-stage rows, which need an order, are never stated.
         rows: The rows so far.
-        ceiling: Cost of the best schedule when it was stated; nodes that cost more are left out.
-        proves: Whether the support is the full one, but for those nodes; else no bound is taken.
+        ceiling: The model leaves out what costs more.
+        proves: Whether the support is the full one, but for that; else no bound is taken.
     """
 
     best: Best
@@ -105,16 +92,13 @@ class InStageProof:
             best: With the best schedule so far: the cheaper it is, the fewer nodes are worth recomputing.
             depth: Depth of a smaller support, which proves nothing; None for a proof.
         """
-        graph = closed(best.graph)
-        base, margin = best.graph.total_cost, _MARGIN * best.graph.total_cost
-        support = affordable([node.cost for node in graph.nodes], best.cost - base + margin, graph)
-        if math.isfinite(best.cost):
-            prices = recompute_prices(graph, best.budget_bytes, best.context, time_limit_s=best.seconds(_PRICES_S, 0.1))
-            support = common(support, affordable(prices.of_node, best.cost - base - prices.base + margin, graph))
+        cheaper = Cheaper.than_needed(best)
+        support = cheaper.affordable()
         if depth is not None:
-            support = common(support, support_within(graph, depth))
+            support = common(support, support_within(cheaper.graph, depth))
         model = Retention.over(best, None, support=support)
-        return cls(best, model, StandingRows(model.stated), best.cost, depth is None)
+        model.cuts += cheaper.rows(model.stated, model.compiled)
+        return cls(best, model, StandingRows(model.stated), cheaper.ceiling, depth is None)
 
     def state(self, steps: Iterable[tuple[int, int]]) -> bool:
         """State the rows of (stage, node) ``steps``; whether any of them was new."""
@@ -134,13 +118,12 @@ class InStageProof:
         best, context = self.best, self.best.context
         while not best.over() and not control.stopping():
             best.report("proving")
-            model = self.model.compiled.model
+            model = self.model.model
             start = self._start(model) if context.solver.warm_start else None
             least = context.gap / 4 if gap is None else gap
             outcome = context.solver.solve(Request(model, control, least, context.threads, context.seed, start))
-            bound = proven_cost(self.model, outcome)
-            if bound is not None and self.proves:
-                best.raise_bound(Bound(min(bound, self.ceiling), Scope.DOCUMENT_ORDER))
+            if self.proves:
+                raise_bound(best, proven_cost(self.model, outcome), self.ceiling)
             if outcome.values is None or not self._refine(outcome.values):
                 return
 
@@ -179,6 +162,12 @@ def prove_inside(best: Best, control: Control) -> None:
     proof = InStageProof.of(best)
     proof.state(rehearsal.rows.steps)
     proof.run(control)
+
+
+def raise_bound(best: Best, bound: float | None, ceiling: float) -> None:
+    """Take what a model proved that looks for schedules of cost ``ceiling`` at most; None for nothing."""
+    if bound is not None:
+        best.raise_bound(Bound(whole(best.graph, min(bound, ceiling)), Scope.DOCUMENT_ORDER))
 
 
 def proven_cost(model: Retention, outcome: Outcome | None) -> float | None:

@@ -13,11 +13,13 @@ from remat_cli.errors import LimitReached
 from remat_cli.graph.model import Graph
 from remat_cli.milp.compile import Compiled, append_block, compile_model
 from remat_cli.milp.decode import Decoder, overfull
-from remat_cli.milp.retention import InStageRows, RetentionModel, Support, build, in_stage_rows
+from remat_cli.milp.events import common
+from remat_cli.milp.retention import InStageRows, RetentionModel, Support, build, in_stage_rows, support_within
 from remat_cli.mip import Bools, Floats, LinearModel
 from remat_cli.plan.matrices import least_recomputation_between, matrices_of
 from remat_cli.solvers.base import Incumbent, Outcome, Request
 from remat_cli.strategies._best import Best
+from remat_cli.strategies._cheaper import Cheaper
 
 _THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
 _ROUNDS = 100
@@ -66,7 +68,8 @@ class Retention:
 
         Args:
             best: Gets the schedules that come up.
-            depth: Depth of the support; None for the full one.
+            depth: Depth of the support, from which nodes are left out that no cheaper schedule computes again; None
+                for the full support.
             support: Support to use instead.
 
         Raises:
@@ -75,6 +78,9 @@ class Retention:
         """
         best.report("building the model")
         began_s = time.monotonic()
+        if depth is not None and best.computes is not None and best.context.write_model is None:
+            cheaper = Cheaper.than_best(best)
+            support = common(support_within(cheaper.graph, depth), cheaper.affordable())
         known = [computes for computes in (best.advancing, best.computes) if computes is not None]
         also = [step for computes in known for step in matrices_of(best.graph, computes).computed]
         base = best.graph.total_cost

@@ -79,7 +79,7 @@ def recompute_prices(graph: Graph, budget_bytes: int, context: Context, *, time_
     from remat_cli.milp import cover_bound as cover
     from remat_cli.milp.compile import compile_model
 
-    plain = cover.Prices(0.0, tuple(node.cost for node in graph.nodes))
+    plain = cover.Prices(0.0, tuple(node.cost for node in graph.nodes), (0.0,) * len(graph.nodes))
     stated = cover.price_model(graph, budget_bytes)
     if not stated.rows or any(sum(parts.values()) < need for need, parts in stated.rows):
         return plain
@@ -113,11 +113,16 @@ def safe_bound(graph: Graph, bound: float | None) -> float:
     base = graph.total_cost
     if bound is None or not math.isfinite(bound) or bound <= base:
         return base
-    safe = bound - _SOLVER_TOLERANCE * base
-    if base < _INTEGRAL_LIMIT and all(node.cost.is_integer() for node in graph.nodes):
+    return whole(graph, bound - _SOLVER_TOLERANCE * base)
+
+
+def whole(graph: Graph, bound: float) -> float:
+    """``bound``, a lower bound on cost, at least C0, and rounded up where costs are integral."""
+    base = graph.total_cost
+    if math.isfinite(bound) and base < _INTEGRAL_LIMIT and all(node.cost.is_integer() for node in graph.nodes):
         step = math.gcd(*(int(node.cost) for node in graph.nodes)) or 1
-        return max(base, float(math.ceil(safe / step) * step))
-    return max(base, safe)
+        return max(base, float(math.ceil(bound / step) * step))
+    return max(base, bound)
 
 
 def telling(graph: Graph, bounds: Iterable[Bound], cost: float) -> Bound:

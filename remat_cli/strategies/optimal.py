@@ -23,7 +23,7 @@ from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy,
 from remat_cli.strategies.bounds import cover_bound, safe_bound
 from remat_cli.strategies.chains.answer import chain_first, offer_chain
 
-_DEPTHS = (1.0, 3.0, 6.0)
+_DEPTHS = (1.0, 1.5, 2.0, 3.0, 6.0)
 _SHARES = (1.0, 0.98, 0.95, 0.9, 0.8)
 _FULL_LIMIT = 40_000
 """Largest number of (stage, node) pairs for which the model over the full support is tried."""
@@ -36,7 +36,7 @@ _WHOLE_LIMIT = 200_000
 _EAGER_LIMIT = 10_000
 """Up to this many (stage, node) pairs the proof comes before larger supports: it is about as large itself."""
 _PROOF_LIMIT = 60_000
-_EAGER_SHARE, _PROOF_SHARE, _IN_STAGE_SHARE = 0.6, 0.5, 0.25
+_EAGER_SHARE, _PROOF_SHARE, _IN_STAGE_SHARE = 0.4, 0.5, 0.25
 _MANY = 24
 _BOUND_S = 20.0
 _SLICE_S = 30.0
@@ -103,21 +103,21 @@ class Optimal(Strategy):
         rng = random.Random(best.context.seed)
         annealing = Annealing(best, rng)
         depths = (self.depth,) if self.depth else _DEPTHS
-        proven = False
+        tried = math.inf
         for depth in depths:
             larger = _grow(best, depth, annealing, rng, chain, eager=depth == depths[0])
             if best.over() or chain.closes() or best.hopeless():
                 return
             if depth == depths[0] and _FEW < len(best.graph.nodes) <= PROVABLE:
                 annealing.run(_RUNS)  # a second or less, and all that follows is the faster the better the schedule
-            if not proven:
-                proven = _prove(best, _EAGER_LIMIT, _EAGER_SHARE)
+            if best.cost < tried and _prove(best, _EAGER_LIMIT, _EAGER_SHARE):
+                tried = best.cost  # a cheaper schedule leaves less to exclude
             if best.over() or not larger:
                 break
         if not best.over():
             if len(best.graph.nodes) <= PROVABLE:
                 prove_inside(best, best.step(_PROOF_S, _IN_STAGE_SHARE))
-            elif not proven:
+            elif best.cost < tried:
                 _prove(best, _PROOF_LIMIT, _PROOF_SHARE)
 
 
@@ -158,7 +158,7 @@ def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, ch
         write_model(model.model, best.context.write_model)
     best.report("rounding the linear relaxation")
     # Rounding at less than the budget is for finding a first schedule.
-    shares = _SHARES[:1] if best.proven() else _SHARES
+    shares = _SHARES if (eager or best.computes is None) and not best.proven() else _SHARES[:1]
     model.round_relaxation(shares, best.step(_SLICE_S, 0.3 if eager or best.computes is None else 0.1))
     whole = len(model.model.values) <= _WHOLE_LIMIT
     if best.computes is None:
@@ -171,10 +171,11 @@ def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, ch
     # Within the gap already? A few seconds more often make the plan cheaper still.
     windows = Windows(best, model, rng)
     if whole or best.advancing is None:
-        model.solve(best.step(_POLISH_S if best.proven() else _SLICE_S, 0.25))
+        outcome = model.solve(best.step(_POLISH_S if best.proven() else _SLICE_S, 0.4))
         if best.computes is None:
             annealing.run(_RUNS)
-        windows.run(2)
+        if outcome is None or outcome.termination is not Termination.OPTIMAL:
+            windows.run(2)
     else:
         windows.run(_MANY)
     return model.model.columns <= _GROWTH_LIMIT
