@@ -64,7 +64,9 @@ def _proved(task: Task, answer: Found, context: Context) -> Found:
         prove_inside(best, best.step(_PROOF_S, 1.0))
     found = best.found(exhausted=answer.exhausted or best.proven())
     cheaper = _cost(task.graph, found) < _cost(task.graph, answer)
-    return replace(found, maker="optimal") if cheaper else replace(answer, bounds=found.bounds, exhausted=found.exhausted)
+    if cheaper:
+        return replace(found, maker="optimal")
+    return replace(answer, bounds=found.bounds, exhausted=found.exhausted)
 
 
 def _within(context: Context, share: float) -> Context:
