@@ -141,6 +141,17 @@ def test_formulas_of_flops():
     assert private.flop_formula(torch.ops.aten.relu.default) is None
 
 
+def test_formulas_of_attention_on_a_cpu():
+    aten = torch.ops.aten
+    q, k, v = torch.rand(2, 3, 4, 8), torch.rand(2, 3, 6, 8), torch.rand(2, 3, 6, 8)
+    y, s = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
+    forward = private.flop_formula(aten._scaled_dot_product_flash_attention_for_cpu.default)
+    assert forward(q, k, v, out_val=(y, s)) == 2 * (2 * 3) * 4 * 6 * (8 + 8)
+    backward = private.flop_formula(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+    gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(y, q, k, v, y, s, 0.0, False)
+    assert backward(y, q, k, v, y, s, 0.0, False, out_val=gradients) == 2 * (2 * 3) * 4 * 6 * 5 * 8
+
+
 def test_events_of_the_profiler():
     from torch.profiler import ProfilerActivity, profile
 

@@ -113,10 +113,20 @@ def dispatch_mode() -> Any:
 
 
 def flop_formula(operator: Any) -> Any:
-    """PyTorch's formula for the FLOPs of an operator, called with shapes' tensors and ``out_val``; None without one."""
+    """PyTorch's formula for the FLOPs of an operator, called with shapes' tensors and ``out_val``; None without one.
+
+    The registry leaves out the attention that a CPU runs; it is counted by the formula of the same attention on a GPU.
+    """
+    import torch
     from torch.utils.flop_counter import flop_registry
 
-    return flop_registry.get(getattr(operator, "overloadpacket", None))
+    aten = torch.ops.aten
+    same = {
+        aten._scaled_dot_product_flash_attention_for_cpu: aten._scaled_dot_product_flash_attention,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: aten._scaled_dot_product_flash_attention_backward,
+    }
+    packet = getattr(operator, "overloadpacket", None)
+    return flop_registry.get(packet) or flop_registry.get(same.get(packet))
 
 
 def profiler_events(session: Any) -> Any:
