@@ -105,8 +105,8 @@ def solve_curve(
         graph: The graph.
         budgets: Budgets, or their text: ``"40%:95%:5%"``, ``"4GB,8GB"``.
         options: How to solve; the time limit is for all budgets together.
-        jobs: Budgets that get their first look at the same time, each in a process of its own with one thread. The
-            processes are spawned: a script must keep its call under ``if __name__ == "__main__"``.
+        jobs: Budgets that get their first look at the same time, in this process and in others with one thread each,
+            which import the main module: a script must keep its call under ``if __name__ == "__main__"``.
         listener: Gets the progress, from any thread.
 
     Raises:

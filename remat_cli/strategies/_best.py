@@ -19,7 +19,8 @@ from remat_cli.strategies.bounds import shortened, telling
 if TYPE_CHECKING:  # half a second of Pyomo, which keep-all can do without
     from remat_cli.milp.cover_bound import Prices
 
-_SETTLED = 2e-6
+_SETTLED = 1.05e-6
+"""A bound from a solver is lowered by 1e-6 for its tolerance: a schedule this close to it is one that meets it."""
 _NONE_LEFT_S = 2.0
 """With less time than this left no further step is worth starting."""
 
@@ -129,7 +130,7 @@ class Best:
         return self.cost <= self._goal.cost * (1 + 1e-9)
 
     def settled(self) -> bool:
-        """Whether the schedule is so close to a bound that a solver, which proves 1e-6, has no more to say."""
+        """Whether the best schedule meets a bound, as far as a solver can tell."""
         near = min(_SETTLED, self.context.gap) * self.cost
         return self.cost - self.bound.cost <= near if self.computes is not None else False
 

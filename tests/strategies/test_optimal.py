@@ -9,9 +9,14 @@ from bruteforce import cheapest
 from graphgen import random_graph
 
 from remat_cli.api.solving import SolveOptions, solve
+from remat_cli.control import Control
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import ClaimStatus, Scope
+from remat_cli.solvers.highs import Highs
+from remat_cli.strategies._best import Best
+from remat_cli.strategies.base import Bound, Context, Task
+from remat_cli.strategies.chains.answer import chain_answer, chain_first
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 
@@ -88,3 +93,29 @@ def test_the_gap_closes_in_document_order_where_the_cover_bound_leaves_it_open()
     solved = solve(build_graph("vgg16{backward=operator}"), "70%", SolveOptions(strategy="optimal", threads=1))
     assert solved.plan.claim.status is ClaimStatus.OPTIMAL
     assert solved.plan.claim.scope is Scope.DOCUMENT_ORDER
+
+
+def test_a_schedule_is_settled_when_no_solver_could_tell_more_and_never_within_less_than_the_gap_asked_for() -> None:
+    graph = build_graph("unit-chain{n=9}")
+    task = Task(graph, no_remat_peak(graph))
+    for gap, share, settled in ((1e-4, 1e-6, True), (1e-4, 2e-6, False), (1e-7, 1e-6, False), (0.0, 0.0, True)):
+        best = Best.of(task, Context(Control(), Highs(), gap=gap))
+        best.cost = 2 * graph.total_cost
+        best.raise_bound(Bound(best.cost * (1 - share), Scope.ANY_ORDER))
+        assert best.settled() is settled
+    nothing = Best.of(Task(graph, 1), Context(Control(), Highs()))
+    assert not nothing.settled()
+
+
+def test_chains_with_unequal_sizes_are_asked_last_and_still_answer() -> None:
+    """Where the MILP comes first what the chain says stays true: both prove the same cost."""
+    graph = build_graph("mobilenet-v1{batch=1}")
+    assert not chain_first(graph)
+    assert chain_first(build_graph("linear{n=100}"))
+    assert chain_first(build_graph("unet{batch=1}"))
+    budget = no_remat_peak(graph) // 2
+    bounds = chain_answer(graph, budget)
+    assert bounds is not None
+    solved = solve(graph, budget, SolveOptions(strategy="optimal", threads=1))
+    assert bounds[1][0].cost <= solved.plan.claim.cost
+    assert solved.plan.claim.status is ClaimStatus.OPTIMAL
