@@ -8,14 +8,17 @@ solved. (Construct, merge, solve and adapt; Blum et al., Computers & Operations 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from remat_cli.control import Control
 from remat_cli.milp.checkmate import closed
 from remat_cli.milp.retention import widened
 from remat_cli.plan.matrices import matrices_of, straightened
 from remat_cli.solvers.base import Termination
+from remat_cli.strategies._annealing import Annealing
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._cuts import Cutting
 from remat_cli.strategies._retention import Retention
@@ -24,6 +27,7 @@ _MERGE_S = 10.0
 _CUT_S, _CUT_SHARE = 5.0, 0.2
 _FIRST_STEPS, _FEWEST_STEPS, _MOST_STEPS = 400, 50, 20_000
 _REMEMBERED = 50_000
+_PATIENCE = 4
 
 
 @dataclass(slots=True)
@@ -87,17 +91,43 @@ class Merging:
             self.cutting_s *= 2
 
     def run(self) -> bool:
+        """Cut and merge once; whether that helped."""
+        before = self.best.cost
+        self.cut()
+        self.merge()
+        return self.best.cost < before
+
+    def _beside(self, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """For every node of ``steps`` the stages of its readers, where it might be computed again instead."""
+        graph = self.best.graph
+        nodes = sorted({node for _, node in steps})
+        return [(t, i) for i in nodes for v in graph.values_of(i) for t in graph.readers[v]]
+
+    def merge(self) -> bool:
         """Merge once; whether it helped."""
         steps = self.pool.latest(self.most)
         if self.best.over() or self.done.issuperset(steps):
             return False
         before, graph = self.best.cost, closed(self.best.graph)
         control = self.best.step(_MERGE_S, 0.3)
-        model = Retention.over(self.best, None, support=widened(graph, ((),) * len(graph.nodes), steps))
+        support = widened(graph, ((),) * len(graph.nodes), (*steps, *self._beside(steps)))
+        model = Retention.over(self.best, None, support=support)
         outcome = model.solve(control)
         if outcome is not None and outcome.termination in {Termination.OPTIMAL, Termination.INFEASIBLE}:
             self.done = frozenset(steps)
-            self.most = min(_MOST_STEPS, self.most * 5 // 4)
+            # Well within its time? Then for twice as many.
+            remaining = control.remaining_s() or 0.0
+            self.most = min(_MOST_STEPS, self.most * 2 if remaining > _MERGE_S / 2 else self.most * 5 // 4)
         elif control.out_of_time():
             self.most = max(_FEWEST_STEPS, self.most * 4 // 5)
         return self.best.cost < before
+
+
+def anneal_and_merge(best: Best, rng: random.Random, control: Control) -> None:
+    """Let annealing and merging take turns until ``control`` stops, or neither helps any more, or nothing is left."""
+    pool = Pool(best)
+    annealing, merging = Annealing(best, rng, pool=pool), Merging(best, pool)
+    idle = 0
+    while idle < _PATIENCE and not best.settled() and not best.over() and not control.stopping():
+        helped = annealing.run(2)
+        idle = 0 if merging.run() or helped else idle + 1

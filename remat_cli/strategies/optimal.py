@@ -15,9 +15,10 @@ from remat_cli.solvers.base import Termination
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies._annealing import Annealing
 from remat_cli.strategies._best import Best
+from remat_cli.strategies._merging import anneal_and_merge
 from remat_cli.strategies._portfolio import Windows
 from remat_cli.strategies._proof import PROVABLE, Proof, prove_inside
-from remat_cli.strategies._retention import Retention, near_pairs
+from remat_cli.strategies._retention import Retention, is_dense, near_pairs
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound, safe_bound
@@ -36,6 +37,7 @@ _WHOLE_LIMIT = 200_000
 _EAGER_LIMIT = 10_000
 """Up to this many (stage, node) pairs the proof comes before larger supports: it is about as large itself."""
 _PROOF_LIMIT = 60_000
+_DENSE_SHARE = 0.3
 _EAGER_SHARE, _PROOF_SHARE, _IN_STAGE_SHARE = 0.4, 0.5, 0.25
 _MANY = 24
 _BOUND_S = 20.0
@@ -101,6 +103,9 @@ class Optimal(Strategy):
     def _close(self, best: Best, chain: _Chain) -> None:
         """Close the gap from both sides: schedules over growing supports, and a bound once it is affordable."""
         rng = random.Random(best.context.seed)
+        if not self.depth and best.context.write_model is None and is_dense(best.graph):
+            anneal_and_merge(best, rng, best.step(_FULL_S, _DENSE_SHARE))
+            return
         annealing = Annealing(best, rng)
         depths = (self.depth,) if self.depth else _DEPTHS
         tried = math.inf

@@ -15,7 +15,7 @@ from remat_cli.strategies._annealing import Annealing, ready
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._merging import Merging, Pool
 from remat_cli.strategies._portfolio import Windows
-from remat_cli.strategies._retention import Retention, near_pairs
+from remat_cli.strategies._retention import Retention, is_dense
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound
@@ -27,9 +27,6 @@ _MOST_NODES = 3_000
 """Graphs up to this size get windows of a MILP; larger ones are only annealed."""
 
 
-_MANY_PAIRS, _DENSE = 10_000, 12
-"""With more pairs of a node and a near reader than this, and so many per node, a model to take windows of takes longer
-to build than annealing and merging take to find all that windows would."""
 _DEPTH: dict[str, Any] = {"help": "how far from its uses a node may be recomputed in a window"}
 _PATIENCE: dict[str, Any] = {"help": "idle rounds after which it ends when there is no time limit"}
 _ENOUGH = 0.5
@@ -125,7 +122,7 @@ def _search(task: Task, context: Context, patience: int, *, depth: float | None,
     if turns.annealing is not None and depth is not None and len(best.graph.nodes) <= _MOST_NODES:
         turns.annealing.pool = pool = Pool(best)
         turns.merging = Merging(best, pool)
-        turns.dense = near_pairs(best.graph) > max(_MANY_PAIRS, _DENSE * len(best.graph.nodes))
+        turns.dense = is_dense(best.graph)
     idle, at_first_s = 0, context.control.remaining_s() or 0.0
     while not best.over() and (idle < _patience(best, patience) or _worth_the_time(best, at_first_s)):
         if depth is None and not ready(context.control):
@@ -192,7 +189,6 @@ class _Turns:
             assert self.annealing is not None
             helped = self.annealing.run(2)
             if self.merging is not None and not self.best.proven_in_class():
-                self.merging.cut()
                 helped |= self.merging.run()
         else:
             if self.windows is None:
