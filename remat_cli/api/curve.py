@@ -31,7 +31,7 @@ _TIGHT = 2e-6
 """A schedule this close to a bound is left alone: solvers prove no more, so nothing is left to find."""
 _QUICK_S, _QUICK_PER_NODE_S = 2.0, 1 / 12
 """Time for the first look at a budget, which most are done within."""
-_WORTH_PROCESSES_S, _LARGE = 2.0, 300
+_WORTH_PROCESSES_S, _LARGE = 1.0, 300
 """Seconds, if all budgets take as long as the first, from which on processes are started: that takes half a second of a
 core. For graphs with so many nodes they are at once. What comes out does not depend on it."""
 _POLL_S = 0.05
