@@ -37,6 +37,8 @@ _MARGIN = 1e-9
 _CUTOFF_MARGIN = 1e-7
 """Share of C0 by which the row that cuts off what costs more is relaxed, for the tolerance of solvers."""
 _PART_OF_GAP = 0.9
+_WORTH = 0.7
+"""A ceiling below the best schedule's cost is worth it if it leaves at most so much of the room above the base."""
 
 CutRow = tuple[list[int], list[float], float, float]
 
@@ -73,9 +75,14 @@ class Cheaper:
 
     @classmethod
     def than_needed(cls, best: Best) -> Cheaper:
-        """Schedules so cheap that the best one is proven, within the gap asked for, if there are none."""
+        """Schedules so cheap that the best one is proven, within the gap asked for, if there are none.
+
+        Those cheaper than the best one where that leaves hardly more of them: then a solver can start from that.
+        """
         than_best = cls.than_best(best)
-        return cls(than_best.graph, than_best.base, best.cost * (1 - _PART_OF_GAP * best.context.gap), than_best.prices)
+        ceiling = best.cost * (1 - _PART_OF_GAP * best.context.gap)
+        needed = cls(than_best.graph, than_best.base, ceiling, than_best.prices)
+        return needed if needed.slack < _WORTH * than_best.slack else than_best
 
     @property
     def slack(self) -> float:

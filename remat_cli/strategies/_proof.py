@@ -61,7 +61,8 @@ class Proof:
         """Solve for at most ``most_s`` seconds and ``share`` of what is left; what is proven by then counts."""
         best = self.best
         model = Retention.over(best, None, support=self.support)
-        model.cuts += self.cheaper.rows(model.stated, model.compiled)
+        if self.cheaper.ceiling < best.cost:  # else a solver finds out by itself, from the best schedule
+            model.cuts += self.cheaper.rows(model.stated, model.compiled)
         outcome = model.solve(best.step(most_s, share), rounds=1)
         raise_bound(best, proven_cost(model, outcome), self.cheaper.ceiling)
 
@@ -97,7 +98,8 @@ class InStageProof:
         if depth is not None:
             support = common(support, support_within(cheaper.graph, depth))
         model = Retention.over(best, None, support=support)
-        model.cuts += cheaper.rows(model.stated, model.compiled)
+        if cheaper.ceiling < best.cost:
+            model.cuts += cheaper.rows(model.stated, model.compiled)
         return cls(best, model, StandingRows(model.stated), cheaper.ceiling, depth is None)
 
     def state(self, steps: Iterable[tuple[int, int]]) -> bool:

@@ -15,7 +15,7 @@ from remat_cli.strategies.base import Context, Found, Known, NotFound, Strategy,
 from remat_cli.strategies.bounds import shortened, telling
 from remat_cli.strategies.registry import strategy_from_spec
 
-_EXACT_SHARE, _SEARCH_SHARE = 0.35, 0.25
+_EXACT_SHARE, _SEARCH_SHARE = 0.3, 0.2
 """Shares of the time left for ``optimal`` and then for the search, where a proof that looks inside stages follows."""
 _PROOF_S = 300.0
 _SMALL = 60
