@@ -31,9 +31,6 @@ _TIGHT = 2e-6
 """A schedule this close to a bound is left alone: solvers prove no more, so nothing is left to find."""
 _QUICK_S, _QUICK_PER_NODE_S = 2.0, 1 / 12
 """Time for the first look at a budget, which most are done within."""
-_WORTH_PROCESSES_S, _LARGE = 1.0, 300
-"""Seconds, if all budgets take as long as the first, from which on processes are started: that takes half a second of a
-core. For graphs with so many nodes they are at once. What comes out does not depend on it."""
 _POLL_S = 0.05
 _STOPPED = "time limit"
 _LATE_S = 20.0
@@ -185,12 +182,8 @@ class _Course:
         text = dump_document(graph_to_document(self.job.graph))
         calls = [(text, options, budget, self.asked[budget], most_s) for budget in rest]
         with shared_calls(_look, calls, self.jobs - 1, "remat_cli.api.warm", most_s + _LATE_S) as shared:
-            if len(self.job.graph.nodes) >= _LARGE:
-                shared.begin()
-            began_s = time.monotonic()
+            shared.begin()
             first = self._smallest_with_plan(possible)
-            if len(self.job.graph.nodes) < _LARGE and time.monotonic() - began_s > _WORTH_PROCESSES_S / len(possible):
-                shared.begin()
             least = possible[first] if first < len(possible) else math.inf
             looks: dict[int, tuple[Pool, str]] = {}
             while not self._over() and (index := shared.take()) is not None:

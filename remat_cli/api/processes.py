@@ -83,9 +83,9 @@ class SharedCalls:
             self.left.clear()
         if self._starter is None:
             return
-        if self.futures:
+        if any(not future.done() for future in self._taken()):
             self._stop()
-        else:
+        else:  # processes that do nothing end by themselves should this one end before
             threading.Thread(target=self._stop, name="remat-processes-end", daemon=True).start()
 
     def _start(self) -> None:
