@@ -78,25 +78,17 @@ class SharedCalls:
         self._starter.start()
 
     def end(self) -> None:
-        """End what still runs; processes that are only just being made end when they are there."""
+        """End what still runs."""
         with self._lock:
             self.left.clear()
-        if self._starter is None:
-            return
-        if any(not future.done() for future in self._taken()):
-            self._stop()
-        else:  # processes that do nothing end by themselves should this one end before
-            threading.Thread(target=self._stop, name="remat-processes-end", daemon=True).start()
+        if self._starter is not None:  # a pool that is left alone leaves semaphores behind, and Python complains
+            self._starter.join()
+            self.pool.stop()
+            self.pool.join()
 
     def _start(self) -> None:
         for _ in range(self.jobs):
             self._hand_out()
-
-    def _stop(self) -> None:
-        if self._starter is not None:
-            self._starter.join()
-        self.pool.stop()
-        self.pool.join()
 
     def take(self) -> int | None:
         """The first call that nobody has taken, now the caller's own; None if there is none."""
