@@ -12,6 +12,7 @@ nodes, weights = [], []
 
 
 def weight(name, *shape):
+    """Name of a new parameter of the given shape."""
     weights.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
     return name
 
