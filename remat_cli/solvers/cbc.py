@@ -12,7 +12,6 @@ import re
 import shutil
 import stat
 import subprocess
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from remat_cli.solvers.answer import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.modelfile import write_model
-from remat_cli.solvers.process import ProcessEnd, run_process
+from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
 
 _HINT = "pip install 'pulp<4', which carries CBC, or apt-get install coinor-cbc"
 _NUMBER = r"([-+]?[\d.]+(?:e[-+]?\d+)?|[-+]?inf)"
@@ -83,11 +82,7 @@ class Cbc(Solver):
     def _run(self, binary: str, request: Request) -> Outcome:
         started_s = time.monotonic()
         watch = _Watch(request)
-        with (
-            SolverLog(request.log_path) as log,
-            tempfile.TemporaryDirectory(prefix="remat-", ignore_cleanup_errors=True) as name,
-        ):
-            folder = Path(name)
+        with SolverLog(request.log_path) as log, temporary_folder() as folder:
             write_model(request.model, folder / "model.mps", named=False)
             if request.start is not None:
                 _write_start(request.model, request.start, folder / "start.txt")

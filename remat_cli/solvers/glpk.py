@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from remat_cli.solvers.answer import INTEGRAL_WITHIN, failed, outcome, solve_aro
 from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination, installed_package
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.modelfile import write_model
-from remat_cli.solvers.process import ProcessEnd, run_process
+from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
 
 _PIP_HINT = "pip install 'remat[glpk]'"
 _HINT = f"{_PIP_HINT} (swiglpk), or apt-get install glpk-utils (glpsol)"
@@ -117,11 +116,7 @@ class Glpk(Solver):
     def _run(self, way: str, request: Request) -> Outcome:
         started_s = time.monotonic()
         watch = _Watch(request)
-        with (
-            SolverLog(request.log_path) as log,
-            tempfile.TemporaryDirectory(prefix="remat-", ignore_cleanup_errors=True) as name,
-        ):
-            folder = Path(name)
+        with SolverLog(request.log_path) as log, temporary_folder() as folder:
             write_model(_for_glpk(request.model), folder / "model.mps", named=False)
             if request.start is not None:
                 log.note("GLPK takes no start; it is ignored")

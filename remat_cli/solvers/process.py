@@ -12,8 +12,10 @@ import codecs
 import contextlib
 import os
 import selectors
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
@@ -36,15 +38,32 @@ _WATCHER = ("/bin/sh", "-c", 'read -r line; kill -s KILL -- "-$0"; [ -z "$1" ] |
 
 _groups: set[int] = set()
 """Process groups of the children that run."""
+_folders: set[Path] = set()
+"""Temporary folders in use."""
 
 
-def _kill_all() -> None:
+def _leave_nothing() -> None:
     for group in list(_groups):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
+    for folder in list(_folders):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-before_leaving(_kill_all)
+before_leaving(_leave_nothing)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder that is gone at the end, also when remat leaves in the middle of it."""
+    with unbroken():
+        folder = Path(tempfile.mkdtemp(prefix="remat-"))
+        _folders.add(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _folders.discard(folder)
 
 
 @dataclass(frozen=True, slots=True)

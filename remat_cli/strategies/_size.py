@@ -30,12 +30,14 @@ def too_large(graph: Graph, control: Control, passes: int = 1) -> NotFound | Non
     variables = passes * (n + 1) * (2 * n + len(graph.size) + graph.edges) / 2
     takes_bytes, takes_s = int(_BYTES * variables), _SECONDS * variables
     remaining, memory = control.remaining_s(), _memory_bytes()
-    if (memory is None or takes_bytes <= memory) and (remaining is None or takes_s <= _MARGIN * remaining):
+    too_much = memory is not None and takes_bytes > memory
+    if not too_much and (remaining is None or takes_s <= _MARGIN * remaining):
         return None
+    instead = "auto, whose models grow with what may be worth computing again, or a heuristic"
     return NotFound(
         f"the model would have about {format_count(variables)} variables, and building it would take about "
         f"{format_bytes(takes_bytes)} and {_duration(takes_s)}",
-        hint="take auto, whose models grow with what may be worth computing again, or a heuristic",
+        hint=f"take {instead}" if too_much else f"allow a longer --time-limit, or take {instead}",
     )
 
 

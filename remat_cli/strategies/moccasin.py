@@ -6,7 +6,6 @@ import json
 import math
 import pickle
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -18,7 +17,7 @@ from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.log import SolverLog
-from remat_cli.solvers.process import run_process
+from remat_cli.solvers.process import run_process, temporary_folder
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._moccasin_worker import Job
 from remat_cli.strategies._stages import instance_counts
@@ -133,14 +132,14 @@ class _Talk:
         """
         control = self.best.context.control
         with (
-            tempfile.TemporaryDirectory(prefix="remat-") as folder,
+            temporary_folder() as folder,
             SolverLog(self.best.context.solver_log) as self.log,
             SolverLog(None) as printed,
         ):
-            path = Path(folder, "job.pickle")
+            path = folder / "job.pickle"
             path.write_bytes(pickle.dumps(job))
             command = [sys.executable, "-c", _WORKER, str(path)]
-            end = run_process(command, control, printed, folder=Path(folder), on_line=self._hear, disposable=True)
+            end = run_process(command, control, printed, folder=folder, on_line=self._hear, disposable=True)
         if self.error is not None:
             kind, text = self.error
             if kind == "unavailable":

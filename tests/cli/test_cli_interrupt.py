@@ -192,7 +192,7 @@ def test_the_limit_holds_for_every_solver_at_work(tmp_path, solver):
 
 
 def test_the_limit_holds_while_a_large_model_is_built(tmp_path):
-    done = limited(tmp_path, str(GRAPHS / "resnet50.json"), "highs", 3, "--strategy", "checkmate-ilp")
+    done = limited(tmp_path, str(GRAPHS / "resnet50.json"), "highs", 6, "--strategy", "checkmate-ilp")
     assert done.code == 4
     assert "ERROR" not in done.err
     assert_limit_is_told(done, tmp_path, "resnet50.plan.json")

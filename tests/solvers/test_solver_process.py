@@ -186,5 +186,21 @@ def test_a_killed_parent_leaves_no_orphan(tmp_path: Path) -> None:
     assert not alive(pid)
 
 
+_LEAVING = """
+from remat_cli.running import leave
+from remat_cli.solvers.process import temporary_folder
+
+with temporary_folder() as folder:
+    (folder / "model.mps").write_text("half a mod")
+    leave(9)
+"""
+
+
+def test_leaving_takes_temporary_folders_along(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", _LEAVING], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
+    assert done.returncode == 9
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_words_for_odd_endings() -> None:
     assert ProcessEnd(None, 250, False, False, False, 0.0).text() == "ended by signal 250"
