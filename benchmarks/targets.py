@@ -118,4 +118,9 @@ def _met(goal: Goal, values: Mapping[str, Any]) -> str:
     reached = values.get(goal.column)
     if reached is None:
         return "proven: none fits" if values.get("impossible") else f"no: {values.get('ending')}"
-    return "yes" if reached <= goal.most * (1 + 1e-3) else "no"
+    if reached <= goal.most * (1 + 1e-3):
+        return "yes"
+    bound = values.get("bound")
+    if goal.column == "overhead" and bound is not None and bound > goal.most:
+        return f"no: proven impossible in {values['scope']}"
+    return "no"
