@@ -50,6 +50,8 @@ def _memory_bytes() -> int | None:
 
 def _duration(seconds: float) -> str:
     """``40 seconds``, ``7 minutes``, ``3 hours``."""
+    if seconds < 1:
+        return "less than a second"
     for name, length in (("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {name}"

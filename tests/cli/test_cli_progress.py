@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from cli_process import PATIENCE_S, TOY, environment
+from cli_process import GRAPHS, PATIENCE_S, TOY, environment
 
 from remat_cli.cli import progress
 from remat_cli.cli.progress import ProgressLine, showing
@@ -116,7 +116,8 @@ class Terminal:
 
 
 def test_on_a_terminal_one_line_is_drawn_again_and_again():
-    terminal = Terminal(*SOLVE)
+    larger = str(GRAPHS / "linear32.json")  # which takes long enough for some lines
+    terminal = Terminal("solve", larger, "-b", "90%", "--strategy", "checkmate-ilp", "--gap", "0.5")
     assert terminal.code == 0
     drawn = re.findall(r"\d\.\d\d s  building the model", terminal.text)
     assert len(set(drawn)) > 3
