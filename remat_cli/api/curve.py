@@ -25,7 +25,7 @@ from remat_cli.plan.model import ClaimStatus
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, Known, NotFound, Task
 from remat_cli.strategies.bounds import shortened
-from remat_cli.units import Budget, parse_budgets
+from remat_cli.units import Budget, parse_budget, parse_budgets
 
 _TIGHT = 2e-6
 """A schedule this close to a bound is left alone: solvers prove no more, so nothing is left to find."""
@@ -90,7 +90,7 @@ class Curve:
 
 def solve_curve(
     graph: Graph,
-    budgets: Iterable[Budget] | str,
+    budgets: Iterable[Budget | str | int] | str,
     options: SolveOptions | None = None,
     *,
     jobs: int = 1,
@@ -100,7 +100,7 @@ def solve_curve(
 
     Args:
         graph: The graph.
-        budgets: Budgets, or their text: ``"40%:95%:5%"``, ``"4GB,8GB"``.
+        budgets: Budgets, each as :func:`solve` takes it, or all as text: ``"40%:95%:5%"``, ``"4GB,8GB"``.
         options: How to solve; the time limit is for all budgets together.
         jobs: Budgets that get their first look at the same time, in this process and in others with one thread each,
             which import the main module: a script must keep its call under ``if __name__ == "__main__"``.
@@ -110,7 +110,8 @@ def solve_curve(
         UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As their names say.
         SolverFailed: If the solver failed and there is no plan for any budget.
     """
-    wanted = parse_budgets(budgets) if isinstance(budgets, str) else tuple(budgets)
+    each = parse_budgets(budgets) if isinstance(budgets, str) else budgets
+    wanted = [parse_budget(str(budget)) if isinstance(budget, str | int) else budget for budget in each]
     top = no_remat_peak(graph)
     asked = {budget.bytes_for(top): budget for budget in reversed(wanted)}
     course = _Course(
