@@ -112,7 +112,11 @@ class SharedCalls:
             if not self.left:
                 return
             index = self.left.pop()
-            future = self.pool.schedule(self.function, self.calls[index], timeout=self.timeout_s)
+            try:
+                future = self.pool.schedule(self.function, self.calls[index], timeout=self.timeout_s)
+            except RuntimeError:  # its processes could not start: the caller does it all
+                self.left.append(index)
+                return
             self.futures[index] = future
         future.add_done_callback(self._hand_out)
 

@@ -55,3 +55,11 @@ def test_the_caller_can_do_it_all():
     with shared_calls(math.factorial, [(2,)], 1, "math", None) as shared:
         assert shared.take() == 0
         shared.begin()
+
+
+def test_without_processes_everything_is_left_to_the_caller():
+    with shared_calls(math.factorial, [(2,), (3,)], 1, "math", None) as shared:
+        shared.pool.stop()
+        shared._hand_out()
+        assert list(iter(shared.take, None)) == [0, 1]
+        assert shared.results(Control()) == {}
