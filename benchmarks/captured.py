@@ -5,6 +5,9 @@ GPT-2 small at batch 8 and 512 tokens), beside the best that PyTorch's own recom
 peak of values, and the ratio of the FLOPs to those without recomputation. remat gets that peak as its budget. It does
 not count the graph's fixed memory (parameters and inputs). Two rows run at a time, one thread each.
 
+PyTorch's ratios count the attention that a CPU runs like other operations without a formula, at one per element; so do
+these graphs, though `remat export` counts its products.
+
 Graphs exported before are read instead where they are given with `--graphs`, as `torch-resnet50.json`,
 `torch-unet.json`, `torch-vgg16.json` and `torch-gpt2.json`; the others need `remat[torch]`.
 """
@@ -39,6 +42,7 @@ _SPECS = {
     "vgg16": "torch/vgg16{batch=32}",
     "gpt2": "torch/gpt2{batch=8}",
 }
+_ELEMENT_BYTES = 4
 _QUICK_POINTS: dict[str, tuple[tuple[int, float | None], ...]] = {"unet": ((2, None),)}
 _QUICK_SPECS = {"unet": "torch/unet{batch=1,resolution=64,depth=2,width=8}"}
 
@@ -134,7 +138,11 @@ def exported(path: str, spec: str | None) -> dict[str, Any]:
     if spec is not None:
         from remat_cli.frontends.torch.architectures import build_torch_graph
 
-        Path(path).write_text(dump_document(graph_to_document(build_torch_graph(spec))), encoding="utf-8")
+        document = graph_to_document(build_torch_graph(spec))
+        for node in document["nodes"]:
+            if "flash_attention_for_cpu" in node["op"]:
+                node["cost"] = max(node["outputs"]) // _ELEMENT_BYTES
+        Path(path).write_text(dump_document(document), encoding="utf-8")
     graph = load_graph(path)
     return {"path": path, "fixed": graph.fixed_memory, "values": no_remat_peak(graph) - graph.fixed_memory}
 

@@ -37,13 +37,19 @@ _LEAST_S = 5.0
 """With less time than this left it is not worth starting."""
 
 
-def offer_cuts(best: Best) -> None:
-    """Offer the schedules that come of cuts, and the bounds."""
+def offer_cuts(best: Best, cutting: Cutting | None = None, *, most_s: float = math.inf) -> None:
+    """Offer the schedules that come of cuts, and the bounds.
+
+    Args:
+        best: Gets them.
+        cutting: To go on with; else it begins.
+        most_s: Seconds at most.
+    """
     remaining = best.context.control.remaining_s()
     if best.tight() or (remaining is not None and remaining < _LEAST_S):
         return
-    control = best.step(_CUTS_WITHOUT_LIMIT_S if remaining is None else _CUTS_S, 0.1)
-    cutting = Cutting.of(best)
+    control = best.step(min(most_s, _CUTS_WITHOUT_LIMIT_S if remaining is None else _CUTS_S), 0.1)
+    cutting = cutting or Cutting.of(best)
     while not best.over() and not control.stopping() and cutting.run(control) is not None:
         pass
 

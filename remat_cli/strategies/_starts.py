@@ -22,7 +22,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.mip import Bools, Floats, Ints
 from remat_cli.plan.matrices import straightened
 from remat_cli.strategies._best import Best
-from remat_cli.strategies._cuts import offer_cuts
+from remat_cli.strategies._cuts import Cutting, offer_cuts
 
 _SMALLEST = 300
 """Graphs with fewer nodes have no need of this: a solver is done with them before it would be compiled."""
@@ -39,6 +39,8 @@ _POLISH_WORK = 60_000_000
 _COLD = 1e-6
 _PRICE = 3.0
 _COMPILING_S = 10.0
+_FIRST_CUTS_S = 2.0
+"""Cuts have a schedule by then, or prices are sooner with one."""
 _PRICING_S = 20.0
 """Most seconds for one run through the prices."""
 _FRAMES = 128
@@ -218,15 +220,21 @@ def offer_starts(best: Best) -> None:
     """
     if best.computes is not None:
         return
-    offer_cuts(best)
-    if best.over() or len(best.graph.nodes) < _SMALLEST or not _ready(best.context.control):
+    if len(best.graph.nodes) < _SMALLEST:
+        offer_cuts(best)
         return
-    best.report("pricing")
-    for credit in _CREDITS:
-        if not best.over():
-            _price(best, credit)
-    if best.cost < math.inf and not best.over():
-        _polish(best)
+    cutting = Cutting.of(best)
+    offer_cuts(best, cutting, most_s=_FIRST_CUTS_S)
+    if best.over():
+        return
+    if _ready(best.context.control):
+        best.report("pricing")
+        for credit in _CREDITS:
+            if not best.over():
+                _price(best, credit)
+        if best.cost < math.inf and not best.over():
+            _polish(best)
+    offer_cuts(best, cutting)
 
 
 def _ready(control: Control) -> bool:

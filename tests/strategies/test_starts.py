@@ -103,7 +103,7 @@ def test_networks_get_a_good_plan_and_always_the_same(spec, percent, overhead):
 
 def test_small_graphs_and_what_has_a_schedule_already_are_left_alone(monkeypatch):
     chain = build_graph("unit-chain{n=17}")
-    monkeypatch.setattr(_starts, "offer_cuts", lambda best: None)
+    monkeypatch.setattr(_starts, "offer_cuts", lambda best, cutting=None, most_s=0.0: None)
     assert started(chain, 5).computes is None
     monkeypatch.setattr(_starts, "_SMALLEST", 1)
     best = started(chain, 5)
