@@ -3,7 +3,7 @@
 One transformer, one device, one run. Peak is what PyTorch's allocator handed out above parameters and inputs: on a CPU
 by the events of its profiler, on CUDA by its statistics. "same gradients" compares every gradient with eager's for the
 same random numbers. `activation_memory_budget` runs through AOTAutograd's min-cut partitioner without a code generator.
-Recomputed FLOPs are those that PyTorch has formulas for (products and attention), in every row; "by elements too" is
+Recomputed FLOPs are those of products and attention by PyTorch's formulas, in every row; "by elements too" is
 what remat's plan costs in its own count, with one for each element of everything else. Each row of remat has as budget
 the peak of the row named in "budget like", parameters and inputs added; its graph knows the sizes and workspaces that
 `remat profile` measures.
@@ -111,10 +111,10 @@ class Counted:
 
 
 def _counts(node: Any) -> bool:
-    """Whether PyTorch has a formula for the operation: products and attention."""
-    from torch.utils.flop_counter import flop_registry
+    """Whether there is a formula for the operation: products and attention."""
+    from remat_cli.frontends.torch.private import flop_formula
 
-    return getattr(node.target, "overloadpacket", None) in flop_registry
+    return flop_formula(node.target) is not None
 
 
 def measured_sizes(graph: Any, device: str) -> Any:
@@ -128,8 +128,32 @@ def measured_sizes(graph: Any, device: str) -> Any:
     return replace(profiled, nodes=nodes, cost_unit=graph.cost_unit)
 
 
+def flop_counter() -> Any:
+    """PyTorch's counter, with the attention of a CPU, which it leaves out, by the formula that graphs have for it."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from remat_cli.frontends.torch.private import flop_formula
+
+    def counted(packet: Any) -> Any:
+        formula = flop_formula(packet.default)
+
+        def raw(*args: Any, out_val: Any = None, **options: Any) -> Any:
+            return formula(*args, out_val=out_val, **options)
+
+        raw._get_raw = True  # type: ignore[attr-defined] - the counter's mark for one that takes tensors, not shapes
+        return raw
+
+    aten = torch.ops.aten
+    packets = (
+        aten._scaled_dot_product_flash_attention_for_cpu,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    )
+    return FlopCounterMode(display=False, custom_mapping={packet: counted(packet) for packet in packets})
+
+
 def formula_flops(plan: Any) -> float:
-    """FLOPs of a step by plan as PyTorch counts them: of what it has a formula for, whose cost that formula is."""
+    """FLOPs of a step by plan as :func:`flop_counter` has them: of what has a formula, whose cost that formula is."""
     from remat_cli.frontends.torch.codec import operator_named
     from remat_cli.frontends.torch.lower import TANGENTS
     from remat_cli.frontends.torch.private import flop_formula
@@ -166,10 +190,8 @@ class Bench:
 
     def flops(self, way: str) -> float:
         """FLOPs of a step without a compiler."""
-        from torch.utils.flop_counter import FlopCounterMode
-
         module = _in_way(copy.deepcopy(self.model), way)
-        with FlopCounterMode(display=False) as counter:
+        with flop_counter() as counter:
             self.step(module, module)
         return float(counter.get_total_flops())
 
