@@ -310,8 +310,8 @@ class _Search:
             LimitReached, Interrupted: If that is nothing because it had to stop.
         """
         job, control = self.job, self.job.context.control
-        open_still = self.low + 1 < self.high and self.job.strategy.minds_budget
-        outcome = "interrupted" if control.cancelled.is_set() else "time limit" if open_still else "finished"
+        late = self.low + 1 < self.high and self.job.strategy.minds_budget and (self.cut_short or self._over())
+        outcome = "interrupted" if control.cancelled.is_set() else "time limit" if late else "finished"
         if self.low == 0 and outcome == "interrupted":
             raise Interrupted("interrupted before a plan for any batch was found")
         if self.low == 0 and self._over():
