@@ -72,8 +72,10 @@ class Best:
         return best
 
     def offer(self, computes: Sequence[int]) -> bool:
-        """Look at a schedule; whether it is the best so far."""
+        """Look at a schedule; whether it is the best so far. One that computes again what must not be is none."""
         sequence = prune(self.graph, computes)
+        if self._repeats(sequence):
+            return False
         height = peak(self.graph, sequence)
         if self.lowest_peak is None or height < self.lowest_peak:
             self.lowest, self.lowest_peak = sequence, height
@@ -87,6 +89,15 @@ class Best:
         self.computes, self.cost = sequence, cost
         self.context.publish(self.found(exhausted=False))
         return True
+
+    def _repeats(self, sequence: Sequence[int]) -> bool:
+        """Whether a node is computed again that may be computed only once."""
+        seen: set[int] = set()
+        for k in sequence:
+            if k in seen and not self.graph.nodes[k].recompute:
+                return True
+            seen.add(k)
+        return False
 
     def raise_bound(self, bound: Bound) -> None:
         """Take a bound if it is better than the one of its scope."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import bruteforce
 import graphgen
 import pytest
 
+from remat_cli.api.solving import solve
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, no_remat_profile, working_set
 from remat_cli.graph.model import Graph
 from remat_cli.milp import cut
 from remat_cli.milp.compile import compile_model
 from remat_cli.plan.derive import derive, peak
-from remat_cli.plan.model import Scope
+from remat_cli.plan.model import Compute, Scope
 from remat_cli.plan.replay import replay
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
@@ -158,3 +160,15 @@ def test_a_budget_below_a_working_set_is_proven_too_small() -> None:
     best = Best.of(Task(graph, 3), Context(Control(), Highs(), threads=1))
     offer_cuts(best)
     assert best.hopeless()
+
+
+def test_a_schedule_that_computes_again_what_must_not_be_is_not_taken():
+    # Rounding a relaxation that the clock cut short may come up with one.
+    chain = build_graph("unit-chain{n=17}")
+    statements = solve(chain, "5B").plan.statements
+    computes = tuple(statement.node for statement in statements if isinstance(statement, Compute))
+    once = replace(chain, nodes=tuple(replace(node, recompute=False) for node in chain.nodes))
+    for graph, taken in ((chain, True), (once, False)):
+        best = Best.of(Task(graph, 5), Context(Control(), Highs(), threads=1))
+        assert best.offer(computes) is taken
+        assert (best.lowest == computes) is taken
