@@ -133,11 +133,16 @@ class Retention:
                 self.best.offer(computes)
 
     def _rounded(self, values: Floats, threshold: float) -> tuple[int, ...]:
-        """The least recomputation for what the relaxation keeps by at least ``threshold``."""
+        """The least recomputation for what the relaxation keeps by at least ``threshold``.
+
+        What may be computed only once is kept whatever the values: the clock may have cut the relaxation short.
+        """
+        graph = self.stated.graph
+        once = [not graph.nodes[i].recompute for i in graph.producer]
         enough = [*(values >= threshold).tolist(), False]  # the last for what has no column
         stays = [
-            [(gaps.events[k], gaps.events[k + 1]) for k, column in enumerate(columns) if enough[column]]
-            for gaps, columns in zip(self.stated.gaps, self._kept_columns(), strict=True)
+            [(gaps.events[k], gaps.events[k + 1]) for k, column in enumerate(columns) if once[v] or enough[column]]
+            for v, (gaps, columns) in enumerate(zip(self.stated.gaps, self._kept_columns(), strict=True))
         ]
         end = len(self.best.graph.nodes)
         return tuple(k for k in least_recomputation_between(self.stated.graph, stays) if k < end)

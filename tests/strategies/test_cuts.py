@@ -163,7 +163,6 @@ def test_a_budget_below_a_working_set_is_proven_too_small() -> None:
 
 
 def test_a_schedule_that_computes_again_what_must_not_be_is_not_taken():
-    # Rounding a relaxation that the clock cut short may come up with one.
     chain = build_graph("unit-chain{n=17}")
     statements = solve(chain, "5B").plan.statements
     computes = tuple(statement.node for statement in statements if isinstance(statement, Compute))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from bruteforce import cheapest
 from graphgen import random_graph
@@ -15,6 +18,7 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies._best import Best
+from remat_cli.strategies._retention import Retention
 from remat_cli.strategies.base import Bound, Context, Task
 from remat_cli.strategies.chains.answer import chain_answer, chain_first
 from remat_cli.strategies.registry import strategy_from_spec
@@ -119,3 +123,18 @@ def test_chains_with_unequal_sizes_are_asked_last_and_still_answer() -> None:
     solved = solve(graph, budget, SolveOptions(strategy="optimal", threads=1))
     assert bounds[1][0].cost <= solved.plan.claim.cost
     assert solved.plan.claim.status is ClaimStatus.OPTIMAL
+
+
+def test_rounding_computes_once_what_must_be_even_of_a_relaxation_without_sense() -> None:
+    # A relaxation that the clock cuts short need not meet its own rows.
+    chain = build_graph("unit-chain{n=17}")
+    nodes = tuple(replace(node, recompute=k % 3 > 0) for k, node in enumerate(chain.nodes))
+    best = Best.of(Task(replace(chain, nodes=nodes), 9), Context(Control(), Highs(), threads=1))
+    model = Retention.over(best, 3.0)
+    rng = np.random.default_rng(0)
+    again: set[int] = set()
+    for _ in range(50):
+        counts = Counter(model._rounded(rng.random(len(model.compiled.model.cost)), 0.5))
+        again |= {k for k, count in counts.items() if count > 1}
+    assert again
+    assert all(nodes[k].recompute for k in again)
