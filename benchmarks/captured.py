@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import MissingInput, call, call_or_fail
-from benchmarks.solving import LATE_S
+from benchmarks.solving import LATE_S, OUTCOME
 
 LIMIT_S = 60.0
 _QUICK_LIMIT_S = 10.0
@@ -58,12 +58,7 @@ TABLES = (
             Column("pytorch", "PyTorch's ratio", "number"),
             Column("ratio", "remat's ratio", "number"),
             Column("bound", "proven bound", "number"),
-            Column("gap", "gap, %", "number"),
-            Column("scope", "bound holds for"),
-            Column("first_s", "first, s", "number"),
-            Column("wall_s", "time, s", "number"),
-            Column("ending", "ended"),
-            Column("peak_bytes", "memory", "bytes"),
+            *OUTCOME,
         ),
         f"One run each, {LIMIT_S:g} s at most, strategy auto, seed 0.",
         named_by=("graph", "budget_mb"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.lanes import Cell, rows_of
-from benchmarks.solving import solved_row
+from benchmarks.solving import OUTCOME, solved_row
 
 LIMIT_S = 60.0
 _QUICK_LIMIT_S = 10.0
@@ -54,12 +54,7 @@ TABLES = (
             Column("strategy", "strategy"),
             Column("overhead", "overhead, %", "number"),
             Column("bound", "proven bound, %", "number"),
-            Column("gap", "gap, %", "number"),
-            Column("scope", "bound holds for"),
-            Column("first_s", "first, s", "number"),
-            Column("wall_s", "time, s", "number"),
-            Column("ending", "ended"),
-            Column("peak_bytes", "memory", "bytes"),
+            *OUTCOME,
         ),
         f"One run each, {LIMIT_S:g} s at most, seed 0. The search stops at a gap of 0.01%.",
         named_by=("graph", "budget", "strategy"),

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.frame import Row, Table
+from benchmarks.frame import Column, Row, Table
 from benchmarks.measure import call
 
 LATE_S = 120.0
 """Seconds over its limit after which a process is killed: building a graph and stopping take time, too."""
+OUTCOME = (
+    Column("gap", "gap, %", "number"),
+    Column("scope", "bound holds for"),
+    Column("first_s", "first, s", "number"),
+    Column("wall_s", "time, s", "number"),
+    Column("ending", "ended"),
+    Column("peak_bytes", "memory", "bytes"),
+)
+"""How a solve ended, for the end of a table's row."""
 
 
 def solved_row(table: Table, case: Row, *, time_limit_s: float, **arguments: Any) -> Row:

@@ -11,7 +11,7 @@ from functools import partial
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import MissingInput
-from benchmarks.solving import solved_row
+from benchmarks.solving import OUTCOME, solved_row
 
 _PERCENT = 40
 _LIMITS_S = (240.0, 60.0)
@@ -28,12 +28,7 @@ TABLES = (
             Column("limit_s", "limit, s", "number"),
             Column("overhead", "overhead, %", "number"),
             Column("bound", "proven bound, %", "number"),
-            Column("gap", "gap, %", "number"),
-            Column("scope", "bound holds for"),
-            Column("first_s", "first, s", "number"),
-            Column("wall_s", "time, s", "number"),
-            Column("ending", "ended"),
-            Column("peak_bytes", "memory", "bytes"),
+            *OUTCOME,
         ),
         "One run each, strategy auto, seed 0. Overhead and bound are over the cost without recomputation.",
         named_by=("graph", "budget", "limit_s"),
