@@ -170,7 +170,7 @@ def _tried(subject: Subject, wanted: list[float]) -> Row:
     except torch.OutOfMemoryError:
         subject.owner.zero_grad(set_to_none=True)
         return {"ran": "no: out of memory"}
-    off = max(abs(a - b) / abs(b) for a, b in zip(found, wanted, strict=True))
+    off = max(abs(a - b) / max(abs(b), 1e-30) for a, b in zip(found, wanted, strict=True))
     losses = "bit for bit" if found == wanted else f"{off:.1g} off"
     return cells | {"ran": "yes", "losses": losses, "step_s": round(subject.seconds(5), 5)}
 
