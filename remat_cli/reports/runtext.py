@@ -64,7 +64,7 @@ def _memory_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:
     if memory["predicted_without_workspace"] != memory["predicted"]:
         rows.insert(1, ("", f"{_exact(memory['predicted_without_workspace'])} without workspace"))
     if memory["reserved"] is not None:
-        rows.append(("reserved", f"{_exact(memory['reserved'])} taken from the device by PyTorch's allocator"))
+        rows += _blocks_rows(memory)
     if memory["generator_states"]:
         rows.append(("", f"and {memory['generator_states']} bytes for states of the random generator, on the host"))
     if ran["reference_peak"] is not None:
@@ -72,10 +72,25 @@ def _memory_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def _blocks_rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What PyTorch's allocator makes of the plan on CUDA: in blocks, and taken from the device."""
+    reserved, wanted = memory["reserved"], memory["predicted_reserved"]
+    return [
+        ("in blocks", f"{_exact(memory['predicted_blocks'])} predicted: what the allocator does not split off counts"),
+        ("reserved", f"{_exact(reserved)} taken from the device{_off(reserved, wanted)}"),
+        ("", f"and {format_bytes(memory['libraries'])} for good by libraries"),
+    ]
+
+
 def _against(memory: Mapping[str, Any], device: str) -> str:
     """How measured and predicted peak relate. On a CPU workspace is not seen, so it is left out of both."""
     predicted = memory["predicted_without_workspace"] if device == "cpu" else memory["predicted"]
-    difference = memory["measured"] - predicted
+    return _off(memory["measured"], predicted)
+
+
+def _off(measured: int, predicted: int) -> str:
+    """How far a measured number is from the predicted one."""
+    difference = measured - predicted
     if difference == 0:
         return ", as predicted to the byte"
     return f", {format_percent(abs(difference) / predicted)} {'above' if difference > 0 else 'below'} the prediction"

@@ -209,10 +209,11 @@ def test_the_command_reports_and_exits_by_the_verdict(tmp_path, monkeypatch, cap
 @pytest.mark.parametrize("unicode", [True, False])
 def test_reports_keep_to_their_width(width, unicode):
     ran = run_plan(plan_of(graph_of("tied"), repeated(graph_of("tied"))), steps=1).document()
+    on_cuda = {"reserved": 10**9, "predicted_reserved": 10**9, "predicted_blocks": 10**8, "libraries": 2**25}
     for document in (
         ran,
         ran | {"identical": False, "differing": [f"gradient of {k}" for k in range(9)], "unsteady": ["x"]},
-        ran | {"finite": False, "result": None, "memory": ran["memory"] | {"reserved": 10**9, "predicted": 10**9}},
+        ran | {"finite": False, "result": None, "memory": ran["memory"] | on_cuda | {"predicted": 10**9}},
     ):
         text = run_text(document, Style(width, False, unicode))
         assert max(map(len, text.splitlines())) <= width

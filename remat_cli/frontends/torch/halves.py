@@ -12,7 +12,7 @@ from typing import Any
 
 from remat_cli.frontends.torch.codec import decode_data
 from remat_cli.frontends.torch.lower import TANGENTS
-from remat_cli.frontends.torch.program import Writer, finished, resolved
+from remat_cli.frontends.torch.program import Writer, defined, resolved
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Statement
 
@@ -94,8 +94,9 @@ def halves(graph: Graph, statements: Sequence[Statement], device: str) -> Halves
     text += "\n".join(["def backward(args):", *writer.lines, ""])
     get_state, set_state = generator_state(device)
     constants = [decode_data(constant, device) for constant in metadata["constants"]]
-    scope = finished(text, {**writer.names, "constants": constants, "get_state": get_state, "set_state": set_state})
-    return Halves(scope["forward"], scope["backward"], _descriptions(graph, cut, get_state), text)
+    scope = {**writer.names, "constants": constants, "get_state": get_state, "set_state": set_state}
+    forward, backward = defined(text, scope, "forward", "backward")
+    return Halves(forward, backward, _descriptions(graph, cut, get_state), text)
 
 
 def _registers(statement: Statement) -> tuple[str, ...]:

@@ -23,10 +23,38 @@ def new_tensor(description: Mapping[str, Any], device: str, generator: Any, *, s
         generator: Source of random numbers, on that device.
         scale: Standard deviation of floating-point numbers.
     """
+    return _filled(_empty(description, device), description, generator, scale)
+
+
+def place_tensor(place: Mapping[str, Any], device: str, generator: Any) -> Any:
+    """What may be in a place of a graph: weights of a usual size, positive vectors and buffers, inputs around 0."""
+    return _filled_place(_empty(place, device), place, generator)
+
+
+def place_tensors(places: Sequence[Mapping[str, Any]], device: str, seed: int) -> list[Any]:
+    """A tensor for each place that is not a tangent; the same for the same seed, device and version of torch.
+
+    All are made before any is filled: what filling needs for a while must not lie between them, where an allocator
+    that keeps what it has could never give it back.
+    """
+    source = seeded(device, seed)
+    wanted = [place for place in places if place["kind"] != "tangent"]
+    empty = [_empty(place, device) for place in wanted]
+    return [_filled_place(tensor, place, source) for tensor, place in zip(empty, wanted, strict=True)]
+
+
+def _empty(description: Mapping[str, Any], device: str) -> Any:
     import torch
 
     dtype = getattr(torch, description["dtype"])
-    tensor = torch.empty_strided(tuple(description["shape"]), tuple(description["stride"]), dtype=dtype, device=device)
+    return torch.empty_strided(tuple(description["shape"]), tuple(description["stride"]), dtype=dtype, device=device)
+
+
+def _filled(tensor: Any, description: Mapping[str, Any], generator: Any, scale: float) -> Any:
+    """``tensor`` with random numbers in it."""
+    import torch
+
+    dtype, device = tensor.dtype, tensor.device
     if dtype.is_floating_point or dtype.is_complex:
         # Not every type can be filled with normal numbers; all can be copied into.
         wide = torch.complex64 if dtype.is_complex else torch.float32
@@ -36,21 +64,14 @@ def new_tensor(description: Mapping[str, Any], device: str, generator: Any, *, s
     return tensor.copy_(torch.randint(0, below, tensor.shape, device=device, generator=generator))
 
 
-def place_tensor(place: Mapping[str, Any], device: str, generator: Any) -> Any:
-    """What may be in a place of a graph: weights of a usual size, positive vectors and buffers, inputs around 0."""
+def _filled_place(tensor: Any, place: Mapping[str, Any], generator: Any) -> Any:
     shape = place["shape"]
-    if place["kind"] == "parameter" and len(shape) > 1:
-        return new_tensor(place, device, generator, scale=1 / math.sqrt(max(1, math.prod(shape[1:]))))
-    tensor = new_tensor(place, device, generator)
-    if place["kind"] in {"parameter", "buffer"} and (tensor.is_floating_point() or tensor.is_complex()):
-        return tensor.abs_().clamp_(0.1, 2.0) if tensor.is_floating_point() else tensor
-    return tensor
-
-
-def place_tensors(places: Sequence[Mapping[str, Any]], device: str, seed: int) -> list[Any]:
-    """A tensor for each place that is not a tangent; the same for the same seed, device and version of torch."""
-    source = seeded(device, seed)
-    return [place_tensor(place, device, source) for place in places if place["kind"] != "tangent"]
+    weight = place["kind"] == "parameter" and len(shape) > 1
+    scale = 1 / math.sqrt(max(1, math.prod(shape[1:]))) if weight else 1.0
+    _filled(tensor, place, generator, scale)
+    if weight or place["kind"] not in {"parameter", "buffer"} or not tensor.is_floating_point():
+        return tensor
+    return tensor.abs_().clamp_(0.1, 2.0)
 
 
 def seeded(device: str, seed: int) -> Any:

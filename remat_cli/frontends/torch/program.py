@@ -274,18 +274,22 @@ def resolved(expression: Any, values: Mapping[str, int]) -> Any:
     return {key: values[item] if key == "value" else resolved(item, values) for key, item in expression.items()}
 
 
-def finished(text: str, scope: dict[str, Any]) -> dict[str, Any]:
-    """Run generated definitions in ``scope``, which holds what they refer to; the scope with the definitions."""
+def defined(text: str, scope: dict[str, Any], *names: str) -> list[Any]:
+    """The functions ``names`` that ``text`` defines.
+
+    They are taken out of ``scope``, which holds what they refer to: a function in its own scope is a cycle, and lives
+    with all its tensors until the garbage collector comes by.
+    """
     exec(compile(text, _FILE, "exec"), scope)
-    return scope
+    return [scope.pop(name) for name in names]
 
 
 def _compiled(writer: Writer, constants: list[Any]) -> Program:
     get_state, set_state = generator_state(writer.device)
     scope = {**writer.names, "constants": constants, "get_state": get_state, "set_state": set_state}
     text = "\n".join(["def step(places, tangent):", *writer.lines]) + "\n"
-    finished(text, scope)
-    return Program(scope["step"], text, (None, *writer.nodes), writer.device)
+    [step] = defined(text, scope, "step")
+    return Program(step, text, (None, *writer.nodes), writer.device)
 
 
 def call_function(
@@ -316,7 +320,8 @@ def call_function(
         text = f"def call():\n    return {writer.call(node.payload, node.inputs)}\n"
         scope = {**writer.names, "places": places, "constants": constants}
         scope |= {f"v{value}_{part}": t for value, tensors in values.items() for part, t in enumerate(tensors)}
-        return cast("Callable[[], Any]", finished(text, scope)["call"])
+        [function] = defined(text, scope, "call")
+        return cast("Callable[[], Any]", function)
 
 
 def generator_state(device: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:

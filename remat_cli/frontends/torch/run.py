@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from remat_cli.errors import OutOfMemory, UsageError
+from remat_cli.frontends.torch.allocator import footprint, start_libraries
 from remat_cli.frontends.torch.inputs import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.matching import require_home, require_same
@@ -32,14 +33,21 @@ class Memory:
         predicted: By the replay of the plan.
         predicted_without_workspace: The same if operations needed nothing besides inputs and outputs.
         measured: On a CPU, all live storages after every operator; on CUDA, what the allocator had handed out.
-        reserved: On CUDA, what the allocator had taken from the device; None on a CPU.
+        predicted_blocks: On CUDA, what the plan's allocations make the allocator hand out, in blocks that it does not
+            split further, by :func:`remat_cli.frontends.torch.allocator.footprint`; None on a CPU.
+        predicted_reserved: On CUDA, what they make it take from the device; None on a CPU.
+        reserved: On CUDA, what it had taken from the device; None on a CPU.
+        libraries: On CUDA, what libraries took from it for good before the step; in no other number. None on a CPU.
         generator_states: Bytes kept to draw the same random numbers again, in host memory; in no other number.
     """
 
     predicted: int
     predicted_without_workspace: int
     measured: int
+    predicted_blocks: int | None
+    predicted_reserved: int | None
     reserved: int | None
+    libraries: int | None
     generator_states: int
 
 
@@ -136,6 +144,7 @@ def _ran(plan: Plan, replayed: Replay, device: str, steps: int, seed: int) -> Ra
     graph, metadata = plan.graph, plan.graph.metadata
     computes = [s.node for s in plan.statements if isinstance(s, Compute)]
     first = list(dict.fromkeys(computes))  # in the plan's own order, so that random numbers are drawn in that order
+    libraries = start_libraries() if device == "cuda" else None
     bench = _Bench(graph, device, seed, place_tensors(metadata["places"], device, seed))
     reference = bench.attempt(program(graph, derive(graph, first), device), steps)
     planned = bench.measure(program(graph, plan.statements, device), steps)
@@ -146,6 +155,7 @@ def _ran(plan: Plan, replayed: Replay, device: str, steps: int, seed: int) -> Ra
         again = bench.measure(program(graph, derive(graph, first), device), 1)
         unsteady = _differing(names, again.results, reference.results)
     leading = planned.results[names.index("result 0")] if "result 0" in names else None
+    blocks = footprint(graph, plan.statements) if device == "cuda" else None
     states = generator_state(device)[0]().numel() * _repeated_random(graph, computes)
     return Ran(
         graph=graph.name,
@@ -163,7 +173,10 @@ def _ran(plan: Plan, replayed: Replay, device: str, steps: int, seed: int) -> Ra
             predicted=replayed.peak_bytes,
             predicted_without_workspace=peak(without_workspace(graph), computes),
             measured=planned.peak_bytes,
-            reserved=planned.reserved_bytes,
+            predicted_blocks=None if blocks is None else blocks.allocated_bytes,
+            predicted_reserved=None if blocks is None else blocks.reserved_bytes,
+            reserved=None if planned.reserved_bytes is None else planned.reserved_bytes - (libraries or 0),
+            libraries=libraries,
             generator_states=states,
         ),
         reference_peak=None if reference is None else reference.peak_bytes,

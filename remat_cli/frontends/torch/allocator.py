@@ -1,0 +1,262 @@
+"""What PyTorch's CUDA allocator takes from the device for a plan: blocks rounded up, split, joined and kept.
+
+PyTorch does not give memory back to the device when a tensor dies. It cuts what it took (*segments*) into blocks, joins
+neighbours that are free, and hands them out again; so it holds more (*reserved*) than tensors do (*allocated*), by gaps
+that nothing fits into. Which gaps there are follows from the order of allocations, and a plan is such an order. This
+is the allocator's published behaviour (PyTorch's notes on CUDA semantics, and ``CUDACachingAllocator`` with its default
+settings), followed step by step; ``PYTORCH_CUDA_ALLOC_CONF`` can change it, and is not read.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Compute, Deallocate, Statement
+
+BLOCK_BYTES = 512
+"""Sizes are rounded up to multiples of this."""
+_SMALL_BYTES = 1 << 20
+"""Up to this size blocks come from segments of ``_SMALL_SEGMENT``."""
+_SMALL_SEGMENT = 2 << 20
+_MEDIUM_BYTES = 10 << 20
+"""Below this size they come from segments of ``_MEDIUM_SEGMENT``; from there on each asks for one of its own size."""
+_MEDIUM_SEGMENT = 20 << 20
+_LARGE_STEP = 2 << 20
+"""Segments of a size of their own are multiples of this."""
+
+
+class NoRoom(Exception):
+    """The allocator could not serve a request within its limit."""
+
+
+@dataclass(slots=True)
+class Block:
+    """A piece of a segment.
+
+    Attributes:
+        address: Where it begins, in a device that is handed out from 0 on.
+        size: Bytes.
+        small: Whether its segment is one for small blocks.
+        before: The block below it in the segment, or None.
+        after: The block above it, or None.
+        free: Whether it may be handed out.
+    """
+
+    address: int
+    size: int
+    small: bool
+    before: Block | None = None
+    after: Block | None = None
+    free: bool = False
+
+
+@dataclass(slots=True)
+class CachingAllocator:
+    """The allocator of one device and one stream.
+
+    Attributes:
+        limit_bytes: The most it may take from the device, as ``set_per_process_memory_fraction`` says; None for no
+            limit.
+        allocated: Bytes in blocks that are handed out.
+        reserved: Bytes in segments.
+        peak_allocated: The most there ever was of each.
+        peak_reserved: Likewise.
+    """
+
+    limit_bytes: int | None = None
+    allocated: int = 0
+    reserved: int = 0
+    peak_allocated: int = 0
+    peak_reserved: int = 0
+    _end: int = 0
+    _free: dict[bool, list[tuple[int, int]]] = field(default_factory=lambda: {True: [], False: []})
+    _blocks: dict[int, Block] = field(default_factory=dict)
+
+    def allocate(self, size: int) -> Block | None:
+        """A block of at least ``size`` bytes; None for no bytes at all.
+
+        Raises:
+            NoRoom: If there is none within the limit, even after giving back every segment that is free.
+        """
+        if size == 0:
+            return None
+        rounded = -(-size // BLOCK_BYTES) * BLOCK_BYTES
+        block = self._found(rounded) or self._segment(rounded)
+        if block is None:
+            self._give_back()
+            block = self._segment(rounded)
+        if block is None:
+            raise NoRoom(f"{size} bytes; {self.allocated} are handed out, {self.reserved} taken of {self.limit_bytes}")
+        self._split(block, rounded)
+        block.free = False
+        self.allocated += block.size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return block
+
+    def release(self, block: Block | None) -> None:
+        """The end of a block that :meth:`allocate` handed out."""
+        if block is None:
+            return
+        self.allocated -= block.size
+        block.free = True
+        for other in (block.before, block.after):
+            if other is not None and other.free:
+                self._forget(other)
+                block = _joined(*((other, block) if other is block.before else (block, other)))
+        self._blocks[block.address] = block
+        insort(self._free[block.small], (block.size, block.address))
+
+    def _found(self, rounded: int) -> Block | None:
+        """The smallest free block that is large enough, the lowest of several."""
+        pool = self._free[rounded <= _SMALL_BYTES]
+        at = bisect_left(pool, (rounded, -1))
+        if at == len(pool):
+            return None
+        block = self._blocks[pool[at][1]]
+        self._forget(block)
+        return block
+
+    def _segment(self, rounded: int) -> Block | None:
+        """A new segment for a block; None if the limit does not allow it."""
+        if rounded <= _SMALL_BYTES:
+            size = _SMALL_SEGMENT
+        elif rounded < _MEDIUM_BYTES:
+            size = _MEDIUM_SEGMENT
+        else:
+            size = -(-rounded // _LARGE_STEP) * _LARGE_STEP
+        if self.limit_bytes is not None and self.reserved + size > self.limit_bytes:
+            return None
+        self.reserved += size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        block = Block(self._end, size, rounded <= _SMALL_BYTES)
+        self._end += size
+        return block
+
+    def _give_back(self) -> None:
+        """Return every segment that is one free block."""
+        for pool in self._free.values():
+            for _, address in list(pool):
+                block = self._blocks[address]
+                if block.before is None and block.after is None:
+                    self._forget(block)
+                    self.reserved -= block.size
+
+    def _split(self, block: Block, rounded: int) -> None:
+        """Cut off what a block has too much, if that is worth a block of its own."""
+        rest = block.size - rounded
+        if rest < BLOCK_BYTES or (not block.small and rest <= _SMALL_BYTES):
+            return
+        other = Block(block.address + rounded, rest, block.small, block, block.after, free=True)
+        if block.after is not None:
+            block.after.before = other
+        block.after, block.size = other, rounded
+        self._blocks[other.address] = other
+        insort(self._free[other.small], (other.size, other.address))
+
+    def _forget(self, block: Block) -> None:
+        """Take a block out of those that may be handed out."""
+        pool = self._free[block.small]
+        del pool[bisect_left(pool, (block.size, block.address))]
+        del self._blocks[block.address]
+
+
+def _joined(low: Block, high: Block) -> Block:
+    """Two neighbours that are free as one block."""
+    low.size += high.size
+    low.after = high.after
+    if high.after is not None:
+        high.after.before = low
+    low.free = True
+    return low
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What the allocator does during steps.
+
+    Attributes:
+        allocated_bytes: The most that is handed out at once, fixed memory included, in blocks.
+        reserved_bytes: The most that is taken from the device.
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+def footprint(
+    graph: Graph,
+    statements: Iterable[Statement],
+    *,
+    limit_bytes: int | None = None,
+    state_bytes: int = 0,
+    steps: int = 1,
+) -> Footprint:
+    """What the allocator hands out and takes for steps by plan.
+
+    Args:
+        graph: A graph that this frontend made.
+        statements: A valid plan of it.
+        limit_bytes: The most it may take; None for no limit.
+        state_bytes: Part of the graph's fixed memory that comes only after the first step, as the state of most
+            optimizers does: twice for every parameter, in proportion.
+        steps: How many; gradients of one are gone before the next, as ``zero_grad()`` does.
+
+    Raises:
+        NoRoom: If the limit does not allow the steps.
+    """
+    allocator = CachingAllocator(limit_bytes)
+    for size in fixed_sizes(graph, state_bytes):
+        allocator.allocate(size)
+    whole = list(statements)
+    for step in range(steps):
+        left = _step(allocator, graph, whole)
+        if step == 0:
+            for size in _states(graph, state_bytes):
+                allocator.allocate(size)
+        for block in left:
+            allocator.release(block)
+    return Footprint(allocator.peak_allocated, allocator.peak_reserved)
+
+
+def _step(allocator: CachingAllocator, graph: Graph, statements: Sequence[Statement]) -> list[Block | None]:
+    """Follow one step; the blocks of what is left at its end."""
+    held: dict[str, Block | None] = {}
+    for statement in statements:
+        if isinstance(statement, Compute):
+            for register, value in zip(statement.registers, graph.values_of(statement.node), strict=True):
+                held[register] = allocator.allocate(graph.size[value])
+            allocator.release(allocator.allocate(graph.nodes[statement.node].workspace))
+        elif isinstance(statement, Deallocate):
+            allocator.release(held.pop(statement.register))
+    return list(held.values())
+
+
+def fixed_sizes(graph: Graph, state_bytes: int = 0) -> list[int]:
+    """Bytes of parameters, buffers and inputs, one by one, and of what else is in fixed memory, as one."""
+    sizes = [int(place["bytes"]) for place in graph.metadata["places"] if place["kind"] != "tangent"]
+    return [*sizes, max(0, graph.fixed_memory - state_bytes - sum(sizes))]
+
+
+def _states(graph: Graph, state_bytes: int) -> list[int]:
+    """``state_bytes`` in two pieces for every parameter, as large as it in proportion."""
+    parameters = [int(place["bytes"]) for place in graph.metadata["places"] if place["kind"] == "parameter"]
+    if not any(parameters):
+        return [state_bytes]
+    share = state_bytes / (2 * sum(parameters))
+    return [math.ceil(share * size) for size in parameters for _ in range(2)]
+
+
+def start_libraries() -> int:
+    """Let cuBLAS take the memory that it keeps, before anything else; bytes that are taken from the device by then.
+
+    Later it would take it from between other blocks, and they could not be given back.
+    """
+    import torch
+
+    torch.cuda.empty_cache()
+    torch.cuda.current_blas_handle()
+    return int(torch.cuda.memory_reserved())

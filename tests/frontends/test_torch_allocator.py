@@ -1,0 +1,108 @@
+"""The simulated CUDA allocator against PyTorch's own, by what that made of the same requests."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch_plans import graph_of, plan_of, repeated
+
+from remat_cli.frontends.torch.allocator import BLOCK_BYTES, CachingAllocator, NoRoom, fixed_sizes, footprint
+from remat_cli.frontends.torch.program import defined
+from remat_cli.plan.check import check
+from remat_cli.plan.derive import derive
+
+RECORDED = json.loads(Path(__file__).with_name("allocator.json").read_text(encoding="utf-8"))["recorded"]
+"""Made by record_allocator.py, with the host's side of PyTorch 2.13.0 (addresses of segments rising, no kernels)."""
+STEPS = [row["steps"] for row in RECORDED if "steps" in row]
+
+
+def followed(steps, limit):
+    """What the simulation makes of ``steps``, as it is recorded."""
+    allocator, alive, seen = CachingAllocator(limit), {}, []
+    try:
+        for step in steps:
+            if len(step) == 2:
+                alive[step[0]] = allocator.allocate(step[1])
+            else:
+                allocator.release(alive.pop(step[0]))
+            seen.append([allocator.allocated, allocator.reserved])
+    except NoRoom:
+        return allocator, seen, False
+    return allocator, seen, True
+
+
+@pytest.mark.parametrize("number", range(len(RECORDED)))
+def test_every_request_ends_as_with_pytorch(number):
+    row, steps = RECORDED[number], STEPS[number // 4]
+    allocator, seen, through = followed(steps, row["limit"])
+    assert (through, len(seen)) == (row["through"], row["served"])
+    assert seen[-1:] == row["end"]
+    assert [max(column) for column in zip(*seen, strict=True)] == row["peak"]
+    if through:
+        assert [allocator.peak_allocated, allocator.peak_reserved] == row["peak"]
+
+
+def test_the_record_has_all_that_can_happen():
+    assert {row["through"] for row in RECORDED} == {True, False}
+    tight = [row for row in RECORDED if row["limit"] is not None and row["through"]]
+    assert any(row["peak"][1] > row["end"][0][1] for row in tight), "segments were given back"
+
+
+# Plans
+
+
+def in_blocks(graph, size):
+    """``graph`` with values of whole blocks, as the allocator makes them, all from segments for large ones."""
+    nodes = tuple(replace(node, outputs=tuple(size for _ in node.outputs)) for node in graph.nodes)
+    return replace(graph, nodes=nodes)
+
+
+def test_without_gaps_the_footprint_is_the_peak_that_the_judge_sees():
+    graph = in_blocks(graph_of("conv"), 32 << 20)
+    plan = plan_of(graph, repeated(graph))
+    fixed = sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES for size in fixed_sizes(graph))
+    found = footprint(graph, plan.statements)
+    assert found.allocated_bytes == check(plan).replay.peak_bytes - graph.fixed_memory + fixed
+    # One size only, so every gap is of use: whole segments of values, and one for what is small and fixed.
+    assert found.reserved_bytes == found.allocated_bytes - fixed + (2 << 20)
+
+
+def test_steps_after_the_first_have_the_optimizer_beside_them():
+    graph = in_blocks(graph_of("mlp"), 32 << 20)
+    states = 64 << 20
+    statements = derive(graph, range(len(graph.nodes)))
+    without = footprint(graph, statements)
+    graph = replace(graph, fixed_memory=graph.fixed_memory + states)
+    twice = footprint(graph, statements, state_bytes=states, steps=2)
+    assert twice.allocated_bytes == pytest.approx(without.allocated_bytes + states, abs=1 << 20)
+    assert footprint(graph, statements, state_bytes=states, steps=3) == twice
+    assert twice.reserved_bytes >= twice.allocated_bytes
+
+
+def test_a_limit_holds_or_is_refused():
+    graph = in_blocks(graph_of("conv"), 32 << 20)
+    statements = derive(graph, range(len(graph.nodes)))
+    free = footprint(graph, statements)
+    assert footprint(graph, statements, limit_bytes=free.reserved_bytes) == free
+    with pytest.raises(NoRoom):
+        footprint(graph, statements, limit_bytes=free.allocated_bytes - 1)
+
+
+def test_tensors_of_generated_code_die_with_it():
+    """Without the garbage collector, which would come late, and let memory be counted in the wrong place."""
+    kept = torch.ones(3)
+    watched = weakref.ref(kept)
+    gc.disable()
+    try:
+        [function] = defined("def f():\n    return kept", {"kept": kept}, "f")
+        assert function() is kept
+        del function, kept
+        assert watched() is None
+    finally:
+        gc.enable()
