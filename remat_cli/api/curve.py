@@ -37,6 +37,8 @@ _LATE_S = 20.0
 """Seconds over its time after which the process of a first look is ended."""
 _WORTH_PROCESSES = 500
 """Nodes times budgets from which on the budgets are looked at independently, so that processes can take part."""
+_PROCESSES_AFTER_S = 1.0
+"""Seconds after which processes take part; they need about as long to start."""
 _SHORTEST_S = 1.0
 """With less time than this left no run is worth starting."""
 
@@ -174,7 +176,7 @@ class _Course:
         """Look at all budgets: at the smallest ones here, and meanwhile at the others in processes, the largest first.
 
         Then take part. What comes out depends neither on who looks at a budget nor on when: no look knows of another.
-        One that is lost with its process stays open.
+        One that is lost with its process is taken again here.
         """
         rest = possible[1:]
         most_s = self._clock(math.ceil(len(rest) / self.jobs) + 1, self._quick_s).remaining_s() or self._quick_s
@@ -183,7 +185,7 @@ class _Course:
         text = dump_document(graph_to_document(self.job.graph))
         calls = [(text, options, budget, self.asked[budget], most_s) for budget in rest]
         with shared_calls(_look, calls, self.jobs - 1, "remat_cli.api.warm", most_s + _LATE_S) as shared:
-            shared.begin()
+            shared.begin(_PROCESSES_AFTER_S)
             first = self._smallest_with_plan(possible)
             least = possible[first] if first < len(possible) else math.inf
             looks: dict[int, tuple[Pool, str]] = {}
@@ -191,6 +193,10 @@ class _Course:
                 if rest[index] >= least and rest[index] not in self.outcomes:
                     looks[rest[index]] = self._look_here(options, rest[index], most_s)
             looks |= {rest[index]: found for index, found in shared.results(self.job.context.control).items()}
+            lost = {rest[index]: error for index, error in shared.lost().items()}
+        for budget, error in lost.items():
+            if not self._over() and self._missed(budget, error):
+                looks[budget] = self._look_here(options, budget, most_s)
         for budget, (pool, outcome) in sorted(looks.items()):
             if budget >= least and budget not in self.outcomes:
                 self.pool.merge(pool)
@@ -198,6 +204,14 @@ class _Course:
         if self.listener is not None:
             place = f"{len(self.outcomes)} of {len(self.asked)} budgets have had a look"
             self.listener(Progress(place, None, self.job.graph.total_cost))
+
+    def _missed(self, budget: int, error: BaseException) -> bool:
+        """Say that a look was lost; whether to take it again, which is no use where it did not end in its time."""
+        again = not isinstance(error, TimeoutError)
+        if self.listener is not None:
+            ending = "was lost with its process and is taken again" if again else "did not end in its time"
+            self.listener(Progress(f"{self.asked[budget].text}: the first look {ending}"))
+        return again
 
     def _look_here(self, options: SolveOptions, budget: int, most_s: float) -> tuple[Pool, str]:
         """A first look in this process, just as in another; what is interrupted counts."""
@@ -253,9 +267,12 @@ class _Course:
         for found in tuple(seen):
             self.pool.add(found)
         self.pool.learn(budget, answer)
-        # A run that proves that there is no plan says so without being at its end.
-        done = outcome == _STOPPED and isinstance(answer, NotFound) and not clock.stopping()
-        self.outcomes[budget] = "finished" if done else outcome
+        if outcome == _STOPPED and isinstance(answer, NotFound) and not clock.stopping():
+            # A run that proves that there is no plan says so without being at its end. One that gave up may have had
+            # too little time for what it would have done next.
+            limited = self.job.context.control.deadline_s is not None
+            outcome = _STOPPED if limited and answer.scope is None else "finished"
+        self.outcomes[budget] = outcome
 
     @property
     def _quick_s(self) -> float:

@@ -60,6 +60,7 @@ class SharedCalls:
         jobs: Calls at a time.
         left: Calls by index that nobody has taken.
         futures: Those that a process has taken.
+        done: Set when no process is needed any more.
     """
 
     pool: Any
@@ -69,16 +70,22 @@ class SharedCalls:
     jobs: int
     left: deque[int] = field(default_factory=deque)
     futures: dict[int, Any] = field(default_factory=dict)
+    done: threading.Event = field(default_factory=threading.Event)
     _lock: Any = field(default_factory=threading.Lock)
     _starter: threading.Thread | None = None
 
-    def begin(self) -> None:
-        """Let the processes begin. The first call waits until they are there, which the caller need not."""
-        self._starter = threading.Thread(target=self._start, name="remat-processes", daemon=True)
+    def begin(self, after_s: float = 0.0) -> None:
+        """Let the processes begin. The first call waits until they are there, which the caller need not.
+
+        Args:
+            after_s: Seconds until then; processes take about one to start, and need not where all is done sooner.
+        """
+        self._starter = threading.Thread(target=self._start, args=(after_s,), name="remat-processes", daemon=True)
         self._starter.start()
 
     def end(self) -> None:
         """End what still runs."""
+        self.done.set()
         with self._lock:
             self.left.clear()
         if self._starter is not None:  # a pool that is left alone leaves semaphores behind, and Python complains
@@ -86,7 +93,9 @@ class SharedCalls:
             self.pool.stop()
             self.pool.join()
 
-    def _start(self) -> None:
+    def _start(self, after_s: float) -> None:
+        if self.done.wait(after_s):
+            return
         for _ in range(self.jobs):
             self._hand_out()
 
@@ -101,6 +110,11 @@ class SharedCalls:
             wait(waiting, _POLL_S, FIRST_COMPLETED)
         done = {index: future for index, future in self.futures.items() if future.done()}
         return {k: f.result() for k, f in done.items() if not f.cancelled() and f.exception() is None}
+
+    def lost(self) -> dict[int, BaseException]:
+        """What went wrong with calls in processes, by index: the process died, its time was up, or what was raised."""
+        done = {index: future for index, future in self.futures.items() if future.done() and not future.cancelled()}
+        return {index: error for index, future in sorted(done.items()) if (error := future.exception()) is not None}
 
     def _taken(self) -> list[Any]:
         with self._lock:

@@ -12,7 +12,7 @@ import pytest
 from bruteforce import cheapest
 from graphgen import random_graph
 
-from remat_cli.api.curve import Curve, PointStatus, _braked, solve_curve
+from remat_cli.api.curve import Curve, PointStatus, _braked, _Course, solve_curve
 from remat_cli.api.options import SolveOptions
 from remat_cli.api.pool import Pool
 from remat_cli.api.solving import solve
@@ -154,6 +154,23 @@ def test_under_a_limit_there_are_plans_and_it_is_said():
     well_formed(curve)
     assert curve.outcome == "time limit"
     assert curve.points[-1].solved is not None
+
+
+def test_a_look_that_gives_up_early_is_taken_again_where_time_is_left(monkeypatch):
+    tasks = []
+
+    def solve_task(auto, task, context):
+        tasks.append(task.budget_bytes)
+        return NotFound("there was too little time for more")
+
+    monkeypatch.setattr("remat_cli.strategies.auto.Auto.solve", solve_task)
+    graph = build_graph("linear{n=6}")
+    solve_curve(graph, "60%,70%", SolveOptions(threads=1))
+    assert len(tasks) == 2
+    tasks.clear()
+    curve = solve_curve(graph, "60%,70%", SolveOptions(threads=1, time_limit_s=600))
+    assert curve.outcome == "time limit"
+    assert tasks.count(curve.points[1].budget_bytes) == 2
 
 
 def test_without_time_there_are_refusals_and_no_crash():
@@ -299,8 +316,10 @@ def test_under_a_time_limit_runs_see_their_share_of_it():
         assert seen is whole
 
 
-def test_several_looks_at_a_time_find_what_one_after_the_other_does(monkeypatch):
+@pytest.mark.parametrize("after_s", [0.0, 3600.0])
+def test_several_looks_at_a_time_find_what_one_after_the_other_does(monkeypatch, after_s):
     monkeypatch.setattr("remat_cli.api.curve._WORTH_PROCESSES", 0)
+    monkeypatch.setattr("remat_cli.api.curve._PROCESSES_AFTER_S", after_s)
     graph = build_graph("linear{n=8}")
     heard = []
     curve = solve_curve(graph, "60%:95%:10%", jobs=2, listener=heard.append)
@@ -311,8 +330,39 @@ def test_several_looks_at_a_time_find_what_one_after_the_other_does(monkeypatch)
     assert any("have had a look" in progress.activity for progress in heard)
 
 
-def test_a_look_that_is_lost_with_its_process_is_taken_again(monkeypatch):
+class Died(Exception):
+    """What a call raises whose process died."""
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "again"),
+    [
+        (Died(), "was lost with its process and is taken again", True),
+        (TimeoutError(), "did not end in its time", False),
+    ],
+)
+def test_a_look_that_is_lost_is_said_and_taken_again_unless_it_did_not_end(monkeypatch, error, said, again):
     monkeypatch.setattr("remat_cli.api.curve._WORTH_PROCESSES", 0)
+    monkeypatch.setattr("remat_cli.api.processes.SharedCalls.begin", lambda shared, after_s: shared.left.pop())
+    monkeypatch.setattr("remat_cli.api.processes.SharedCalls.lost", lambda shared: {len(shared.calls) - 1: error})
+    looked = []
+    look_here = _Course._look_here
+
+    def look(course, options, budget, most_s):
+        looked.append(course.asked[budget].text)
+        return look_here(course, options, budget, most_s)
+
+    monkeypatch.setattr(_Course, "_look_here", look)
+    heard = []
+    curve = solve_curve(build_graph("linear{n=8}"), "60%:90%:10%", jobs=2, listener=heard.append)
+    assert looked == ["70%", "80%", *(["90%"] if again else [])]
+    assert f"90%: the first look {said}" in [progress.activity for progress in heard]
+    assert all(point.status is PointStatus.OPTIMAL for point in curve.points)
+
+
+def test_a_process_that_dies_costs_no_plan(monkeypatch):
+    monkeypatch.setattr("remat_cli.api.curve._WORTH_PROCESSES", 0)
+    monkeypatch.setattr("remat_cli.api.curve._PROCESSES_AFTER_S", 0.0)
     monkeypatch.setattr("remat_cli.api.curve._look", os.abort)  # called with arguments, it fails in its process
     curve = solve_curve(build_graph("linear{n=8}"), "60%:90%:10%", jobs=2)
     assert all(point.status is PointStatus.OPTIMAL for point in curve.points)

@@ -29,11 +29,13 @@ def test_processes_do_without_the_caller_and_survive_the_death_of_one():
             time.sleep(0.01)
         assert shared.take() is None
         assert shared.results(Control()) == {}
+        assert set(shared.lost()) == {0, 1}
     with shared_calls(math.factorial, calls, 2, "math", 60.0) as shared:
         shared.begin()
         while len(shared.futures) < 2:
             time.sleep(0.01)
         assert shared.results(Control()) == {0: 24, 1: 6}
+        assert shared.lost() == {}
 
 
 def test_what_is_not_needed_any_more_is_not_waited_for():
@@ -63,3 +65,11 @@ def test_without_processes_everything_is_left_to_the_caller():
         shared._hand_out()
         assert list(iter(shared.take, None)) == [0, 1]
         assert shared.results(Control()) == {}
+
+
+def test_processes_that_are_not_needed_by_then_are_not_begun():
+    with shared_calls(math.factorial, [(2,), (3,)], 1, "math", None) as shared:
+        shared.begin(3600.0)
+        assert list(iter(shared.take, None)) == [0, 1]
+    assert not shared.futures
+    assert not shared.pool.active

@@ -20,6 +20,7 @@ from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.strategies.chains._kernel import fill_visits
 from remat_cli.strategies.chains._segments import Segments, highest_visited, prefix_sums
+from remat_cli.strategies.chains._tables import Dense, Reserved, fill
 from remat_cli.strategies.chains.answer import chain_answer
 from remat_cli.zoo.registry import build_graph
 
@@ -231,7 +232,39 @@ def test_segments_are_filled_alike_with_and_without_numba(seed: int) -> None:
         pending=units(n + 1, most=width // 2),
         visit=units(n + 1, most=width),
         width=width,
+        starts=np.array(sorted(rng.sample(range(width), rng.randint(1, width))), dtype=np.int64),
     )
-    compiled = fill_visits(*(getattr(segments, field.name) for field in fields(segments)))
-    np.testing.assert_array_equal(segments.fill(), compiled)
+    compiled = fill_visits(*(getattr(segments, field.name) for field in fields(segments) if field.name != "starts"))
+    reserved = Reserved.of(segments, math.inf)
+    assert reserved is not None
+    table = fill(segments, reserved)
+    for low, amounts in enumerate(reserved.states):
+        for r in range(n + 1):
+            lows, highs = np.full(len(amounts), low), np.full(len(amounts), r)
+            np.testing.assert_array_equal(table.look(lows, highs, amounts), compiled[low, r, amounts])
+    for m in segments.starts.tolist():
+        assert segments.order(table, m) == segments.order(Dense(compiled), m)
     assert not np.isinf(compiled).all()
+
+
+@pytest.mark.parametrize("reads", ["one", "two", "any"])
+def test_larger_units_weaken_a_bound_and_never_the_other_way_round(reads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(7)
+    weaker = 0
+    for _ in range(25):
+        graph = training_chain(rng, rng.randint(2, 4), lambda: rng.randint(0, 6), lambda: rng.randint(1, 9), reads)
+        for budget in range(peak_bound(graph).bytes, no_remat_peak(graph)):
+            exact = chain_answer(graph, budget)
+            with monkeypatch.context() as patch:
+                patch.setattr("remat_cli.strategies.chains._segments._MOST_SUMS", 0.0)
+                patch.setattr("remat_cli.strategies.chains._segments._MOST_UNITS", 3)
+                coarse = chain_answer(graph, budget)
+            assert exact is not None
+            assert coarse is not None
+            (bound,), (other,) = exact[1], coarse[1]
+            truth = cheapest(graph, budget)
+            assert other.cost <= bound.cost <= (math.inf if truth is None else truth)
+            weaker += other.cost < bound.cost
+            for schedule in (exact[0], coarse[0]):
+                assert schedule is None or peak(graph, schedule.computes) <= budget
+    assert weaker

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from remat_cli.mip import Floats, Ints
+from remat_cli.strategies.chains._tables import Dense, Reserved, Table, fill
 
 WORK_PER_S = 5e8
 """Steps of the innermost loop in a second, about."""
@@ -19,6 +20,8 @@ _STATES = 3e7
 _MOST_UNITS = 2_000
 _FEW_SPLITS = 40_000
 """Up to so many splits plain Python is done before numba is loaded; 60 levels have about as many."""
+_SUMS_PER_S, _MOST_SUMS = 2e8, 4e7
+"""Sums that numpy does in a second, about, and the most that numba is not loaded for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,54 +63,33 @@ class Segments:
     pending: Ints
     visit: Ints
     width: int
+    starts: Ints = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+    """Units that may be reserved from the start, ascending."""
 
-    def fill(self) -> Floats:
-        """float64[N + 1, N + 1, width], the least cost of every segment."""
+    def fill(self) -> Table:
+        """The least cost of every segment."""
         if self._splits() <= _FEW_SPLITS:
-            return self._fill_plainly()
+            reserved = Reserved.of(self, math.inf)
+            assert reserved is not None
+            return fill(self, reserved)
         from remat_cli.strategies.chains._kernel import fill_visits
 
-        filled: Floats = fill_visits(
-            self.prefix, self.tail, self.top, self.hold, self.sweep, self.pending, self.visit, self.width
+        return Dense(
+            fill_visits(self.prefix, self.tail, self.top, self.hold, self.sweep, self.pending, self.visit, self.width)
         )
-        return filled
 
     def _splits(self) -> int:
         """Ways to split a segment, all segments together."""
         visited = np.flatnonzero(self.top == np.arange(len(self.top)))
         return int((visited * (visited + 1) // 2).sum())
 
-    def _fill_plainly(self) -> Floats:
-        """The same numbers as ``fill_visits`` without numba, which takes half a second to load."""
-        n = len(self.prefix) - 1
-        value = np.full((n + 1, n + 1, self.width), np.inf)
-        nothing = np.zeros(self.width)
-        top, visit, prefix = self.top.tolist(), self.visit.tolist(), self.prefix.tolist()
-        for low in range(n, -1, -1):
-            sweep, hold = self.sweep[low].tolist(), self.hold[low].tolist()
-            for r in range(low + 1, n + 1):
-                if top[r] != r:
-                    continue
-                row, pending = value[low, r], int(self.pending[r])
-                for k in range(low + 1, r + 1):
-                    shift = hold[k] if k < r else 0
-                    end = 1 + min(sweep[k] - pending, self.width - 1 - shift, visit[k] if top[k] == k else self.width)
-                    if end <= 0:
-                        continue
-                    once = prefix[k] - prefix[low] - (float(self.tail[r]) if k == r else 0.0)
-                    left = value[low, top[k - 1]] if top[k - 1] > low else nothing
-                    right = value[k, r] if k < r else nothing
-                    cost = once + left[:end] + right[shift : shift + end]
-                    np.minimum(row[:end], cost, out=row[:end])
-        return value
-
-    def order(self, value: Floats, reserved: int = 0) -> list[tuple[int, int, int]] | None:
+    def order(self, table: Table, reserved: int = 0) -> list[tuple[int, int, int]] | None:
         """The best splits in the order in which they are carried out, as (l, k, r); None if there is no way.
 
         A segment (l, r] sweeps from l to k and keeps it, carries out (k, r], visits k, and carries out (l, k - 1].
 
         Args:
-            value: The table.
+            table: The least costs.
             reserved: Units that are taken from the start.
         """
         done: list[tuple[int, int, int]] = []
@@ -116,26 +98,44 @@ class Segments:
             low, r, m = todo.pop()
             if low >= r:
                 continue
-            if math.isinf(value[low, r, m]):
+            costs = self._costs(table, low, r, m)
+            k = low + 1 + int(np.argmin(costs))
+            if math.isinf(costs[k - low - 1]):
                 return None
-            k = low + 1 + int(np.argmin(self._costs(value, low, r, m)))
             done.append((low, k, r))
             todo.append((low, int(self.top[k - 1]), m))
             if k < r:
                 todo.append((k, r, m + int(self.hold[low, k])))
         return done
 
-    def _costs(self, value: Floats, low: int, r: int, m: int) -> Floats:
+    def _costs(self, table: Table, low: int, r: int, m: int) -> Floats:
         """Cost of the segment (low, r] with m units reserved for every k in low + 1 .. r."""
         k = np.arange(low + 1, r + 1)
         shift = np.where(k < r, self.hold[low, k], 0)
         allowed = (m <= self.sweep[low, k] - self.pending[r]) & (m + shift < self.width)
         allowed &= (self.top[k] != k) | (m <= self.visit[k])
         before = self.top[k - 1]
-        left = np.where(before > low, value[low, before, m], 0.0)
-        right = np.where(k < r, value[k, r, np.where(allowed, m + shift, 0)], 0.0)
-        costs: Floats = np.where(allowed, self.prefix[k] - self.prefix[low] + left + right, np.inf)
+        costs = np.where(allowed, self.prefix[k] - self.prefix[low], np.inf)
+        below, above = np.flatnonzero(allowed & (before > low)), np.flatnonzero(allowed & (k < r))
+        costs[below] += table.look(np.full(len(below), low), before[below], np.full(len(below), m))
+        costs[above] += table.look(k[above], np.full(len(above), r), m + shift[above])
         return costs
+
+
+def filled(state: Callable[[Units], Segments], coarse: Units, seconds: float) -> tuple[Segments, Table]:
+    """The programme with its table: to the byte if that takes no longer than ``seconds``, about, else in larger units.
+
+    Args:
+        state: States the programme in some units.
+        coarse: Units that are large enough.
+        seconds: Time to afford.
+    """
+    exact = state(Units(1, coarse.bytes * coarse.count))
+    reserved = Reserved.of(exact, min(_MOST_SUMS, _SUMS_PER_S * seconds))
+    if reserved is not None:
+        return exact, fill(exact, reserved)
+    segments = state(coarse)
+    return segments, segments.fill()
 
 
 def prefix_sums(costs: Sequence[float]) -> Floats:

@@ -19,6 +19,7 @@ from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
 from remat_cli.strategies.chains._segments import Segments, prefix_sums
+from remat_cli.strategies.chains._tables import Table
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.published._offers import Offers
 
@@ -244,12 +245,12 @@ class Hetero:
 
     Attributes:
         segments: The states x_1 .. x_(L-1) as levels that are to be visited from the last to the first.
-        value: Its table; m reserved units are m slots taken besides that of x_0.
+        table: Its least costs; m reserved units are m slots taken besides that of x_0.
         slots: The most slots.
     """
 
     segments: Segments
-    value: np.ndarray
+    table: Table
     slots: int
 
     @classmethod
@@ -266,16 +267,20 @@ class Hetero:
             pending=np.zeros(n + 1, dtype=np.int64),
             visit=np.full(n + 1, _NO_LIMIT, dtype=np.int64),
             width=slots,
+            starts=np.arange(slots, dtype=np.int64),
         )
         return cls(segments, segments.fill(), slots)
 
     def advances(self, slots: int) -> float:
         """Cost of the plain advances with ``slots`` slots."""
         n = len(self.segments.prefix) - 1
-        return float(self.value[0, n, self.slots - slots]) if n else 0.0
+        if not n:
+            return 0.0
+        reserved = np.array([self.slots - slots])
+        return float(self.table.look(np.array([0]), np.array([n]), reserved)[0])
 
     def splits(self, slots: int) -> Splits:
         """The schedule with ``slots`` slots."""
-        order = self.segments.order(self.value, self.slots - slots)
+        order = self.segments.order(self.table, self.slots - slots)
         assert order is not None
         return order

@@ -48,7 +48,7 @@ import numpy as np
 
 from remat_cli.graph.analysis import working_set
 from remat_cli.graph.model import Graph
-from remat_cli.strategies.chains._segments import LONGEST_S, Segments, Units, highest_visited, prefix_sums
+from remat_cli.strategies.chains._segments import LONGEST_S, Segments, Units, filled, highest_visited, prefix_sums
 
 _MOST_LEVELS = 1_000
 _EXACT = 2.0**50
@@ -118,13 +118,22 @@ class Levels:
         if min(spare) < 0:
             return math.inf
         visited = [i for i in range(1, len(spare)) if spare[i] != _NO_LIMIT]
-        units = Units.of(self.smallest, max(spare[i] for i in visited), len(self.costs), seconds=seconds)
-        sizes = np.array([0, *(size // units.bytes for size in self.smallest)], dtype=np.int64)
+        coarse = Units.of(self.smallest, max(spare[i] for i in visited), len(self.costs), seconds=seconds)
+        segments, table = filled(lambda units: self._segments(spare, visited, units), coarse, seconds)
+        highest = visited[-1]
+        least = float(table.look(np.array([0]), np.array([highest]), np.array([0]))[0])
+        once = float(segments.prefix[highest]) - self.tails[highest - 1]
+        bound = self.base + (least - once)
+        return bound if self.whole else max(self.base, bound * (1 - _ROUNDING))
+
+    def _segments(self, spare: list[int], visited: list[int], units: Units) -> Segments:
+        """The programme in some units, where ``spare`` bytes are left beside the visits to each level."""
         n = len(self.costs)
+        sizes = np.array([0, *(size // units.bytes for size in self.smallest)], dtype=np.int64)
         hold = np.zeros((n + 1, n + 1), dtype=np.int64)
         for low in range(n):
             hold[low, low + 1 :] = np.minimum.accumulate(sizes[low + 1 :])
-        segments = Segments(
+        return Segments(
             prefix=prefix_sums(self.costs),
             tail=np.array([0.0, *self.tails]),
             top=highest_visited(visited, n),
@@ -134,11 +143,6 @@ class Levels:
             visit=np.array([s if s == _NO_LIMIT else s // units.bytes for s in spare], dtype=np.int64),
             width=units.count + 1,
         )
-        highest = visited[-1]
-        least = float(segments.fill()[0, highest, 0])
-        once = float(segments.prefix[highest]) - self.tails[highest - 1]
-        exact = self.base + (least - once)
-        return exact if self.whole else max(self.base, exact * (1 - _ROUNDING))
 
 
 def _dominators(graph: Graph, split: int) -> tuple[list[int], list[int]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat_cli.graph.model import Graph
-from remat_cli.strategies.chains._segments import LONGEST_S, Segments, Units, highest_visited, prefix_sums
+from remat_cli.strategies.chains._segments import LONGEST_S, Segments, Units, filled, highest_visited, prefix_sums
 
 _MOST_LEVELS = 1_000
 
@@ -35,10 +35,7 @@ def sweeps(graph: Graph, split: int, room: int, *, seconds: float = LONGEST_S) -
     if levels is None or not _is_chain(graph, split):
         return None
     need = _Need.of(graph, split, levels)
-    segments = need.segments(room, seconds)
-    if segments is None:
-        return None
-    order = segments.order(segments.fill())
+    order = need.order(room, seconds)
     if order is None:
         return None
     computes: list[int] = []
@@ -127,15 +124,20 @@ class _Need:
             tuple(pending),
         )
 
-    def segments(self, room: int, seconds: float) -> Segments | None:
-        """The programme for a budget; None if some visit does not fit by itself."""
-        n = len(self.costs)
-        visited = [k for k in range(1, n + 1) if self.visit[k] is not None]
+    def order(self, room: int, seconds: float) -> list[tuple[int, int, int]] | None:
+        """The best splits for a budget, see ``Segments.order``; None if nothing fits."""
+        visited = [k for k, need in enumerate(self.visit) if need is not None]
         spare = [room - (need or 0) for need in self.visit]
         if min(spare) < 0:
             return None
         others = (*self.running, *(need or 0 for need in self.visit), *self.pending)
-        units = Units.of(self.kept, max(spare[k] for k in visited), n, others, seconds=seconds)
+        coarse = Units.of(self.kept, max(spare[k] for k in visited), len(self.costs), others, seconds=seconds)
+        segments, table = filled(lambda units: self._segments(room, spare, visited, units), coarse, seconds)
+        return segments.order(table)
+
+    def _segments(self, room: int, spare: list[int], visited: list[int], units: Units) -> Segments:
+        """The programme in some units, where ``spare`` bytes are left beside the visits to each level."""
+        n = len(self.costs)
         size = [math.ceil(kept / units.bytes) for kept in self.kept]
         hold = np.tile(np.array(size, dtype=np.int64), (n + 1, 1))
         sweep = np.zeros((n + 1, n + 1), dtype=np.int64)
