@@ -6,6 +6,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from remat_cli.frontends.onnx.importing import import_onnx
+from remat_cli.graph.document import parse_document
+from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document
+from remat_cli.zoo.training import Backward
+
 
 class Builder:
     """An ONNX graph under construction; methods take and return names of tensors."""
@@ -99,3 +104,21 @@ def resnet50(batch="batch"):
             x, channels = b.node("Relu", b.node("Add", x, y)), 4 * width
     x = b.node("Flatten", b.node("GlobalAveragePool", x))
     return b, b.gemm(x, 2048, 1000)
+
+
+def imported(tmp_path, builder, *outputs, sizes=None, backward="none", default_cost=None, **options):
+    """The graph of a model, which goes through a document unchanged."""
+    path = builder.save(tmp_path / "net.onnx", *outputs, **options)
+    found = import_onnx(path, sizes=sizes or {}, backward=Backward(backward), default_cost=default_cost)
+    document = graph_to_document(found.graph)
+    assert graph_from_document(parse_document(dump_document(document), "net.json")) == found.graph
+    assert all(node.cost > 0 for node in found.graph.nodes)
+    assert found.graph.metadata["notes"] == list(found.notes)
+    return found.graph
+
+
+def cost_of(tmp_path, builder, output, **options):
+    """What the only operation of a model costs."""
+    graph = imported(tmp_path, builder, output, **options)
+    (node,) = graph.nodes
+    return node.cost
