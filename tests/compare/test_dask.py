@@ -1,8 +1,10 @@
 """A comparison on a real Dask scheduler with real worker processes."""
 
+from __future__ import annotations
+
+import gc
 import os
 import signal
-import warnings
 
 import bruteforce
 import pytest
@@ -15,42 +17,61 @@ from remat_cli.plan.comparison import Ended
 from remat_cli.units import parse_budgets
 from remat_cli.zoo.registry import build_graph
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's own: busy ports, workers that it restarts
+
 CHAIN = build_graph("unit-chain{n=9}")
 
 
-def test_a_lost_worker_takes_no_row_along():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Dask's own: busy ports, workers that it restarts
-        from distributed import LocalCluster
+@pytest.fixture
+def cluster():
+    from distributed import LocalCluster
 
-        cluster = LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
-        )
-        try:
-            victims = [worker.pid for worker in cluster.workers.values()]
-            lost = []
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    ) as made:
+        yield made
+    gc.collect()  # what Dask leaves open is said here, and not in a later test
 
-            def kill_one(row, done, whole):
-                if not lost:
-                    lost.append(victims[0])
-                    os.kill(victims[0], signal.SIGKILL)
 
-            comparison = compare(
-                CHAIN,
-                parse_budgets("3:6:1"),
-                ["checkmate-ilp", "optimal", "keep-all"],
-                Limits(time_limit_s=120),
-                engine=DaskEngine(cluster.scheduler_address),
-                listener=kill_one,
-            )
-        finally:
-            cluster.close()
-    assert lost
+def compared(cluster, listener):
+    return compare(
+        CHAIN,
+        parse_budgets("3:6:1"),
+        ["checkmate-ilp", "optimal", "keep-all"],
+        Limits(time_limit_s=120),
+        engine=DaskEngine(cluster.scheduler_address),
+        listener=listener,
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_lost_workers_take_no_row_along(cluster, workers):
+    """Nor the only copies of the graph: those of all workers are lost when both are."""
+    victims = [worker.pid for worker in cluster.workers.values()][:workers]
+    assert len(victims) == workers
+
+    def kill(row, done, whole):
+        while victims:
+            os.kill(victims.pop(), signal.SIGKILL)
+
+    comparison = compared(cluster, kill)
+    assert not victims
     assert not comparison.interrupted
-    assert {row.ended for row in comparison.rows} == {Ended.PLAN, Ended.NONE}
+    assert {row.ended for row in comparison.rows} == {Ended.PLAN, Ended.NONE}, comparison.rows
     assert [row.cost for row in comparison.by_strategy()["optimal"]] == [
         bruteforce.cheapest(CHAIN, b) for b in (3, 4, 5, 6)
     ]
+
+
+def test_a_lost_scheduler_is_said_in_every_row_that_was_not_there_yet(cluster):
+    comparison = compared(cluster, lambda row, done, whole: cluster.close())
+    first, *others = sorted(comparison.rows, key=lambda row: row.ended is Ended.FAILED)
+    assert first.ended in {Ended.PLAN, Ended.NONE}
+    assert {row.ended for row in others} == {Ended.FAILED}
+    for row in others:
+        assert row.message.startswith("on the cluster: FutureCancelledError: ")
+        assert "scheduler-connection-lost" in row.message
+        assert "\n" not in row.message
 
 
 def test_no_scheduler_there(monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+import warnings
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ _LATE_S = 30.0
 _POLL_S = 0.1
 _RETRIES = 2
 _CONNECT_S = 20
+_GATHER_S = 5
+"""Seconds to wait for the row of a cell that is done; longer, and it is not done any more."""
 
 
 class Engine(Protocol):
@@ -85,7 +89,7 @@ class DaskEngine:
             UsageError: If no scheduler answers at the address.
         """
         try:
-            from distributed import Client, wait
+            from distributed import Client
         except ImportError:
             raise SolverUnavailable(
                 "Dask is not installed", hint="install it with: pip install 'remat[dask]'"
@@ -99,27 +103,38 @@ class DaskEngine:
             ) from None
         futures: dict[Any, Cell] = {}
         try:
-            text = client.scatter(graph_text, hash=False)
+            text = _held(client, graph_text)
             for cell in cells:
                 futures[client.submit(run_cell, cell, text, limits, retries=_RETRIES, pure=False)] = cell
             left = set(futures)
             while left and not control.stopping():
-                try:
-                    done, left = wait(left, _POLL_S, "FIRST_COMPLETED")
-                except TimeoutError:
-                    continue
+                done = {future for future in left if future.done()}
                 for future in done:
-                    yield _row_from_cluster(future, futures[future])
+                    row = _row_from_cluster(future, futures[future])
+                    if row is not None:
+                        left.remove(future)
+                        yield row
+                if not done:
+                    time.sleep(_POLL_S)
         finally:
             client.cancel(list(futures), asynchronous=False)
             client.close()
 
 
-def _row_from_cluster(future: Any, cell: Cell) -> Row:
-    """The row of a finished cell; that of its worker if the cell was lost with it again and again."""
-    if future.status == "finished":
-        row: Row = future.result()
-        return row
-    lost = future.exception()
-    words = f"{type(lost).__name__}: {lost}" if lost is not None else future.status
-    return Row.without_plan(cell, Ended.FAILED, f"on the cluster: {words}")
+def _held(client: Any, graph_text: str) -> Any:
+    """The text as the result of a task, sent once. Data that is scattered is gone with the workers that hold it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sending large graph")  # it has to be sent, and this is once
+        return client.submit(str, graph_text, pure=False)
+
+
+def _row_from_cluster(future: Any, cell: Cell) -> Row | None:
+    """The row of a finished cell, or one that says how it was lost; None if its worker was, and it runs again."""
+    try:
+        row: Row = future.result(timeout=_GATHER_S)
+    except Exception as error:  # whatever a cluster may raise, cancelled futures and lost workers among it
+        if isinstance(error, TimeoutError) and future.status != "error":
+            return None
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        return Row.without_plan(cell, Ended.FAILED, f"on the cluster: {said}")
+    return row
