@@ -32,11 +32,11 @@ def least_peak(graph: Graph) -> int:
     At the first computation of some node its working set is there, and everything made before and read later that may
     not be made again.
     """
-    return graph.fixed_memory + max(stage.need - stage.most for stage in _stages(closed(graph), graph.fixed_memory))
+    return graph.fixed_memory + max(stage.need - stage.most for stage in stages_of(closed(graph), graph.fixed_memory))
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class Stage:
     """What stage t asks for.
 
     Attributes:
@@ -54,7 +54,7 @@ class _Stage:
     own: tuple[int, ...]
 
 
-def _stages(graph: Graph, budget_bytes: int) -> Iterator[_Stage]:
+def stages_of(graph: Graph, budget_bytes: int) -> Iterator[Stage]:
     """Every stage of ``graph``, which is closed, in order."""
     last = last_readers(graph)
     again = [graph.nodes[i].recompute and size > 0 for i, size in zip(graph.producer, graph.size, strict=True)]
@@ -69,7 +69,7 @@ def _stages(graph: Graph, budget_bytes: int) -> Iterator[_Stage]:
         spare += sum(graph.size[v] for v in made if again[v]) - sum(graph.size[v] for v in read if again[v])
         own = [v for v in (*node.inputs, *graph.values_of(t)) if last[v] > t]
         used = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
-        yield _Stage(
+        yield Stage(
             need=waiting - sum(graph.size[v] for v in own) + used - (budget_bytes - graph.fixed_memory),
             most=spare - sum(graph.size[v] for v in own if again[v]),
             made=tuple(v for v in made if again[v]),
@@ -94,7 +94,7 @@ def build(graph: Graph, budget_bytes: int, control: Control) -> Any:
         LimitReached, Interrupted: If the control stops meanwhile.
     """
     graph = closed(graph)
-    stages = list(_stages(graph, budget_bytes))
+    stages = list(stages_of(graph, budget_bytes))
     if all(stage.need <= 0 for stage in stages):
         return None
     if any(stage.most < stage.need for stage in stages):

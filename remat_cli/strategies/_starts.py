@@ -260,6 +260,8 @@ def _price(best: Best, credit: float) -> None:
         if excess <= 0 and pricing.cost < cheapest:
             cheapest = pricing.cost
             best.offer(pricing.computes)
+            if best.over():
+                return
 
 
 def _polish(best: Best) -> None:

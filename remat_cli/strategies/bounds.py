@@ -67,6 +67,29 @@ def cover_bound(
     return Bound(safe, scope) if safe > graph.total_cost else trivial
 
 
+def quick_bound(graph: Graph, budget_bytes: int, control: Control) -> Bound:
+    """A bound for large graphs, whose cover bound a solver may have no time for: nearly as high, in a second at most.
+
+    Args:
+        graph: The graph; where it is small this says no more than that every node is computed once.
+        budget_bytes: Fixed memory included.
+        control: Ends it early.
+
+    Returns:
+        A bound for document order; infinite as for :func:`cover_bound`.
+    """
+    from remat_cli.milp import cover_running
+
+    base = graph.total_cost
+    if cover_running.dense_terms(graph) <= _MOST_TERMS:
+        return Bound(base, Scope.ANY_ORDER)
+    from remat_cli.strategies._dual import dual_bound
+
+    share = dual_bound(graph, budget_bytes, control)
+    bound = whole(graph, base + share * base)
+    return Bound(bound, Scope.DOCUMENT_ORDER) if bound > base else Bound(base, Scope.ANY_ORDER)
+
+
 def recompute_prices(graph: Graph, budget_bytes: int, context: Context, *, time_limit_s: float) -> Prices:
     """What recomputing nodes costs beyond what every schedule within the budget must pay.
 

@@ -21,7 +21,7 @@ from remat_cli.strategies._proof import PROVABLE, Proof, prove_inside
 from remat_cli.strategies._retention import Retention, is_dense, near_pairs
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
-from remat_cli.strategies.bounds import cover_bound, safe_bound
+from remat_cli.strategies.bounds import cover_bound, quick_bound, safe_bound
 from remat_cli.strategies.chains.answer import chain_first, offer_chain
 
 _DEPTHS = (1.0, 1.5, 2.0, 3.0, 6.0)
@@ -42,7 +42,7 @@ _PROOF_LIMIT = 60_000
 _DENSE_SHARE = 0.3
 _EAGER_SHARE, _PROOF_SHARE, _IN_STAGE_SHARE = 0.4, 0.5, 0.25
 _MANY = 24
-_BOUND_S = 20.0
+_BOUND_S, _QUICK_BOUND_S = 20.0, 3.0
 _SLICE_S = 30.0
 _POLISH_S = 3.0
 _FULL_S = 120.0
@@ -80,6 +80,7 @@ class Optimal(Strategy):
         if chain_first(best.graph) and chain.closes():
             return replace(best.found(exhausted=True), used_solver=False)
         _pyomo.load()
+        best.raise_bound(quick_bound(best.graph, best.budget_bytes, best.step(_QUICK_BOUND_S, 0.1)))
         offer_starts(best)
         if best.settled() and context.write_model is None:
             return best.found(exhausted=True)

@@ -18,11 +18,11 @@ from remat_cli.strategies._portfolio import Windows
 from remat_cli.strategies._retention import Retention, is_dense
 from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
-from remat_cli.strategies.bounds import cover_bound
+from remat_cli.strategies.bounds import cover_bound, quick_bound
 
 _SHARES = (1.0, 0.97, 0.9)
 _START_S = 20.0
-_BOUND_S = 20.0
+_BOUND_S, _QUICK_BOUND_S = 20.0, 3.0
 _MOST_NODES = 3_000
 """Graphs up to this size get windows of a MILP; larger ones are only annealed."""
 
@@ -109,6 +109,8 @@ class Anneal(Strategy):
 def _search(task: Task, context: Context, patience: int, *, depth: float | None, anneals: bool) -> Found | NotFound:
     """Bound, start, and let the engines take turns. Without ``depth`` there are no windows."""
     best = Best.of(task, context, wide=anneals)
+    if task.known is None:
+        best.raise_bound(quick_bound(best.graph, best.budget_bytes, best.step(_QUICK_BOUND_S, 0.1)))
     offer_starts(best)
     if task.known is None and not best.tight():
         best.report("bounding")

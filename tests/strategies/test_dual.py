@@ -1,0 +1,139 @@
+"""The bound of large graphs: never above the truth, whatever the weights, and hardly below the linear relaxation."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from bruteforce import cheapest
+from graphgen import random_graph
+
+from remat_cli.control import Control
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.model import Graph
+from remat_cli.milp import _pyomo as pyo
+from remat_cli.milp import cover_running
+from remat_cli.milp.checkmate import closed
+from remat_cli.milp.compile import compile_model
+from remat_cli.plan.model import Scope
+from remat_cli.solvers.base import Request
+from remat_cli.solvers.highs import Highs
+from remat_cli.strategies import bounds
+from remat_cli.strategies._dual import Cover, dual_bound
+from remat_cli.strategies.base import Context, Found, Task
+from remat_cli.strategies.optimal import Optimal
+from remat_cli.strategies.search import Anneal
+from remat_cli.zoo.registry import build_graph
+
+
+def graph_of(seed: int, n: int) -> Graph:
+    rng = random.Random(seed)
+    return random_graph(
+        rng,
+        n,
+        max_outputs=rng.choice((1, 1, 3)),
+        workspace=rng.random() < 0.5,
+        recompute_false=rng.choice((0.0, 0.2)),
+        random_outputs=rng.random() < 0.5,
+        zero_outputs=rng.random() < 0.3,
+        fixed_memory=rng.choice((0, 5)),
+    )
+
+
+def relaxed(graph: Graph, budget: int) -> float:
+    """The linear relaxation by a solver, as a share of C0."""
+    model = cover_running.build(graph, budget, Control())
+    for variable in model.x.values():
+        variable.domain = pyo.Reals
+        variable.setlb(0)
+        variable.setub(1)
+    outcome = Highs().solve(Request(compile_model(model).model, Control(), threads=1))
+    assert outcome.bound is not None
+    return outcome.bound
+
+
+def test_no_weights_give_more_than_the_truth() -> None:
+    rng = random.Random(5)
+    telling = tight = 0
+    for seed in range(90):
+        graph = graph_of(seed, rng.randint(3, 6))
+        base = graph.total_cost
+        for budget in range(peak_bound(graph).bytes, no_remat_peak(graph)):
+            truth = cheapest(graph, budget)
+            best = math.inf if truth is None else truth
+            share = dual_bound(graph, budget, Control())
+            assert base * (1 + share) <= best
+            telling += 0 < share < math.inf
+            tight += share > 0 and base * (1 + share) >= best * (1 - 1e-9)
+            closing = closed(graph)
+            stages = list(cover_running.stages_of(closing, budget))
+            cover = Cover.of(closing, stages, budget - graph.fixed_memory)
+            for _ in range(5):
+                level, _ = cover.at(np.array([rng.choice((0.0, 10 ** rng.uniform(-4, 1))) for _ in stages]))
+                assert base * (1 + level) <= best
+    assert telling > 60
+    assert tight > 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_comes_within_a_hundredth_of_the_linear_relaxation(seed: int) -> None:
+    graph = graph_of(seed, 120) if seed < 4 else build_graph(("vgg16", "mobilenet-v1{batch=8}")[seed - 4])
+    top = no_remat_peak(graph)
+    for percent in (60, 85, 95):
+        budget = top * percent // 100
+        share = dual_bound(graph, budget, Control())
+        if math.isinf(share):
+            assert cover_running.build(graph, budget, Control()) == "impossible"
+            continue
+        exact = relaxed(graph, budget)
+        assert 0.99 * exact - 1e-7 <= share <= exact + 1e-7
+
+
+def test_without_time_it_is_still_a_bound() -> None:
+    graph = build_graph("linear{n=60}")
+    budget = no_remat_peak(graph) * 6 // 10
+    stopped = Control.within(0.0)
+    assert 0 < dual_bound(graph, budget, stopped) <= dual_bound(graph, budget, Control())
+
+
+def test_where_everything_fits_and_where_nothing_does() -> None:
+    graph = build_graph("linear{n=20}")
+    assert dual_bound(graph, no_remat_peak(graph), Control()) == 0.0
+    assert dual_bound(graph, peak_bound(graph).bytes - 1, Control()) == math.inf
+
+
+def test_small_graphs_leave_it_to_a_solver() -> None:
+    graph = build_graph("linear{n=20}")
+    bound = bounds.quick_bound(graph, no_remat_peak(graph) // 2, Control())
+    assert (bound.cost, bound.scope) == (graph.total_cost, Scope.ANY_ORDER)
+
+
+@pytest.mark.parametrize("strategy", [Optimal(), Anneal(patience=1)])
+def test_large_graphs_have_a_bound_before_there_is_anything_else(
+    strategy: Optimal | Anneal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bounding(*arguments: object, **options: object) -> None:
+        raise AssertionError("a solver was asked first")
+
+    seen = []
+
+    def stop(best: object) -> None:
+        seen.append(best.bound)  # type: ignore[attr-defined] - a Best, which this test need not know
+        raise InterruptedError
+
+    monkeypatch.setattr(bounds, "_MOST_TERMS", 0)
+    for module in ("optimal", "search"):
+        monkeypatch.setattr(f"remat_cli.strategies.{module}.cover_bound", bounding)
+        monkeypatch.setattr(f"remat_cli.strategies.{module}.offer_starts", stop)
+    graph = graph_of(3, 120)
+    budget = no_remat_peak(graph) * 9 // 10
+    with pytest.raises(InterruptedError):
+        strategy.solve(Task(graph, budget), Context(Control(), Highs(), threads=1))
+    assert seen[0].scope is Scope.DOCUMENT_ORDER
+    assert seen[0].cost > graph.total_cost
+    monkeypatch.undo()
+    answer = strategy.solve(Task(graph, budget), Context(Control.within(20), Highs(), threads=1))
+    assert isinstance(answer, Found)
+    assert sum(graph.nodes[k].cost for k in answer.schedule.computes) >= seen[0].cost
