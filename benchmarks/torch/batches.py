@@ -38,7 +38,7 @@ class Batches:
     ) -> None:
         self.subject, self.device, self.allowed_bytes = subject, device, allowed_bytes
         self.solve_s, self.left_s, self.say = solve_s, left_s, say
-        self.budget = plan_budget(allowed_bytes)
+        self.budget = plan_budget(allowed_bytes, device.name)
         self.reserve = 2 * subject(_SMALL).parameter_bytes()  # Adam's state
         self.graphs = {b: _captured(subject(b)) for b in (_SMALL, _LARGE)}
 
@@ -85,7 +85,7 @@ class Batches:
         subject = self.subject(batch)
         try:
             if plan:
-                make = planner(self.budget, self.device.name, self.solve_s, [])
+                make = planner(self.budget, self.device.name, self.solve_s, [], state_bytes=self.reserve)
                 subject.fit(make, reserve_bytes=self.reserve)
             with self.device.limited(self.allowed_bytes):
                 subject.losses(2)

@@ -151,8 +151,10 @@ def fit(run: Run) -> None:
         tried = run.subject()
         if method == "remat":
             made: list[Any] = []
-            make = planner(plan_budget(run.allowed_bytes), run.device.name, run.solve_s(), made)
-            tried.fit(make, reserve_bytes=2 * tried.parameter_bytes())  # Adam's state
+            states = 2 * tried.parameter_bytes()  # Adam's
+            budget = plan_budget(run.allowed_bytes, run.device.name)
+            make = planner(budget, run.device.name, run.solve_s(), made, state_bytes=states)
+            tried.fit(make, reserve_bytes=states)
             cells |= {"plan": made[0].strategy, "predicted_bytes": _peak(made[0])}
         with run.device.limited(run.allowed_bytes):
             cells |= _tried(tried, wanted)

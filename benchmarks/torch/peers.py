@@ -226,14 +226,13 @@ class Bench:
         from remat_cli.units import parse_budget
 
         plans: list[Any] = []
-        planner = CachedPlanner(
-            parse_budget(str(peer["peak_bytes"] + fixed)), SolveOptions(strategy="search", time_limit_s=limit_s), None
-        )
+        budget = peer["peak_bytes"] + fixed
+        planner = CachedPlanner(parse_budget(str(budget)), SolveOptions(strategy="search", time_limit_s=limit_s), None)
 
         def planned(graph: Any) -> Any:
             if self.sized is None:  # the same graph in every row
                 self.sized = measured_sizes(graph, self.device)
-            plans.append(planner(self.sized))
+            plans.append(planner.planned(self.sized, budget))
             return plans[-1]
 
         row = self.row("remat", lambda m: fit_module(m, self.x, planned, unknown="error"), like=peer["method"])

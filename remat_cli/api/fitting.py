@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.options import SolveOptions
 from remat_cli.api.solving import solve
-from remat_cli.errors import InputError, UsageError
+from remat_cli.errors import Infeasible, InputError, LimitReached, UsageError
 from remat_cli.files import write_text
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.io import dump_document, graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
+from remat_cli.plan.derive import derive
 from remat_cli.plan.io import load_plan, plan_to_document
-from remat_cli.plan.model import Plan
+from remat_cli.plan.model import Plan, Statement
 from remat_cli.units import Budget, parse_budget, parse_size
 from remat_cli.version import __version__
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 TIME_LIMIT_S = 60.0
 """How long ``fit`` looks for the plan of one graph, unless told otherwise."""
+_TRIES = 6
+"""How many plans are made, each with less than the one before, until one fits with its gaps."""
 
 
 def fit(
@@ -51,11 +55,15 @@ def fit(
             parameters with what is returned.
         batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments.
         budget: ``"8GB"``, ``"80%"`` of what is needed without recomputation, or bytes; for parameters, inputs,
-            gradients and everything in between.
+            gradients and everything in between. On CUDA it is for all that PyTorch's allocator takes from the device,
+            with the gaps between its blocks and what cuBLAS keeps.
         options: How to solve; by default ``auto``, for at most ``TIME_LIMIT_S`` seconds per graph.
-        cost: What to spare when something has to be recomputed: ``flops``, or time by ``roofline:a100``.
+        cost: What to spare when something has to be recomputed: ``flops``, time by ``roofline:a100``, or time as
+            ``measured`` on the module's device; that alone counts memory that operations need while they run, so
+            it is the choice for a budget on CUDA that must not be exceeded.
         reserve: Memory to leave for what is not in the graph: the optimizer's state, gradients that are accumulated.
-        cache: Folder for plans, made when needed; None for the user's cache folder, ``""`` for none.
+        cache: Folder for plans, made when needed; None for the user's cache folder, ``""`` for none. Plans of measured
+            costs are not kept.
         unknown: What to do with other graphs that come later (new shapes, another mode): ``plan`` them too, and run
             them as they are with a warning if there is no plan; ``warn``; or ``error``.
 
@@ -71,10 +79,12 @@ def fit(
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.fitting import fit_module
+    from remat_cli.frontends.torch.fitting import MEASURED, fit_module
 
-    planner = CachedPlanner(asked, options, plan_folder(cache))
-    return fit_module(module, batch, planner, cost=cost, reserve_bytes=parse_size(str(reserve)), unknown=unknown)
+    kept = parse_size(str(reserve))
+    folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
+    planner = CachedPlanner(asked, options, folder, kept)
+    return fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown)
 
 
 def plan_folder(cache: str | Path | None) -> Path | None:
@@ -94,35 +104,75 @@ class CachedPlanner:
         budget: For every graph.
         options: How to solve.
         folder: Where plans are; None for nowhere.
+        state_bytes: How much of the graphs' fixed memory comes only after the first step.
     """
 
     budget: Budget
     options: SolveOptions
     folder: Path | None
+    state_bytes: int = 0
 
     def __call__(self, graph: Graph) -> Plan:
         """A plan of ``graph``: a kept one that replays within the budget, or a new one.
 
+        On CUDA the budget is what PyTorch's allocator may take, cuBLAS with it; a share is one of what it takes without
+        recomputation. If a plan's own peak is within it, but not with the gaps that its allocations
+        leave, a plan with less is made.
+
         Raises:
             RematError: As :func:`remat_cli.api.solve`.
         """
-        path = None if self.folder is None else self.folder / f"{self.key(graph)}.plan.json"
-        kept = None if path is None else self.kept(path, graph)
+        if graph.metadata.get("device") == "cuda":
+            return self._with_gaps(graph)
+        return self.planned(graph, self.budget.bytes_for(no_remat_peak(graph)))
+
+    def _with_gaps(self, graph: Graph) -> Plan:
+        """A plan whose allocations PyTorch's CUDA allocator can serve within the budget."""
+        from remat_cli.frontends.torch.allocator import least_limit
+
+        def taken(statements: Sequence[Statement]) -> int:
+            return least_limit(graph, statements, state_bytes=self.state_bytes)
+
+        whole = taken(derive(graph, range(len(graph.nodes)))) if self.budget.relative else 0
+        wanted = room = self.budget.bytes_for(whole)
+        for _ in range(_TRIES):
+            try:
+                plan = self.planned(graph, wanted)
+            except Infeasible as error:
+                if wanted == room:
+                    raise
+                raise Infeasible(
+                    f"plans fit a budget of {self.budget.text}, but not with the gaps that PyTorch's allocator leaves",
+                    hint="take a larger budget",
+                ) from error
+            need = taken(plan.statements)
+            if need <= room:
+                return plan
+            wanted = int(wanted * room / need)
+        raise LimitReached(
+            f"{_TRIES} plans were made, and none fits {self.budget.text} with the gaps that PyTorch's allocator leaves",
+            hint="take a larger budget",
+        )
+
+    def planned(self, graph: Graph, budget_bytes: int) -> Plan:
+        """A plan of ``graph`` with at most ``budget_bytes`` of values: a kept one, or a new one."""
+        path = None if self.folder is None else self.folder / f"{self.key(graph, budget_bytes)}.plan.json"
+        kept = None if path is None else self.kept(path, graph, budget_bytes)
         if kept is not None:
             return kept
-        plan = solve(graph, self.budget, self.options).plan
+        plan = solve(graph, budget_bytes, self.options).plan
         if path is not None:
             _keep(path, plan)
         return plan
 
-    def key(self, graph: Graph) -> str:
+    def key(self, graph: Graph, budget_bytes: int) -> str:
         """What a plan depends on, as 64 hexadecimal digits: graph, budget, options, version of remat."""
         o = self.options
         how = [o.strategy, o.solver, o.time_limit_s, o.gap, o.threads, o.seed]
-        text = json.dumps([graph_sha256(graph), self._bytes(graph), how, __version__])
+        text = json.dumps([graph_sha256(graph), budget_bytes, how, __version__])
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
-    def kept(self, path: Path, graph: Graph) -> Plan | None:
+    def kept(self, path: Path, graph: Graph, budget_bytes: int) -> Plan | None:
         """The plan in ``path``; None if there is none, or one that is not this graph's or does not replay."""
         if not path.is_file():
             return None
@@ -132,10 +182,7 @@ class CachedPlanner:
             return None
         if graph_sha256(plan.graph) != graph_sha256(graph) or plan.provenance.get("reorder"):
             return None
-        return plan if check(plan, budget_bytes=self._bytes(graph)).ok else None
-
-    def _bytes(self, graph: Graph) -> int:
-        return self.budget.bytes_for(no_remat_peak(graph))
+        return plan if check(plan, budget_bytes=budget_bytes).ok else None
 
 
 def _keep(path: Path, plan: Plan) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import random
 import weakref
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +14,24 @@ import pytest
 import torch
 from torch_plans import graph_of, plan_of, repeated
 
-from remat_cli.frontends.torch.allocator import BLOCK_BYTES, CachingAllocator, NoRoom, fixed_sizes, footprint
+from remat_cli.api import SolveOptions
+from remat_cli.api.fitting import CachedPlanner
+from remat_cli.errors import Infeasible
+from remat_cli.frontends.torch.allocator import (
+    BLOCK_BYTES,
+    LIBRARY_BYTES,
+    CachingAllocator,
+    NoRoom,
+    fixed_sizes,
+    footprint,
+    least_limit,
+    loop_footprint,
+)
 from remat_cli.frontends.torch.program import defined
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
+from remat_cli.plan.model import Compute
+from remat_cli.units import parse_budget
 
 RECORDED = json.loads(Path(__file__).with_name("allocator.json").read_text(encoding="utf-8"))["recorded"]
 """Made by record_allocator.py, with the host's side of PyTorch 2.13.0 (addresses of segments rising, no kernels)."""
@@ -73,25 +89,44 @@ def test_without_gaps_the_footprint_is_the_peak_that_the_judge_sees():
     assert found.reserved_bytes == found.allocated_bytes - fixed + (2 << 20)
 
 
-def test_steps_after_the_first_have_the_optimizer_beside_them():
+def test_training_has_the_optimizer_and_the_libraries_beside_the_steps():
     graph = in_blocks(graph_of("mlp"), 32 << 20)
     states = 64 << 20
     statements = derive(graph, range(len(graph.nodes)))
     without = footprint(graph, statements)
     graph = replace(graph, fixed_memory=graph.fixed_memory + states)
-    twice = footprint(graph, statements, state_bytes=states, steps=2)
-    assert twice.allocated_bytes == pytest.approx(without.allocated_bytes + states, abs=1 << 20)
-    assert footprint(graph, statements, state_bytes=states, steps=3) == twice
-    assert twice.reserved_bytes >= twice.allocated_bytes
+    loop = loop_footprint(graph, statements, state_bytes=states)
+    assert loop.allocated_bytes == pytest.approx(without.allocated_bytes + states + 2 * LIBRARY_BYTES, abs=1 << 20)
+    assert loop.reserved_bytes >= loop.allocated_bytes
 
 
 def test_a_limit_holds_or_is_refused():
-    graph = in_blocks(graph_of("conv"), 32 << 20)
-    statements = derive(graph, range(len(graph.nodes)))
-    free = footprint(graph, statements)
-    assert footprint(graph, statements, limit_bytes=free.reserved_bytes) == free
+    graph = graph_of("conv")
+    sizes = random.Random(0)
+    nodes = [replace(n, outputs=tuple(sizes.randint(1, 1 << 26) for _ in n.outputs)) for n in graph.nodes]
+    graph = replace(graph, nodes=tuple(nodes))
+    statements = plan_of(graph, repeated(graph)).statements
+    freely = loop_footprint(graph, statements)
+    assert loop_footprint(graph, statements, limit_bytes=freely.reserved_bytes) == freely
+    least = least_limit(graph, statements)
+    assert freely.allocated_bytes <= least < freely.reserved_bytes
+    assert loop_footprint(graph, statements, limit_bytes=least).reserved_bytes <= least
     with pytest.raises(NoRoom):
-        footprint(graph, statements, limit_bytes=free.allocated_bytes - 1)
+        loop_footprint(graph, statements, limit_bytes=freely.allocated_bytes - 1)
+
+
+def test_plans_for_cuda_leave_room_for_gaps():
+    """A budget on CUDA holds for all that the allocator takes, not for values alone."""
+    graph = graph_of("conv")
+    nodes = tuple(replace(n, outputs=tuple(size << 12 for size in n.outputs)) for n in graph.nodes)
+    graph = replace(graph, nodes=nodes, metadata=graph.metadata | {"device": "cuda"})
+    planner = CachedPlanner(parse_budget("80%"), SolveOptions(strategy="dtr"), None)
+    whole = least_limit(graph, derive(graph, range(len(graph.nodes))))
+    plan = planner(graph)
+    assert least_limit(graph, plan.statements) <= 0.8 * whole
+    assert any(count > 1 for count in Counter(s.node for s in plan.statements if isinstance(s, Compute)).values())
+    with pytest.raises(Infeasible):
+        CachedPlanner(parse_budget("20%"), SolveOptions(strategy="dtr"), None)(graph)
 
 
 def test_tensors_of_generated_code_die_with_it():

@@ -66,7 +66,8 @@ def test_arguments_survive_a_document_exactly(value):
 
 
 def test_devices_follow_the_one_that_is_asked_for():
-    assert decode({"device": "cpu"}, lambda _: None, "meta") == torch.device("meta")
+    assert decode({"device": "cpu"}, lambda _: None, {"cpu": "meta"}) == torch.device("meta")
+    assert decode({"device": "cpu"}, lambda _: None, {"cuda": "cuda:1"}) == torch.device("cpu")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64])

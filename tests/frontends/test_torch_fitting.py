@@ -13,6 +13,7 @@ from torch import nn
 from torch_plans import plan_of, repeated
 
 from remat_cli.api import SolveOptions, fit
+from remat_cli.api.fitting import CachedPlanner
 from remat_cli.errors import CaptureFailed, Infeasible, UsageError
 from remat_cli.frontends.torch import training
 from remat_cli.frontends.torch.fitting import fit_module
@@ -241,6 +242,25 @@ def test_a_budget_is_all_that_it_takes(repeats, tmp_path):
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["budget"] == budget
     assert document["graph"]["metadata"]["torch"] == str(torch.__version__)
+
+
+def test_measured_costs_leave_the_random_numbers_alone(repeats, tmp_path, monkeypatch):
+    eager, planned, inputs, loss = pair(lambda: (Deep(), (torch.randn(512, 16),), lambda out: (out**2).mean()))
+    graphs = []
+    kept = CachedPlanner.planned
+    monkeypatch.setattr(CachedPlanner, "planned", lambda self, graph, b: graphs.append(graph) or kept(self, graph, b))
+    before = torch.get_rng_state()
+    fitted = fit(planned, inputs, "90%", cost="measured", options=FAST, cache=tmp_path, unknown="plan")
+    assert torch.equal(before, torch.get_rng_state())
+    assert_same(train(eager, eager, inputs, loss, "sgd"), train(fitted, planned, inputs, loss, "sgd"))
+    other = torch.randn(128, 16)  # measured in the middle of a compilation
+    torch.manual_seed(5)
+    wanted = eager(other)
+    torch.manual_seed(5)
+    assert torch.equal(fitted(other), wanted)
+    assert {graph.metadata["profile"]["device"] for graph in graphs} == {"cpu"}
+    assert len(graphs) == len(repeats) == 2
+    assert not list(tmp_path.iterdir()), "no two measurements are the same, so such plans are not kept"
 
 
 # What comes later

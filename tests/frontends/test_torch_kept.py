@@ -9,6 +9,7 @@ from torch_plans import graph_of
 
 from remat_cli.api import SolveOptions
 from remat_cli.api.fitting import CachedPlanner, plan_folder
+from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.units import parse_budget
 
 FAST = SolveOptions(strategy="dtr")
@@ -25,8 +26,8 @@ def test_a_plan_is_solved_once(graph, tmp_path, monkeypatch):
     monkeypatch.setattr("remat_cli.api.fitting.solve", None)
     assert planner(graph).statements == first.statements
     keys = {
-        CachedPlanner(parse_budget(budget), options, None).key(graph)
-        for budget, options in [("80%", FAST), ("81%", FAST), ("80%", SolveOptions(strategy="dtr", seed=1))]
+        CachedPlanner(parse_budget("80%"), options, None).key(graph, budget_bytes)
+        for budget_bytes, options in [(80, FAST), (81, FAST), (80, SolveOptions(strategy="dtr", seed=1))]
     }
     assert len(keys) == 3
     assert len(list((tmp_path / "deep" / "plans").iterdir())) == 1
@@ -56,9 +57,10 @@ def test_a_kept_plan_is_made_again_when_it_is_broken(graph, tmp_path, damage):
         document = json.loads(whole)
         damage(document)
         path.write_text(json.dumps(document), encoding="utf-8")
-    assert planner.kept(path, graph) is None
+    budget = no_remat_peak(graph)
+    assert planner.kept(path, graph, budget) is None
     assert planner(graph).claim.cost <= good.claim.cost * 1.5
-    assert planner.kept(path, graph) is not None
+    assert planner.kept(path, graph, budget) is not None
 
 
 def test_a_folder_that_cannot_be_written_is_only_a_warning(graph, tmp_path):

@@ -14,6 +14,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from remat_cli.frontends.torch.lower import TANGENTS
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Statement
 
@@ -27,6 +28,12 @@ _MEDIUM_BYTES = 10 << 20
 _MEDIUM_SEGMENT = 20 << 20
 _LARGE_STEP = 2 << 20
 """Segments of a size of their own are multiples of this."""
+LIBRARY_BYTES = 32 << 20
+"""What cuBLAS keeps for each thread that uses it: so much on the largest devices, and less on others."""
+
+
+_LOOP = 3
+"""Steps after which a training loop takes no more."""
 
 
 class NoRoom(Exception):
@@ -187,49 +194,93 @@ class Footprint:
     reserved_bytes: int
 
 
-def footprint(
+def footprint(graph: Graph, statements: Iterable[Statement]) -> Footprint:
+    """What the allocator hands out and takes for one step by plan, from nothing, the libraries' memory left out.
+
+    Args:
+        graph: A graph that this frontend made.
+        statements: A valid plan of it.
+    """
+    allocator = CachingAllocator()
+    for size in fixed_sizes(graph):
+        allocator.allocate(size)
+    _step(allocator, graph, statements, USUAL)
+    return Footprint(allocator.peak_allocated, allocator.peak_reserved)
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """In which order operations ask for memory, where a plan does not say.
+
+    Attributes:
+        last_first: Whether the last output comes first.
+        workspace_first: Whether workspace comes before the outputs, and goes after them.
+    """
+
+    last_first: bool = False
+    workspace_first: bool = False
+
+
+USUAL = Habit()
+_HABITS = tuple(Habit(last, workspace) for last in (False, True) for workspace in (False, True))
+
+
+def loop_footprint(
     graph: Graph,
-    statements: Iterable[Statement],
+    statements: Sequence[Statement],
     *,
     limit_bytes: int | None = None,
     state_bytes: int = 0,
-    steps: int = 1,
+    habit: Habit = USUAL,
 ) -> Footprint:
-    """What the allocator hands out and takes for steps by plan.
+    """What the allocator hands out and takes for a training loop by plan.
+
+    cuBLAS takes memory for good when it is first used, at the start of the forward and of the backward pass, each of
+    which runs in a thread of its own. Gradients of a step are gone before the next, as ``zero_grad()`` does.
 
     Args:
         graph: A graph that this frontend made.
         statements: A valid plan of it.
         limit_bytes: The most it may take; None for no limit.
         state_bytes: Part of the graph's fixed memory that comes only after the first step, as the state of most
-            optimizers does: twice for every parameter, in proportion.
-        steps: How many; gradients of one are gone before the next, as ``zero_grad()`` does.
+            optimizers does: twice for every parameter, in proportion. Half as much is taken for a while at the end
+            of every step.
+        habit: Of the operations.
 
     Raises:
-        NoRoom: If the limit does not allow the steps.
+        NoRoom: If the limit does not allow the loop.
     """
     allocator = CachingAllocator(limit_bytes)
     for size in fixed_sizes(graph, state_bytes):
         allocator.allocate(size)
-    whole = list(statements)
-    for step in range(steps):
-        left = _step(allocator, graph, whole)
+    states = _states(graph, state_bytes)
+    for step in range(_LOOP):
+        left = _step(allocator, graph, statements, habit, LIBRARY_BYTES if step == 0 else 0)
         if step == 0:
-            for size in _states(graph, state_bytes):
+            for size in states:
                 allocator.allocate(size)
+        left += [allocator.allocate(size) for size in states[::2]]  # what an optimizer works with for all at once
         for block in left:
             allocator.release(block)
     return Footprint(allocator.peak_allocated, allocator.peak_reserved)
 
 
-def _step(allocator: CachingAllocator, graph: Graph, statements: Sequence[Statement]) -> list[Block | None]:
-    """Follow one step; the blocks of what is left at its end."""
+def _step(
+    allocator: CachingAllocator, graph: Graph, statements: Iterable[Statement], habit: Habit, libraries: int = 0
+) -> list[Block | None]:
+    """Follow one step; the blocks of what is left at its end. ``libraries``: what each pass takes for good."""
     held: dict[str, Block | None] = {}
+    allocator.allocate(libraries)
     for statement in statements:
         if isinstance(statement, Compute):
-            for register, value in zip(statement.registers, graph.values_of(statement.node), strict=True):
+            node = graph.nodes[statement.node]
+            first = allocator.allocate(node.workspace if habit.workspace_first else 0)
+            made = list(zip(statement.registers, graph.values_of(statement.node), strict=True))
+            for register, value in reversed(made) if habit.last_first else made:
                 held[register] = allocator.allocate(graph.size[value])
-            allocator.release(allocator.allocate(graph.nodes[statement.node].workspace))
+            allocator.release(first or allocator.allocate(node.workspace))
+            if node.payload["call"] == TANGENTS:
+                allocator.allocate(libraries)
         elif isinstance(statement, Deallocate):
             allocator.release(held.pop(statement.register))
     return list(held.values())
@@ -248,6 +299,33 @@ def _states(graph: Graph, state_bytes: int) -> list[int]:
         return [state_bytes]
     share = state_bytes / (2 * sum(parameters))
     return [math.ceil(share * size) for size in parameters for _ in range(2)]
+
+
+def least_limit(graph: Graph, statements: Sequence[Statement], *, state_bytes: int = 0) -> int:
+    """Memory, to 1%, within which the allocator serves a training loop by plan, whatever the operations' habits.
+
+    Gaps depend on every single request, so near the least limit of one order another one fails.
+
+    Args:
+        graph: A graph that this frontend made.
+        statements: A valid plan of it.
+        state_bytes: As in :func:`loop_footprint`.
+    """
+    return max(_least_limit(graph, statements, state_bytes, habit) for habit in _HABITS)
+
+
+def _least_limit(graph: Graph, statements: Sequence[Statement], state_bytes: int, habit: Habit) -> int:
+    freely = loop_footprint(graph, statements, state_bytes=state_bytes, habit=habit)
+    low, high = freely.allocated_bytes, freely.reserved_bytes  # no more is ever needed, and no less is ever enough
+    while high - low > high // 100:
+        middle = (low + high) // 2
+        try:
+            loop_footprint(graph, statements, limit_bytes=middle, state_bytes=state_bytes, habit=habit)
+        except NoRoom:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def start_libraries() -> int:

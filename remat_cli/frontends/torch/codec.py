@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, ExecutionFailed
@@ -50,13 +51,15 @@ def encode(value: Any, tensor: Callable[[Any], Any]) -> Any:
     raise CaptureFailed(f"an operator has an argument that cannot be written down: {type(value).__name__} {value!r}")
 
 
-def decode(value: Any, tensor: Callable[[Mapping[str, Any]], Any], device: str | None = None) -> Any:
+def decode(
+    value: Any, tensor: Callable[[Mapping[str, Any]], Any], devices: Mapping[str, str] = MappingProxyType({})
+) -> Any:
     """What :func:`encode` wrote down.
 
     Args:
         value: The JSON value.
         tensor: Makes what an expression stands for.
-        device: Stands in for every device in the arguments; None leaves them as they are.
+        devices: What stands in for devices of a kind among the arguments; others stay.
 
     Raises:
         ExecutionFailed: If it is not something that :func:`encode` writes.
@@ -66,7 +69,7 @@ def decode(value: Any, tensor: Callable[[Mapping[str, Any]], Any], device: str |
     if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, list):
-        return [decode(item, tensor, device) for item in value]
+        return [decode(item, tensor, devices) for item in value]
     if not isinstance(value, Mapping):
         raise ExecutionFailed(f"a payload holds {value!r}, which is nothing that remat writes")
     if "float" in value:
@@ -74,7 +77,7 @@ def decode(value: Any, tensor: Callable[[Mapping[str, Any]], Any], device: str |
     if "complex" in value:
         return complex(*map(float.fromhex, value["complex"]))
     if "device" in value:
-        return torch.device(device or value["device"])
+        return torch.device(devices.get(value["device"], value["device"]))
     for kind in _NAMED:
         if kind in value:
             found = getattr(torch, value[kind], None)

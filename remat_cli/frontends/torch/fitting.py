@@ -27,6 +27,8 @@ from remat_cli.plan.model import Plan
 Planner = Callable[[Graph], Plan]
 """A valid plan of a graph, within the budget; or a RematError."""
 Unknown = Literal["plan", "warn", "error"]
+MEASURED = "measured"
+"""The costs that ``remat profile`` finds on the device."""
 
 
 def fit_module(
@@ -45,7 +47,7 @@ def fit_module(
             parameters with what is returned.
         batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments. Only their form matters.
         planner: Makes plans.
-        cost: ``flops`` or ``roofline:NAME``.
+        cost: ``flops``, ``roofline:NAME``, or ``measured``: every operation is run on the module's device.
         reserve_bytes: Memory for what the graph does not know, such as the optimizer's state; counted as fixed.
         unknown: What to do with other graphs that come later: ``plan`` them too, ``warn``, or ``error``.
 
@@ -59,7 +61,8 @@ def fit_module(
     import torch
 
     model = as_model((module, batch), "fit")
-    found = _Plans(_kind_of_device(module), cost_model(cost), planner, reserve_bytes, unknown, _bytes(module))
+    costs = cost_model("flops" if cost == MEASURED else cost)
+    found = _Plans(_kind_of_device(module), costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
     fake, mode = _fake(model)
     parts, more = capture_parts(fake, mode)
     if not parts and not more:
@@ -83,6 +86,7 @@ class _Plans:
 
     device: str
     costs: CostModel
+    measured: bool
     planner: Planner
     reserve_bytes: int
     unknown: Unknown
@@ -90,7 +94,9 @@ class _Plans:
     plans: list[Plan] = field(default_factory=list)
 
     def add(self, graph: Graph) -> Plan:
-        """Plan ``graph``."""
+        """Plan ``graph``, measured first if that was asked for."""
+        if self.measured:
+            graph = _measured(graph, self.device)
         plan = self.planner(replace(graph, fixed_memory=graph.fixed_memory + self.reserve_bytes))
         self.plans.append(plan)
         return plan
@@ -121,6 +127,16 @@ class _Plans:
         fixed = graph.fixed_memory + max(0, self.module_bytes - sum(known.values()))
         graph = described(graph, captured, self.costs, source="torch:compile", device=compiled.device)
         return replace(graph, fixed_memory=fixed)
+
+
+def _measured(graph: Graph, device: str) -> Graph:
+    """``graph`` with measured times, sizes and workspaces; the user's random numbers stay what they would be."""
+    import torch
+
+    from remat_cli.frontends.torch.profile import profile
+
+    with torch.random.fork_rng():
+        return profile(graph, device=device, repeats=3, warmup=1)
 
 
 def _kind_of_device(module: Any) -> str:

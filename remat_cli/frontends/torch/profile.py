@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import UsageError
+from remat_cli.frontends.torch.allocator import start_libraries
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.lower import TANGENTS
 from remat_cli.frontends.torch.matching import require_home
@@ -95,6 +96,8 @@ def _profiled(
 ) -> Graph:
     """``graph`` as measured on a device that is there."""
     metadata = graph.metadata
+    if device == "cuda":
+        start_libraries()
     operations = Operations(graph, device, seed)
     kinds: dict[str, list[int]] = {}
     for index, node in enumerate(graph.nodes):

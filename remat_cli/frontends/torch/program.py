@@ -11,6 +11,7 @@ import keyword
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from remat_cli.errors import ExecutionFailed, UsageError
@@ -123,7 +124,8 @@ class Writer:
 
     def argument(self, value: Any, inputs: Sequence[int]) -> str:
         """The text of an argument; what has no literal becomes a variable."""
-        decoded = decode(value, lambda expression: _Text(self.tensor(expression, inputs)), self.device)
+        home = self.graph.metadata.get("device", self.device)
+        decoded = decode(value, lambda expression: _Text(self.tensor(expression, inputs)), {home: self.device})
         return self.literal(decoded)
 
     def literal(self, value: Any) -> str:
@@ -325,11 +327,11 @@ def call_function(
 
 
 def generator_state(device: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    """How to read and set the state of the random generator of ``device``."""
+    """How to read and set the state of the random generator of ``device``, such as ``cpu``, ``cuda``, ``cuda:1``."""
     import torch
 
-    if device == "cuda":
-        return torch.cuda.get_rng_state, torch.cuda.set_rng_state
+    if device.startswith("cuda"):
+        return partial(torch.cuda.get_rng_state, device), partial(torch.cuda.set_rng_state, device=device)
     return torch.get_rng_state, torch.set_rng_state
 
 

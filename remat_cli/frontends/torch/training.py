@@ -137,11 +137,12 @@ def _functions(joint: Any, forward_outputs: int, tensors: Sequence[Any], find: F
     import torch
 
     captured = Captured(joint, forward_outputs, tuple(tensors), Model(torch.nn.Module(), (), {}, None))
-    device = next((t.device.type for t in tensors if isinstance(t, torch.Tensor)), "cpu")
+    device = next((t.device for t in tensors if isinstance(t, torch.Tensor)), torch.device("cpu"))
     with real_tensors():  # constants are real
         graph = lower(captured, lambda node: 1.0, "compiled")  # names do not matter here
-        plan = find(Compiled(captured, graph, device))
-        return None if plan is None else halves(graph, plan.statements, device)
+        plan = find(Compiled(captured, graph, device.type))
+        # What operators make from nothing goes to the model's own device, which need not be the current one.
+        return None if plan is None else halves(graph, plan.statements, str(device))
 
 
 def _modules(joint: Any, forward_outputs: int, chosen: Halves) -> tuple[Any, Any]:
