@@ -52,6 +52,17 @@ def test_fake_mode_and_its_sizes():
     assert not private.is_fake(torch.nn.Parameter(torch.ones(3)))
 
 
+def test_modules_of_fake_tensors_can_be_converted():
+    mode = private.new_fake_mode()
+    with mode, private.convertible(mode):
+        module = torch.nn.Linear(3, 4).to(torch.bfloat16).double()
+        assert {p.dtype for p in module.parameters()} == {torch.float64}
+        assert all(private.is_fake(p) for p in module.parameters())
+        assert module(torch.ones(2, 3).double()).shape == (2, 4)
+    with mode, pytest.raises(RuntimeError, match="Couldn't swap"):  # else it is not needed any more
+        torch.nn.Linear(3, 4).double()
+
+
 def test_aot_asks_for_the_split_and_tells_what_inputs_and_outputs_are():
     seen = []
 

@@ -16,6 +16,8 @@ from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.private import aot, as_given, default_split, exact_sizes, new_fake_mode
 
 _LONGEST = 400
+_DEPENDS_ON_NUMBERS = ("DataDependentOutputException", "DynamicOutputShapeException")
+"""Errors of fake tensors whose text is the name of an operator alone."""
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -74,12 +76,9 @@ def capture(model: Model, mode: Any) -> Captured:
     """
     seen, problem = _graphs(model, _step(model), mode, whole=True)
     if problem is not None:
-        raise CaptureFailed(
-            f"the model could not be captured: {_first_words(problem)}",
-            hint="what PyTorch calls a graph break has to go: data-dependent control flow, .item(), printing",
-        ) from problem
+        raise _not_captured(problem) from problem
     if not seen:
-        raise nothing_to_train()
+        raise _nothing_to_train()
     return seen[0]
 
 
@@ -98,8 +97,20 @@ def capture_parts(model: Model, mode: Any) -> tuple[list[Captured], str]:
     return seen, "" if problem is None else _first_words(problem)
 
 
-def nothing_to_train() -> CaptureFailed:
-    """There is no backward pass."""
+def no_graph(model: Model, mode: Any) -> CaptureFailed:
+    """Why ``capture_parts`` saw no graph with a backward pass in ``model``."""
+    _, problem = _graphs(model, model.module, mode, whole=True)
+    return _nothing_to_train() if problem is None else _not_captured(problem)
+
+
+def _not_captured(problem: Exception) -> CaptureFailed:
+    hint = "what PyTorch calls a graph break has to go: data-dependent control flow, .item(), printing"
+    if "RNN, GRU, or LSTM" in str(problem):
+        hint = "that setting will do for nn.RNN and nn.GRU; build an LSTM from nn.LSTMCell, which needs no setting"
+    return CaptureFailed(f"the model could not be captured: {_first_words(problem)}", hint=hint)
+
+
+def _nothing_to_train() -> CaptureFailed:
     return CaptureFailed(
         "the model has nothing to train: no parameter that requires a gradient has a part in the output",
         hint="is it frozen, or does it run under no_grad?",
@@ -162,6 +173,8 @@ def _results(output: Any) -> Any:
 def _first_words(error: BaseException) -> str:
     """What an error of PyTorch says, in one line, with the last place in the user's code that it names."""
     text = str(error)
+    if type(error).__name__ in _DEPENDS_ON_NUMBERS:
+        return f"what it does depends on the numbers in a tensor ({text})"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     words = " ".join(lines[:3]) if lines else type(error).__name__
     words = words if len(words) <= _LONGEST else words[:_LONGEST] + " ..."

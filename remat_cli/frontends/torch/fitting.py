@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from remat_cli.errors import RematError, UsageError
-from remat_cli.frontends.torch.capture import Model, capture_parts, fake_mode, nothing_to_train
+from remat_cli.errors import CaptureFailed, RematError, UsageError
+from remat_cli.frontends.torch.capture import Model, capture_parts, fake_mode, no_graph
 from remat_cli.frontends.torch.costs import CostModel, cost_model
 from remat_cli.frontends.torch.export import described
 from remat_cli.frontends.torch.installed import require_device
@@ -66,7 +66,7 @@ def fit_module(
     fake, mode = _fake(model)
     parts, more = capture_parts(fake, mode)
     if not parts and not more:
-        raise nothing_to_train()
+        raise no_graph(fake, mode)
     for number, captured in enumerate(parts):
         graph = lower(captured, found.costs.cost, type(module).__name__ + (f".{number}" if number else ""))
         found.add(described(graph, captured, found.costs, source=f"torch:{graph.name}", device=found.device))
@@ -77,7 +77,7 @@ def fit_module(
             "other parts hold meanwhile is not counted: set reserve for that",
             stacklevel=3,
         )
-    return torch.compile(module, backend=backend_of(found.find), dynamic=False)
+    return torch.compile(module, backend=backend_of(found.find, found.refuse), dynamic=False)
 
 
 @dataclass(slots=True)
@@ -111,8 +111,12 @@ class _Plans:
                 return self.add(self._graph(compiled))
             except RematError as error:
                 reasons = [error.message]
-        no_plan("error" if self.unknown == "error" else "warn", reasons)
+        self.refuse(reasons)
         return None
+
+    def refuse(self, reasons: Sequence[str]) -> None:
+        """Say that something runs without a plan, or raise."""
+        no_plan("error" if self.unknown == "error" else "warn", reasons)
 
     def _graph(self, compiled: Compiled) -> Graph:
         """The graph of what is compiled, with costs, and all of the module in its fixed memory.
@@ -162,11 +166,27 @@ def _bytes(module: Any) -> int:
 def _fake(model: Model) -> tuple[Model, Any]:
     """``model`` with fake tensors, and their mode. What is no tensor is copied."""
     mode = fake_mode()
-    tensors = [*model.module.parameters(), *model.module.buffers()]
-    module = copy.deepcopy(model.module, {id(tensor): mode.from_tensor(tensor) for tensor in tensors})
+    given = [*model.module.parameters(), *model.module.buffers()]
+    copies = {id(tensor): mode.from_tensor(tensor) for tensor in given}
+    copies |= {id(tensor): mode.from_tensor(tensor.detach()) for tensor in _computed(model.module)}
+    try:
+        module = copy.deepcopy(model.module, copies)
+    except Exception as error:  # the user's module may hold anything
+        raise CaptureFailed(
+            f"the module cannot be copied: {type(error).__name__}: {error}",
+            hint="fit captures a copy without data; remat export torch:FILE.py:NAME needs none",
+        ) from error
     inputs = tuple(_fake_leaves(item, mode) for item in model.inputs)
     keywords = {key: _fake_leaves(item, mode) for key, item in model.keywords.items()}
     return Model(module, inputs, keywords, None), mode
+
+
+def _computed(module: Any) -> list[Any]:
+    """Tensors that a module holds and that came out of a computation, as those of the old ``weight_norm`` do."""
+    import torch
+
+    held = [item for part in module.modules() for item in vars(part).values()]
+    return [item for item in held if isinstance(item, torch.Tensor) and not item.is_leaf]
 
 
 def _fake_leaves(tree: Any, mode: Any) -> Any:

@@ -1,7 +1,8 @@
 """Tensors to run with where the user's are not at hand: random, of the right type, shape and strides, and valid.
 
-Floating-point numbers are random. Integers are what may be in their place: below the limit that the graph states for
-an index, or whatever the operation that makes them makes of random inputs (the indices of a pooling layer).
+Floating-point numbers are random, from 0 to the limit where the graph states one (targets of a binary cross entropy).
+Integers are what may be in their place: below the limit that the graph states for an index, or whatever the operation
+that makes them makes of random inputs (the indices of a pooling layer).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def new_tensor(description: Mapping[str, Any], device: str, generator: Any, *, s
     """A random tensor.
 
     Args:
-        description: ``dtype``, ``shape``, ``stride``, and for integers ``below``.
+        description: ``dtype``, ``shape``, ``stride``, and ``below`` where numbers have to be below something.
         device: Where to make it.
         generator: Source of random numbers, on that device.
         scale: Standard deviation of floating-point numbers.
@@ -51,17 +52,27 @@ def _empty(description: Mapping[str, Any], device: str) -> Any:
 
 
 def _filled(tensor: Any, description: Mapping[str, Any], generator: Any, scale: float) -> Any:
-    """``tensor`` with random numbers in it."""
+    """``tensor`` with random numbers in it.
+
+    It is filled as a whole, since elements may share memory, and in place, since others count what is alive meanwhile.
+    """
     import torch
 
-    dtype, device = tensor.dtype, tensor.device
-    if dtype.is_floating_point or dtype.is_complex:
-        # Not every type can be filled with normal numbers; all can be copied into.
-        wide = torch.complex64 if dtype.is_complex else torch.float32
-        return tensor.copy_(torch.randn(tensor.shape, dtype=wide, device=device, generator=generator) * scale)
-    below = 2 if dtype == torch.bool else description.get("below") or _FALLBACK_LIMIT
-    below = min(below, 128) if dtype.itemsize == 1 else below
-    return tensor.copy_(torch.randint(0, below, tensor.shape, device=device, generator=generator))
+    dtype, limit = tensor.dtype, description.get("below")
+    flat = torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // dtype.itemsize,), (1,))
+    flat = torch.view_as_real(flat) if dtype.is_complex else flat
+    if flat.dtype in {torch.float16, torch.bfloat16, torch.float32, torch.float64}:
+        if limit is None:
+            flat.normal_(0, scale, generator=generator)
+        else:
+            flat.uniform_(0, limit, generator=generator)
+    elif dtype.is_floating_point:  # these cannot be filled with normal numbers
+        flat.copy_(torch.randn(flat.shape, device=flat.device, generator=generator) * scale)
+    else:
+        below = 2 if dtype == torch.bool else limit or _FALLBACK_LIMIT
+        below = min(below, 128) if dtype.itemsize == 1 else below
+        flat.copy_(torch.randint(0, below, flat.shape, device=flat.device, generator=generator))
+    return tensor
 
 
 def _filled_place(tensor: Any, place: Mapping[str, Any], generator: Any) -> Any:

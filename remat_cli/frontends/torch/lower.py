@@ -27,18 +27,29 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capture import Captured
-from remat_cli.frontends.torch.codec import encode, encode_data
+from remat_cli.frontends.torch.codec import dtype_name, encode, encode_data
+from remat_cli.frontends.torch.hidden import kept_bytes, kept_dtype
 from remat_cli.frontends.torch.naming import Names
 from remat_cli.frontends.torch.order import split_order
 from remat_cli.frontends.torch.places import Place, places_of, result_kind
 from remat_cli.frontends.torch.private import is_operator, schema
-from remat_cli.frontends.torch.tensors import constant_bytes, describe, is_random, storage, storage_bytes, tensors_in
+from remat_cli.frontends.torch.tensors import (
+    constant_bytes,
+    dense_bytes,
+    describe,
+    is_dense,
+    is_random,
+    storage,
+    storage_bytes,
+    tensors_in,
+)
 from remat_cli.graph.model import Graph, Node, Phase
 
 TANGENTS = "remat.tangents"
 """What the node of the tangents calls: nothing that PyTorch has."""
 _SAME = ("aten.detach.default", "aten.alias.default")
 """Views that change nothing; without autograd they are the tensor itself."""
+_LSTM = "aten.mkldnn_rnn_layer"
 _LARGEST_CONSTANT = 1 << 20
 """Bytes of data that a constant in the code may have; more belongs into a buffer."""
 
@@ -135,6 +146,16 @@ class _Lowering:
         if not is_operator(node.target):
             raise CaptureFailed(f"the model uses {node.target}, which remat cannot run again on its own")
         tensors = tensors_in(result)
+        if str(node.target).startswith(_LSTM):
+            raise CaptureFailed(
+                "nn.LSTM on a CPU keeps memory for its backward pass that PyTorch hands to no compiled step",
+                hint="build the layer from nn.LSTMCell",
+            )
+        if any(not is_dense(tensor) for _, tensor in tensors):
+            raise CaptureFailed(
+                f"{node.target} makes a sparse tensor, and a plan counts the bytes of dense ones",
+                hint="embeddings have sparse gradients only if they are made with sparse=True",
+            )
         if not tensors:
             if isinstance(result, bool | int | float):
                 return  # a number: written where it is read
@@ -168,22 +189,22 @@ class _Lowering:
             draft.payload["random"] = True
         found: dict[int | None, Value] = {}
         for item, tensor in tensors:
-            found[item] = self._new_tensor(draft, owner, item, tensor)
+            found[item] = self._new_tensor(draft, owner, node, item, tensor)
         draft.payload["values"] = draft.values
         self.sources[node] = found.get(None, found)
         self.drafts.append(draft)
 
-    def _new_tensor(self, draft: _Draft, owner: int, item: int | None, tensor: Any) -> Value:
+    def _new_tensor(self, draft: _Draft, owner: int, node: Any, item: int | None, tensor: Any) -> Value:
         """A tensor that the node ``draft`` makes: in a value of its own, or beside another tensor in the same one."""
         known = self.owners.get(storage(tensor))
-        description = {"item": item, **describe(tensor)}
+        description = {"item": item, **describe(tensor), "dtype": dtype_name(kept_dtype(node, item, tensor))}
         if isinstance(known, Value):
             draft.values[known.index].append(description)
             return Value(owner, known.index, len(draft.values[known.index]) - 1)
         value = Value(owner, len(draft.values))
         self.owners[storage(tensor)] = value
         draft.values.append([description])
-        draft.sizes.append(storage_bytes(tensor))
+        draft.sizes.append(kept_bytes(node, item, tensor))
         return value
 
     def tangents(self, nodes: Sequence[Any], results: Sequence[Any]) -> None:
@@ -195,7 +216,11 @@ class _Lowering:
             if value is not None:
                 draft.reads.setdefault((value.owner, value.index), len(draft.reads))
         for item, node in enumerate(nodes):
-            self.sources[node] = self._new_tensor(draft, owner, item, node.meta["val"])
+            tensor = node.meta["val"]
+            # Each comes in memory of its own, even if what it belongs to shares memory and the fake one does too.
+            self.owners[storage(tensor)] = self.sources[node] = Value(owner, item)
+            draft.values.append([{"item": item, **describe(tensor)}])
+            draft.sizes.append(dense_bytes(tensor))
         draft.payload = {"call": TANGENTS, "args": [], "kwargs": {}, "values": draft.values}
         self.drafts.append(draft)
 

@@ -79,6 +79,12 @@ def _minor(version: str) -> list[str]:
 
 def _places(compiled: Graph, planned: Graph) -> str | None:
     ours, theirs = compiled.metadata["places"], planned.metadata["places"]
+    here, there = ([place["kind"] for place in places].count("tangent") for places in (ours, theirs))
+    if here != there and len(ours) - here == len(theirs) - there:
+        return (
+            f"{there} of its results {'takes' if there == 1 else 'take'} a gradient, and {here} of this: compile what "
+            "returns the same, the loss alone if there is one"
+        )
     if len(ours) != len(theirs):
         return f"it has {len(theirs)} parameters, buffers and inputs, and this has {len(ours)}"
     for mine, other in zip(ours, theirs, strict=True):

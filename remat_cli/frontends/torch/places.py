@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capture import Captured
 from remat_cli.frontends.torch.codec import dtype_name
-from remat_cli.frontends.torch.private import descriptors, is_fake
+from remat_cli.frontends.torch.private import descriptors, is_fake, is_operator
+from remat_cli.frontends.torch.tensors import dense_bytes, storage_bytes
 
 _INDEXING = {
-    # operator: (argument that is indexed, argument with indices, dimension that is indexed; a string names an argument)
+    # operator: (argument that is indexed, argument with indices, dimension that is indexed)
     "aten.embedding.default": (0, 1, 0),
+    "aten._embedding_bag.default": (0, 1, 0),
     "aten.nll_loss_forward.default": (0, 1, -1),
     "aten.nll_loss2d_forward.default": (0, 1, 1),
-    "aten.index_select.default": (0, 2, 1),
-    "aten.gather.default": (0, 2, 1),
 }
-"""Operators that read integers as indices. The dimension of the last two is itself an argument, at that position."""
-_DIMENSION_IS_ARGUMENT = ("aten.index_select.default", "aten.gather.default")
+"""Operators that read integers as indices."""
+_INDEXING_ALONG = (
+    "aten.index_select.default",
+    "aten.gather.default",
+    "aten.scatter.src",
+    "aten.scatter.value",
+    "aten.scatter_add.default",
+    "aten.scatter_reduce.two",
+    "aten.index_add.default",
+    "aten.index_copy.default",
+)
+"""Operators whose arguments are what is indexed, the dimension, and the indices."""
+_INDEXING_EACH = ("aten.index.Tensor", "aten.index_put.default", "aten._unsafe_index.Tensor")
+"""Operators whose arguments are what is indexed, and a list of indices by dimension."""
+_OFFSETS = {"aten._embedding_bag.default": 2}
+"""Operators that read integers as ends of stretches, which begin with 0 and never fall: only zeros are sure to do."""
+SHARES = {
+    "aten.binary_cross_entropy.default": (0, 1),
+    "aten.binary_cross_entropy_backward.default": (1, 2),
+    "aten.bernoulli.default": (0,),
+    "aten.multinomial.default": (0,),
+}
+"""Operators that refuse numbers outside of [0, 1] in these arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +52,17 @@ class Place:
     Attributes:
         kind: ``parameter``, ``buffer``, ``input``, ``captured`` (a tensor that the code refers to) or ``tangent``.
         name: ``conv1.weight``; ``0`` or ``mask`` for an input by position or keyword.
-        number: Which of the compiler's inputs it is; which of the results, for a tangent.
+        number: Which of the compiler's inputs it is; for a tangent which of the results, as :func:`result_kind` has it.
         dtype: ``float32``.
         shape: Its shape.
         stride: Its strides, in elements.
         storage_bytes: Bytes of the memory it lies in.
-        below: For integers that serve as indices: they have to be below this. None where nothing is known.
+        below: What is in it has to be below this and not negative. None where nothing is known.
     """
 
     kind: str
     name: str
-    number: int
+    number: Any
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -77,18 +98,40 @@ def places_of(captured: Captured) -> list[Place]:
         if isinstance(found, known_kinds.PlainAOTInput):
             tensor = captured.tensors[found.idx]
             kind, name = known.get(id(tensor), ("captured", f"captured{found.idx}"))
-            places.append(_place(node, kind, name, found.idx, tensor))
-        elif isinstance(found, known_kinds.TangentAOTInput) and isinstance(found.output, known_kinds.PlainAOTOutput):
-            places.append(_place(node, "tangent", f"tangent{found.output.idx}", found.output.idx, value))
+            places.append(_place(node, kind, name, found.idx, storage_bytes(tensor)))
+        elif isinstance(found, known_kinds.TangentAOTInput) and _result_number(found.output) is not None:
+            number = _result_number(found.output)
+            places.append(_place(node, "tangent", f"tangent{number}", number, dense_bytes(value)))
         else:
-            raise CaptureFailed(
-                f"an input of the model is of a kind that remat does not know: {type(found).__name__}",
-                hint="tensor subclasses and inputs that share memory and are written to are not supported",
-            )
+            raise _refused(captured, found, known)
     return places
 
 
-def _place(node: Any, kind: str, name: str, number: int, tensor: Any) -> Place:
+def _refused(captured: Captured, found: Any, known: Mapping[int, tuple[str, str]]) -> CaptureFailed:
+    """Why a placeholder that stands for nothing we know is there."""
+    known_kinds = descriptors()
+    if isinstance(found, known_kinds.ForwardTokenAOTInput | known_kinds.BackwardTokenAOTInput):
+        nodes = captured.joint.graph.nodes
+        effects = {str(a) for n in nodes for a in n.args if is_operator(a) and not is_operator(n.target)}
+        return CaptureFailed(
+            f"the step does something besides computing: {', '.join(sorted(effects))}",
+            hint="a plan cannot repeat that, so leave it out; functions of torch.linalg that check what they compute "
+            "have variants that do not, such as torch.linalg.cholesky_ex",
+        )
+    written = getattr(getattr(found, "output", None), "mutated_input", None)
+    if isinstance(written, known_kinds.PlainAOTInput):
+        kind, name = known.get(id(captured.tensors[written.idx]), ("tensor", f"captured{written.idx}"))
+        return CaptureFailed(
+            f"the step writes into the {kind} {name}, of which it also takes the gradient",
+            hint="write into it between steps (Embedding with max_norm writes too), or into a copy",
+        )
+    return CaptureFailed(
+        f"an input of the model is of a kind that remat does not know: {type(found).__name__}",
+        hint="tensor subclasses and inputs that share memory and are written to are not supported",
+    )
+
+
+def _place(node: Any, kind: str, name: str, number: Any, size: int) -> Place:
     value = node.meta["val"]
     integers = not value.dtype.is_floating_point and not value.dtype.is_complex
     return Place(
@@ -98,8 +141,8 @@ def _place(node: Any, kind: str, name: str, number: int, tensor: Any) -> Place:
         dtype=dtype_name(value.dtype),
         shape=tuple(value.shape),
         stride=tuple(value.stride()),
-        storage_bytes=tensor.untyped_storage().nbytes(),
-        below=_limit(node) if integers else None,
+        storage_bytes=size,
+        below=_limit(node, _used_as_index if integers else _used_as_share),
     )
 
 
@@ -130,8 +173,8 @@ def _leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
     return [leaf for key, item in items for leaf in _leaves(item, f"{path}.{key}" if path else str(key))]
 
 
-def _limit(placeholder: Any) -> int | None:
-    """Below what the integers in ``placeholder`` have to be, by the operators that use them as indices."""
+def _limit(placeholder: Any, used: Callable[[Any, Any], list[int]]) -> int | None:
+    """Below what the numbers in ``placeholder`` have to be, by the operators that read them: ``used`` says of one."""
     limits: list[int] = []
     seen = {placeholder}
     stack = [placeholder]
@@ -140,7 +183,7 @@ def _limit(placeholder: Any) -> int | None:
         for user in node.users:
             if user.op != "call_function":
                 continue
-            limits.extend(_used_as_index(user, node))
+            limits.extend(used(user, node))
             value = user.meta.get("val")
             dtype = getattr(value, "dtype", None)
             carries = user.target is operator.getitem or (dtype is not None and dtype == node.meta["val"].dtype)
@@ -152,23 +195,29 @@ def _limit(placeholder: Any) -> int | None:
 
 def _used_as_index(user: Any, node: Any) -> list[int]:
     name = str(user.target)
-    if name == "aten.index.Tensor":
+    if name in _INDEXING_EACH:
         shape = user.args[0].meta["val"].shape
         return [int(shape[k]) for k, index in enumerate(user.args[1]) if index is node]
-    if name not in _INDEXING:
+    if name in _OFFSETS and user.args[_OFFSETS[name]] is node:
+        return [1]
+    indexed, indices, dimension = _INDEXING.get(name, (0, -1, 0))
+    if name in _INDEXING_ALONG:
+        indices, dimension = 2, user.args[1]
+    if indices < 0 or user.args[indices] is not node:
         return []
-    indexed, indices, dimension = _INDEXING[name]
-    if user.args[indices] is not node:
-        return []
-    if name in _DIMENSION_IS_ARGUMENT:
-        dimension = user.args[dimension]
-    return [int(user.args[indexed].meta["val"].shape[dimension])]
+    shape = user.args[indexed].meta["val"].shape
+    return [int(shape[dimension])] if shape else [1]
+
+
+def _used_as_share(user: Any, node: Any) -> list[int]:
+    return [1 for k in SHARES.get(str(user.target), ()) if user.args[k] is node]
 
 
 def result_kind(captured: Captured, number: int, places: Sequence[Place]) -> tuple[str, Any]:
     """What the ``number``-th output of the joint graph is: ``result``, ``update`` or ``gradient``, and of what.
 
-    Of what: the position of a place for updates and gradients, the number of the result for results.
+    Of what: the position of a place for updates and gradients, the number of the result for results; what results share
+    memory with is a result of its own, ``1.base``.
 
     Raises:
         CaptureFailed: If it is something else.
@@ -185,6 +234,16 @@ def result_kind(captured: Captured, number: int, places: Sequence[Place]) -> tup
         if isinstance(mutated, known_kinds.PlainAOTInput) and mutated.idx in inputs:
             return "update", inputs.index(mutated.idx)
         raise CaptureFailed(f"the model updates an input that shares memory with another ({mutated})")
-    if isinstance(found, known_kinds.PlainAOTOutput):
-        return "result", found.idx
+    if _result_number(found) is not None:
+        return "result", _result_number(found)
     raise CaptureFailed(f"the model returns what remat does not know: {type(found).__name__}")
+
+
+def _result_number(found: Any) -> int | str | None:
+    """The number of a result; ``1.base`` for memory that result 1 and others look at; None if it is neither."""
+    known_kinds = descriptors()
+    if isinstance(found, known_kinds.PlainAOTOutput):
+        return int(found.idx)
+    if isinstance(found, known_kinds.IntermediateBaseAOTOutput):
+        return f"{_result_number(found.base_of)}.base"
+    return None

@@ -6,7 +6,8 @@ that moves or changes one is told by its name, before any plan goes wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 Partition = Callable[..., tuple[Any, Any]]
@@ -26,6 +27,30 @@ def exact_sizes() -> Any:
     import torch
 
     return torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
+
+
+@contextlib.contextmanager
+def convertible(mode: Any) -> Iterator[None]:
+    """While inside, modules with fake tensors of ``mode`` can be converted: ``module.to(torch.bfloat16)``.
+
+    PyTorch then swaps old and new parameters, and refuses to swap what weak references point to; and the mode itself
+    holds weak references to all tensors it has made, to find a result again while it is being made.
+    """
+    import torch
+
+    swap = torch.utils.swap_tensors
+    memo = mode.fake_tensor_converter.tensor_memo
+
+    def forgotten_and_swapped(first: Any, second: Any) -> None:
+        for key in [key for key, held in memo.items() if held is first or held is second]:
+            del memo[key]
+        swap(first, second)
+
+    torch.utils.swap_tensors = forgotten_and_swapped
+    try:
+        yield
+    finally:
+        torch.utils.swap_tensors = swap
 
 
 def real_tensors() -> Any:

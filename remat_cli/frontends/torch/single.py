@@ -13,6 +13,7 @@ from remat_cli.frontends.torch.codec import decode_data
 from remat_cli.frontends.torch.inputs import new_tensor, place_tensor, seeded
 from remat_cli.frontends.torch.lower import TANGENTS
 from remat_cli.frontends.torch.memory import no_memory, out_of_memory
+from remat_cli.frontends.torch.places import SHARES
 from remat_cli.frontends.torch.program import call_function, words
 from remat_cli.graph.model import Graph
 
@@ -58,8 +59,20 @@ class Operations:
         constants = {
             c: decode_data(self.graph.metadata["constants"][c], self.device) for c in _numbers(node.payload, "constant")
         }
+        shares = self._shares(node.payload)
+        given |= {p: new_tensor(places[p] | {"below": 1}, self.device, self._generator) for p in shares["place"]}
+        for k in shares["input"]:
+            value = node.inputs[k]
+            described = [tensor | {"below": 1} for tensor in self._tensors(value)]
+            made[value] = [new_tensor(tensor, self.device, self._generator) for tensor in described]
         values = {v: self._value(v, made) for v in node.inputs}
         return call_function(self.graph, index, self.device, given, constants, values)
+
+    @staticmethod
+    def _shares(payload: Any) -> dict[str, list[int]]:
+        """Places and inputs that have to be from 0 to 1 in a call."""
+        arguments = [payload["args"][k] for k in SHARES.get(payload["call"], ())]
+        return {key: _numbers(arguments, key) for key in ("place", "input")}
 
     def _value(self, value: int, made: dict[int, list[Any]]) -> list[Any]:
         """Tensors that may be in ``value``. Integers come from the operation that makes them."""

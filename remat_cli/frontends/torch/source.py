@@ -10,6 +10,7 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capture import Model
+from remat_cli.frontends.torch.private import convertible
 
 _EXPECTED = (
     "it returns (module, inputs) or (module, inputs, loss): inputs is a tuple of tensors, or a mapping of keyword "
@@ -72,7 +73,7 @@ def build_model(function: Any, mode: Any, device: str) -> Model:
 
     name = getattr(function, "__name__", "build")
     try:
-        with mode, torch.device(device):
+        with mode, torch.device(device), convertible(mode):
             returned = function()
     except Exception as error:  # the user's code may do anything
         raise CaptureFailed(

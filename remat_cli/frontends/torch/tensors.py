@@ -20,6 +20,21 @@ def storage_bytes(tensor: Any) -> int:
     return int(tensor.untyped_storage().nbytes())
 
 
+def is_dense(tensor: Any) -> bool:
+    """Whether a tensor lies in memory of its own kind, element by element, and is not sparse."""
+    import torch
+
+    return bool(tensor.layout == torch.strided)
+
+
+def dense_bytes(tensor: Any) -> int:
+    """Bytes of the smallest memory in which a tensor of this form can lie."""
+    if not tensor.numel():
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(last + 1) * int(tensor.dtype.itemsize)
+
+
 def describe(tensor: Any) -> dict[str, Any]:
     """Type and layout of a tensor, for a document."""
     return {"dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape), "stride": list(tensor.stride())}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capture import Captured, Model
 from remat_cli.frontends.torch.halves import Halves, halves
 from remat_cli.frontends.torch.installed import require_torch
@@ -57,7 +57,7 @@ def remat_backend(*plans: Plan | str, unknown: Unknown = "error") -> Callable[[A
             no_plan(unknown, reasons)
         return found
 
-    return backend_of(find)
+    return backend_of(find, lambda reasons: no_plan(unknown, reasons))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,21 @@ class Compiled:
 
 Find = Callable[[Compiled], "Plan | None"]
 """The plan for what is compiled; None to run it as it is. Called where tensors are real."""
+Refuse = Callable[[Sequence[str]], None]
+"""Hears why something can have no plan; it runs as it is unless this raises."""
 
 
-def backend_of(find: Find) -> Callable[[Any, list[Any]], Any]:
-    """A backend for ``torch.compile`` that asks ``find`` for the plan of each graph with a backward pass."""
+def backend_of(find: Find, refuse: Refuse) -> Callable[[Any, list[Any]], Any]:
+    """A backend for ``torch.compile`` that asks ``find`` for the plan of each graph with a backward pass.
+
+    A graph that remat cannot plan is told to ``refuse``.
+    """
 
     def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
         tensors = tuple(example_inputs)
 
         def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-            found = _functions(joint, num_fwd_outputs, tensors, find)
+            found = _functions(joint, num_fwd_outputs, tensors, find, refuse)
             if found is not None:
                 return _modules(joint, num_fwd_outputs, found)
             return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
@@ -121,7 +126,7 @@ def no_plan(unknown: str, reasons: Sequence[str]) -> None:
     if unknown == "error":
         raise UsageError(
             f"torch.compile came with a graph that no plan was made for{why}",
-            hint="export what is compiled, with the same shapes; or remat_backend(..., unknown='warn')",
+            hint="export what is compiled, with the same shapes and results; or remat_backend(..., unknown='warn')",
         )
     warnings.warn(f"remat: no plan for this graph; it runs without one{why}", stacklevel=2)
 
@@ -132,14 +137,18 @@ def _compiler(graph_module: Any, inputs: Any) -> Any:
     return as_given(graph_module, inputs) if function is None else takes_its_arguments(function)
 
 
-def _functions(joint: Any, forward_outputs: int, tensors: Sequence[Any], find: Find) -> Halves | None:
+def _functions(joint: Any, forward_outputs: int, tensors: Sequence[Any], find: Find, refuse: Refuse) -> Halves | None:
     """The functions of the plan that ``find`` has for this graph."""
     import torch
 
     captured = Captured(joint, forward_outputs, tuple(tensors), Model(torch.nn.Module(), (), {}, None))
     device = next((t.device for t in tensors if isinstance(t, torch.Tensor)), torch.device("cpu"))
     with real_tensors():  # constants are real
-        graph = lower(captured, lambda node: 1.0, "compiled")  # names do not matter here
+        try:
+            graph = lower(captured, lambda node: 1.0, "compiled")  # names do not matter here
+        except CaptureFailed as error:
+            refuse([error.message])
+            return None
         plan = find(Compiled(captured, graph, device.type))
         # What operators make from nothing goes to the model's own device, which need not be the current one.
         return None if plan is None else halves(graph, plan.statements, str(device))
