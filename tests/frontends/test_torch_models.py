@@ -109,6 +109,17 @@ def test_the_peak_is_that_of_what_operators_really_keep(build):
     assert [node.outputs for node in measured.nodes] == [node.outputs for node in graph.nodes]
 
 
+def test_buffers_and_inputs_may_be_expanded():
+    def build():
+        module, inputs = of(lambda x, y: (x * y * module.scale).sum(), nn.Linear(6, 4), inputs=(torch.randn(5, 6),))
+        module.register_buffer("scale", torch.ones(1, 4).expand(5, 4))
+        return module, (*inputs, torch.randn(5, 1).expand(5, 4))
+
+    graph = export_model(build, name="expanded", source="torch:x")
+    assert [place["bytes"] for place in graph.metadata["places"] if 0 in place["stride"]] == [5 * 4, 4 * 4]
+    assert run_plan(plan_of(graph, repeated(graph)), steps=1).identical
+
+
 def test_random_tensors_take_no_memory_besides_their_own_and_keep_to_limits():
     for dtype in ("float32", "bfloat16", "complex64", "float8_e5m2"):
         tensor = new_tensor({"dtype": dtype, "shape": [3, 4], "stride": [0, 2]}, "cpu", seeded("cpu", 1))

@@ -51,15 +51,22 @@ def _empty(description: Mapping[str, Any], device: str) -> Any:
     return torch.empty_strided(tuple(description["shape"]), tuple(description["stride"]), dtype=dtype, device=device)
 
 
+def _whole(tensor: Any) -> Any:
+    """All of the memory in which ``tensor`` lies, where no two elements share any."""
+    import torch
+
+    return torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // tensor.dtype.itemsize,), (1,))
+
+
 def _filled(tensor: Any, description: Mapping[str, Any], generator: Any, scale: float) -> Any:
     """``tensor`` with random numbers in it.
 
-    It is filled as a whole, since elements may share memory, and in place, since others count what is alive meanwhile.
+    In place, since others count what is alive meanwhile.
     """
     import torch
 
     dtype, limit = tensor.dtype, description.get("below")
-    flat = torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // dtype.itemsize,), (1,))
+    flat = _whole(tensor)
     flat = torch.view_as_real(flat) if dtype.is_complex else flat
     if flat.dtype in {torch.float16, torch.bfloat16, torch.float32, torch.float64}:
         if limit is None:
@@ -82,7 +89,8 @@ def _filled_place(tensor: Any, place: Mapping[str, Any], generator: Any) -> Any:
     _filled(tensor, place, generator, scale)
     if weight or place["kind"] not in {"parameter", "buffer"} or not tensor.is_floating_point():
         return tensor
-    return tensor.abs_().clamp_(0.1, 2.0)
+    _whole(tensor).abs_().clamp_(0.1, 2.0)
+    return tensor
 
 
 def seeded(device: str, seed: int) -> Any:
