@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from remat_cli.api.documents import save_graph as save_graph
     from remat_cli.api.documents import save_plan as save_plan
     from remat_cli.api.fitting import fit as fit
+    from remat_cli.api.importing import import_model as import_model
     from remat_cli.api.options import SolveOptions as SolveOptions
     from remat_cli.api.smallest import solve_smallest as solve_smallest
     from remat_cli.api.solving import solve as solve
@@ -38,6 +39,7 @@ else:
         "compare": "remat_cli.api.comparing.sweep",
         "export_torch": "remat_cli.frontends.torch.export",
         "fit": "remat_cli.api.fitting",
+        "import_model": "remat_cli.api.importing",
         "load_graph": "remat_cli.api.documents",
         "load_plan": "remat_cli.api.documents",
         "max_batch": "remat_cli.api.batches",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 
+from remat_cli.api.reading import read_graph
 from remat_cli.files import write_text
 from remat_cli.graph import io as graphs
 from remat_cli.graph.model import Graph
@@ -11,8 +12,10 @@ from remat_cli.plan import io as plans
 from remat_cli.plan.model import Plan
 
 
-def load_graph(path: str | PathLike[str]) -> Graph:
-    """The graph in a JSON or YAML file, or in node-link JSON as networkx writes it.
+def load_graph(path: str | PathLike[str], *, keys: str | None = None) -> Graph:
+    """The graph in a JSON or YAML file, or in node-link JSON or GraphML as networkx writes them.
+
+    Models are read by :func:`import_model`.
 
     >>> import remat_cli as remat
     >>> remat.save_graph(remat.build_graph("unit-chain{n=9}"), "chain.json")
@@ -22,11 +25,13 @@ def load_graph(path: str | PathLike[str]) -> Graph:
 
     Args:
         path: The file; ``-`` for standard input.
+        keys: What the attributes of a node-link graph are called, as in ``"cost=weight,memory=size"``.
 
     Raises:
         InputError: If there is no valid graph in it; the message says where, what, and how to mend it.
+        UsageError: If it is a model, or the keys make no sense.
     """
-    return graphs.load_graph(fspath(path))
+    return read_graph(fspath(path), keys)
 
 
 def load_plan(path: str | PathLike[str]) -> Plan:

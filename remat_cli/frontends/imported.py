@@ -77,6 +77,35 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is to be done with a model; without any, it stays as it is and must say all by itself.
+
+    Attributes:
+        sizes: Of symbolic dimensions, and of those that depend on data, by name or as ``tensor:axis``.
+        backward: Rule by which a loss and a backward pass are derived; ``none`` leaves the model as it is.
+        default_cost: FLOPs per element for operators without a rule; None refuses them.
+
+    Raises:
+        UsageError: If a size or a cost is none.
+    """
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    backward: Backward = Backward.NONE
+    default_cost: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check sizes and cost."""
+        for name, size in self.sizes.items():
+            if type(size) is not int or not 0 < size <= LARGEST_DIMENSION:
+                raise UsageError(
+                    f'dimension "{name}": {size!r} is no size',
+                    hint=f"give a whole number from 1 to {LARGEST_DIMENSION}",
+                )
+        if self.default_cost is not None and self.default_cost < 1:
+            raise UsageError("--default-cost is not positive", hint="no operation is free: choose 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
 class Imported:
     """A graph, and where its costs and sizes come from, a line each."""
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
-from remat_cli.errors import InputError, Problem, UsageError
-from remat_cli.frontends.imported import Imported
-from remat_cli.zoo.training import Backward
+from remat_cli.errors import InputError, Problem
+from remat_cli.frontends.imported import Imported, Wishes
 
 ONNX, ARCHIVE, DUMP = "onnx", "pt2", "fx"
 _BY_SUFFIX = {".onnx": ONNX, ".pt2": ARCHIVE}
@@ -55,35 +53,24 @@ def model_format(path: str) -> str | None:
     return DUMP if _DUMP.search(head) else None
 
 
-def import_model(
-    path: str,
-    format: str,
-    *,
-    sizes: Mapping[str, int],
-    backward: Backward = Backward.NONE,
-    default_cost: int | None = None,
-) -> Imported:
+def import_model(path: str, format: str, wishes: Wishes) -> Imported:
     """The graph of a model in a file.
 
     Args:
         path: The file.
         format: As :func:`model_format` says.
-        sizes: Of symbolic dimensions.
-        backward: Rule of a backward pass to be derived; ``none`` leaves the model as it is.
-        default_cost: FLOPs per element for operators without a rule; None refuses them.
+        wishes: What is to be done with it.
 
     Raises:
         RematError: If it cannot be read, or sizes or costs cannot be found out.
     """
-    if default_cost is not None and default_cost < 1:
-        raise UsageError("--default-cost is not positive", hint="no operation is free: choose 1 or more")
     if format == ONNX:
         from remat_cli.frontends.onnx.importing import import_onnx
 
-        return import_onnx(path, sizes=sizes, backward=backward, default_cost=default_cost)
+        return import_onnx(path, wishes)
     from remat_cli.frontends.aten.importing import import_aten
 
-    return import_aten(path, format, sizes=sizes, backward=backward, default_cost=default_cost)
+    return import_aten(path, format, wishes)
 
 
 def _refused(path: str, message: str, hint: str) -> InputError:

@@ -23,6 +23,7 @@ MODULES = [
     "remat_cli.api.checking",
     "remat_cli.api.comparing.sweep",
     "remat_cli.api.documents",
+    "remat_cli.api.importing",
     "remat_cli.api.solving",
 ]
 FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
@@ -43,7 +44,7 @@ def test_the_page_runs(tmp_path, monkeypatch):
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("name", ["check", "compare", "load_graph", "load_plan", "solve"])
+@pytest.mark.parametrize("name", ["check", "compare", "import_model", "load_graph", "load_plan", "solve"])
 def test_every_function_has_an_example(name):
     assert ">>> import remat_cli as remat\n" in getattr(remat, name).__doc__
 

@@ -10,6 +10,7 @@ import zipfile
 import torch
 from torch import nn
 
+from remat_cli.frontends.imported import Wishes
 from remat_cli.frontends.models import import_model, model_format
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document
@@ -57,7 +58,7 @@ def save(program, path):
 
 def imported(path, *, sizes=None, **options):
     """The graph of a file, which goes through a document unchanged."""
-    graph = import_model(path, model_format(path), sizes=sizes or {}, **options).graph
+    graph = import_model(path, model_format(path), Wishes(sizes or {}, **options)).graph
     assert graph_from_document(parse_document(dump_document(graph_to_document(graph)), "x.json")) == graph
     assert all(node.cost > 0 for node in graph.nodes)
     return graph

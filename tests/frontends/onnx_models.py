@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from remat_cli.frontends.imported import Wishes
 from remat_cli.frontends.onnx.importing import import_onnx
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document
@@ -109,7 +110,7 @@ def resnet50(batch="batch"):
 def imported(tmp_path, builder, *outputs, sizes=None, backward="none", default_cost=None, **options):
     """The graph of a model, which goes through a document unchanged."""
     path = builder.save(tmp_path / "net.onnx", *outputs, **options)
-    found = import_onnx(path, sizes=sizes or {}, backward=Backward(backward), default_cost=default_cost)
+    found = import_onnx(path, Wishes(sizes or {}, Backward(backward), default_cost))
     document = graph_to_document(found.graph)
     assert graph_from_document(parse_document(dump_document(document), "net.json")) == found.graph
     assert all(node.cost > 0 for node in found.graph.nodes)

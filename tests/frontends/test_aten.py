@@ -13,11 +13,13 @@ import torch_models
 from aten_models import EXAMPLES, Small, exported, imported, model_json, nodes, save, symbol_of
 from torch.utils.flop_counter import FlopCounterMode
 
+from remat_cli.api import import_model
 from remat_cli.cli.main import run
 from remat_cli.errors import UsageError
 from remat_cli.frontends.aten.importing import import_aten
 from remat_cli.frontends.aten.symbols import evaluate, symbols
 from remat_cli.frontends.aten.views import viewable
+from remat_cli.frontends.imported import Wishes
 from remat_cli.frontends.torch.capture import capture, fake_mode
 from remat_cli.frontends.torch.costs import cost_model
 from remat_cli.frontends.torch.lower import lower
@@ -42,11 +44,11 @@ def test_products_cost_what_pytorch_counts_when_the_module_runs(archives, name):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_symbolic_dimension_takes_the_size_that_is_given(archives, name):
     graph = imported(archives[f"{name}8"])
-    symbolic = import_aten(archives[f"{name}*"], "pt2", sizes=symbol_of(archives[f"{name}*"], 8)).graph
+    symbolic = import_aten(archives[f"{name}*"], "pt2", Wishes(symbol_of(archives[f"{name}*"], 8))).graph
     assert nodes(symbolic) == nodes(graph)
     assert symbolic.fixed_memory == graph.fixed_memory
     axis = "input:0" if "input:0" in input_names(archives[f"{name}*"]) else "src:0" if name == "block" else "x:0"
-    assert nodes(import_aten(archives[f"{name}*"], "pt2", sizes={axis: 8}).graph) == nodes(graph)
+    assert nodes(import_aten(archives[f"{name}*"], "pt2", Wishes({axis: 8})).graph) == nodes(graph)
 
 
 def input_names(path):
@@ -186,6 +188,7 @@ def test_the_command_takes_dimensions_of_archives_and_refuses_them_for_documents
     (symbol,) = symbol_of(archives["conv*"], 1)
     assert run(["convert", archives["conv*"], "--dim", f"{symbol}=8", "-o", str(tmp_path / "g.json")]) == 0
     assert f"({symbol}=8 as asked)" in capsys.readouterr().err
+    assert import_model(archives["conv*"], sizes={symbol: 8}) == load_graph(str(tmp_path / "g.json"))
     assert run(["convert", str(tmp_path / "g.json"), "--dim", "batch=8"]) == 2
     assert "are for models, and this is none" in capsys.readouterr().err
     assert run(["solve", archives["conv"], "--budget", "80%"]) == 2

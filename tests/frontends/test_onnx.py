@@ -11,7 +11,9 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx_models import Builder, imported, resnet50, vgg16
 
+from remat_cli.api import import_model
 from remat_cli.cli.main import run
+from remat_cli.frontends.imported import Wishes
 from remat_cli.frontends.onnx.importing import import_onnx
 from remat_cli.graph.io import load_graph
 from remat_cli.graph.model import Phase
@@ -181,7 +183,7 @@ def test_functions_of_the_model_are_inlined(tmp_path):
     model.functions.append(helper.make_function("own", "Twice", ["a"], ["c"], body, [helper.make_opsetid("", 17)]))
     model.opset_import.append(helper.make_opsetid("own", 1))
     onnx.save(model, tmp_path / "net.onnx")
-    graph = import_onnx(str(tmp_path / "net.onnx"), sizes={}).graph
+    graph = import_onnx(str(tmp_path / "net.onnx"), Wishes()).graph
     assert [n.op for n in graph.nodes] == ["Add", "Exp"]
 
 
@@ -203,6 +205,7 @@ def test_the_command_says_what_was_read_and_what_derived(tmp_path, capsys):
     graph = load_graph(target)
     assert {n.phase for n in graph.nodes} == {Phase.FORWARD, Phase.LOSS, Phase.BACKWARD}
     assert graph.metadata["dimensions"] == {"batch": 8}
+    assert import_model(path, sizes={"batch": 8}, backward="operator") == graph
 
 
 def test_a_parameter_that_is_transposed_or_picked_from_first_gets_its_own_gradient(tmp_path):

@@ -12,6 +12,7 @@ from onnx_models import Builder, imported, vgg16
 
 from remat_cli.cli.main import run
 from remat_cli.errors import FrameworkUnavailable, InputError, UsageError
+from remat_cli.frontends.imported import Wishes
 from remat_cli.frontends.onnx.importing import import_onnx
 from remat_cli.zoo.training import Backward
 
@@ -31,12 +32,12 @@ def test_what_is_not_known_is_refused_in_one_message(tmp_path):
     y = b.node("Relu", x)
     path = b.save(tmp_path / "net.onnx", y)
     with pytest.raises(InputError) as caught:
-        import_onnx(path, sizes={"bach": 3})
+        import_onnx(path, Wishes({"bach": 3}))
     words = caught.value.message
     assert 'symbolic dimension "batch" (say --dim batch=SIZE)' in words
     assert "(say --dim x:1=SIZE)" in words
     assert 'no symbolic dimension "bach" (did you mean "batch"?)' in words
-    graph = import_onnx(path, sizes={"batch": 3, "x:1": 5}).graph
+    graph = import_onnx(path, Wishes({"batch": 3, "x:1": 5})).graph
     assert graph.nodes[0].outputs == (3 * 5 * 4 * 4,)
 
 
@@ -62,12 +63,12 @@ def test_operators_of_others_need_shapes_and_a_price(tmp_path):
     with pytest.raises(
         InputError, match=r"without a rule for their cost: com\.example\.Fancy \(1 times\).*--default-cost"
     ):
-        import_onnx(path, sizes={})
-    found = import_onnx(path, sizes={}, default_cost=5)
+        import_onnx(path, Wishes())
+    found = import_onnx(path, Wishes(default_cost=5))
     assert [(n.cost, n.outputs) for n in found.graph.nodes] == [(5 * 60, (240,)), (60, (240,))]
     assert any("com.example.Fancy (1)" in note for note in found.notes)
     with pytest.raises(UsageError, match=r"derivatives of Fancy.*not known"):
-        import_onnx(path, sizes={}, default_cost=5, backward=Backward.OPERATOR)
+        import_onnx(path, Wishes(default_cost=5, backward=Backward.OPERATOR))
 
 
 def test_control_flow_is_refused(tmp_path):
@@ -86,9 +87,9 @@ def test_text_and_broken_files_are_refused(tmp_path):
     for content in (b"", b"hello", b"\x00" * 50, json.dumps({"nodes": []}).encode()):
         path.write_bytes(content)
         with pytest.raises(InputError, match="not an ONNX model"):
-            import_onnx(str(path), sizes={})
+            import_onnx(str(path), Wishes())
     with pytest.raises(InputError, match="there is no such file"):
-        import_onnx(str(tmp_path / "none.onnx"), sizes={})
+        import_onnx(str(tmp_path / "none.onnx"), Wishes())
     b = Builder()
     b.input("x", 3)
     b.nodes.append(helper.make_node("Relu", ["later"], ["y"]))

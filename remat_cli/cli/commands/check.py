@@ -72,7 +72,7 @@ def command(
 def _graph(path: str | None, keys: str | None) -> Graph | None:
     if path is None:
         return None
-    from remat_cli.cli.graphs import read_graph
+    from remat_cli.api.reading import read_graph
 
     return read_graph(path, keys)
 

@@ -63,7 +63,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     from remat_cli.api.comparing.cell import Limits
     from remat_cli.api.comparing.engines import DaskEngine, LocalEngine
     from remat_cli.api.comparing.sweep import compare
-    from remat_cli.cli.graphs import read_graph
+    from remat_cli.api.reading import read_graph
     from remat_cli.files import require_writable
     from remat_cli.spec import split_specs
     from remat_cli.strategies.registry import STRATEGIES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from remat_cli.errors import UsageError
 from remat_cli.graph.document import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from remat_cli.graph.model import Graph
     from remat_cli.plan.model import Plan
@@ -100,7 +99,7 @@ def command(
         raise UsageError("graph and trace cannot both be standard input", hint="put one of them into a file")
     target = _target(to, output)
     require_writable(output)
-    read = _read(file, keys, _Wishes(dim, backward, default_cost))
+    read = _read(file, keys, dim, backward, default_cost)
     if isinstance(read, Document):
         if costs is not None:
             raise UsageError("--costs is for graphs, and this is a plan", hint="convert the graph, and solve it again")
@@ -133,25 +132,21 @@ def _target(to: str | None, output: str) -> str:
     return _BY_SUFFIX[suffix]
 
 
-@dataclass(frozen=True, slots=True)
-class _Wishes:
-    """What is to be done with a model."""
-
-    dims: tuple[str, ...]
-    backward: str
-    default_cost: int | None
-
-
-def _read(file: str, keys: str | None, wishes: _Wishes) -> Document | tuple[Graph, list[str]]:
+def _read(
+    file: str, keys: str | None, dims: Sequence[str], backward: str, default_cost: int | None
+) -> Document | tuple[Graph, list[str]]:
     """The document of a plan; or a graph, and where its costs and sizes come from."""
+    from remat_cli.frontends.imported import Wishes, dimensions
     from remat_cli.frontends.models import import_model, model_format
+    from remat_cli.zoo.training import Backward
 
+    wishes = Wishes(dimensions(dims), Backward(backward), default_cost)
     format = model_format(file)
     if format is None:
-        from remat_cli.cli.graphs import read_source
+        from remat_cli.api.reading import read_source
         from remat_cli.graph.document import kind_of
 
-        if wishes != _Wishes((), "none", None):
+        if wishes != Wishes():
             raise UsageError(
                 "--dim, --backward and --default-cost are for models, and this is none",
                 hint="leave them out, or give a .onnx or .pt2 file, or a text that print_readable() of torch.fx wrote",
@@ -160,16 +155,7 @@ def _read(file: str, keys: str | None, wishes: _Wishes) -> Document | tuple[Grap
         return document if kind_of(document) == "plan" else _graph(document, keys)
     if keys is not None:
         raise UsageError("--keys is for node-link graphs, and this is a model", hint="leave it out")
-    from remat_cli.frontends.imported import dimensions
-    from remat_cli.zoo.training import Backward
-
-    found = import_model(
-        file,
-        format,
-        sizes=dimensions(wishes.dims),
-        backward=Backward(wishes.backward),
-        default_cost=wishes.default_cost,
-    )
+    found = import_model(file, format, wishes)
     return found.graph, list(found.notes)
 
 
@@ -190,7 +176,7 @@ def _plan_text(document: Document, target: str, keys: str | None) -> tuple[str, 
 
 def _graph(document: Document, keys: str | None) -> tuple[Graph, list[str]]:
     """The graph, and where its costs and sizes come from."""
-    from remat_cli.cli.graphs import graph_of, node_link_keys
+    from remat_cli.api.reading import graph_of, node_link_keys
     from remat_cli.graph.origins import origins
 
     graph = graph_of(document, keys)

@@ -51,7 +51,7 @@ def command(graph: str, memory: int, max_overhead: str, batch: int | None, **opt
     """
     from remat_cli.api.batches import max_batch
     from remat_cli.api.options import SolveOptions
-    from remat_cli.cli.graphs import read_graph
+    from remat_cli.api.reading import read_graph
     from remat_cli.cli.progress import ProgressLine, showing
     from remat_cli.cli.session import current
     from remat_cli.reports.batches import batch_json, batch_text

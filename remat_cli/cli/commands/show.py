@@ -37,7 +37,7 @@ def command(file: str, output: str, format: str, keys: str | None, color: str) -
     its memory over time, why the peak is where it is, and what is recomputed. --format html makes a page for a browser
     that needs no other file; svg and png are figures for papers.
     """
-    from remat_cli.cli.graphs import read_source
+    from remat_cli.api.reading import read_source
     from remat_cli.graph.document import kind_of
 
     out = Output(color)
@@ -82,7 +82,7 @@ def _plan(document: Document, format: str, made_by: str, out: Output) -> str | b
 
 
 def _graph(document: Document, format: str, keys: str | None, made_by: str, out: Output) -> str | bytes:
-    from remat_cli.cli.graphs import graph_of
+    from remat_cli.api.reading import graph_of
     from remat_cli.graph.summary import summarize
 
     graph = graph_of(document, keys)

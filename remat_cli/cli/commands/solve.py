@@ -83,9 +83,9 @@ def command(graph: str, output: str | None, require_optimal: bool, **options: An
 
     GRAPH is a JSON or YAML file (JSON for big ones), or - for standard input.
     """
+    from remat_cli.api.reading import read_graph
     from remat_cli.api.smallest import solve_smallest
     from remat_cli.api.solving import SolveOptions, solve
-    from remat_cli.cli.graphs import read_graph
     from remat_cli.cli.progress import ProgressLine, showing
     from remat_cli.cli.session import current
     from remat_cli.files import write_text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,39 +12,31 @@ from remat_cli.frontends.aten.dump import read_dump
 from remat_cli.frontends.aten.lower import Lowered, lower
 from remat_cli.frontends.aten.program import Input, Program, with_phases
 from remat_cli.frontends.aten.pt2 import read_archive
-from remat_cli.frontends.imported import Imported, Made, Model, count, live, model_graph
+from remat_cli.frontends.imported import Imported, Made, Model, Wishes, count, live, model_graph
 from remat_cli.graph.model import Phase
 from remat_cli.zoo.training import Backward
 
 _SHOWN = 8
 
 
-def import_aten(
-    path: str,
-    format: str,
-    *,
-    sizes: Mapping[str, int],
-    backward: Backward = Backward.NONE,
-    default_cost: int | None = None,
-) -> Imported:
+def import_aten(path: str, format: str, wishes: Wishes) -> Imported:
     """The graph of a model that PyTorch wrote down.
 
     Args:
         path: The file.
         format: ``pt2`` or ``fx``.
-        sizes: Of symbolic dimensions.
-        backward: Rule of the backward pass; ``none`` leaves the model as it is.
-        default_cost: FLOPs per element for operators that are not PyTorch's own; None refuses them.
+        wishes: What is to be done with it; its cost is for operators that are not PyTorch's own.
 
     Raises:
         InputError: If it cannot be read, or sizes or costs cannot be found out.
         UsageError: If the backward rule does not fit.
     """
-    program = read_archive(path, sizes) if format == "pt2" else read_dump(*read_text(path), sizes)
+    program = read_archive(path, wishes.sizes) if format == "pt2" else read_dump(*read_text(path), wishes.sizes)
     program = with_phases(program)
+    backward = wishes.backward
     if backward is not Backward.NONE and any(call.phase is not Phase.FORWARD for call in program.calls):
         raise UsageError(f"{path}: it has a backward pass already", hint="leave --backward out")
-    lowered = lower(program, path, default_cost)
+    lowered = lower(program, path, wishes.default_cost)
     model = _model(program, lowered, path)
     alive = live(model, model.outputs)
     graph = model_graph(alive, backward, path)

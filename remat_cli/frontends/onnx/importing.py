@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from remat_cli.errors import InputError, Problem
-from remat_cli.frontends.imported import Imported, Made, Model, count, live, model_graph
+from remat_cli.frontends.imported import Imported, Made, Model, Wishes, count, live, model_graph
 from remat_cli.frontends.onnx.installed import require_onnx
 from remat_cli.frontends.onnx.lower import Lowered, lower
 from remat_cli.frontends.onnx.read import Read, read_model
 from remat_cli.zoo.training import Backward
 
 
-def import_onnx(
-    path: str,
-    *,
-    sizes: Mapping[str, int],
-    backward: Backward = Backward.NONE,
-    default_cost: int | None = None,
-) -> Imported:
+def import_onnx(path: str, wishes: Wishes) -> Imported:
     """The graph of an ONNX model.
 
     Args:
         path: The file.
-        sizes: Of symbolic dimensions.
-        backward: Rule of the backward pass; ``none`` leaves the model as it is.
-        default_cost: FLOPs per element for operators without a rule; None refuses them.
+        wishes: What is to be done with it.
 
     Raises:
         FrameworkUnavailable: If the ``onnx`` package is missing.
@@ -38,9 +29,10 @@ def import_onnx(
         UsageError: If the backward rule does not fit.
     """
     require_onnx()
-    read = read_model(path, sizes)
-    lowered = lower(read, path, default_cost)
+    read = read_model(path, wishes.sizes)
+    lowered = lower(read, path, wishes.default_cost)
     model = _model(read, lowered, path)
+    backward = wishes.backward
     alive = live(model, model.outputs)
     graph = model_graph(alive, backward, path)
     notes = _notes(read, lowered, model, alive, backward)

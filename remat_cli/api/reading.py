@@ -1,4 +1,4 @@
-"""Reading the graph that a command is given."""
+"""Reading the graph that a command, or a function, is given."""
 
 from __future__ import annotations
 

@@ -1,0 +1,62 @@
+"""Graphs of models in files, for Python: what ``remat convert`` does with ``MODEL``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike, fspath
+
+from remat_cli.errors import UsageError
+from remat_cli.files import read_text
+from remat_cli.frontends.imported import Wishes
+from remat_cli.frontends.models import import_model as imported
+from remat_cli.frontends.models import model_format
+from remat_cli.graph.model import Graph
+from remat_cli.zoo.training import Backward
+
+
+def import_model(
+    path: str | PathLike[str],
+    *,
+    sizes: Mapping[str, int] | None = None,
+    backward: str = "none",
+    default_cost: int | None = None,
+) -> Graph:
+    """The graph of a model that another tool has written; the model is not run, and no weights are read.
+
+    Reads ONNX, archives of torch.export (``.pt2``), and what ``print_readable()`` of torch.fx writes, for which PyTorch
+    need not be there. ``metadata["notes"]`` of the graph says which costs and sizes were read, and which derived.
+
+    >>> from pathlib import Path
+    >>> import remat_cli as remat
+    >>> written = Path("forward.py").write_text('''
+    ... class Net(torch.nn.Module):
+    ...     def forward(self, x: "f32[s0, 100]", w: "f32[10, 100]"):
+    ...         y: "f32[s0, 10]" = torch.ops.aten.linear.default(x, w);  x = w = None
+    ...         z: "f32[s0, 10]" = torch.ops.aten.relu.default(y);  y = None
+    ...         return (z,)
+    ... ''')
+    >>> graph = remat.import_model("forward.py", sizes={"s0": 32})
+    >>> [(node.id, node.cost, node.outputs) for node in graph.nodes]
+    [('linear', 64000.0, (1280,)), ('relu', 320.0, (1280,))]
+
+    Args:
+        path: The file.
+        sizes: Of symbolic dimensions, and of those that depend on data, by name or as ``"tensor:axis"``.
+        backward: Rule by which a loss and a backward pass are derived: ``checkmate`` or ``operator``; ``none`` leaves
+            the model as it is.
+        default_cost: FLOPs per element for operators without a rule; None refuses them.
+
+    Raises:
+        InputError: If it cannot be read, or sizes or costs cannot be found out; the message says which.
+        UsageError: If it is no model, or an argument makes no sense.
+        FrameworkUnavailable: If what reads it is not installed.
+    """
+    if backward not in list(Backward):
+        raise UsageError(f'there is no backward rule "{backward}"', hint=f"choose one of {', '.join(Backward)}")
+    wishes = Wishes(dict(sizes or {}), Backward(backward), default_cost)
+    source = fspath(path)
+    format = model_format(source)
+    if format is None:
+        read_text(source)  # says so if there is no such file
+        raise UsageError(f"{source} is no model, as far as can be seen", hint="load_graph reads graphs in documents")
+    return imported(source, format, wishes).graph
