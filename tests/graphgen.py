@@ -1,8 +1,9 @@
-"""Random graphs for tests: ``graphs()`` for Hypothesis, ``random_graph()`` for loops with a seed."""
+"""Random graphs for tests: ``graphs()`` for Hypothesis, ``random_graph()`` and kin for loops with a seed."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -76,6 +77,42 @@ def random_graph(
         outputs=tuple(outputs),
         fixed_memory=fixed_memory,
     )
+
+
+def varied_graph(seed: int, low: int = 3, high: int = 6) -> Graph:
+    """A random graph with ``low`` to ``high`` nodes, of the kinds that in-stage rows and searches tell apart.
+
+    With the default sizes a search of all schedules is quick.
+    """
+    rng = random.Random(seed)
+    return random_graph(
+        rng,
+        rng.randint(low, high),
+        max_outputs=rng.choice((1, 1, 2, 3)),
+        workspace=rng.random() < 0.5,
+        recompute_false=rng.choice((0.0, 0.2)),
+        random_outputs=rng.random() < 0.5,
+        zero_outputs=rng.random() < 0.3,
+        fixed_memory=rng.choice((0, 5)),
+    )
+
+
+def chosen_graph(seed: int, wanted: Callable[[Graph], bool], *, random_outputs: bool) -> Graph:
+    """The first of the random graphs of 5 or 6 nodes of this seed that is ``wanted``."""
+    rng = random.Random(seed)
+    while True:
+        graph = random_graph(
+            rng,
+            rng.randint(5, 6),
+            max_outputs=rng.choice((1, 2)),
+            max_size=5,
+            workspace=seed % 2 == 0,
+            recompute_false=rng.choice((0.0, 0.2)),
+            random_outputs=random_outputs,
+            fixed_memory=rng.choice((0, 7)),
+        )
+        if wanted(graph):
+            return graph
 
 
 def _phase(i: int, n: int) -> Phase:

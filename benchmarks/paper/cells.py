@@ -6,10 +6,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.frame import Row
+from benchmarks.frame import Column, Row
 from benchmarks.paper.plots import Panel
 
-KEYS = ("graph", "strategy", "percent", "overhead", "peak", "bound", "wall_s", "ending")
+CELLS = (
+    Column("graph", "graph"),
+    Column("strategy", "strategy"),
+    Column("percent", "budget, % of no-remat peak", "number"),
+    Column("overhead", "overhead, %", "number"),
+    Column("peak", "peak, % of no-remat", "number"),
+    Column("bound", "proven bound, %", "number"),
+    Column("wall_s", "time, s", "number"),
+    Column("ending", "ended"),
+)
+"""What the rows of :func:`compared` hold, as the columns of a table."""
 
 
 def compared(
@@ -25,8 +35,8 @@ def compared(
         graph: The graph itself, where the zoo does not have it.
 
     Returns:
-        Rows with ``KEYS``: overhead and proven bound in percent over the cost without recomputation, peak in percent of
-        the no-remat peak.
+        Rows with the keys of ``CELLS``: overhead and proven bound in percent over the cost without recomputation, peak
+        in percent of the no-remat peak.
     """
     from remat_cli.api import build_graph, compare
     from remat_cli.api.comparing.cell import Limits

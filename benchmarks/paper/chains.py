@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.frame import Column, Picture, Row, Session, Table
-from benchmarks.paper.cells import compared, curves, geometric_ratio
+from benchmarks.paper.cells import CELLS, compared, curves, geometric_ratio
 
 _LIMIT_S = 6.0
 _PERCENTS = (90.0, 75.0, 60.0, 50.0, 40.0, 30.0)
@@ -36,16 +36,7 @@ TABLES = (
     Table(
         "cells",
         "Overhead against budget",
-        (
-            Column("graph", "graph"),
-            Column("strategy", "strategy"),
-            Column("percent", "budget, % of no-remat peak", "number"),
-            Column("overhead", "overhead, %", "number"),
-            Column("peak", "peak, % of no-remat", "number"),
-            Column("bound", "proven bound, %", "number"),
-            Column("wall_s", "time, s", "number"),
-            Column("ending", "ended"),
-        ),
+        CELLS,
         f"{_LIMIT_S:g} s a cell, one thread.",
     ),
 )

@@ -118,6 +118,29 @@ def format_option(*formats: str) -> Callable[[F], F]:
     )
 
 
+def solver_option(command: F) -> F:
+    """``--solver``."""
+    return click.option("--solver", type=SOLVER, default="highs", show_default=True, help="See remat solvers.")(command)
+
+
+def gap_option(command: F) -> F:
+    """``--gap``."""
+    return click.option(
+        "--gap",
+        type=click.FloatRange(0, 1, max_open=True),
+        default=1e-4,
+        show_default=True,
+        help="Stop within this share of the optimum.",
+    )(command)
+
+
+def seed_option(command: F) -> F:
+    """``--seed`` of strategies."""
+    return click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")(
+        command
+    )
+
+
 def node_link_option(command: F) -> F:
     """``--keys`` for node-link documents."""
     return click.option(

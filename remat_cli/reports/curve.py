@@ -14,7 +14,7 @@ from remat_cli.plan.check import Report
 from remat_cli.plan.model import Scope
 from remat_cli.reports.jsonform import document_json
 from remat_cli.reports.style import Style, columns, fields, render, title
-from remat_cli.reports.words import AMONG, cost_words, count, exact_bytes, maker, size_column
+from remat_cli.reports.words import AMONG, cost_words, count, exact_bytes, graph_words, maker, size_column
 from remat_cli.units import format_duration, format_percent
 
 if TYPE_CHECKING:
@@ -87,10 +87,9 @@ def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, *, outcome:
 
 def _summary(graph: Graph, rows: Sequence[CurveRow], style: Style, wall_s: float) -> list[tuple[str, str]]:
     """What was asked and where the plans are, as labelled lines."""
-    sizes = f"{count(len(graph.nodes), 'node')}, {count(len(graph.size), 'value')}"
     cost = cost_words(graph.total_cost, graph.cost_unit)
     lines = [
-        ("graph", f"{style.clean(graph.name)}: {sizes}"),
+        ("graph", f"{style.clean(graph.name)}: {graph_words(graph)}"),
         ("no-remat", f"peak {exact_bytes(no_remat_peak(graph))}, cost {cost}"),
     ]
     makers = dict.fromkeys(maker(row.report) for row in rows if row.report is not None)

@@ -9,20 +9,19 @@ from remat_cli.errors import SHOWN_PROBLEMS
 from remat_cli.plan.check import OVER_BUDGET, Report
 from remat_cli.plan.replay import Severity
 from remat_cli.reports.bars import memory_bar
+from remat_cli.reports.rows import peak_rows, recomputed_rows, recomputed_words
 from remat_cli.reports.style import Style, columns, fields, render, title
 from remat_cli.reports.words import (
     certainty,
-    cost_column,
     cost_words,
     count,
     exact_bytes,
+    graph_words,
     least_peak_words,
     maker,
     overhead_words,
     peak_words,
-    share_column,
     share_words,
-    size_column,
     verdict,
 )
 from remat_cli.units import format_bytes, format_duration, format_percent
@@ -99,8 +98,7 @@ def _summary(
 ) -> list[tuple[str, str]]:
     """What was asked and what came out, as labelled lines."""
     graph = report.graph
-    sizes = f"{count(len(graph.nodes), 'node')}, {count(len(graph.size), 'value')}"
-    rows = [("graph", f"{style.clean(graph.name)}: {sizes}"), ("made by", style.clean(maker(report)))]
+    rows = [("graph", f"{style.clean(graph.name)}: {graph_words(graph)}"), ("made by", style.clean(maker(report)))]
     rows += budget_rows(report, style)
     peak = report.replay.peak_bytes
     before = report.no_remat_peak_bytes
@@ -187,42 +185,23 @@ def _timing(run: Mapping[str, Any]) -> str:
 
 def peak_section(report: Report, style: Style) -> list[RenderableType]:
     """Where the peak is and the largest of what lives there."""
-    peak, at = report.replay.peak_bytes, report.replay.peak_statement
+    at = report.replay.peak_statement
     if at is None:
         return []
-    rows = [(r.value, r.size_bytes) for r in report.peak_values[:SHOWN_ROWS]]
-    if rest := report.peak_values[SHOWN_ROWS:]:
-        rows.append((f"and {len(rest):,} more", sum(r.size_bytes for r in rest)))
-    if report.replay.workspace_bytes:
-        rows.append(("workspace", report.replay.workspace_bytes))
-    if report.graph.fixed_memory:
-        rows.append(("fixed memory", report.graph.fixed_memory))
     node = "" if report.peak_node is None else f", node {style.short(report.peak_node, style.columns // 2)}"
     heading = title("At the peak", f": statement {at:,} of {len(report.replay.profile):,}{node}")
-    if not rows:
-        return [heading, _plain("  nothing")]
-    sizes = [size for _, size in rows]
-    cells = list(zip((name for name, _ in rows), size_column(sizes), share_column(sizes, peak), strict=True))
-    return [heading, columns(cells, style, shares=[size / peak if peak else 0.0 for _, size in rows])]
+    rows = peak_rows(report, SHOWN_ROWS)
+    return [heading, columns(rows.cells, style, shares=rows.shares) if rows.cells else _plain("  nothing")]
 
 
 def recomputed_section(report: Report, style: Style) -> list[RenderableType]:
     """What is recomputed most."""
-    nodes, unit = report.recomputed, report.graph.cost_unit
-    if not nodes:
+    if not report.recomputed:
         return []
-    extra = sum(r.extra_cost for r in nodes)
-    again = sum(r.times - 1 for r in nodes)
-    rows = [(r.node, f"{r.times:,} times", r.extra_cost) for r in nodes[:SHOWN_ROWS]]
-    if rest := nodes[SHOWN_ROWS:]:
-        rows.append((f"and {len(rest):,} more", "", sum(r.extra_cost for r in rest)))
-    heading = title("Recomputed", f": {count(len(nodes), 'node')}, {count(again, 'extra computation')}")
-    costs = [cost for _, _, cost in rows]
-    cells = [
-        (name, times, *more)
-        for (name, times, _), *more in zip(rows, cost_column(costs, unit), share_column(costs, extra), strict=True)
-    ]
-    return [heading, columns(cells, style, shares=[cost / extra if extra else 0.0 for cost in costs])]
+    rows = recomputed_rows(report, SHOWN_ROWS)
+    cells = [(name, times and f"{times} times", *more) for name, times, *more in rows.cells]
+    heading = title("Recomputed", f": {recomputed_words(report)}")
+    return [heading, columns(cells, style, shares=rows.shares)]
 
 
 def findings_lines(report: Report, style: Style) -> list[RenderableType]:

@@ -21,7 +21,7 @@ from remat_cli.reports.text import (
     recomputed_section,
     verdict_line,
 )
-from remat_cli.reports.words import cost_words, count, maker
+from remat_cli.reports.words import cost_words, graph_words, maker
 from remat_cli.units import format_bytes
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def plan_show(report: Report, plan: Plan, style: Style) -> str:
     """What ``remat show PLAN`` prints: verdict, claim, timeline, what lives at the peak, what is recomputed."""
     graph = report.graph
     rows = [
-        ("graph", f"{style.clean(graph.name)}: {count(len(graph.nodes), 'node')}, {count(len(graph.size), 'value')}"),
+        ("graph", f"{style.clean(graph.name)}: {graph_words(graph)}"),
         ("made by", style.clean(maker(report))),
         *budget_rows(report, style),
         ("cost", cost_line(report)),

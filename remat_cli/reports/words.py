@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.units import format_bytes, format_count, format_percent
@@ -32,6 +33,11 @@ _TINY = 1e-6
 def count(number: int, noun: str) -> str:
     """``1 node``, ``12 nodes``, ``20,000 nodes``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def graph_words(graph: Graph) -> str:
+    """``12 nodes, 14 values``."""
+    return f"{count(len(graph.nodes), 'node')}, {count(len(graph.size), 'value')}"
 
 
 def cost_words(amount: float, unit: str) -> str:

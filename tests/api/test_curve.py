@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import signal
 from pathlib import Path
 
 import pytest
 from bruteforce import cheapest
-from graphgen import random_graph
+from graphgen import chosen_graph
 
 from remat_cli.api.curve import Curve, PointStatus, _braked, _Course, solve_curve
 from remat_cli.api.options import SolveOptions
@@ -33,20 +32,9 @@ GRAPHS = Path(__file__).parents[2] / "graphs"
 
 def small(seed: int) -> Graph:
     """A random graph with room for recomputation."""
-    rng = random.Random(seed)
-    while True:
-        graph = random_graph(
-            rng,
-            rng.randint(5, 6),
-            max_outputs=rng.choice((1, 2)),
-            max_size=5,
-            workspace=seed % 2 == 0,
-            recompute_false=rng.choice((0.0, 0.2)),
-            random_outputs=seed % 3 == 0,
-            fixed_memory=rng.choice((0, 7)),
-        )
-        if no_remat_peak(graph) - peak_bound(graph).bytes >= 2:
-            return graph
+    return chosen_graph(
+        seed, lambda graph: no_remat_peak(graph) - peak_bound(graph).bytes >= 2, random_outputs=seed % 3 == 0
+    )
 
 
 def all_budgets(graph: Graph) -> list[Budget]:

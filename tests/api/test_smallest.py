@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import random
 import signal
 from pathlib import Path
 
 import pytest
 from bruteforce import cheapest, least_peak
-from graphgen import random_graph
+from graphgen import chosen_graph
 
 from remat_cli.api.options import SolveOptions
 from remat_cli.api.smallest import solve_smallest
@@ -34,20 +33,11 @@ QUICK = SolveOptions(threads=1, gap=1e-6)
 
 def small(seed: int) -> Graph:
     """A random graph; two of three have room for recomputation."""
-    rng = random.Random(seed)
-    while True:
-        graph = random_graph(
-            rng,
-            rng.randint(5, 6),
-            max_outputs=rng.choice((1, 2)),
-            max_size=5,
-            workspace=seed % 2 == 0,
-            recompute_false=rng.choice((0.0, 0.2)),
-            random_outputs=seed % 5 == 0,
-            fixed_memory=rng.choice((0, 7)),
-        )
-        if seed % 3 == 0 or least_peak(graph) < no_remat_peak(graph):
-            return graph
+
+    def wanted(graph: Graph) -> bool:
+        return seed % 3 == 0 or least_peak(graph) < no_remat_peak(graph)
+
+    return chosen_graph(seed, wanted, random_outputs=seed % 5 == 0)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -18,6 +18,15 @@ TOY = str(GRAPHS / "toy.yaml")
 TOY_PEAK = 270_533_124
 """No-remat peak of the toy graph in bytes; 80% of it is 216,426,499."""
 
+NODE_LINK = {
+    "directed": True,
+    "multigraph": False,
+    "graph": {"name": "nx"},
+    "nodes": [{"id": "a", "weight": 1, "size": 10}, {"id": "b", "weight": 2, "size": 20}],
+    "links": [{"source": "a", "target": "b"}],
+}
+"""A graph of networkx whose attributes are called otherwise."""
+
 PATIENCE_S = 120.0
 """How long to wait for what must come; a slow machine takes long, a broken program forever."""
 

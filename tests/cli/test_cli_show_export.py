@@ -5,18 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
-from cli_process import GRAPHS, TOY, remat_process
+from cli_process import GRAPHS, NODE_LINK, TOY, remat_process
 
 from remat_cli.graph.io import load_graph
 from remat_cli.zoo.registry import ARCHITECTURES, build_graph
-
-NODE_LINK = {
-    "directed": True,
-    "multigraph": False,
-    "graph": {"name": "nx"},
-    "nodes": [{"id": "a", "weight": 1, "size": 10}, {"id": "b", "weight": 2, "size": 20}],
-    "links": [{"source": "a", "target": "b"}],
-}
 
 
 def test_a_graph_is_shown(remat):

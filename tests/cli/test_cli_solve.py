@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from cli_process import GRAPHS, TOY, TOY_PEAK
+from cli_process import GRAPHS, NODE_LINK, TOY, TOY_PEAK
 
 from remat_cli.graph.document import load_schema
 
@@ -256,14 +256,7 @@ def test_an_unproven_plan_is_written_and_fails_require_optimal(remat, quiet):
 
 
 def test_a_graph_as_node_link_json(remat):
-    document = {
-        "directed": True,
-        "multigraph": False,
-        "graph": {"name": "nx"},
-        "nodes": [{"id": "a", "weight": 1, "size": 10}, {"id": "b", "weight": 2, "size": 20}],
-        "links": [{"source": "a", "target": "b"}],
-    }
-    Path("nx.json").write_text(json.dumps(document), encoding="utf-8")
+    Path("nx.json").write_text(json.dumps(NODE_LINK), encoding="utf-8")
     assert remat("solve", "nx.json", "-b", "30", "--keys", "cost=weight,memory=size").code == 0
     assert plan("nx.plan.json")["claim"]["cost"] == 3
     unknown = remat("solve", "nx.json", "-b", "30", "--keys", "costs=weight")

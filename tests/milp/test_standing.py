@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import random
 
 from bruteforce import cheapest
-from graphgen import random_graph
+from graphgen import varied_graph
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -16,20 +15,6 @@ from remat_cli.milp.compile import append_block, compile_model
 from remat_cli.milp.standing import StandingRows
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
-
-
-def graph_of(seed: int) -> Graph:
-    rng = random.Random(seed)
-    return random_graph(
-        rng,
-        rng.randint(3, 6),
-        max_outputs=rng.choice((1, 1, 2, 3)),
-        workspace=rng.random() < 0.5,
-        recompute_false=rng.choice((0.0, 0.2)),
-        random_outputs=rng.random() < 0.5,
-        zero_outputs=rng.random() < 0.3,
-        fixed_memory=rng.choice((0, 5)),
-    )
 
 
 def bound(graph: Graph, budget: int, *, rows: bool) -> float | None:
@@ -50,7 +35,7 @@ def bound(graph: Graph, budget: int, *, rows: bool) -> float | None:
 
 def test_rows_in_several_blocks_come_to_the_same() -> None:
     for seed in range(1070, 1080):
-        graph = graph_of(seed)
+        graph = varied_graph(seed)
         budget = max(peak_bound(graph).bytes, no_remat_peak(graph) - 3)
         stated = retention.build(graph, budget, None, Control())
         compiled = compile_model(stated.model)
@@ -69,7 +54,7 @@ def test_rows_in_several_blocks_come_to_the_same() -> None:
 def test_never_above_the_truth_and_sometimes_above_the_model_without_them() -> None:
     better = checked = 0
     for seed in range(1000, 1120):
-        graph = graph_of(seed)
+        graph = varied_graph(seed)
         top = no_remat_peak(graph)
         for budget in range(max(peak_bound(graph).bytes, top - 4), top):
             truth = cheapest(graph, budget)

@@ -6,7 +6,7 @@ import math
 import random
 
 from bruteforce import cheapest
-from graphgen import random_graph
+from graphgen import random_graph, varied_graph
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -22,20 +22,6 @@ from remat_cli.strategies._cheaper import Cheaper
 from remat_cli.strategies._proof import InStageProof, Proof, prove_inside
 from remat_cli.strategies._sequence import Problem, Walk
 from remat_cli.strategies.base import Context, Task
-
-
-def graph_of(seed: int) -> Graph:
-    rng = random.Random(seed)
-    return random_graph(
-        rng,
-        rng.randint(3, 6),
-        max_outputs=rng.choice((1, 1, 2, 3)),
-        workspace=rng.random() < 0.5,
-        recompute_false=rng.choice((0.0, 0.2)),
-        random_outputs=rng.random() < 0.5,
-        zero_outputs=rng.random() < 0.3,
-        fixed_memory=rng.choice((0, 5)),
-    )
 
 
 def best_of(graph: Graph, budget: int, *, known: bool, gap: float = 0.0) -> Best:
@@ -56,7 +42,7 @@ def document_order(best: Best) -> float:
 def test_no_proof_is_above_the_truth_and_those_inside_stages_are_the_sharper() -> None:
     known = sharper = exact = 0
     for seed in range(1000, 1090):
-        graph = graph_of(seed)
+        graph = varied_graph(seed)
         top = no_remat_peak(graph)
         for budget in range(max(peak_bound(graph).bytes, top - 3), top):
             truth = cheapest(graph, budget)
@@ -83,7 +69,7 @@ def test_no_proof_is_above_the_truth_and_those_inside_stages_are_the_sharper() -
 def test_a_rehearsal_proves_nothing_and_finds_the_rows() -> None:
     stated = 0
     for seed in range(60, 110):
-        graph = graph_of(seed)
+        graph = varied_graph(seed)
         best = best_of(graph, peak_bound(graph).bytes, known=False)
         before = dict(best.bounds)
         rehearsal = InStageProof.of(best, 1.0)

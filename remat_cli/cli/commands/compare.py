@@ -36,17 +36,11 @@ as they come, and an interrupted comparison goes on from there. Exits with 0, or
 @click.argument("graph", type=params.READABLE)
 @click.option("--budgets", type=params.BUDGETS, required=True, help="Like 4GB:16GB:1GB, 50%:90%:10% or 8GB,12GB.")
 @click.option("--strategies", default="all", show_default=True, help="Names with options, with commas between them.")
-@click.option("--solver", type=params.SOLVER, default="highs", show_default=True, help="See remat solvers.")
+@params.solver_option
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for each cell.")
-@click.option(
-    "--gap",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=1e-4,
-    show_default=True,
-    help="Stop within this share of the optimum.",
-)
+@params.gap_option
 @click.option("--threads", type=click.IntRange(1), help="Threads for each cell.  [default: the strategy's choice]")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
+@params.seed_option
 @click.option("--jobs", type=click.IntRange(1), help="Cells at a time on this machine.  [default: one a core]")
 @click.option("--dask", metavar="ADDRESS", help="Run the cells on the Dask cluster of this scheduler instead.")
 @click.option("--results", type=click.Path(path_type=Path, dir_okay=False), help="Keep rows here, and go on from them.")

@@ -36,10 +36,10 @@ its metadata unless --batch says it. Exits with 1 if not even one sample fits.""
     "--batch", type=click.IntRange(1), help="Batch that the graph was made for.  [default: from its metadata]"
 )
 @click.option("--strategy", type=params.STRATEGY, default="auto", show_default=True, help="See remat strategies.")
-@click.option("--solver", type=params.SOLVER, default="highs", show_default=True, help="See remat solvers.")
+@params.solver_option
 @click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command.  [default: 60s a batch]")
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
+@params.seed_option
 @params.format_option("text", "json")
 @params.node_link_option
 @params.quiet_option

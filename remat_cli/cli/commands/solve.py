@@ -58,17 +58,11 @@ With --budgets there is a plan for each, in GRAPH.BUDGET.plan.json; -o names a f
     help="cost within a budget; or peak: the least memory that any plan needs, then the cost there.",
 )
 @click.option("--strategy", type=params.STRATEGY, default="auto", show_default=True, help="See remat strategies.")
-@click.option("--solver", type=params.SOLVER, default="highs", show_default=True, help="See remat solvers.")
+@params.solver_option
 @click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command: 60s, 5m.  [default: none]")
-@click.option(
-    "--gap",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=1e-4,
-    show_default=True,
-    help="Stop within this share of the optimum.",
-)
+@params.gap_option
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
+@params.seed_option
 @click.option("--reorder", is_flag=True, help="Also search for a better order of the nodes than the document's.")
 @click.option("-o", "--output", type=click.Path(allow_dash=True), help="Where the plan goes; - for standard output.")
 @click.option("--write-model", type=click.Path(path_type=Path), help="Also write the MILP: a .lp or .mps file.")

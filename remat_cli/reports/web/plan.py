@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from typing import Any
 
 from remat_cli.plan.check import OVER_BUDGET, Report
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Kind, Moment, Occupancy, occupancy
+from remat_cli.reports import words
 from remat_cli.reports.palette import BUDGET, KINDS, PATTERNS
+from remat_cli.reports.rows import peak_rows, recomputed_rows, recomputed_words
 from remat_cli.reports.style import Style
 from remat_cli.reports.timeline import why_peak
 from remat_cli.reports.web.matrices import matrices
 from remat_cli.reports.web.page import INK, Chart, Page, Section, Table, label, render_page
-from remat_cli.reports.words import (
-    certainty,
-    cost_column,
-    cost_words,
-    count,
-    exact_bytes,
-    least_peak_words,
-    maker,
-    overhead_words,
-    peak_words,
-    share_column,
-    share_words,
-    size_column,
-    verdict,
-)
 from remat_cli.units import format_bytes
 
 _MOST_ROWS = 30
@@ -55,7 +41,7 @@ def plan_page(report: Report, plan: Plan, command: str) -> str:
     return render_page(
         Page(
             title=report.graph.name or "plan",
-            verdict=verdict(report),
+            verdict=words.verdict(report),
             good=report.valid and report.within_budget,
             facts=_facts(report, plan),
             sections=[*_timeline(report, plan), matrices(plan), *_peak(report), *_recomputed(report)],
@@ -67,27 +53,27 @@ def plan_page(report: Report, plan: Plan, command: str) -> str:
 
 def _facts(report: Report, plan: Plan) -> list[tuple[str, str]]:
     graph = report.graph
-    budget = "none" if report.budget_bytes is None else exact_bytes(report.budget_bytes)
+    budget = "none" if report.budget_bytes is None else words.exact_bytes(report.budget_bytes)
     if report.budget_text and report.budget_bytes is not None:
         budget = f"{report.budget_text} = {budget}"
-    share = share_words(report.replay.peak_bytes, report.no_remat_peak_bytes)
+    share = words.share_words(report.replay.peak_bytes, report.no_remat_peak_bytes)
     facts = [
-        ("graph", f"{count(len(graph.nodes), 'node')}, {count(len(graph.size), 'value')}"),
+        ("graph", words.graph_words(graph)),
         ("budget", budget),
-        ("peak", exact_bytes(report.replay.peak_bytes) + (f", {share} of no-remat" if share else "")),
-        ("cost", f"{cost_words(report.replay.cost, graph.cost_unit)}, {overhead_words(report)}"),
-        ("claim", certainty(report)),
+        ("peak", words.exact_bytes(report.replay.peak_bytes) + (f", {share} of no-remat" if share else "")),
+        ("cost", f"{words.cost_words(report.replay.cost, graph.cost_unit)}, {words.overhead_words(report)}"),
+        ("claim", words.certainty(report)),
         ("bound", _bound(report)),
     ]
     if report.claim.peak is not None:
-        facts.append(("least peak", least_peak_words(report)))
-    return [*facts, ("made by", maker(report)), ("made with", _solve_command(plan))]
+        facts.append(("least peak", words.least_peak_words(report)))
+    return [*facts, ("made by", words.maker(report)), ("made with", _solve_command(plan))]
 
 
 def _bound(report: Report) -> str:
     if report.claim.lower_bound <= 0:
         return "none claimed"
-    bound = cost_words(report.claim.lower_bound, report.graph.cost_unit)
+    bound = words.cost_words(report.claim.lower_bound, report.graph.cost_unit)
     return f"at least {bound}, as claimed for {report.claim.scope.value} schedules; gap {report.gap:.3%}"
 
 
@@ -96,11 +82,11 @@ def _solve_command(plan: Plan) -> str:
     told = plan.provenance
     if "remat" not in told:
         return "not said in the plan"
-    words = ["remat", "solve", f"{plan.graph.name or 'graph'}.json"]
+    command = ["remat", "solve", f"{plan.graph.name or 'graph'}.json"]
     if told.get("minimize"):
-        words += ["--minimize", str(told["minimize"])]
+        command += ["--minimize", str(told["minimize"])]
     else:
-        words += ["--budget", str(told.get("budget") or "none")]
+        command += ["--budget", str(told.get("budget") or "none")]
     for key, option, usual in (
         ("strategy", "--strategy", "auto"),
         ("solver", "--solver", "highs"),
@@ -110,10 +96,10 @@ def _solve_command(plan: Plan) -> str:
         ("time_limit_s", "--time-limit", None),
     ):
         if (said := told.get(key, usual)) != usual and said is not None:
-            words += [option, f"{said:g}s" if key == "time_limit_s" else str(said)]
+            command += [option, f"{said:g}s" if key == "time_limit_s" else str(said)]
     if told.get("reorder"):
-        words.append("--reorder")
-    return f"{shlex.join(words)}  (remat {told['remat']})"
+        command.append("--reorder")
+    return f"{shlex.join(command)}  (remat {told['remat']})"
 
 
 def _timeline(report: Report, plan: Plan) -> list[Section]:
@@ -242,7 +228,7 @@ def _hover(report: Report, moment: Moment) -> str:
     for value, size, again in moment.largest:
         lines.append(f"{format_bytes(size)}  {label(graph.value_name(value))}" + (" (recomputed)" if again else ""))
     if (rest := moment.values - len(moment.largest)) > 0:
-        lines.append(f"and {count(rest, 'value')} more")
+        lines.append(f"and {words.count(rest, 'value')} more")
     return "<br>".join(lines)
 
 
@@ -281,35 +267,15 @@ def _peak(report: Report) -> list[Section]:
     replay = report.replay
     if replay.peak_statement is None:
         return []
-    rows = [(r.value, r.size_bytes) for r in report.peak_values[:_MOST_ROWS]]
-    if rest := report.peak_values[_MOST_ROWS:]:
-        rows.append((f"and {len(rest):,} more", sum(r.size_bytes for r in rest)))
-    if replay.workspace_bytes:
-        rows.append(("workspace", replay.workspace_bytes))
-    if report.graph.fixed_memory:
-        rows.append(("fixed memory", report.graph.fixed_memory))
-    sizes = [size for _, size in rows]
-    cells = zip((name for name, _ in rows), size_column(sizes), share_column(sizes, replay.peak_bytes), strict=True)
+    rows = peak_rows(report, _MOST_ROWS)
     node = "" if report.peak_node is None else f", node {report.peak_node}"
-    note = f"{peak_words(report)}: statement {replay.peak_statement:,} of {len(replay.profile):,}{node}."
-    shares = [size / replay.peak_bytes if replay.peak_bytes else 0.0 for size in sizes]
-    return [Section("At the peak", note, table=Table(("value", "size", "of the peak"), list(cells), shares, 2))]
+    note = f"{words.peak_words(report)}: statement {replay.peak_statement:,} of {len(replay.profile):,}{node}."
+    return [Section("At the peak", note, table=Table(("value", "size", "of the peak"), rows.cells, rows.shares, 2))]
 
 
 def _recomputed(report: Report) -> list[Section]:
-    nodes = report.recomputed
-    if not nodes:
+    if not report.recomputed:
         return [Section("Recomputed", "Nothing is recomputed.")]
-    extra, again = math.fsum(r.extra_cost for r in nodes), sum(r.times - 1 for r in nodes)
-    rows = [(r.node, f"{r.times:,}", r.extra_cost) for r in nodes[:_MOST_ROWS]]
-    if rest := nodes[_MOST_ROWS:]:
-        rows.append((f"and {len(rest):,} more", "", math.fsum(r.extra_cost for r in rest)))
-    costs = [cost for _, _, cost in rows]
-    unit = report.graph.cost_unit
-    cells = [
-        (name, times, *more)
-        for (name, times, _), *more in zip(rows, cost_column(costs, unit), share_column(costs, extra), strict=True)
-    ]
-    note = f"{count(len(nodes), 'node')}, {count(again, 'extra computation')}."
+    rows = recomputed_rows(report, _MOST_ROWS)
     head = ("node", "times computed", "extra cost", "of all extra cost")
-    return [Section("Recomputed", note, table=Table(head, cells, [c / extra if extra else 0.0 for c in costs], 3))]
+    return [Section("Recomputed", f"{recomputed_words(report)}.", table=Table(head, rows.cells, rows.shares, 3))]
