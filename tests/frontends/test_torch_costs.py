@@ -20,7 +20,9 @@ from remat_cli.frontends.torch.codec import decode, decode_data, encode, encode_
 from remat_cli.frontends.torch.costs import LAUNCH_US, MACHINES, cost_model
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.naming import clean_path
+from remat_cli.frontends.torch.program import Writer
 from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.model import Graph
 
 
 def linear():
@@ -226,3 +228,10 @@ def test_bad_requests_are_refused(tmp_path, monkeypatch, capsys, arguments, word
     Path("broken.py").write_text("1 / 0\n", encoding="utf-8")
     assert run(["export", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_second_device_gets_what_operators_make_from_nothing():
+    """A model on cuda:1 while cuda:0 is the current device."""
+    writer = Writer(Graph("x", (), (), metadata={}), "cuda:1")
+    assert writer.argument({"device": "cuda"}, ()) in writer.names
+    assert list(writer.names.values()) == [torch.device("cuda:1")]

@@ -359,6 +359,12 @@ def test_bad_requests_are_refused(arguments, words):
     assert raised.value.hint
 
 
+def test_modules_on_several_devices_are_refused():
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    with pytest.raises(UsageError, match="the module is on cpu and meta"):
+        fit(module, torch.ones(1, 2), "1GB", cache="")
+
+
 def test_reserved_memory_is_not_there_for_the_plan():
     _, planned, inputs, _ = pair(deep)
     with pytest.raises(Infeasible):

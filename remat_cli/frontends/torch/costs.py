@@ -44,6 +44,15 @@ MACHINES = {
         {"float32": 67e12, "float64": 34e12, "float16": 989.4e12, "bfloat16": 989.4e12},
         3350e9,
     ),
+    "h200": Machine(
+        "NVIDIA H200 SXM 141GB",
+        {"float32": 67e12, "float64": 34e12, "float16": 989.4e12, "bfloat16": 989.4e12},
+        4800e9,
+    ),
+    "t4": Machine("NVIDIA T4", {"float32": 8.1e12, "float16": 65e12}, 320e9),
+    "a10": Machine("NVIDIA A10", {"float32": 31.2e12, "float16": 125e12, "bfloat16": 125e12}, 600e9),
+    "l4": Machine("NVIDIA L4", {"float32": 30.3e12, "float16": 121e12, "bfloat16": 121e12}, 300e9),
+    "l40s": Machine("NVIDIA L40S", {"float32": 91.6e12, "float16": 362e12, "bfloat16": 362e12}, 864e9),
     "rtx4090": Machine(
         "NVIDIA GeForce RTX 4090", {"float32": 82.6e12, "float16": 165.2e12, "bfloat16": 165.2e12}, 1008e9
     ),

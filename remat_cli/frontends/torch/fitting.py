@@ -6,6 +6,7 @@ Whatever comes later and is another graph (evaluation to training, a new shape, 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -62,14 +63,14 @@ def fit_module(
 
     model = as_model((module, batch), "fit")
     costs = cost_model("flops" if cost == MEASURED else cost)
-    found = _Plans(_kind_of_device(module), costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
+    found = _Plans(_device(module), costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
     fake, mode = _fake(model)
     parts, more = capture_parts(fake, mode)
     if not parts and not more:
         raise no_graph(fake, mode)
     for number, captured in enumerate(parts):
         graph = lower(captured, found.costs.cost, type(module).__name__ + (f".{number}" if number else ""))
-        found.add(described(graph, captured, found.costs, source=f"torch:{graph.name}", device=found.device))
+        found.add(described(graph, captured, found.costs, source=f"torch:{graph.name}", device=found.where.type))
     if len(parts) > 1 or more:
         reason = f": {more}" if more else ""
         warnings.warn(
@@ -84,7 +85,7 @@ def fit_module(
 class _Plans:
     """The plans there are, and how to make more."""
 
-    device: str
+    where: Any
     costs: CostModel
     measured: bool
     planner: Planner
@@ -96,7 +97,7 @@ class _Plans:
     def add(self, graph: Graph) -> Plan:
         """Plan ``graph``, measured first if that was asked for."""
         if self.measured:
-            graph = _measured(graph, self.device)
+            graph = _measured(graph, self.where)
         plan = self.planner(replace(graph, fixed_memory=graph.fixed_memory + self.reserve_bytes))
         self.plans.append(plan)
         return plan
@@ -125,6 +126,8 @@ class _Plans:
         """
         import torch
 
+        if compiled.device != self.where.type:
+            raise UsageError(f"it has tensors on {compiled.device}, and the module is on {self.where}")
         captured = compiled.captured
         graph = lower(captured, self.costs.cost, f"graph {len(self.plans) + 1}")
         known = {storage(t): storage_bytes(t) for t in captured.tensors if isinstance(t, torch.nn.Parameter)}
@@ -133,28 +136,32 @@ class _Plans:
         return replace(graph, fixed_memory=fixed)
 
 
-def _measured(graph: Graph, device: str) -> Graph:
+def _measured(graph: Graph, where: Any) -> Graph:
     """``graph`` with measured times, sizes and workspaces; the user's random numbers stay what they would be."""
     import torch
 
     from remat_cli.frontends.torch.profile import profile
 
-    with torch.random.fork_rng():
-        return profile(graph, device=device, repeats=3, warmup=1)
+    here = torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext()
+    with torch.random.fork_rng(), here:
+        return profile(graph, device=where.type, repeats=3, warmup=1)
 
 
-def _kind_of_device(module: Any) -> str:
-    """``cpu`` or ``cuda``.
+def _device(module: Any) -> Any:
+    """Where the module is: the CPU, or one CUDA device.
 
     Raises:
-        UsageError: If the module's tensors are elsewhere, or on several kinds of devices.
+        UsageError: If its tensors are elsewhere, or on several devices.
     """
-    found = sorted({tensor.device.type for tensor in [*module.parameters(), *module.buffers()]})
-    if len(found) > 1 or not set(found) <= {"cpu", "cuda"}:
+    import torch
+
+    found = {tensor.device for tensor in [*module.parameters(), *module.buffers()]} or {torch.device("cpu")}
+    if len(found) > 1 or not {device.type for device in found} <= {"cpu", "cuda"}:
         raise UsageError(
-            f"the module is on {' and '.join(found)}", hint="move all of it to cpu or to cuda before it is fitted"
+            f"the module is on {' and '.join(sorted(map(str, found)))}",
+            hint="move all of it to the cpu or to one CUDA device before it is fitted",
         )
-    return found[0] if found else "cpu"
+    return found.pop()
 
 
 def _bytes(module: Any) -> int:

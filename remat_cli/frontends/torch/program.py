@@ -124,7 +124,7 @@ class Writer:
 
     def argument(self, value: Any, inputs: Sequence[int]) -> str:
         """The text of an argument; what has no literal becomes a variable."""
-        home = self.graph.metadata.get("device", self.device)
+        home = self.graph.metadata.get("device", self.device.partition(":")[0])
         decoded = decode(value, lambda expression: _Text(self.tensor(expression, inputs)), {home: self.device})
         return self.literal(decoded)
 

@@ -67,7 +67,7 @@ class Compiled:
     Attributes:
         captured: As it is.
         graph: Lowered, with costs that mean nothing.
-        device: Where its tensors are.
+        device: Where its tensors are: ``cpu``, ``cuda``, or several devices in words.
     """
 
     captured: Captured
@@ -142,14 +142,17 @@ def _functions(joint: Any, forward_outputs: int, tensors: Sequence[Any], find: F
     import torch
 
     captured = Captured(joint, forward_outputs, tuple(tensors), Model(torch.nn.Module(), (), {}, None))
-    device = next((t.device for t in tensors if isinstance(t, torch.Tensor)), torch.device("cpu"))
+    devices = {t.device for t in tensors if isinstance(t, torch.Tensor)}
+    found = {device for device in devices if device.type != "cpu"} or {torch.device("cpu")}  # numbers may stay there
+    device = next(iter(found))
+    where = device.type if len(found) == 1 else " and ".join(sorted(map(str, found)))  # for which there is no plan
     with real_tensors():  # constants are real
         try:
             graph = lower(captured, lambda node: 1.0, "compiled")  # names do not matter here
         except CaptureFailed as error:
             refuse([error.message])
             return None
-        plan = find(Compiled(captured, graph, device.type))
+        plan = find(Compiled(captured, graph, where))
         # What operators make from nothing goes to the model's own device, which need not be the current one.
         return None if plan is None else halves(graph, plan.statements, str(device))
 
