@@ -16,10 +16,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from remat_cli.api import import_model
 from remat_cli.cli.main import run
 from remat_cli.errors import UsageError
+from remat_cli.frontends.aten import kept
 from remat_cli.frontends.aten.importing import import_aten
 from remat_cli.frontends.aten.symbols import evaluate, symbols
 from remat_cli.frontends.aten.views import viewable
 from remat_cli.frontends.imported import Wishes
+from remat_cli.frontends.torch import hidden
 from remat_cli.frontends.torch.capture import capture, fake_mode
 from remat_cli.frontends.torch.costs import cost_model
 from remat_cli.frontends.torch.lower import lower
@@ -99,6 +101,43 @@ def test_a_dump_of_a_joint_graph_is_the_captured_step(tmp_path, name):
     plain = tmp_path / "plain.py"
     plain.write_text(captured.joint.print_readable(print_output=False))
     assert [n.op for n in imported(str(plain)).nodes] == [n.op for n in step.nodes]
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"])
+def test_losses_keep_what_pytorch_keeps_in_memory(tmp_path, name, reduction):
+    """One number per element, also where these are summed up; with operands that are broadcast, as far as it goes."""
+    shapes = ((4, 3), (4, 3)) if name in {"soft_margin_loss", "binary_cross_entropy"} else ((5, 1, 3), (4, 3))
+    made = getattr(torch.ops.aten, name)(*(torch.rand(shape) for shape in shapes), reduction=reduction)
+    text = f"""class Net(torch.nn.Module):
+    def forward(self, x: "f32{list(shapes[0])}", y: "f32{list(shapes[1])}"):
+        a: "f32{list(made.shape)}" = torch.ops.aten.{name}.default(x, y, reduction = {reduction})
+        return (a,)
+"""
+    path = tmp_path / "net.py"
+    path.write_text(text)
+    assert [n.outputs for n in imported(str(path)).nodes] == [(made.untyped_storage().nbytes(),)]
+
+
+def test_columns_keep_what_they_are_folded_from(tmp_path):
+    x, window = torch.rand(1, 8, 9), "[4, 4], [2, 2], [1, 1], [0, 0], [1, 1]"
+    made = torch.ops.aten.col2im(x, [4, 4], [2, 2], [1, 1], [0, 0], [1, 1])
+    path = tmp_path / "net.py"
+    path.write_text(
+        f'class Net(torch.nn.Module):\n    def forward(self, x: "f32[1, 8, 9]"):\n'
+        f'        y: "f32{list(made.shape)}" = torch.ops.aten.col2im.default(x, {window})\n        return (y,)\n'
+    )
+    (node,) = imported(str(path)).nodes
+    assert node.outputs == (made.untyped_storage().nbytes(),)
+    assert node.outputs[0] > made.nbytes
+
+
+def test_what_keeps_more_than_it_shows_is_what_the_frontend_for_pytorch_found():
+    assert {f"{op}.default" for op in kept.REDUCED} == set(hidden._REDUCED)
+    assert {f"{op}.default" for op in kept.RESHAPED} == set(hidden._RESHAPED)
+    for op, place in kept.REDUCED.items():
+        schema = getattr(torch.ops.aten, op.removeprefix("aten.")).default._schema
+        assert [argument.name for argument in schema.arguments].index("reduction") == place
 
 
 def test_attention_and_its_derivative_cost_their_products(tmp_path):

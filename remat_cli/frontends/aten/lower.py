@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.aten.flops import elements, flops
+from remat_cli.frontends.aten.kept import kept_bytes
 from remat_cli.frontends.aten.program import TANGENTS, Call, Program, Ref, TensorType
 from remat_cli.frontends.aten.views import REORDERING, is_view
 from remat_cli.frontends.imported import Made, Names, Operation
@@ -110,7 +111,7 @@ class _Lowering:
             self._write(call, first)
         else:
             made = [output for output in call.outputs if output is not None]
-            operation = self._operation(call, [kind.bytes for _, kind in made])
+            operation = self._operation(call, [kept_bytes(call, kind, self._out.types) for _, kind in made])
             for slot, (name, _) in enumerate(made):
                 self._out.where[name] = (len(self._out.operations), slot)
             self._out.operations.append(operation)
