@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch_plans import plan_of, repeated
 
-from remat_cli.errors import CaptureFailed
+from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.fitting import fit_module
 from remat_cli.frontends.torch.inputs import new_tensor, seeded
@@ -240,6 +240,20 @@ def test_an_lstm_is_refused_when_pytorch_may_capture_it():
     module, inputs = of(lambda out: out[0].sum(), nn.LSTM(6, 4))
     with torch._dynamo.config.patch(allow_rnn=True), pytest.raises(CaptureFailed, match=r"nn\.LSTM on a CPU"):
         fit_module(module, inputs, by_hand)
+
+
+@pytest.mark.parametrize(
+    ("module", "batch", "words", "hint"),
+    [
+        (torch.tanh, torch.ones(2), "takes a torch.nn.Module", "forward method"),
+        (nn.Linear(2, 2), iter([torch.ones(1, 2)]), "a batch is .* and this is list_iterator", "next"),
+        (nn.Linear(2, 2), None, "a batch is .* and this is NoneType", "next"),
+    ],
+)
+def test_what_is_no_module_or_no_batch_is_refused(module, batch, words, hint):
+    with pytest.raises(UsageError, match=words) as raised:
+        fit_module(module, batch, by_hand)
+    assert hint in raised.value.hint
 
 
 def test_modules_that_cannot_be_copied_are_refused():

@@ -61,6 +61,7 @@ def fit_module(
     require_device("cpu")
     import torch
 
+    _require_module(module, batch)
     model = as_model((module, batch), "fit")
     costs = cost_model("flops" if cost == MEASURED else cost)
     found = _Plans(_device(module), costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
@@ -145,6 +146,26 @@ def _measured(graph: Graph, where: Any) -> Graph:
     here = torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext()
     with torch.random.fork_rng(), here:
         return profile(graph, device=where.type, repeats=3, warmup=1)
+
+
+def _require_module(module: Any, batch: Any) -> None:
+    """Make sure that these are a module and a batch.
+
+    Raises:
+        UsageError: If one is something else.
+    """
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(
+            f"fit takes a torch.nn.Module, and this is {type(module).__name__}",
+            hint="put a function into the forward method of a module",
+        )
+    if not isinstance(batch, torch.Tensor | Mapping | tuple | list):
+        raise UsageError(
+            f"a batch is a tensor, a tuple, or a mapping of keyword arguments, and this is {type(batch).__name__}",
+            hint="one batch of a loader will do: next(iter(loader))",
+        )
 
 
 def _device(module: Any) -> Any:

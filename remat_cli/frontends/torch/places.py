@@ -34,6 +34,8 @@ _INDEXING_ALONG = (
 """Operators whose arguments are what is indexed, the dimension, and the indices."""
 _INDEXING_EACH = ("aten.index.Tensor", "aten.index_put.default", "aten._unsafe_index.Tensor")
 """Operators whose arguments are what is indexed, and a list of indices by dimension."""
+_INDEXING_FLAT = ("aten.take.default", "aten.put.default")
+"""Operators whose arguments are what is indexed, as if it had one dimension, and the indices."""
 _OFFSETS = {"aten._embedding_bag.default": 2}
 """Operators that read integers as ends of stretches, which begin with 0 and never fall: only zeros are sure to do."""
 SHARES = {
@@ -198,6 +200,8 @@ def _used_as_index(user: Any, node: Any) -> list[int]:
     if name in _INDEXING_EACH:
         shape = user.args[0].meta["val"].shape
         return [int(shape[k]) for k, index in enumerate(user.args[1]) if index is node]
+    if name in _INDEXING_FLAT and user.args[1] is node:
+        return [int(user.args[0].meta["val"].numel())]
     if name in _OFFSETS and user.args[_OFFSETS[name]] is node:
         return [1]
     indexed, indices, dimension = _INDEXING.get(name, (0, -1, 0))

@@ -73,7 +73,7 @@ class Program:
                 raise no_memory(error, self.device, self._place(error)) from error
             raise ExecutionFailed(
                 f"{self._place(error)} failed: {words(error)}",
-                hint="was the graph exported for another device, or does it not fit this one?",
+                hint="was the graph exported for another device, or does this need other inputs than random ones?",
             ) from error
 
     def _place(self, error: Exception) -> str:
