@@ -216,6 +216,23 @@ def recurrent():
     return nn.GRU(6, 4), torch.randn(3, 5, 6), lambda out: out[0].sum()
 
 
+def assigned():
+    def step(x, mask):
+        x = x.clone()
+        x[mask] = x.sum()
+        return x.square().mean()
+
+    return of(step, nn.Linear(6, 4), inputs=(torch.randn(5, 6), torch.ones(5, dtype=torch.bool)))
+
+
+def filled():
+    class Model(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).index_fill(0, torch.tensor([1, 2]), self.bias[0]).sum()
+
+    return Model(6, 4), torch.randn(5, 6)
+
+
 REFUSED = [
     (sparse, "makes a sparse tensor", "sparse=True"),
     (renormed, "writes into the parameter weight, of which it also takes the gradient", "max_norm"),
@@ -234,6 +251,13 @@ def test_what_is_refused_says_why_and_what_to_do(build, words, hint):
         with pytest.raises(CaptureFailed, match=words) as raised:
             action()
         assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize("build", [assigned, filled])
+def test_sizes_that_depend_on_numbers_are_refused(build):
+    with pytest.raises(CaptureFailed, match=r"the size of what .* makes depends on the numbers in a tensor") as raised:
+        export_model(build, name="x", source="torch:x")
+    assert "masked_fill" in raised.value.hint
 
 
 def test_an_lstm_is_refused_when_pytorch_may_capture_it():

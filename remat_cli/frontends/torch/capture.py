@@ -118,10 +118,11 @@ def _nothing_to_train() -> CaptureFailed:
 
 
 def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Captured], Exception | None]:
-    """The joint graphs of ``step``, and the error that ended it early."""
+    """The joint graphs of ``step``, and the error that ended it early or kept a part of it out of them."""
     import torch
 
     seen: list[Captured] = []
+    failed: list[Exception] = []
     tensors: list[Any] = []
 
     def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
@@ -130,7 +131,11 @@ def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Ca
 
     def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
         tensors[:] = example_inputs
-        return aot(graph_module, example_inputs, compiler=as_given, partition=partition)
+        try:
+            return aot(graph_module, example_inputs, compiler=as_given, partition=partition)
+        except Exception as error:  # of some, PyTorch makes graph breaks
+            failed.append(error)
+            raise
 
     torch.compiler.reset()
     try:
@@ -143,7 +148,7 @@ def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Ca
         return seen, error
     finally:
         torch.compiler.reset()
-    return seen, None
+    return seen, failed[0] if failed else None
 
 
 def _step(model: Model) -> Callable[..., Any]:

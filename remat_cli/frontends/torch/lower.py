@@ -38,6 +38,7 @@ from remat_cli.frontends.torch.tensors import (
     dense_bytes,
     describe,
     is_dense,
+    is_fixed,
     is_random,
     storage,
     storage_bytes,
@@ -146,16 +147,7 @@ class _Lowering:
         if not is_operator(node.target):
             raise CaptureFailed(f"the model uses {node.target}, which remat cannot run again on its own")
         tensors = tensors_in(result)
-        if str(node.target).startswith(_LSTM):
-            raise CaptureFailed(
-                "nn.LSTM on a CPU keeps memory for its backward pass that PyTorch hands to no compiled step",
-                hint="build the layer from nn.LSTMCell",
-            )
-        if any(not is_dense(tensor) for _, tensor in tensors):
-            raise CaptureFailed(
-                f"{node.target} makes a sparse tensor, and a plan counts the bytes of dense ones",
-                hint="embeddings have sparse gradients only if they are made with sparse=True",
-            )
+        _require_plannable(node, tensors)
         if not tensors:
             if isinstance(result, bool | int | float):
                 return  # a number: written where it is read
@@ -271,6 +263,29 @@ class _Lowering:
             "args": [encode(a, lambda n: self.expression(n, read)) for a in called.args],
             "kwargs": {key: encode(a, lambda n: self.expression(n, read)) for key, a in called.kwargs.items()},
         } | item
+
+
+def _require_plannable(node: Any, tensors: Sequence[tuple[int | None, Any]]) -> None:
+    """Make sure that the results of an FX node can be counted, kept and handed over.
+
+    Raises:
+        CaptureFailed: If they cannot.
+    """
+    if str(node.target).startswith(_LSTM):
+        raise CaptureFailed(
+            "nn.LSTM on a CPU keeps memory for its backward pass that PyTorch hands to no compiled step",
+            hint="build the layer from nn.LSTMCell",
+        )
+    if any(not is_dense(tensor) for _, tensor in tensors):
+        raise CaptureFailed(
+            f"{node.target} makes a sparse tensor, and a plan counts the bytes of dense ones",
+            hint="embeddings have sparse gradients only if they are made with sparse=True",
+        )
+    if any(not is_fixed(tensor) for _, tensor in tensors):
+        raise CaptureFailed(
+            f"the size of what {node.target} makes depends on the numbers in a tensor",
+            hint="torch.where and masked_fill keep sizes fixed, where a mask as an index does not",
+        )
 
 
 def lower(captured: Captured, cost: NodeCost, name: str) -> Graph:

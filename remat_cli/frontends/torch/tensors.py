@@ -27,6 +27,11 @@ def is_dense(tensor: Any) -> bool:
     return bool(tensor.layout == torch.strided)
 
 
+def is_fixed(tensor: Any) -> bool:
+    """Whether the size of a fake tensor is a number, and does not depend on what is in other tensors."""
+    return all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride(), tensor.untyped_storage().nbytes()))
+
+
 def dense_bytes(tensor: Any) -> int:
     """Bytes of the smallest memory in which a tensor of this form can lie."""
     if not tensor.numel():
