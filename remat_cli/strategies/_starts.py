@@ -23,9 +23,13 @@ from remat_cli.mip import Bools, Floats, Ints
 from remat_cli.plan.matrices import straightened
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._cuts import Cutting, offer_cuts
+from remat_cli.strategies._network import Network
+from remat_cli.strategies._spans import offer_span_bound, offer_spans
 
 _SMALLEST = 300
 """Graphs with fewer nodes have no need of this: a solver is done with them before it would be compiled."""
+_LARGE = 3_000
+"""From so many nodes on values are dropped before anything else is tried."""
 _CREDITS = (1.0, 0.9, 0.5)
 _ROUNDS = 150
 _LONGEST = 6
@@ -41,8 +45,8 @@ _PRICE = 3.0
 _COMPILING_S = 10.0
 _FIRST_CUTS_S = 2.0
 """Cuts have a schedule by then, or prices are sooner with one."""
-_PRICING_S = 20.0
-"""Most seconds for one run through the prices."""
+_PRICING_S, _DROPPING_S = 20.0, 20.0
+"""Most seconds for one run through the prices, and for dropping."""
 _FRAMES = 128
 """Room for chains of recomputation, longer than any that is looked at."""
 
@@ -224,17 +228,34 @@ def offer_starts(best: Best) -> None:
         offer_cuts(best)
         return
     cutting = Cutting.of(best)
-    offer_cuts(best, cutting, most_s=_FIRST_CUTS_S)
-    if best.over():
-        return
-    if _ready(best.context.control):
-        best.report("pricing")
-        for credit in _CREDITS:
-            if not best.over():
-                _price(best, credit)
-        if best.cost < math.inf and not best.over():
-            _polish(best)
+    large, ready = len(best.graph.nodes) >= _LARGE, _ready(best.context.control)
+    if not large:
+        offer_cuts(best, cutting, most_s=_FIRST_CUTS_S)
+    if ready and not best.over():
+        _drop_and_price(best, large=large)
+    if best.cost < math.inf and not best.over():
+        _polish(best)
     offer_cuts(best, cutting)
+
+
+def _drop_and_price(best: Best, *, large: bool) -> None:
+    """Offer what comes of dropping values through stretches of the schedule, and what comes of prices.
+
+    The former is first on large graphs, which have a plan that way while prices are still being found, and is tried on
+    others only where prices do not lead to any.
+    """
+    network = Network.of(best.graph, best.budget_bytes - best.graph.fixed_memory)
+    offer_span_bound(best, network)
+    if large:
+        offer_spans(best, network, best.step(_DROPPING_S, 0.25))
+    for credit in _CREDITS:
+        if best.over():
+            return
+        best.report("pricing")
+        if not _price(best, credit) and large:
+            return
+        if best.computes is None and not large and credit == _CREDITS[0]:
+            offer_spans(best, network, best.step(_DROPPING_S, 0.15))
 
 
 def _ready(control: Control) -> bool:
@@ -246,22 +267,23 @@ def _ready(control: Control) -> bool:
     return loops is not None and bool(loops.decide.signatures)
 
 
-def _price(best: Best, credit: float) -> None:
-    """Run through the prices once and offer what fits on the way."""
+def _price(best: Best, credit: float) -> bool:
+    """Run through the prices once and offer what fits on the way; whether anything did."""
     pricing = Pricing.of(best.graph, best.budget_bytes)
     control = best.step(_PRICING_S, 0.1)
     cheapest = math.inf
     for k in range(_ROUNDS):
         if control.stopping():
-            return
+            break
         excess = pricing.round(credit, _STEP * (_LAST_STEP / _STEP) ** (k / _ROUNDS), _SLOW)
         if excess is None:
-            return
+            break
         if excess <= 0 and pricing.cost < cheapest:
             cheapest = pricing.cost
             best.offer(pricing.computes)
             if best.over():
-                return
+                break
+    return cheapest < math.inf
 
 
 def _polish(best: Best) -> None:

@@ -21,6 +21,7 @@ _SOLVER_TOLERANCE = 1e-6
 _MOST_TERMS = 50_000
 """Terms up to which the plain cover bound is stated."""
 _INTEGRAL_LIMIT = 2.0**40
+_ROUNDING = 1e-12
 _EQUAL = 1e-9
 """Costs this close, relatively, are the same cost summed up in another order."""
 
@@ -85,8 +86,7 @@ def quick_bound(graph: Graph, budget_bytes: int, control: Control) -> Bound:
         return Bound(base, Scope.ANY_ORDER)
     from remat_cli.strategies._dual import dual_bound
 
-    share = dual_bound(graph, budget_bytes, control)
-    bound = whole(graph, base + share * base)
+    bound = of_share(graph, dual_bound(graph, budget_bytes, control))
     return Bound(bound, Scope.DOCUMENT_ORDER) if bound > base else Bound(base, Scope.ANY_ORDER)
 
 
@@ -146,6 +146,11 @@ def whole(graph: Graph, bound: float) -> float:
         step = math.gcd(*(int(node.cost) for node in graph.nodes)) or 1
         return max(base, float(math.ceil(bound / step) * step))
     return max(base, bound)
+
+
+def of_share(graph: Graph, share: float) -> float:
+    """The bound that is C0 and a ``share`` of it, made safe against the rounding of that product."""
+    return whole(graph, graph.total_cost + (share - _ROUNDING) * graph.total_cost)
 
 
 def telling(graph: Graph, bounds: Iterable[Bound], cost: float) -> Bound:

@@ -19,8 +19,8 @@ from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Compute
 from remat_cli.plan.replay import replay
+from remat_cli.strategies._flow import sink_side
 from remat_cli.strategies._phases import Training
-from remat_cli.strategies.published._flow import sink_side
 from remat_cli.strategies.published.dtr import _SCORES, _Machine
 from remat_cli.strategies.published.min_cut import cheapest_cut, recomputed_once
 from remat_cli.strategies.published.xla_greedy import _GONE, _STAYS, _Key, _Lengths, _Walk

@@ -78,7 +78,7 @@ def cheapest_cut(training: Training, most_cost: float) -> frozenset[int]:
         training: The graph.
         most_cost: Forward nodes that cost more are banned, and so are those that may be computed only once.
     """
-    from remat_cli.strategies.published._flow import sink_side  # numba, which most strategies do without
+    from remat_cli.strategies._flow import sink_side  # numba, which most strategies do without
 
     graph = training.graph
     source, sink, count = 0, 1, 2
