@@ -10,9 +10,11 @@ that grows with the third power of the length of a chain, so they group its laye
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import call
 
 _NODES = 20_000
@@ -39,6 +41,7 @@ TABLES = (
             Column("peak_bytes", "memory", "bytes"),
         ),
         f"One run each with one thread, {_LIMIT_S:g} s at most, seed 0. Time includes deriving and replaying the plan.",
+        named_by=("graph", "strategy"),
     ),
 )
 
@@ -47,20 +50,19 @@ def run(session: Session) -> list[Row]:
     from remat_cli.strategies.registry import STRATEGIES
 
     nodes, limit_s = (_QUICK_NODES, _QUICK_LIMIT_S) if session.quick else (_NODES, _LIMIT_S)
-    rows: list[Row] = []
+    cells = []
     for kind in ("chain", "residual"):
         for strategy in _QUICK_STRATEGIES if session.quick else sorted(STRATEGIES.names()):
-            if kind != "chain" and not _takes_any(strategy):
-                continue
-            session.say(f"{kind}, {strategy}")
-            case = {"kind": kind, "nodes": nodes, "strategy": strategy, "time_limit_s": limit_s}
-            called = call("benchmarks.scale:solved", limit_s=limit_s + _LATE_S, **case)
-            empty: Row = {column.key: None for column in TABLES[0].columns}
-            values = called.values or {"nodes": nodes, "ending": called.problem}
-            known: Row = {"table": "scale", "graph": kind, "strategy": strategy, "peak_bytes": called.peak_bytes}
-            rows.append({**empty, **known, **values})
-            session.keep(rows)
-    return rows
+            if kind == "chain" or _takes_any(strategy):
+                cells.append(Cell(f"{kind}, {strategy}", partial(_row, kind, nodes, strategy, limit_s)))
+    return rows_of(session, cells)
+
+
+def _row(kind: str, nodes: int, strategy: str, limit_s: float) -> Row:
+    case = {"kind": kind, "nodes": nodes, "strategy": strategy, "time_limit_s": limit_s}
+    called = call("benchmarks.scale:solved", limit_s=limit_s + _LATE_S, **case)
+    values = called.values or {"nodes": nodes, "ending": called.problem}
+    return TABLES[0].row({"graph": kind, "strategy": strategy, "peak_bytes": called.peak_bytes}, values)
 
 
 def _takes_any(strategy: str) -> bool:

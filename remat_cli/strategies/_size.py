@@ -6,6 +6,7 @@ import os
 
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
+from remat_cli.strategies._stages import instance_counts, last_stages
 from remat_cli.strategies.base import NotFound
 from remat_cli.units import format_bytes, format_count
 
@@ -13,6 +14,8 @@ _BYTES, _SECONDS = 2_500, 30e-6
 """What a variable of the paper's model takes with its rows, in Pyomo and as arrays; measured on networks."""
 _MARGIN = 2.0
 """Only what would take so many times the time that is left is not begun."""
+_PER_PAIR, _PER_CONSTRAINT_S, _PER_TIME_S, _PER_CONSTRAINT_BYTES = 2.7, 13e-6, 1.2e-7, 4_000
+"""Constraints for each pair of instances, and what each and each time of a start takes in CP-SAT; measured."""
 
 
 def too_large(graph: Graph, control: Control, passes: int = 1) -> NotFound | None:
@@ -28,15 +31,40 @@ def too_large(graph: Graph, control: Control, passes: int = 1) -> NotFound | Non
     """
     n = len(graph.nodes)
     variables = passes * (n + 1) * (2 * n + len(graph.size) + graph.edges) / 2
-    takes_bytes, takes_s = int(_BYTES * variables), _SECONDS * variables
+    what = f"{format_count(variables)} variables"
+    return _refused(what, int(_BYTES * variables), _SECONDS * variables, _MARGIN, control)
+
+
+def too_many_intervals(graph: Graph, control: Control, instances: int) -> NotFound | None:
+    """Why the retention intervals of Moccasin for ``graph`` are not worth stating; None if they are.
+
+    What takes time to state are constraints, a few for each pair of instances of which one reads the other, and the
+    times at which each instance may start.
+
+    Args:
+        graph: The graph.
+        control: The clock.
+        instances: How often a node may be computed in all.
+    """
+    counts = instance_counts(graph, instances)
+    pairs = sum(counts[graph.producer[v]] * counts[i] for i, node in enumerate(graph.nodes) for v in node.inputs)
+    times = sum((counts[i] - 1) * (last - i) for i, last in enumerate(last_stages(graph)))
+    constraints = _PER_PAIR * pairs
+    takes_s = _PER_CONSTRAINT_S * constraints + _PER_TIME_S * times
+    what = f"{format_count(constraints)} constraints"
+    return _refused(what, int(_PER_CONSTRAINT_BYTES * constraints), takes_s, 1.0, control)
+
+
+def _refused(what: str, takes_bytes: int, takes_s: float, margin: float, control: Control) -> NotFound | None:
+    """The refusal of a model that takes more memory than there is, or ``margin`` times the time that is left."""
     remaining, memory = control.remaining_s(), _memory_bytes()
     too_much = memory is not None and takes_bytes > memory
-    if not too_much and (remaining is None or takes_s <= _MARGIN * remaining):
+    if not too_much and (remaining is None or takes_s <= margin * remaining):
         return None
     instead = "auto, whose models grow with what may be worth computing again, or a heuristic"
     return NotFound(
-        f"the model would have about {format_count(variables)} variables, and building it would take about "
-        f"{format_bytes(takes_bytes)} and {_duration(takes_s)}",
+        f"the model would have about {what}, and building it would take about {format_bytes(takes_bytes)} and "
+        f"{_duration(takes_s)}",
         hint=f"take {instead}" if too_much else f"allow a longer --time-limit, or take {instead}",
     )
 

@@ -20,6 +20,7 @@ from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.process import run_process, temporary_folder
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._moccasin_worker import Job
+from remat_cli.strategies._size import too_many_intervals
 from remat_cli.strategies._stages import instance_counts
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 
@@ -66,6 +67,8 @@ class Moccasin(Strategy):
             return NotFound("no schedule fits", Scope.ANY_ORDER, peak_bound_bytes=least)
         if find_spec("ortools") is None:
             raise SolverUnavailable("strategy moccasin needs CP-SAT, but ortools is not installed", hint=_HINT)
+        if (large := too_many_intervals(task.graph, context.control, self.instances)) is not None:
+            return large
         answer = _Talk(best, *_class(task.graph, self.instances)).run(self._job(task, best))
         return replace(answer, used_solver=False) if isinstance(answer, Found) else answer
 

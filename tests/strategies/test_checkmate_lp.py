@@ -20,6 +20,7 @@ from remat_cli.plan.model import Compute, Scope
 from remat_cli.plan.replay import replay
 from remat_cli.solvers.base import Termination
 from remat_cli.solvers.registry import solver_from_spec
+from remat_cli.strategies._size import too_many_intervals
 from remat_cli.strategies.base import Context
 from remat_cli.strategies.published._relaxation import relaxation
 from remat_cli.strategies.registry import strategy_from_spec
@@ -154,3 +155,14 @@ def test_a_model_that_cannot_be_built_is_not_begun(strategy: str) -> None:
     with pytest.raises(LimitReached, match=r"about 900\.1 M variables, and building it .* TB and \d+ hours") as refusal:
         solve(graph, "60%", SolveOptions(strategy=strategy))
     assert "take auto" in refusal.value.hint
+
+
+def test_intervals_that_would_take_all_the_time_are_not_stated() -> None:
+    graph = build_graph("unit-chain{n=20001}")
+    with pytest.raises(
+        LimitReached, match=r"about \d+(\.\d+)? k constraints, and building it .* and \d+ seconds"
+    ) as refusal:
+        solve(graph, "60%", SolveOptions(strategy="moccasin", time_limit_s=3))
+    assert "allow a longer --time-limit, or take auto" in refusal.value.hint
+    assert too_many_intervals(graph, Control.within(3600), 2) is None
+    assert too_many_intervals(build_graph("unit-chain{n=1001}"), Control.within(10), 2) is None

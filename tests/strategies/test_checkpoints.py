@@ -20,6 +20,7 @@ from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.strategies._phases import Training
 from remat_cli.strategies.base import Context, NotFound, Task
 from remat_cli.strategies.published._checkpoints import checkpointed, every_root, greedy
+from remat_cli.strategies.published._offers import Offers
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 
@@ -179,3 +180,31 @@ def test_mixed_phases_are_refused() -> None:
 def test_a_forward_pass_alone_is_left_as_it_is(name: str, budget: str | None) -> None:
     graph = build_graph("resnet50{backward=none}")
     assert schedule(graph, name, budget) == tuple(range(len(graph.nodes)))
+
+
+@pytest.mark.parametrize("strategy", ["chen-greedy", "linearized-greedy"])
+def test_large_graphs_get_nearly_the_same_plan_from_few_sizes(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = []
+    offer = Offers.offer
+
+    def counting(offers: Offers, *arguments: str) -> bool:
+        offered.append(arguments[1])
+        return offer(offers, *arguments)
+
+    monkeypatch.setattr(Offers, "offer", counting)
+    costs = ":".join(str(10 + 7 * k % 11) for k in range(60))
+    sizes = ":".join(str(1000 + 500 * (k % 3)) for k in range(60))
+    graph = build_graph(f"linear{{n=60,costs={costs},sizes={sizes}}}")
+    for percent in range(20, 100, 5):
+        found = {}
+        for each in (10**9, 0):
+            monkeypatch.setattr("remat_cli.strategies.published.chen._EACH", each)
+            offered.clear()
+            try:
+                found[each] = solve(graph, f"{percent}%", SolveOptions(strategy=strategy)).plan.claim.cost
+            except Infeasible:
+                found[each] = None
+                continue
+            assert each or len(offered) <= 17
+        assert (found[0] is None) == (found[10**9] is None)
+        assert found[0] is None or found[10**9] <= found[0] <= 1.03 * found[10**9]

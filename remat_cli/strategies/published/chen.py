@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -23,6 +24,8 @@ _CHEN = "Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016"
 _JAIN = "Jain et al., Checkmate, MLSys 2020, table 1"
 _TRIED = 100
 """Segment sizes tried, in geometric progression."""
+_EACH, _STRIDE = 2_000, 8
+"""Up to so many nodes each of them is tried; beyond that every eighth, and more where it matters."""
 
 
 def _chain(training: Training, name: str) -> tuple[int, ...]:
@@ -78,20 +81,48 @@ class _Greedy(_Checkpointing):
             raise UsageError(f"{self.name}{{b={self.b}}}: a segment cannot hold less than nothing")
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """Try segment sizes, the smallest first."""
+        """Try segment sizes, the smallest first; on large graphs those around the smallest that fits."""
         training = Training.of(task.graph, self.name)
         candidates = frozenset(self.candidates(training))
         offers = Offers(task, context, self.name)
-        tried: set[frozenset[int]] = set()
-        for segment_bytes in (self.b,) if self.b is not None else _sizes(training):
+        tried: dict[frozenset[int], bool] = {}
+
+        def fits(segment_bytes: int) -> bool:
             chosen = greedy(training, candidates, segment_bytes)
-            if chosen not in tried:
-                tried.add(chosen)
+            if chosen not in tried and not offers.over():
                 maker = "" if self.b is not None else f"{self.name}{{b={segment_bytes}}}"
-                offers.offer(checkpointed(training, chosen), maker)
-            if offers.over():
-                break
+                tried[chosen] = offers.offer(checkpointed(training, chosen), maker)
+            return tried.get(chosen, False)
+
+        sizes = [self.b] if self.b is not None else _sizes(training)
+        if len(task.graph.nodes) <= _EACH:
+            for segment_bytes in sizes:
+                fits(segment_bytes)
+                if offers.over():
+                    break
+        else:
+            _first_that_fits(sizes, fits)
         return offers.answer()
+
+
+def _first_that_fits(sizes: Sequence[int], fits: Callable[[int], bool]) -> None:
+    """Look for the smallest size that fits: most checkpoints, and so the cheapest plan, but for a few exceptions.
+
+    Where a size fits depends on what is kept between segments, which falls with it, and on what a segment holds, which
+    rises. So some are tried over the whole range, and then those before the first that fits, by bisection.
+    """
+    coarse = range(0, len(sizes), _STRIDE)
+    first = next((k for k in coarse if fits(sizes[k])), None)
+    if first is None:
+        next((size for size in sizes if fits(size)), None)
+        return
+    fails = first - _STRIDE
+    while first - fails > 1 and fails >= 0:
+        middle = (first + fails) // 2
+        if fits(sizes[middle]):
+            first = middle
+        else:
+            fails = middle
 
 
 def _sizes(training: Training) -> list[int]:
