@@ -260,6 +260,35 @@ def test_sizes_that_depend_on_numbers_are_refused(build):
     assert "masked_fill" in raised.value.hint
 
 
+def mismatched():
+    return of(torch.sum, nn.Linear(6, 4), inputs=(torch.randn(5, 3),))
+
+
+def without_target():
+    return of(functional.cross_entropy, nn.Linear(6, 4), inputs=(torch.randn(5, 6), None))
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [(mismatched, "a and b must have same reduction dim"), (without_target, "must be Tensor, not NoneType")],
+)
+def test_errors_of_the_model_itself_are_told_as_they_are_and_where(build, words, capfd):
+    with pytest.raises(CaptureFailed, match=rf"captured: test_torch_models\.py:\d+: .*{words}") as raised:
+        export_model(build, name="x", source="torch:x")
+    assert "without remat" in raised.value.hint
+    assert capfd.readouterr().err == ""  # PyTorch logs a traceback
+
+
+def test_a_later_shape_of_what_was_compiled_for_any_shape_is_told_how_to_compile():
+    graph = export_model(lambda: (nn.Linear(6, 4), torch.randn(5, 6)), name="x", source="torch:x")
+    compiled = torch.compile(nn.Linear(6, 4), backend=remat_backend(by_hand(graph)))
+    compiled(torch.randn(5, 6))
+    with pytest.raises(
+        Exception, match=r"not a tensor of fixed shape: compile with torch\.compile\(\.\.\., dynamic=False\)"
+    ):
+        compiled(torch.randn(4, 6))
+
+
 def test_an_lstm_is_refused_when_pytorch_may_capture_it():
     module, inputs = of(lambda out: out[0].sum(), nn.LSTM(6, 4))
     with torch._dynamo.config.patch(allow_rnn=True), pytest.raises(CaptureFailed, match=r"nn\.LSTM on a CPU"):

@@ -6,8 +6,11 @@ both see the same graph. For export everything is fake: tensors have shapes and 
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,8 @@ from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.private import aot, as_given, default_split, exact_sizes, new_fake_mode
 
 _LONGEST = 400
+_OWN_ERROR = "when making fake tensor call"
+"""What PyTorch says when the user's code, and not capturing it, has failed."""
 _DEPENDS_ON_NUMBERS = ("DataDependentOutputException", "DynamicOutputShapeException")
 """Errors of fake tensors whose text is the name of an operator alone."""
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
@@ -105,6 +110,8 @@ def no_graph(model: Model, mode: Any) -> CaptureFailed:
 
 def _not_captured(problem: Exception) -> CaptureFailed:
     hint = "what PyTorch calls a graph break has to go: data-dependent control flow, .item(), printing"
+    if _OWN_ERROR in str(problem):
+        hint = "does the step run as it is, without remat?"
     if "RNN, GRU, or LSTM" in str(problem):
         hint = "that setting will do for nn.RNN and nn.GRU; build an LSTM from nn.LSTMCell, which needs no setting"
     return CaptureFailed(f"the model could not be captured: {_first_words(problem)}", hint=hint)
@@ -139,7 +146,7 @@ def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Ca
 
     torch.compiler.reset()
     try:
-        with mode, torch.enable_grad(), exact_sizes():
+        with mode, torch.enable_grad(), exact_sizes(), _quiet():
             compiled = torch.compile(step, backend=backend, fullgraph=whole, dynamic=False)
             compiled(*model.inputs, **model.keywords)
     except CaptureFailed:
@@ -180,8 +187,41 @@ def _first_words(error: BaseException) -> str:
     text = str(error)
     if type(error).__name__ in _DEPENDS_ON_NUMBERS:
         return f"what it does depends on the numbers in a tensor ({text})"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    words = " ".join(lines[:3]) if lines else type(error).__name__
+    cause = _cause(error) if _OWN_ERROR in text else error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    words = " ".join(lines[:3]) if lines else type(cause).__name__
     words = words if len(words) <= _LONGEST else words[:_LONGEST] + " ..."
-    places = _PLACE.findall(text.partition("from user code:")[2])
-    return f"{Path(places[-1][0]).name}:{places[-1][1]}: {words}" if places else words
+    place = _place_of(_PLACE.findall(text.partition("from user code:")[2]))
+    return f"{place}: {words}" if place else words
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error that ``error`` began with."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error
+
+
+def _place_of(places: Sequence[tuple[str, str]]) -> str:
+    """``model.py:12``: the last of ``places`` that is the user's, else the last; empty if there is none."""
+    import torch
+
+    library = str(Path(torch.__file__).parent)
+    users = [place for place in places if not place[0].startswith(library) and Path(place[0]) != Path(__file__)]
+    file, line = (users or places or [("", "")])[-1]
+    return f"{Path(file).name}:{line}" if file else ""
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """While inside, PyTorch logs nothing: what goes wrong is raised or told. Who sets TORCH_LOGS wants it all."""
+    names = [] if "TORCH_LOGS" in os.environ else list(logging.root.manager.loggerDict)
+    loggers = [logging.getLogger(name) for name in names if name.split(".")[0] == "torch"]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -96,7 +96,10 @@ def places_of(captured: Captured) -> list[Place]:
     for node in captured.joint.graph.find_nodes(op="placeholder"):
         value, found = node.meta["val"], node.meta.get("desc")
         if not is_fake(value):
-            raise CaptureFailed(f"an input of the model is {type(value).__name__} and not a tensor of fixed shape")
+            raise CaptureFailed(
+                f"an input of the model is {type(value).__name__} and not a tensor of fixed shape: compile with "
+                "torch.compile(..., dynamic=False)"
+            )
         if isinstance(found, known_kinds.PlainAOTInput):
             tensor = captured.tensors[found.idx]
             kind, name = known.get(id(tensor), ("captured", f"captured{found.idx}"))
