@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test lint check-types graphs docs bench paper screenshots gpu clean
+.PHONY: setup system demo test lint check-types graphs docs bench paper screenshots gpu hollow clean
 
 setup: $(VENV)/.ready
 
@@ -79,6 +79,11 @@ screenshots: setup system
 GPU_PYTHON ?= $(PYTHON)
 gpu:
 	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m benchmarks.torch.gpu
+
+# The memory parts of that without a GPU; GPU_PYTHON has to have a CUDA build of PyTorch (5 GB) with what remat needs.
+hollow:
+	PYTHONPATH=$(CURDIR) HOLLOW_WORKSPACE=67108864 $(GPU_PYTHON) -m benchmarks.torch.hollow \
+	  $(GPU_PYTHON) -m benchmarks.torch.gpu --parts fit,peaks,batch
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

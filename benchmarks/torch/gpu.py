@@ -9,10 +9,11 @@ what failed says why.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ from benchmarks.torch.devices import Cpu, device_named
 from benchmarks.torch.subject import Subject, plan_budget, planner, solved
 
 HERE = Path(__file__).resolve().parent
+HOLLOW = """Predicted and measured memory on CUDA, without a GPU
+
+`make hollow`: PyTorch's CUDA build over a runtime that keeps account of memory and does nothing else
+(`python -m benchmarks.torch.hollow`). What PyTorch's allocator hands out and takes from the device is as on a GPU,
+within the same limits; kernels do nothing, convolutions ask for {workspace} bytes of workspace each and everything else
+for none, and there are no times and no results.
+"""
+_NEEDS_KERNELS = {"step_s", "predicted_s", "results", "losses"}
 MINUTES = 9.0
 _ALLOWED = 0.6
 """Share of the memory of plain training that is allowed where it is to fail."""
@@ -63,8 +72,10 @@ TABLES = (
             Column("budget", "budget"),
             Column("predicted_bytes", "predicted", "bytes"),
             Column("allocated_bytes", "allocated", "bytes"),
-            Column("reserved_bytes", "reserved", "bytes"),
             Column("off", "allocated against predicted, %", "number"),
+            Column("taken_bytes", "reserved, predicted", "bytes"),
+            Column("reserved_bytes", "reserved", "bytes"),
+            Column("taken_off", "reserved against predicted, %", "number"),
             Column("predicted_s", "predicted, s", "number"),
             Column("step_s", "step, s", "number"),
             Column("recomputations", "recomputed", "count"),
@@ -87,7 +98,7 @@ TABLES = (
 )
 
 _ZOO = {
-    "cuda": ("torch/resnet50{batch=64}", "torch/unet{batch=8}", "torch/gpt2{batch=8}"),
+    "cuda": ("torch/resnet50{batch=64}", "torch/unet{batch=8}", "torch/vgg16{batch=32}", "torch/gpt2{batch=8}"),
     "cpu": ("torch/unet{batch=1,resolution=32,width=4,depth=2}",),
 }
 _QUICK = (2, 16, 2, 8, 64)
@@ -236,13 +247,19 @@ def _ran(plan: Any, device: str) -> Row:
     return {
         "predicted_bytes": predicted,
         "allocated_bytes": memory.measured,
+        "off": _off(memory.measured, predicted),
+        "taken_bytes": memory.predicted_reserved,
         "reserved_bytes": memory.reserved,
-        "off": round(100 * (memory.measured / predicted - 1), 2),
+        "taken_off": None if memory.reserved is None else _off(memory.reserved, memory.predicted_reserved),
         "predicted_s": round(plan.claim.cost / 1e6, 5),
         "step_s": round(ran.step_s, 5),
         "recomputations": ran.recomputations,
         "results": said,
     }
+
+
+def _off(measured: int, predicted: int) -> float:
+    return round(100 * (measured / predicted - 1), 3)
 
 
 def overhead(run: Run) -> None:
@@ -314,13 +331,23 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
+def _hollow() -> str:
+    return HOLLOW.format(workspace=f"{int(os.environ.get('HOLLOW_WORKSPACE', '0')):,}")
+
+
+def _without_kernels(parts: list[str]) -> tuple[Table, ...]:
+    """The tables of ``parts``, without what needs kernels that do something."""
+    kept = [table for table in TABLES if table.key in parts]
+    return tuple(replace(t, columns=tuple(c for c in t.columns if c.key not in _NEEDS_KERNELS)) for t in kept)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.torch.gpu", description=__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--quick", action="store_true", help="tiny models")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="no part is begun later")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder for gpu.json and gpu.md")
+    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder for gpu.* (hollow.* without one)")
     asked = parser.parse_args(arguments)
     end_s = time.monotonic() + 60 * asked.minutes
     parts = asked.parts.split(",")
@@ -337,18 +364,23 @@ def main(arguments: list[str] | None = None) -> int:
     device = Cpu() if asked.device == "cpu" else device_named("cuda")
     asked.out.mkdir(parents=True, exist_ok=True)
 
-    def run(session: Session) -> list[Row]:
-        return everything(Run(device, asked.quick, end_s, session), parts)
+    hollow = device.facts()["device"] == "hollow"
 
-    title, _, about = (__doc__ or "").strip().partition("\n")
-    bench = Benchmark("gpu", title.rstrip("."), about.strip(), TABLES, run)
-    result = perform(bench, quick=asked.quick, partial=asked.out / "gpu.partial.json")
+    def run(session: Session) -> list[Row]:
+        rows = everything(Run(device, asked.quick, end_s, session), parts)
+        dropped = _NEEDS_KERNELS if hollow else set()
+        return [{key: cell for key, cell in row.items() if key not in dropped} for row in rows]
+
+    title, _, about = (_hollow() if hollow else __doc__ or "").strip().partition("\n")
+    name, tables = ("hollow", _without_kernels(parts)) if hollow else ("gpu", TABLES)
+    bench = Benchmark(name, title.rstrip("."), about.strip(), tables, run)
+    result = perform(bench, quick=asked.quick, partial=asked.out / f"{name}.partial.json")
     result["device"] = device.facts()
     facts = ", ".join(f"{key} {value}" for key, value in device.facts().items())
     result["machine"] = result["machine"] | {"cpu": f"{facts}; {result['machine']['cpu']}"}
-    (asked.out / "gpu.json").write_text(dump(result), encoding="utf-8")
+    (asked.out / f"{name}.json").write_text(dump(result), encoding="utf-8")
     text = section(bench, result)
-    (asked.out / "gpu.md").write_text(text, encoding="utf-8")
+    (asked.out / f"{name}.md").write_text(text, encoding="utf-8")
     print(text)
     return 0
 
