@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test lint check-types graphs docs bench paper screenshots gpu hollow clean
+.PHONY: setup system demo test lint check-types graphs docs bench paper screenshots gpu hollow torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -84,6 +84,16 @@ gpu:
 hollow:
 	PYTHONPATH=$(CURDIR) HOLLOW_WORKSPACE=67108864 $(GPU_PYTHON) -m benchmarks.torch.hollow \
 	  $(GPU_PYTHON) -m benchmarks.torch.gpu --parts fit,peaks,batch
+
+# The frontends' tests on the other versions of PyTorch that are supported; by network, and as it comes: with CUDA, 5 GB each.
+TORCH_VERSIONS ?= 2.11.0 2.12.1
+torch-versions:
+	for v in $(TORCH_VERSIONS); do \
+	  $(PYTHON) -m venv build/torch-$$v && \
+	  sed "s/^torch==.*/torch==$$v/" constraints.txt > build/torch-$$v/constraints.txt && \
+	  build/torch-$$v/bin/python -m pip install -q -c build/torch-$$v/constraints.txt -e '.[dev]' && \
+	  build/torch-$$v/bin/python -m pytest -q tests/frontends || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
