@@ -212,6 +212,11 @@ def checked():
     return of(lambda x: torch.linalg.inv(x @ x.t() + torch.eye(5)).sum(), nn.Linear(6, 4))
 
 
+def miscompiled():
+    target = torch.tensor([[3, 0, -1, 1]] * 5)
+    return of(lambda x: functional.multilabel_margin_loss(x, target), nn.Linear(6, 4))
+
+
 def recurrent():
     return nn.GRU(6, 4), torch.randn(3, 5, 6), lambda out: out[0].sum()
 
@@ -237,6 +242,7 @@ REFUSED = [
     (sparse, "makes a sparse tensor", "sparse=True"),
     (renormed, "writes into the parameter weight, of which it also takes the gradient", "max_norm"),
     (checked, "does something besides computing: aten._linalg_check_errors.default$", "cholesky_ex"),
+    (miscompiled, "computes multilabel_margin_loss wrongly when it is compiled", "outside"),
     (recurrent, "RNN, GRU, or LSTM", "nn.LSTMCell"),
 ]
 
@@ -251,6 +257,13 @@ def test_what_is_refused_says_why_and_what_to_do(build, words, hint):
         with pytest.raises(CaptureFailed, match=words) as raised:
             action()
         assert hint in raised.value.hint
+
+
+@pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="known of PyTorch 2.13; refused in all versions")
+def test_what_is_refused_as_miscompiled_is_miscompiled():
+    module, inputs = miscompiled()
+    compiled = torch.compile(module, backend="aot_eager", dynamic=False)
+    assert not torch.allclose(module(*inputs), compiled(*inputs), rtol=1e-3)
 
 
 @pytest.mark.parametrize("build", [assigned, filled])

@@ -32,13 +32,12 @@ from remat_cli.frontends.torch.hidden import kept_bytes, kept_dtype
 from remat_cli.frontends.torch.naming import Names
 from remat_cli.frontends.torch.order import split_order
 from remat_cli.frontends.torch.places import Place, places_of, result_kind
+from remat_cli.frontends.torch.plannable import require_plannable
 from remat_cli.frontends.torch.private import is_operator, schema
 from remat_cli.frontends.torch.tensors import (
     constant_bytes,
     dense_bytes,
     describe,
-    is_dense,
-    is_fixed,
     is_random,
     storage,
     storage_bytes,
@@ -50,7 +49,6 @@ TANGENTS = "remat.tangents"
 """What the node of the tangents calls: nothing that PyTorch has."""
 _SAME = ("aten.detach.default", "aten.alias.default")
 """Views that change nothing; without autograd they are the tensor itself."""
-_LSTM = "aten.mkldnn_rnn_layer"
 _LARGEST_CONSTANT = 1 << 20
 """Bytes of data that a constant in the code may have; more belongs into a buffer."""
 
@@ -147,7 +145,7 @@ class _Lowering:
         if not is_operator(node.target):
             raise CaptureFailed(f"the model uses {node.target}, which remat cannot run again on its own")
         tensors = tensors_in(result)
-        _require_plannable(node, tensors)
+        require_plannable(node, tensors)
         if not tensors:
             if isinstance(result, bool | int | float):
                 return  # a number: written where it is read
@@ -263,29 +261,6 @@ class _Lowering:
             "args": [encode(a, lambda n: self.expression(n, read)) for a in called.args],
             "kwargs": {key: encode(a, lambda n: self.expression(n, read)) for key, a in called.kwargs.items()},
         } | item
-
-
-def _require_plannable(node: Any, tensors: Sequence[tuple[int | None, Any]]) -> None:
-    """Make sure that the results of an FX node can be counted, kept and handed over.
-
-    Raises:
-        CaptureFailed: If they cannot.
-    """
-    if str(node.target).startswith(_LSTM):
-        raise CaptureFailed(
-            "nn.LSTM on a CPU keeps memory for its backward pass that PyTorch hands to no compiled step",
-            hint="build the layer from nn.LSTMCell",
-        )
-    if any(not is_dense(tensor) for _, tensor in tensors):
-        raise CaptureFailed(
-            f"{node.target} makes a sparse tensor, and a plan counts the bytes of dense ones",
-            hint="embeddings have sparse gradients only if they are made with sparse=True",
-        )
-    if any(not is_fixed(tensor) for _, tensor in tensors):
-        raise CaptureFailed(
-            f"the size of what {node.target} makes depends on the numbers in a tensor",
-            hint="torch.where and masked_fill keep sizes fixed, where a mask as an index does not",
-        )
 
 
 def lower(captured: Captured, cost: NodeCost, name: str) -> Graph:
