@@ -28,6 +28,7 @@ _CUT_S, _CUT_SHARE = 5.0, 0.2
 _FIRST_STEPS, _FEWEST_STEPS, _MOST_STEPS = 400, 50, 20_000
 _REMEMBERED = 50_000
 _PATIENCE = 4
+_MOST_NODES = 3_000
 
 
 @dataclass(slots=True)
@@ -124,10 +125,13 @@ class Merging:
 
 
 def anneal_and_merge(best: Best, rng: random.Random, control: Control) -> None:
-    """Let annealing and merging take turns until ``control`` stops, or neither helps any more, or nothing is left."""
-    pool = Pool(best)
-    annealing, merging = Annealing(best, rng, pool=pool), Merging(best, pool)
+    """Let annealing and merging take turns until ``control`` stops, or neither helps any more, or nothing is left.
+
+    On graphs of more than a few thousand nodes annealing has all the turns: a model takes seconds to state there.
+    """
+    merging = Merging(best, Pool(best)) if len(best.graph.nodes) <= _MOST_NODES else None
+    annealing = Annealing(best, rng, pool=None if merging is None else merging.pool)
     idle = 0
     while idle < _PATIENCE and not best.settled() and not best.over() and not control.stopping():
         helped = annealing.run(2)
-        idle = 0 if merging.run() or helped else idle + 1
+        idle = 0 if (merging is not None and merging.run()) or helped else idle + 1

@@ -26,10 +26,10 @@ from remat_cli.strategies._network import Choice, Network, Question
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import of_share
 
-_WAYS = ((1.0, 0.05), (1.5, 0.0), (1.5, 0.02), (1.0, 0.1), (2.0, 0.05))
+WAYS = ((1.0, 0.05), (1.5, 0.0), (1.5, 0.02), (1.0, 0.1), (2.0, 0.05))
 """What share of the excess is cleared at once, as its inverse, and how much room is left at the ends of a stretch."""
 _MOST_TURNS = 12
-_MOST_COST = 1.0
+_MOST_COST = 0.5
 """Recomputation beyond so many times the graph's cost is given up."""
 _RISING = 2
 """So many turns in a row that leave more excess than before are the end of a way."""
@@ -69,9 +69,9 @@ def span_bound(graph: Graph, network: Network, budget_bytes: int, t: int) -> flo
     return of_share(graph, found.bound)
 
 
-def offer_spans(best: Best, network: Network, control: Control) -> None:
-    """Offer schedules, each made in another way, until there is no time left."""
-    for parts, spare in _WAYS:
+def offer_spans(best: Best, network: Network, control: Control, ways: Sequence[tuple[float, float]] = WAYS) -> None:
+    """Offer schedules, each made in another of ``ways``, until there is no time left."""
+    for parts, spare in ways:
         if best.over() or control.stopping():
             return
         best.report("dropping")

@@ -24,7 +24,7 @@ from remat_cli.plan.matrices import straightened
 from remat_cli.strategies._best import Best
 from remat_cli.strategies._cuts import Cutting, offer_cuts
 from remat_cli.strategies._network import Network
-from remat_cli.strategies._spans import offer_span_bound, offer_spans
+from remat_cli.strategies._spans import WAYS, offer_span_bound, offer_spans
 
 _SMALLEST = 300
 """Graphs with fewer nodes have no need of this: a solver is done with them before it would be compiled."""
@@ -47,6 +47,7 @@ _FIRST_CUTS_S = 2.0
 """Cuts have a schedule by then, or prices are sooner with one."""
 _PRICING_S, _DROPPING_S = 20.0, 20.0
 """Most seconds for one run through the prices, and for dropping."""
+_FIRST_WAYS = 2
 _FRAMES = 128
 """Room for chains of recomputation, longer than any that is looked at."""
 
@@ -241,21 +242,23 @@ def offer_starts(best: Best) -> None:
 def _drop_and_price(best: Best, *, large: bool) -> None:
     """Offer what comes of dropping values through stretches of the schedule, and what comes of prices.
 
-    The former is first on large graphs, which have a plan that way while prices are still being found, and is tried on
-    others only where prices do not lead to any.
+    Two ways of the former are first on large graphs, which may have a plan that way while prices are still being found;
+    all that is left of them is tried only where prices do not lead to any.
     """
     network = Network.of(best.graph, best.budget_bytes - best.graph.fixed_memory)
     offer_span_bound(best, network)
-    if large:
-        offer_spans(best, network, best.step(_DROPPING_S, 0.25))
+    first = _FIRST_WAYS if large else 0
+    offer_spans(best, network, best.step(_DROPPING_S, 0.2), WAYS[:first])
     for credit in _CREDITS:
         if best.over():
             return
         best.report("pricing")
-        if not _price(best, credit) and large:
+        priced = _price(best, credit)
+        if best.computes is None:
+            offer_spans(best, network, best.step(_DROPPING_S, 0.15), WAYS[first:])
+            first = len(WAYS)
+        if not priced and large:
             return
-        if best.computes is None and not large and credit == _CREDITS[0]:
-            offer_spans(best, network, best.step(_DROPPING_S, 0.15))
 
 
 def _ready(control: Control) -> bool:

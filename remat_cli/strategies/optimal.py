@@ -32,6 +32,8 @@ _GROWTH_LIMIT = 50_000
 """Largest number of columns of a support that is still grown."""
 _BUILD_LIMIT = 300_000
 """Largest number of (stage, node) pairs near each other for which a model is built at all."""
+_PER_PAIR_S, _BUILD_SHARE = 1e-4, 0.3
+"""Seconds that such a pair takes until the model is stated and compiled, and the share of the time left for all."""
 _MOST_STAGES = 12_000
 """With more nodes even a sparse model takes several gigabytes, and minutes before it says anything."""
 _WHOLE_LIMIT = 200_000
@@ -159,8 +161,10 @@ class _Chain:
 
 def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, chain: _Chain, *, eager: bool) -> bool:
     """Look for schedules over the support of ``depth``; whether a larger one may still be worth its time."""
-    large = len(best.graph.nodes) > _MOST_STAGES or near_pairs(best.graph) > _BUILD_LIMIT
-    if large and best.context.write_model is None:
+    near, remaining = near_pairs(best.graph), best.context.control.remaining_s()
+    large = len(best.graph.nodes) > _MOST_STAGES or near > _BUILD_LIMIT
+    late = remaining is not None and near * _PER_PAIR_S > _BUILD_SHARE * remaining
+    if (large or late) and best.context.write_model is None:
         return False
     model = Retention.over(best, depth)
     if best.context.write_model is not None:
