@@ -90,7 +90,7 @@ TORCH_VERSIONS ?= 2.11.0 2.12.1
 torch-versions:
 	for v in $(TORCH_VERSIONS); do \
 	  $(PYTHON) -m venv build/torch-$$v && \
-	  sed "s/^torch==.*/torch==$$v/" constraints.txt > build/torch-$$v/constraints.txt && \
+	  sed "s/^torch==.*/torch==$$v/; /^setuptools==/d" constraints.txt > build/torch-$$v/constraints.txt && \
 	  build/torch-$$v/bin/python -m pip install -q -c build/torch-$$v/constraints.txt -e '.[dev]' && \
 	  build/torch-$$v/bin/python -m pytest -q tests/frontends || exit 1; \
 	done

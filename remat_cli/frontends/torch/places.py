@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +91,7 @@ def places_of(captured: Captured) -> list[Place]:
     """
     known_kinds = descriptors()
     known = _known(captured)
+    limits = _limits(captured.joint.graph)
     places = []
     for node in captured.joint.graph.find_nodes(op="placeholder"):
         value, found = node.meta["val"], node.meta.get("desc")
@@ -103,10 +103,10 @@ def places_of(captured: Captured) -> list[Place]:
         if isinstance(found, known_kinds.PlainAOTInput):
             tensor = captured.tensors[found.idx]
             kind, name = known.get(id(tensor), ("captured", f"captured{found.idx}"))
-            places.append(_place(node, kind, name, found.idx, storage_bytes(tensor)))
+            places.append(_place(node, kind, name, found.idx, storage_bytes(tensor), limits[node]))
         elif isinstance(found, known_kinds.TangentAOTInput) and _result_number(found.output) is not None:
             number = _result_number(found.output)
-            places.append(_place(node, "tangent", f"tangent{number}", number, dense_bytes(value)))
+            places.append(_place(node, "tangent", f"tangent{number}", number, dense_bytes(value), limits[node]))
         else:
             raise _refused(captured, found, known)
     return places
@@ -136,9 +136,8 @@ def _refused(captured: Captured, found: Any, known: Mapping[int, tuple[str, str]
     )
 
 
-def _place(node: Any, kind: str, name: str, number: Any, size: int) -> Place:
+def _place(node: Any, kind: str, name: str, number: Any, size: int, below: int | None) -> Place:
     value = node.meta["val"]
-    integers = not value.dtype.is_floating_point and not value.dtype.is_complex
     return Place(
         kind=kind,
         name=name,
@@ -147,7 +146,7 @@ def _place(node: Any, kind: str, name: str, number: Any, size: int) -> Place:
         shape=tuple(value.shape),
         stride=tuple(value.stride()),
         storage_bytes=size,
-        below=_limit(node, _used_as_index if integers else _used_as_share),
+        below=below,
     )
 
 
@@ -178,24 +177,25 @@ def _leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
     return [leaf for key, item in items for leaf in _leaves(item, f"{path}.{key}" if path else str(key))]
 
 
-def _limit(placeholder: Any, used: Callable[[Any, Any], list[int]]) -> int | None:
-    """Below what the numbers in ``placeholder`` have to be, by the operators that read them: ``used`` says of one."""
-    limits: list[int] = []
-    seen = {placeholder}
-    stack = [placeholder]
-    while stack:
-        node = stack.pop()
+def _limits(graph: Any) -> dict[Any, int | None]:
+    """For each node with one tensor: below what its numbers have to be, by the operators that read them.
+
+    An operator whose result is of the same type hands numbers on, so its own limit holds for them too.
+    """
+    limits: dict[Any, int | None] = {}
+    for node in reversed(graph.nodes):
+        dtype = getattr(node.meta.get("val"), "dtype", None)
+        if dtype is None:
+            continue
+        used = _used_as_share if dtype.is_floating_point or dtype.is_complex else _used_as_index
+        found: list[int | None] = []
         for user in node.users:
-            if user.op != "call_function":
-                continue
-            limits.extend(used(user, node))
-            value = user.meta.get("val")
-            dtype = getattr(value, "dtype", None)
-            carries = user.target is operator.getitem or (dtype is not None and dtype == node.meta["val"].dtype)
-            if carries and user not in seen:
-                seen.add(user)
-                stack.append(user)
-    return min(limits, default=None)
+            if user.op == "call_function":
+                found += used(user, node)
+                handed_on = getattr(user.meta.get("val"), "dtype", None) == dtype
+                found.append(limits.get(user) if handed_on else None)
+        limits[node] = min((limit for limit in found if limit is not None), default=None)
+    return limits
 
 
 def _used_as_index(user: Any, node: Any) -> list[int]:
