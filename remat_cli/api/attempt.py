@@ -204,6 +204,8 @@ class _Desk:
             self.task.budget_bytes is None or peak(graph, found.schedule.computes) <= self.task.budget_bytes
         ):
             self.best, self.best_cost = found, cost
+        elif self.best is not None and found.schedule == self.best.schedule:  # what is new are bounds
+            self.best = replace(self.best, bounds=tuple(dict.fromkeys((*self.best.bounds, *found.bounds))))
 
 
 def _control(time_limit_s: float | None, started_s: float, listener: Callable[[Progress], None] | None) -> Control:

@@ -100,9 +100,11 @@ class Best:
         return False
 
     def raise_bound(self, bound: Bound) -> None:
-        """Take a bound if it is better than the one of its scope."""
+        """Take a bound if it is better than the one of its scope, and hand it over with the schedule there is."""
         if bound.scope not in self.bounds or bound.cost > self.bounds[bound.scope].cost:
             self.bounds[bound.scope] = bound
+            if self.computes is not None:
+                self.context.publish(self.found(exhausted=False))
 
     @property
     def bound(self) -> Bound:
