@@ -241,7 +241,12 @@ def filled():
 REFUSED = [
     (sparse, "makes a sparse tensor", "sparse=True"),
     (renormed, "writes into the parameter weight, of which it also takes the gradient", "max_norm"),
-    (checked, "does something besides computing: aten._linalg_check_errors.default$", "cholesky_ex"),
+    pytest.param(
+        checked,
+        "does something besides computing: aten._linalg_check_errors.default$",
+        "cholesky_ex",
+        marks=pytest.mark.skipif(torch.__version__ < "2.13", reason="PyTorch leaves the check out itself"),
+    ),
     (miscompiled, "computes multilabel_margin_loss wrongly when it is compiled", "outside"),
     (recurrent, "RNN, GRU, or LSTM", "nn.LSTMCell"),
 ]

@@ -9,6 +9,8 @@ from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.tensors import is_dense, is_fixed
 
 _LSTM = "aten.mkldnn_rnn_layer"
+_UNIQUE = "aten._unique.default"
+"""Before 2.13, PyTorch makes up a size for what this returns."""
 _WRONG = "multilabel_margin_loss"
 """What PyTorch compiles to something else: labels after the first -1 count as if they were 0 (2.13.0)."""
 
@@ -38,7 +40,7 @@ def require_plannable(node: Any, tensors: Sequence[tuple[int | None, Any]]) -> N
             f"{node.target} makes a sparse tensor, and a plan counts the bytes of dense ones",
             hint="embeddings have sparse gradients only if they are made with sparse=True",
         )
-    if any(not is_fixed(tensor) for _, tensor in tensors):
+    if str(node.target) == _UNIQUE or any(not is_fixed(tensor) for _, tensor in tensors):
         raise CaptureFailed(
             f"the size of what {node.target} makes depends on the numbers in a tensor",
             hint="torch.where and masked_fill keep sizes fixed, where a mask as an index does not",
