@@ -286,6 +286,16 @@ def without_target():
     return of(functional.cross_entropy, nn.Linear(6, 4), inputs=(torch.randn(5, 6), None))
 
 
+@pytest.mark.filterwarnings("ignore:Error detected in")  # PyTorch says where, and fails
+def test_an_error_of_the_backward_pass_is_told_as_it_is():
+    def build():
+        return of(lambda x: x.sigmoid().exp_().mul_(2).sum(), nn.Linear(6, 4))
+
+    with pytest.raises(CaptureFailed, match="modified by an inplace operation") as raised:
+        export_model(build, name="x", source="torch:x")
+    assert "without remat" in raised.value.hint
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [(mismatched, "a and b must have same reduction dim"), (without_target, "must be Tensor, not NoneType")],

@@ -110,7 +110,7 @@ def no_graph(model: Model, mode: Any) -> CaptureFailed:
 
 def _not_captured(problem: Exception) -> CaptureFailed:
     hint = "what PyTorch calls a graph break has to go: data-dependent control flow, .item(), printing"
-    if _OWN_ERROR in str(problem):
+    if _OWN_ERROR in str(problem) or not type(problem).__module__.startswith("torch"):
         hint = "does the step run as it is, without remat?"
     if "RNN, GRU, or LSTM" in str(problem):
         hint = "that setting will do for nn.RNN and nn.GRU; build an LSTM from nn.LSTMCell, which needs no setting"
@@ -152,7 +152,7 @@ def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Ca
     except CaptureFailed:
         raise
     except Exception as error:  # anything can happen in a user's model
-        return seen, error
+        return seen, failed[0] if failed else error
     finally:
         torch.compiler.reset()
     return seen, failed[0] if failed else None
