@@ -81,7 +81,7 @@ def test_profiling_again_changes_nothing_but_times(conv):
 
 
 def test_blocks_of_the_allocator_are_counted_once(conv, monkeypatch):
-    monkeypatch.setitem(profiling.BLOCK_BYTES, "cpu", 512)
+    monkeypatch.setitem(profiling._BLOCKS, "cpu", 512)
     graph = conv[0]
     padded = profile(graph, repeats=1)
     assert all(size % 512 == 0 for node in padded.nodes for size in node.outputs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.allocator import start_libraries
+from remat_cli.frontends.torch.allocator import BLOCK_BYTES, start_libraries
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.lower import TANGENTS
 from remat_cli.frontends.torch.matching import require_home
@@ -22,8 +22,7 @@ from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.frontends.torch.workspace import workspaces
 from remat_cli.graph.model import Graph, Node
 
-BLOCK_BYTES = {"cpu": 1, "cuda": 512}
-"""PyTorch's CUDA allocator hands out multiples of 512 bytes."""
+_BLOCKS = {"cpu": 1, "cuda": BLOCK_BYTES}
 _SHORTEST_SAMPLE_S = 200e-6
 """A sample repeats an operation until it takes about as long, or the clock would be measured."""
 _MOST_CALLS = 100
@@ -110,7 +109,7 @@ def _profiled(
         if progress is not None:
             progress(done, len(groups))
         found |= dict.fromkeys(members, _measured(operations, members[0], repeats, warmup, workspace))
-    block = BLOCK_BYTES[device]
+    block = _BLOCKS[device]
     cheapest = min((m.median_us for m in found.values()), default=_LEAST_US)
     nodes = [_with(node, found.get(i), block, cheapest) for i, node in enumerate(graph.nodes)]
     facts = _facts(device, repeats, warmup, len(kinds)) | {
