@@ -289,7 +289,8 @@ def _step(
 def fixed_sizes(graph: Graph, state_bytes: int = 0) -> list[int]:
     """Bytes of parameters, buffers and inputs, one by one, and of what else is in fixed memory, as one."""
     sizes = [int(place["bytes"]) for place in graph.metadata["places"] if place["kind"] != "tangent"]
-    return [*sizes, max(0, graph.fixed_memory - state_bytes - sum(sizes))]
+    padding = int((graph.metadata.get("profile") or {}).get("fixed_padding", 0))  # to whole blocks, which is done here
+    return [*sizes, max(0, graph.fixed_memory - padding - state_bytes - sum(sizes))]
 
 
 def _states(graph: Graph, state_bytes: int) -> list[int]:
