@@ -33,8 +33,10 @@ def build(torch_folder: Path, out: Path) -> Path:
     driver = wanted([loader]) | looked_up(libraries / "libc10_cuda.so")
     includes = [f"-I{path.parent}" for path in torch_folder.parent.glob("triton/**/nvidia/include/driver_types.h")]
     runtime = out / "libhollow.so"
-    _compile("runtime.c", {n for n in names if _RUNTIME.match(n)}, runtime, includes, "-ldl", "-lpthread")
-    _compile("driver.c", {n for n in driver if _DRIVER.match(n)}, out / "libcuda.so.1", ["-Wl,-soname,libcuda.so.1"])
+    ours = {name for name in names if _RUNTIME.match(name)}
+    _compile("runtime.c", ours, runtime, include=includes, link=["-ldl", "-lpthread"])
+    ours = {name for name in driver if _DRIVER.match(name)}
+    _compile("driver.c", ours, out / "libcuda.so.1", link=["-Wl,-soname,libcuda.so.1"])
     return runtime
 
 
@@ -60,11 +62,8 @@ def nothing(names: Iterable[str], source: str) -> str:
     return "".join(f"int {name}(void) {{ return 0; }}\n" for name in sorted(set(names) - known))
 
 
-def _compile(source: str, names: Iterable[str], to: Path, *options: object) -> None:
+def _compile(source: str, names: Iterable[str], to: Path, *, include: Iterable[str] = (), link: Iterable[str]) -> None:
     rest = to.with_suffix(".rest.c")
     rest.write_text(nothing(names, (HERE / source).read_text(encoding="utf-8")), encoding="utf-8")
-    flags = [str(flag) for option in options for flag in (option if isinstance(option, list) else [option])]
-    include = [flag for flag in flags if flag.startswith("-I")]
-    link = [flag for flag in flags if not flag.startswith("-I")]
     command = ["gcc", "-shared", "-fPIC", "-O1", "-w", *include, str(HERE / source), str(rest), "-o", str(to), *link]
     subprocess.run(command, check=True)

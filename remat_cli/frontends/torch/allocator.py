@@ -30,8 +30,6 @@ _LARGE_STEP = 2 << 20
 """Segments of a size of their own are multiples of this."""
 LIBRARY_BYTES = 32 << 20
 """What cuBLAS keeps for each thread that uses it: so much on the largest devices, and less on others."""
-
-
 _LOOP = 3
 """Steps after which a training loop takes no more."""
 
