@@ -97,6 +97,21 @@ def varied_graph(seed: int, low: int = 3, high: int = 6) -> Graph:
     )
 
 
+def sized_graph(seed: int, n: int) -> Graph:
+    """A random graph with ``n`` nodes, of the kinds that bounds and starts of large graphs tell apart."""
+    rng = random.Random(seed)
+    return random_graph(
+        rng,
+        n,
+        max_outputs=rng.choice((1, 1, 3)),
+        workspace=rng.random() < 0.5,
+        recompute_false=rng.choice((0.0, 0.2)),
+        random_outputs=rng.random() < 0.5,
+        zero_outputs=rng.random() < 0.3,
+        fixed_memory=rng.choice((0, 5)),
+    )
+
+
 def chosen_graph(seed: int, wanted: Callable[[Graph], bool], *, random_outputs: bool) -> Graph:
     """The first of the random graphs of 5 or 6 nodes of this seed that is ``wanted``."""
     rng = random.Random(seed)

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 from bruteforce import cheapest
-from graphgen import random_graph
+from graphgen import sized_graph
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -28,20 +28,6 @@ from remat_cli.strategies.search import Anneal
 from remat_cli.zoo.registry import build_graph
 
 
-def graph_of(seed: int, n: int) -> Graph:
-    rng = random.Random(seed)
-    return random_graph(
-        rng,
-        n,
-        max_outputs=rng.choice((1, 1, 3)),
-        workspace=rng.random() < 0.5,
-        recompute_false=rng.choice((0.0, 0.2)),
-        random_outputs=rng.random() < 0.5,
-        zero_outputs=rng.random() < 0.3,
-        fixed_memory=rng.choice((0, 5)),
-    )
-
-
 def relaxed(graph: Graph, budget: int) -> float:
     """The linear relaxation by a solver, as a share of C0."""
     model = cover_running.build(graph, budget, Control())
@@ -58,7 +44,7 @@ def test_no_weights_give_more_than_the_truth() -> None:
     rng = random.Random(5)
     telling = tight = 0
     for seed in range(90):
-        graph = graph_of(seed, rng.randint(3, 6))
+        graph = sized_graph(seed, rng.randint(3, 6))
         base = graph.total_cost
         for budget in range(peak_bound(graph).bytes, no_remat_peak(graph)):
             truth = cheapest(graph, budget)
@@ -79,7 +65,7 @@ def test_no_weights_give_more_than_the_truth() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_it_comes_within_a_hundredth_of_the_linear_relaxation(seed: int) -> None:
-    graph = graph_of(seed, 120) if seed < 4 else build_graph(("vgg16", "mobilenet-v1{batch=8}")[seed - 4])
+    graph = sized_graph(seed, 120) if seed < 4 else build_graph(("vgg16", "mobilenet-v1{batch=8}")[seed - 4])
     top = no_remat_peak(graph)
     for percent in (60, 85, 95):
         budget = top * percent // 100
@@ -127,7 +113,7 @@ def test_large_graphs_have_a_bound_before_there_is_anything_else(
     for module in ("optimal", "search"):
         monkeypatch.setattr(f"remat_cli.strategies.{module}.cover_bound", bounding)
         monkeypatch.setattr(f"remat_cli.strategies.{module}.offer_starts", stop)
-    graph = graph_of(3, 120)
+    graph = sized_graph(3, 120)
     budget = no_remat_peak(graph) * 9 // 10
     with pytest.raises(InterruptedError):
         strategy.solve(Task(graph, budget), Context(Control(), Highs(), threads=1))

@@ -8,12 +8,11 @@ import random
 import numpy as np
 import pytest
 from bruteforce import cheapest
-from graphgen import random_graph
+from graphgen import sized_graph
 
 from benchmarks.families import FAMILIES
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound, working_set
-from remat_cli.graph.model import Graph
 from remat_cli.milp import _pyomo as pyo
 from remat_cli.milp import cut
 from remat_cli.milp.compile import compile_model
@@ -28,25 +27,11 @@ from remat_cli.strategies.base import Context, Task
 from remat_cli.zoo.registry import build_graph
 
 
-def graph_of(seed: int, n: int) -> Graph:
-    rng = random.Random(seed)
-    return random_graph(
-        rng,
-        n,
-        max_outputs=rng.choice((1, 1, 3)),
-        workspace=rng.random() < 0.5,
-        recompute_false=rng.choice((0.0, 0.2)),
-        random_outputs=rng.random() < 0.5,
-        zero_outputs=rng.random() < 0.3,
-        fixed_memory=rng.choice((0, 5)),
-    )
-
-
 def test_no_bound_is_above_the_truth_at_any_stage() -> None:
     rng = random.Random(11)
     telling = tight = 0
     for seed in range(100):
-        graph = graph_of(seed, rng.randint(3, 6))
+        graph = sized_graph(seed, rng.randint(3, 6))
         for budget in range(peak_bound(graph).bytes, no_remat_peak(graph)):
             truth = cheapest(graph, budget)
             best = math.inf if truth is None else truth
@@ -61,7 +46,7 @@ def test_no_bound_is_above_the_truth_at_any_stage() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_bound_is_the_linear_relaxation_of_a_cut(seed: int) -> None:
-    graph = graph_of(seed + 100, 40) if seed < 6 else build_graph(("unet", "vgg16")[seed - 6])
+    graph = sized_graph(seed + 100, 40) if seed < 6 else build_graph(("unet", "vgg16")[seed - 6])
     heights, _ = walked_back(graph, range(len(graph.nodes)))
     t = int(heights.argmax())
     compared = 0
@@ -90,7 +75,7 @@ def test_the_bound_is_the_linear_relaxation_of_a_cut(seed: int) -> None:
 def test_what_fits_is_a_schedule_that_fits(ways: tuple[float, float]) -> None:
     found = 0
     for seed in range(40):
-        graph = graph_of(seed + 300, 20 + 2 * seed)
+        graph = sized_graph(seed + 300, 20 + 2 * seed)
         budget = no_remat_peak(graph) * (70 + seed % 25) // 100
         computes = Clearing(graph, Network.of(graph, budget - graph.fixed_memory), *ways).run(Control())
         if computes is None:
@@ -108,7 +93,7 @@ def test_what_fits_is_a_schedule_that_fits(ways: tuple[float, float]) -> None:
 
 def test_walking_back_says_what_is_in_use_and_when_it_is_read_next() -> None:
     for seed in range(30):
-        graph = graph_of(seed + 500, 12)
+        graph = sized_graph(seed + 500, 12)
         rng = random.Random(seed)
         computes = list(range(len(graph.nodes)))
         again = [i for i, node in enumerate(graph.nodes) if node.recompute]
@@ -154,7 +139,7 @@ def test_a_budget_below_a_working_set_is_impossible() -> None:
 
 
 def test_prices_that_no_capacity_could_hold_are_not_asked() -> None:
-    graph = graph_of(42, 60)
+    graph = sized_graph(42, 60)
     network = Network.of(graph, 1)
     assert all(math.isfinite(span_bound(graph, network, graph.fixed_memory + 10**9, t)) for t in (10, 30))
     heights, _ = walked_back(graph, range(len(graph.nodes)))
