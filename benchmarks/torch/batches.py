@@ -85,8 +85,9 @@ class Batches:
         subject = self.subject(batch)
         try:
             if plan:
-                make = planner(self.budget, self.device.name, self.solve_s, [], state_bytes=self.reserve)
-                subject.fit(make, reserve_bytes=self.reserve)
+                made: list[Any] = []
+                subject.fit(planner(self.budget, self.solve_s, made, self.reserve), reserve_bytes=self.reserve)
+                self.say(f"batch {batch}: plan by {made[0].strategy}")
             with self.device.limited(self.allowed_bytes):
                 subject.losses(2)
                 subject.usage()
@@ -107,7 +108,7 @@ def _captured(subject: Subject) -> Any:
         graphs.append(graph)
         return solved(graph, None, 1.0)
 
-    subject.fit(keep)
+    subject.fit(keep, cost="flops")
     return graphs[0]
 
 

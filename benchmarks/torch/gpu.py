@@ -164,7 +164,7 @@ def fit(run: Run) -> None:
             made: list[Any] = []
             states = 2 * tried.parameter_bytes()  # Adam's
             budget = plan_budget(run.allowed_bytes, run.device.name)
-            make = planner(budget, run.device.name, run.solve_s(), made, state_bytes=states)
+            make = planner(budget, run.solve_s(), made, states)
             tried.fit(make, reserve_bytes=states)
             cells |= {"plan": made[0].strategy, "predicted_bytes": _peak(made[0])}
         with run.device.limited(run.allowed_bytes):
@@ -278,7 +278,7 @@ def overhead(run: Run) -> None:
         module, inputs = build(TORCH_ARCHITECTURES.load(name), name, options).make()
         there = tuple(x.to(run.device.name) for x in inputs)
         eager = Subject(module.to(run.device.name), there, run.device, optimizer=False)
-        generated = eager.copied().fit(planner(None, run.device.name, 1.0, [], measure=False))
+        generated = eager.copied().fit(planner(None, 1.0, []), cost="flops")
         times = 2 if run.quick else 10
         pairs = [(eager.seconds(times), generated.seconds(times)) for _ in range(2)]  # in turn: clocks drift
         plain, ours = (min(column) for column in zip(*pairs, strict=True))

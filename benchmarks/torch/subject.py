@@ -6,7 +6,6 @@ import copy
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from benchmarks.torch.devices import Usage
@@ -29,11 +28,13 @@ class Subject:
         """The same model once more, untrained as this one."""
         return Subject(copy.deepcopy(self.owner), self.inputs, self.device, optimizer=self.optimizer is not None)
 
-    def fit(self, planner: Callable[[Any], Any], reserve_bytes: int = 0) -> Subject:
-        """From now on it is trained by plan."""
+    def fit(self, planner: Callable[[Any], Any], reserve_bytes: int = 0, *, cost: str = "measured") -> Subject:
+        """From now on it is trained by plan, of graphs with measured sizes and times unless ``cost`` is another."""
         from remat_cli.frontends.torch.fitting import fit_module
 
-        self.module = fit_module(self.owner, self.inputs, planner, reserve_bytes=reserve_bytes, unknown="error")
+        self.module = fit_module(
+            self.owner, self.inputs, planner, cost=cost, reserve_bytes=reserve_bytes, unknown="error"
+        )
         return self
 
     def step(self) -> Any:
@@ -83,32 +84,11 @@ class Subject:
 
 
 def planner(
-    budget_bytes: int | None,
-    device: str,
-    limit_s: float,
-    made: list[Any],
-    *,
-    measure: bool = True,
-    state_bytes: int = 0,
+    budget_bytes: int | None, limit_s: float, made: list[Any], state_bytes: int | None = None
 ) -> Callable[[Any], Any]:
-    """Makes plans within ``budget_bytes`` (None: without recomputation), of graphs with sizes and costs measured.
-
-    Args:
-        budget_bytes: Fixed memory included.
-        device: Where operations are measured.
-        limit_s: Time for a plan.
-        made: Where the plans go, too.
-        measure: Whether to measure.
-        state_bytes: The optimizer's part of the graphs' fixed memory.
-    """
+    """Makes plans as :func:`solved` does, and puts them into ``made`` too."""
 
     def planned(graph: Any) -> Any:
-        from remat_cli.frontends.torch.profile import profile
-
-        fixed = graph.fixed_memory  # the part that is reserved is in it, and has to stay in it
-        if measure:
-            sized = profile(graph, device=device, repeats=3, warmup=1)
-            graph = replace(sized, fixed_memory=max(fixed, sized.fixed_memory))
         made.append(solved(graph, budget_bytes, limit_s, state_bytes))
         return made[-1]
 
