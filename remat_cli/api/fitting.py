@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from remat_cli.frontends.torch.fitting import Unknown
 
 TIME_LIMIT_S = 60.0
-"""How long ``fit`` looks for the plan of one graph, unless told otherwise."""
+"""How long ``fit`` looks for a plan, unless told otherwise."""
 _TRIES = 6
 """How many plans are made, each with less than the one before, until one fits with its gaps."""
 
@@ -57,7 +57,8 @@ def fit(
         budget: ``"8GB"``, ``"80%"`` of what is needed without recomputation, or bytes; for parameters, inputs,
             gradients and everything in between. On CUDA it is for all that PyTorch's allocator takes from the device,
             with the gaps between its blocks and what cuBLAS keeps.
-        options: How to solve; by default ``auto``, for at most ``TIME_LIMIT_S`` seconds per graph.
+        options: How to solve; by default ``auto``, for at most ``TIME_LIMIT_S`` seconds per plan. A graph has one plan;
+            on CUDA up to six are made until one fits with its gaps.
         cost: What to spare when something has to be recomputed: ``flops``, time by ``roofline:a100``, or time as
             ``measured`` on the module's device; that alone counts memory that operations need while they run, so
             it is the choice for a budget on CUDA that must not be exceeded.
