@@ -89,10 +89,10 @@ def solved(kind: str, nodes: int, strategy: str, time_limit_s: float) -> dict[st
     """Solve one graph; no plan within the limit is an answer."""
     import time
 
-    from remat_cli.api.solving import SolveOptions, solve
     from remat_cli.control import Progress
     from remat_cli.errors import RematError
     from remat_cli.graph.analysis import no_remat_peak
+    from remat_cli.planning.solving import SolveOptions, solve
 
     graph = build(kind, nodes)
     started_s = time.monotonic()

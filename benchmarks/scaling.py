@@ -85,9 +85,9 @@ def solved(family: str, n: int, percent: int, strategy: str, time_limit_s: float
     import time
 
     from benchmarks.families import FAMILIES
-    from remat_cli.api.solving import SolveOptions, solve
     from remat_cli.control import Progress
     from remat_cli.errors import RematError
+    from remat_cli.planning.solving import SolveOptions, solve
 
     graph = FAMILIES[family](n, 0)
     base = graph.total_cost

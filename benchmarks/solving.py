@@ -51,10 +51,10 @@ def solved(
     """
     import time
 
-    from remat_cli.api.solving import SolveOptions, solve
     from remat_cli.control import Progress
     from remat_cli.errors import Infeasible, RematError
     from remat_cli.graph.io import load_graph
+    from remat_cli.planning.solving import SolveOptions, solve
     from remat_cli.zoo.registry import build_graph
 
     graph = load_graph(spec) if spec.endswith(".json") else build_graph(spec)

@@ -77,8 +77,8 @@ def run(session: Session) -> list[Row]:
 def largest(network: str, strategy: str) -> dict[str, Any]:
     """The largest batch; none within the limit is an answer."""
     from remat_cli.api import SolveOptions, build_graph
-    from remat_cli.api.batches import max_batch, one_forward
     from remat_cli.errors import RematError
+    from remat_cli.planning.batches import max_batch, one_forward
 
     graph = build_graph(f"{network}{{batch={_BATCH}}}")
     options = SolveOptions(strategy=strategy, time_limit_s=_LIMIT_S, threads=1)

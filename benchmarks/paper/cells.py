@@ -39,8 +39,8 @@ def compared(
         in percent of the no-remat peak.
     """
     from remat_cli.api import build_graph, compare
-    from remat_cli.api.comparing.cell import Limits
-    from remat_cli.api.comparing.engines import LocalEngine
+    from remat_cli.planning.comparing.cell import Limits
+    from remat_cli.planning.comparing.engines import LocalEngine
     from remat_cli.units import parse_budget
 
     graph = build_graph(spec) if graph is None else graph

@@ -70,7 +70,7 @@ def rounded(spec: str, percent: int, samples: int) -> list[Row]:
     from remat_cli.plan.derive import peak, prune
     from remat_cli.solvers.highs import Highs
     from remat_cli.strategies.base import Context
-    from remat_cli.strategies.published._relaxation import relaxation
+    from remat_cli.strategies.published.rounding import relaxation
 
     graph = build_graph(spec)
     most = no_remat_peak(graph)

@@ -151,8 +151,8 @@ def _squeezed(graph: Any) -> Sequence[int]:
 def _recursive(graph: Any) -> list[Sequence[int]]:
     """The schedule of every recursion limit, down to the leaves of the decomposition."""
     from remat_cli.plan.derive import prune
-    from remat_cli.strategies.published._permissions import in_document_order
-    from remat_cli.strategies.published._separators import recursive_schedule, tree_separators
+    from remat_cli.strategies.published.eviction import in_document_order
+    from remat_cli.strategies.published.separators import recursive_schedule, tree_separators
 
     root = tree_separators(graph)[0]
     schedules: list[Sequence[int]] = []

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.api.options import SolveOptions
-from remat_cli.api.solving import solve
 from remat_cli.errors import Infeasible, InputError, LimitReached, UsageError
 from remat_cli.files import write_text
 from remat_cli.graph.analysis import no_remat_peak
@@ -21,6 +19,8 @@ from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
 from remat_cli.plan.io import load_plan, plan_to_document
 from remat_cli.plan.model import Plan, Statement
+from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.solving import solve
 from remat_cli.units import Budget, parse_budget, parse_size
 from remat_cli.version import __version__
 

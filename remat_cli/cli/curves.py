@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import click
 
-from remat_cli.api.curve import Curve, PointStatus
 from remat_cli.cli.output import Output
 from remat_cli.cli.targets import plan_path
 from remat_cli.errors import ExitCode, Interrupted
 from remat_cli.files import write_text
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.io import plan_to_document
+from remat_cli.planning.curve import Curve, PointStatus
 from remat_cli.reports.curve import CurveRow, curve_csv, curve_json, curve_text
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import InputError, Problem
-from remat_cli.graph.fields import MAX_COST
 from remat_cli.graph.jsontext import load_json
 from remat_cli.graph.model import Graph, Node
-from remat_cli.graph.text import quote
+from remat_cli.graph.quoting import quote
+from remat_cli.graph.reader import MAX_COST
 
 UNIT = "us"
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})

@@ -17,8 +17,8 @@ from typing import Any, Literal, cast
 from remat_cli.errors import InputError, Problem
 from remat_cli.files import read_text
 from remat_cli.graph.jsontext import json_places, load_json
-from remat_cli.graph.text import SURROGATE, escape_token, quote, show_pointer
-from remat_cli.graph.wording import complaints
+from remat_cli.graph.quoting import SURROGATE, escape_token, quote, show_pointer
+from remat_cli.graph.schema_errors import complaints
 
 Format = Literal["json", "yaml"]
 KINDS = ("batch", "checks", "comparison", "curve", "diff", "explanation", "graph", "graph-summary", "plan", "report")

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from remat_cli.graph.document import Document, join, read_document, validate
-from remat_cli.graph.fields import MAX_BYTES, MAX_COST, Fields, plain_number, report_later_inputs
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
-from remat_cli.graph.text import quote
+from remat_cli.graph.quoting import quote
+from remat_cli.graph.reader import MAX_BYTES, MAX_COST, Fields, plain_number, report_later_inputs
 
 SCHEMA = "remat-graph/1"
 DEFAULT_NAME = "graph"

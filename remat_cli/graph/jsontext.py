@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import InputError, Problem
-from remat_cli.graph.text import MAX_DEPTH, SURROGATE, escape_token, quote, show_pointer
+from remat_cli.graph.quoting import MAX_DEPTH, SURROGATE, escape_token, quote, show_pointer
 
 _TOKEN = re.compile(
     r""""[^"\\]*(?:\\.[^"\\]*)*" | [\[\]{}:,] | NaN | -?Infinity | true | false | null

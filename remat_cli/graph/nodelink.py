@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.graph.document import Document, join
-from remat_cli.graph.fields import MAX_BYTES, MAX_COST, Fields, shortest_path
 from remat_cli.graph.model import Graph, Node, Phase
-from remat_cli.graph.text import CONTROLS, quote
+from remat_cli.graph.quoting import CONTROLS, quote
+from remat_cli.graph.reader import MAX_BYTES, MAX_COST, Fields, shortest_path
 from remat_cli.registry import suggestion
 
 _EDGE_LISTS = ("links", "edges")

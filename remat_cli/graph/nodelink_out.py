@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from remat_cli.graph.fields import plain_number
 from remat_cli.graph.model import Graph
+from remat_cli.graph.reader import plain_number
 
 
 def graph_to_node_link(graph: Graph) -> tuple[str, list[str]]:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import yaml
 
 from remat_cli.errors import InputError, Problem
-from remat_cli.graph.text import MAX_DEPTH, SURROGATE, escape_token, quote, show_pointer
+from remat_cli.graph.quoting import MAX_DEPTH, SURROGATE, escape_token, quote, show_pointer
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

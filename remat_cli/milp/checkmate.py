@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.control import Control
-from remat_cli.graph.model import Graph, Node
+from remat_cli.graph.closing import closed
+from remat_cli.graph.model import Graph
 from remat_cli.milp import _pyomo as pyo
 from remat_cli.milp.compile import under_construction
 from remat_cli.milp.rows import LinearRow, add_rows, linear
 
-CLOSING_ID = "(end)"
 _EXACT_UNITS = 10_000
 """Up to this budget, in units of the sizes' gcd, memory rows are stated in those units and hold exactly."""
 
@@ -96,19 +96,6 @@ class CheckmateModel:
     def choices(self) -> list[tuple[tuple[int, int], Any | None]]:
         """Every (row, node) that a solution may compute, with its variable; None where it always does."""
         return [(pair, self.computed(*pair)) for pair, var in self.R.items() if not var.fixed or var.value == 1]
-
-
-def closed(graph: Graph) -> Graph:
-    """``graph`` with a closing node that reads the graph outputs, costs nothing and makes nothing.
-
-    Without that last row an output could not be made again after the last node. When the last node makes all
-    outputs they are there at the end anyway, and the graph is returned as it is.
-    """
-    last = len(graph.nodes) - 1
-    if all(graph.producer[v] == last for v in graph.outputs):
-        return graph
-    end = Node(id=CLOSING_ID, cost=0.0, inputs=graph.outputs, outputs=())
-    return Graph(graph.name, (*graph.nodes, end), graph.outputs, graph.cost_unit, graph.fixed_memory)
 
 
 def rows_of(graph: Graph, formulation: Formulation) -> tuple[Row, ...]:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.graph.analysis import last_readers, working_set
+from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.graph.order import always_waiting
 from remat_cli.milp import _pyomo as pyo
-from remat_cli.milp.checkmate import closed
 from remat_cli.milp.rows import linear
 
 IMPOSSIBLE = "impossible"

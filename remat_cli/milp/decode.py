@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from remat_cli.graph.closing import CLOSING_ID
 from remat_cli.graph.model import Graph
-from remat_cli.milp.checkmate import CLOSING_ID
 from remat_cli.milp.compile import Compiled
 from remat_cli.mip import Floats, Ints
 

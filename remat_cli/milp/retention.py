@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.control import Control
+from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.milp import _pyomo as pyo
-from remat_cli.milp.checkmate import closed, memory_unit
+from remat_cli.milp.checkmate import memory_unit
 from remat_cli.milp.compile import under_construction
 from remat_cli.milp.rows import LinearRow, add_rows, linear
 

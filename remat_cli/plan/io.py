@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from remat_cli.graph.document import Document, read_document, validate
-from remat_cli.graph.fields import Fields, plain_number
 from remat_cli.graph.io import graph_from_document, graph_sha256, graph_to_document
 from remat_cli.graph.model import Graph
-from remat_cli.graph.text import quote
+from remat_cli.graph.quoting import quote
+from remat_cli.graph.reader import Fields, plain_number
 from remat_cli.plan.model import Allocate, Claim, ClaimStatus, Compute, Deallocate, PeakClaim, Plan, Scope, Statement
 
 SCHEMA = "remat-plan/1"

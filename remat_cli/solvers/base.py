@@ -59,7 +59,7 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True)
-class Incumbent:
+class SolverProgress:
     """A solution found on the way. ``values`` is None where a solver reports progress without a solution."""
 
     objective: float | None
@@ -89,7 +89,7 @@ class Request:
     threads: int | None = None
     seed: int = 0
     start: Floats | None = None
-    on_progress: Callable[[Incumbent], None] | None = None
+    on_progress: Callable[[SolverProgress], None] | None = None
     log_path: Path | None = None
 
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from remat_cli.errors import SolverUnavailable
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.solvers.answer import failed, outcome, solve_around, stop_reason
-from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination
+from remat_cli.solvers.base import Availability, Outcome, Request, Solver, SolverProgress, Termination
+from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
@@ -210,7 +210,7 @@ class _Watch:
 
     def _report(self) -> None:
         if self._request.on_progress is not None:
-            self._request.on_progress(Incumbent(self._best, self._bound, None, self.nodes))
+            self._request.on_progress(SolverProgress(self._best, self._bound, None, self.nodes))
 
     def final_bound(self, termination: Termination, values: Floats | None) -> float | None:
         """A valid lower bound, the rounding of CBC's prints allowed for; None if there is none."""

@@ -23,8 +23,16 @@ import numpy as np
 
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.solvers.answer import INTEGRAL_WITHIN, failed, outcome, solve_around, stop_reason
-from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination, installed_package
+from remat_cli.solvers.base import (
+    Availability,
+    Outcome,
+    Request,
+    Solver,
+    SolverProgress,
+    Termination,
+    installed_package,
+)
+from remat_cli.solvers.checked import INTEGRAL_WITHIN, failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
@@ -169,7 +177,7 @@ class _Watch:
         if bound is not None and np.isfinite(bound):
             self.bound = bound - _RELATIVE_PRINT_ERROR * abs(bound)
         if self._request.on_progress is not None:
-            self._request.on_progress(Incumbent(best, self.bound))
+            self._request.on_progress(SolverProgress(best, self.bound))
 
     def said(self, words: str) -> bool:
         """Whether GLPK printed a verdict that contains ``words``."""

@@ -21,8 +21,16 @@ import numpy as np
 
 from remat_cli.errors import LicenceLimit, SolverUnavailable, UsageError
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.solvers.answer import failed, outcome, solve_around, stop_reason
-from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination, installed_package
+from remat_cli.solvers.base import (
+    Availability,
+    Outcome,
+    Request,
+    Solver,
+    SolverProgress,
+    Termination,
+    installed_package,
+)
+from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.worker import Call
 
@@ -237,7 +245,7 @@ class _Run:
         self.bound = news
         if self.request.on_progress is not None:
             objective = None if self.best is None else self.request.model.objective(self.best)
-            self.request.on_progress(Incumbent(objective, self.bound, values, int(nodes)))
+            self.request.on_progress(SolverProgress(objective, self.bound, values, int(nodes)))
 
     def _read(self, model: Any) -> Outcome:
         termination = _ENDINGS.get(model.Status)

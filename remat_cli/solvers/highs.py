@@ -15,8 +15,16 @@ import numpy as np
 
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.solvers.answer import failed, outcome, solve_around, stop_reason
-from remat_cli.solvers.base import Availability, Incumbent, Outcome, Request, Solver, Termination, installed_package
+from remat_cli.solvers.base import (
+    Availability,
+    Outcome,
+    Request,
+    Solver,
+    SolverProgress,
+    Termination,
+    installed_package,
+)
+from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.worker import Call
 
@@ -175,7 +183,7 @@ class _Run:
             objective = None if values is None else self.request.model.objective(values)
             if objective is None and self.best is not None:
                 objective = _finite(data.mip_primal_bound)
-            self.request.on_progress(Incumbent(objective, self.bound, values, self.nodes))
+            self.request.on_progress(SolverProgress(objective, self.bound, values, self.nodes))
 
     def _solve(self, highs: Any) -> Outcome:
         """Runs in the solver's own thread, from the first step to the last answer."""

@@ -9,11 +9,11 @@ from typing import ClassVar
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
-from remat_cli.strategies._best import Best
-from remat_cli.strategies._proof import PROVABLE, prove_inside
 from remat_cli.strategies.base import Context, Found, Known, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import shortened, telling
+from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.strategies.retention.proof import PROVABLE, prove_inside
 
 _EXACT_SHARE, _SEARCH_SHARE = 0.3, 0.2
 """Shares of the time left for ``optimal`` and then for the search, where a proof that looks inside stages follows."""
@@ -59,7 +59,7 @@ def _proved(task: Task, answer: Found, context: Context) -> Found:
 
     Should it come upon a cheaper schedule, that is the answer.
     """
-    best = Best.of(replace(task, known=_known(answer)), context)
+    best = Incumbent.of(replace(task, known=_known(answer)), context)
     if not best.over():
         prove_inside(best, best.step(_PROOF_S, 1.0))
     found = best.found(exhausted=answer.exhausted or best.proven())

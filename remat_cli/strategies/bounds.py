@@ -84,7 +84,7 @@ def quick_bound(graph: Graph, budget_bytes: int, control: Control) -> Bound:
     base = graph.total_cost
     if cover_running.dense_terms(graph) <= _MOST_TERMS:
         return Bound(base, Scope.ANY_ORDER)
-    from remat_cli.strategies._dual import dual_bound
+    from remat_cli.strategies.cover_dual import dual_bound
 
     bound = of_share(graph, dual_bound(graph, budget_bytes, control))
     return Bound(bound, Scope.DOCUMENT_ORDER) if bound > base else Bound(base, Scope.ANY_ORDER)

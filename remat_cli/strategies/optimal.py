@@ -13,16 +13,16 @@ from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Termination
 from remat_cli.solvers.modelfile import write_model
-from remat_cli.strategies._annealing import Annealing
-from remat_cli.strategies._best import Best
-from remat_cli.strategies._merging import anneal_and_merge
-from remat_cli.strategies._portfolio import Windows
-from remat_cli.strategies._proof import PROVABLE, Proof, prove_inside
-from remat_cli.strategies._retention import Retention, is_dense, near_pairs
-from remat_cli.strategies._starts import offer_starts
+from remat_cli.strategies.annealing.workers import Annealing
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound, quick_bound, safe_bound
-from remat_cli.strategies.chains.answer import chain_first, offer_chain
+from remat_cli.strategies.chains.opener import chain_first, offer_chain
+from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.openers.prices import offer_starts
+from remat_cli.strategies.retention.merging import anneal_and_merge
+from remat_cli.strategies.retention.proof import PROVABLE, Proof, prove_inside
+from remat_cli.strategies.retention.solving import Retention, is_dense, near_pairs
+from remat_cli.strategies.retention.windows import Windows
 
 _DEPTHS = (1.0, 1.5, 2.0, 3.0, 6.0)
 _SHARES = (1.0, 0.98, 0.95, 0.9, 0.8)
@@ -77,7 +77,7 @@ class Optimal(Strategy):
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Bound, start, and solve over larger and larger supports until the bound is met."""
-        best = Best.of(task, context)
+        best = Incumbent.of(task, context)
         chain = _Chain(best)
         if chain_first(best.graph) and chain.closes():
             return replace(best.found(exhausted=True), used_solver=False)
@@ -105,7 +105,7 @@ class Optimal(Strategy):
             return best.not_found("no frontier-advancing schedule fits", Scope.FRONTIER)
         return best.not_found("no schedule within the budget was found")
 
-    def _close(self, best: Best, chain: _Chain) -> None:
+    def _close(self, best: Incumbent, chain: _Chain) -> None:
         """Close the gap from both sides: schedules over growing supports, and a bound once it is affordable."""
         rng = random.Random(best.context.seed)
         if not self.depth and best.context.write_model is None and is_dense(best.graph):
@@ -131,7 +131,7 @@ class Optimal(Strategy):
                 _prove(best, _PROOF_LIMIT, _PROOF_SHARE)
 
 
-def _prove(best: Best, most_pairs: int, share: float) -> bool:
+def _prove(best: Incumbent, most_pairs: int, share: float) -> bool:
     """Look for a bound without in-stage rows; whether the support was small enough for it to be worth the time.
 
     On small graphs the proof with such rows is to come, and begins with the same model over the full support.
@@ -148,7 +148,7 @@ def _prove(best: Best, most_pairs: int, share: float) -> bool:
 class _Chain:
     """Asks the structure of a chain once: at first, or when there is need of it."""
 
-    best: Best
+    best: Incumbent
     asked: bool = False
 
     def closes(self) -> bool:
@@ -159,7 +159,9 @@ class _Chain:
         return self.best.tight()
 
 
-def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, chain: _Chain, *, eager: bool) -> bool:
+def _grow(
+    best: Incumbent, depth: float, annealing: Annealing, rng: random.Random, chain: _Chain, *, eager: bool
+) -> bool:
     """Look for schedules over the support of ``depth``; whether a larger one may still be worth its time."""
     near, remaining = near_pairs(best.graph), best.context.control.remaining_s()
     large = len(best.graph.nodes) > _MOST_STAGES or near > _BUILD_LIMIT
@@ -194,7 +196,7 @@ def _grow(best: Best, depth: float, annealing: Annealing, rng: random.Random, ch
     return model.model.columns <= _GROWTH_LIMIT
 
 
-def _everything(best: Best) -> bool:
+def _everything(best: Incumbent) -> bool:
     """Solve over the full support; its bound holds for all frontier-advancing schedules. Whether none fits."""
     model = Retention.over(best, None)
     outcome = model.solve(best.step(_FULL_S, 0.4 if best.computes is None else 0.2))

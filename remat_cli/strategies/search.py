@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 from remat_cli.errors import LimitReached
 from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import Scope
-from remat_cli.strategies._annealing import Annealing, ready
-from remat_cli.strategies._best import Best
-from remat_cli.strategies._merging import Merging, Pool
-from remat_cli.strategies._portfolio import Windows
-from remat_cli.strategies._retention import Retention, is_dense
-from remat_cli.strategies._starts import offer_starts
+from remat_cli.strategies.annealing.workers import Annealing, ready
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound, quick_bound
+from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.openers.prices import offer_starts
+from remat_cli.strategies.retention.merging import Merging, Pool
+from remat_cli.strategies.retention.solving import Retention, is_dense
+from remat_cli.strategies.retention.windows import Windows
 
 _SHARES = (1.0, 0.97, 0.9)
 _START_S = 20.0
@@ -108,7 +108,7 @@ class Anneal(Strategy):
 
 def _search(task: Task, context: Context, patience: int, *, depth: float | None, anneals: bool) -> Found | NotFound:
     """Bound, start, and let the engines take turns. Without ``depth`` there are no windows."""
-    best = Best.of(task, context, wide=anneals)
+    best = Incumbent.of(task, context, wide=anneals)
     if task.known is None:
         best.raise_bound(quick_bound(best.graph, best.budget_bytes, best.step(_QUICK_BOUND_S, 0.1)))
     offer_starts(best)
@@ -157,7 +157,7 @@ class _Turns:
         rates: What they gained per second in their last turns.
     """
 
-    best: Best
+    best: Incumbent
     rng: random.Random
     depth: float | None
     annealing: Annealing | None
@@ -205,7 +205,7 @@ class _Turns:
         return helped
 
 
-def _windows(best: Best, depth: float | None, rng: random.Random) -> Windows | None:
+def _windows(best: Incumbent, depth: float | None, rng: random.Random) -> Windows | None:
     if depth is None or best.over():
         return None
     model = Retention.over(best, depth)
@@ -215,12 +215,12 @@ def _windows(best: Best, depth: float | None, rng: random.Random) -> Windows | N
     return Windows(best, model.holding_best(), rng)
 
 
-def _patience(best: Best, patience: int) -> int:
+def _patience(best: Incumbent, patience: int) -> int:
     """Idle rounds to bear: few where only schedules beyond a class can be cheaper, which come soon if at all."""
     return min(patience, _PATIENCE_BEYOND) if best.proven_in_class() else patience
 
 
-def _worth_the_time(best: Best, at_first_s: float) -> bool:
+def _worth_the_time(best: Incumbent, at_first_s: float) -> bool:
     """Whether to go on though nothing helped lately: there is a time limit, and the best schedule may be far off.
 
     Where it is proven optimal in its class, only schedules beyond that can be cheaper, and half of the time

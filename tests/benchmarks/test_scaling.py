@@ -15,10 +15,10 @@ from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.io import graph_sha256
 from remat_cli.plan.derive import peak
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies import _starts
-from remat_cli.strategies._best import Best
-from remat_cli.strategies._starts import offer_starts
 from remat_cli.strategies.base import Context, Task
+from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.openers import prices as _starts
+from remat_cli.strategies.openers.prices import offer_starts
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -39,7 +39,7 @@ def test_two_thousand_nodes_get_a_plan_from_the_start(family, monkeypatch):
     monkeypatch.setattr(_starts, "_polish", lambda best: None)
     graph = FAMILIES[family](2000, 0)
     budget = no_remat_peak(graph) * scaling._BUDGETS[family] // 100
-    best = Best.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
+    best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
     offer_starts(best)
     assert best.computes is not None
     assert peak(graph, best.computes) <= budget

@@ -89,7 +89,7 @@ def test_where_plans_go(remat, output, written):
     ],
 )
 def test_nonsense_is_refused_before_the_search(remat, monkeypatch, arguments, message):
-    monkeypatch.setattr("remat_cli.api.curve.solve_curve", lambda *_, **__: pytest.fail("searched"))
+    monkeypatch.setattr("remat_cli.planning.curve.solve_curve", lambda *_, **__: pytest.fail("searched"))
     solved = remat("solve", TOY, *arguments)
     assert solved.code == 2
     assert message in solved.err
@@ -203,7 +203,7 @@ def test_a_false_claim_on_the_peak_is_found(remat):
     ],
 )
 def test_what_goes_ill_with_the_least_peak(remat, monkeypatch, arguments, message):
-    monkeypatch.setattr("remat_cli.api.smallest.solve_smallest", lambda *_, **__: pytest.fail("searched"))
+    monkeypatch.setattr("remat_cli.planning.smallest.solve_smallest", lambda *_, **__: pytest.fail("searched"))
     solved = remat("solve", TOY, "--minimize", "peak", *arguments)
     assert solved.code == 2
     assert message in solved.err

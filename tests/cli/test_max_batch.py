@@ -10,10 +10,10 @@ import graphgen
 import jsonschema
 import pytest
 
-from remat_cli.api.batches import _SEEDS, max_batch, one_forward
-from remat_cli.api.options import SolveOptions
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.planning.batches import _SEEDS, max_batch, one_forward
+from remat_cli.planning.options import SolveOptions
 from remat_cli.reports.batches import batch_json, batch_text
 from remat_cli.reports.style import Style
 from remat_cli.zoo.registry import build_graph

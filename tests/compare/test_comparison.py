@@ -14,13 +14,13 @@ import jsonschema
 import pytest
 from pebble import ProcessPool
 
-from remat_cli.api.comparing.cell import Limits, run_cell
-from remat_cli.api.comparing.engines import LocalEngine, _row_of
-from remat_cli.api.comparing.sweep import compare
 from remat_cli.control import Control
 from remat_cli.errors import InputError, UsageError
 from remat_cli.graph.io import dump_document, graph_to_document
 from remat_cli.plan.comparison import Cell, Comparison, Ended, Row
+from remat_cli.planning.comparing.cell import Limits, run_cell
+from remat_cli.planning.comparing.engines import LocalEngine, _row_of
+from remat_cli.planning.comparing.sweep import compare
 from remat_cli.reports.comparison import comparison_csv, comparison_json, comparison_text
 from remat_cli.reports.figures import comparison_figure
 from remat_cli.reports.style import Style

@@ -9,11 +9,11 @@ import signal
 import bruteforce
 import pytest
 
-from remat_cli.api.comparing.cell import Limits
-from remat_cli.api.comparing.engines import DaskEngine
-from remat_cli.api.comparing.sweep import compare
 from remat_cli.errors import UsageError
 from remat_cli.plan.comparison import Ended
+from remat_cli.planning.comparing.cell import Limits
+from remat_cli.planning.comparing.engines import DaskEngine
+from remat_cli.planning.comparing.sweep import compare
 from remat_cli.units import parse_budgets
 from remat_cli.zoo.registry import build_graph
 
@@ -75,7 +75,7 @@ def test_a_lost_scheduler_is_said_in_every_row_that_was_not_there_yet(cluster):
 
 
 def test_no_scheduler_there(monkeypatch):
-    monkeypatch.setattr("remat_cli.api.comparing.engines._CONNECT_S", 1)
+    monkeypatch.setattr("remat_cli.planning.comparing.engines._CONNECT_S", 1)
     with pytest.raises(UsageError, match="no Dask scheduler answers"):
         compare(
             build_graph("unit-chain{n=5}"), parse_budgets("4"), ["keep-all"], engine=DaskEngine("tcp://127.0.0.1:9")

@@ -21,10 +21,10 @@ from remat_cli.strategies.registry import strategy_from_spec
 MODULES = [
     "remat_cli",
     "remat_cli.api.checking",
-    "remat_cli.api.comparing.sweep",
+    "remat_cli.planning.comparing.sweep",
     "remat_cli.api.documents",
     "remat_cli.api.importing",
-    "remat_cli.api.solving",
+    "remat_cli.planning.solving",
 ]
 FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
 

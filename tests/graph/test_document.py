@@ -14,7 +14,7 @@ from mangling import outcome, spoiled_text, to_yaml
 from remat_cli.errors import InputError
 from remat_cli.graph import yaml12
 from remat_cli.graph.document import Document, join, kind_of, parse_document, read_document
-from remat_cli.graph.text import quote
+from remat_cli.graph.quoting import quote
 
 
 def refusal(text: str, format: str | None = None) -> str:

@@ -12,7 +12,7 @@ from mangling import spoiled
 
 from remat_cli.cli.commands.schema import command
 from remat_cli.errors import InputError
-from remat_cli.graph import wording
+from remat_cli.graph import schema_errors
 from remat_cli.graph.document import KINDS, Document, accepts_quickly, inner_schema, load_schema, schema_text, validate
 from remat_cli.graph.io import graph_to_document
 
@@ -90,7 +90,7 @@ def keywords(schema):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_keyword_has_a_wording(name):
-    assert keywords(inner_schema(name)) - {"$schema", "$ref", "title", "description"} <= set(wording._WORDING)
+    assert keywords(inner_schema(name)) - {"$schema", "$ref", "title", "description"} <= set(schema_errors._WORDING)
 
 
 @pytest.mark.parametrize("name", KINDS)

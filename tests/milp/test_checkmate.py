@@ -11,8 +11,9 @@ from graphgen import random_graph
 from remat_cli.control import Control
 from remat_cli.errors import LimitReached
 from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph, Node
-from remat_cli.milp.checkmate import Formulation, build, closed
+from remat_cli.milp.checkmate import Formulation, build
 from remat_cli.milp.compile import compile_model
 from remat_cli.milp.decode import Decoder
 from remat_cli.plan.derive import derive, peak, prune

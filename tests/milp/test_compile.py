@@ -13,8 +13,9 @@ from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.closing import closed
 from remat_cli.milp import cover_bound, cover_running, retention
-from remat_cli.milp.checkmate import Formulation, closed
+from remat_cli.milp.checkmate import Formulation
 from remat_cli.milp.checkmate import build as build_checkmate
 from remat_cli.milp.compile import Compiled, append_block, compile_model
 from remat_cli.solvers.base import Request, Termination

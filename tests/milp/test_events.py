@@ -11,11 +11,11 @@ from graphgen import random_graph
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.milp import cover_bound, retention
-from remat_cli.milp.checkmate import closed
 from remat_cli.milp.compile import compile_model
-from remat_cli.milp.events import event_support
+from remat_cli.milp.event_support import event_support
 from remat_cli.solvers.base import Request
 from remat_cli.solvers.highs import Highs
 from remat_cli.zoo.registry import build_graph

@@ -11,9 +11,10 @@ from graphgen import random_graph
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.milp import cover_bound, cover_running, retention
-from remat_cli.milp.checkmate import Formulation, closed
+from remat_cli.milp.checkmate import Formulation
 from remat_cli.milp.checkmate import build as build_checkmate
 from remat_cli.milp.compile import append_block, compile_model
 from remat_cli.milp.decode import Decoder, overfull

@@ -14,7 +14,7 @@ from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.milp import retention
 from remat_cli.milp.compile import append_block, compile_model
-from remat_cli.milp.standing import StandingRows
+from remat_cli.milp.standing_rows import StandingRows
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
 

@@ -13,7 +13,7 @@ from solver_problems import INF, KNOWN, SPECS, Known, dense, installed, market_s
 
 from remat_cli.control import Control
 from remat_cli.errors import UsageError
-from remat_cli.solvers.base import Incumbent, Outcome, Request, Solver, Termination
+from remat_cli.solvers.base import Outcome, Request, Solver, SolverProgress, Termination
 from remat_cli.solvers.registry import SOLVERS
 from remat_cli.solvers.selfcheck import check_solver
 
@@ -83,7 +83,7 @@ def test_stops_at_the_gap(solver: Solver) -> None:
 
 def test_time_limit_with_a_solution(solver: Solver, tmp_path: Path) -> None:
     model, _ = market_split()
-    news: list[Incumbent] = []
+    news: list[SolverProgress] = []
     log = tmp_path / "solver log.txt"
     request = Request(model, Control.within(1.2), gap=0.0, threads=1, on_progress=news.append, log_path=log)
     started_s = time.monotonic()
@@ -127,7 +127,7 @@ def test_cancelled_with_a_solution(solver: Solver, spec: str) -> None:
         cancelled_s.append(time.monotonic())
         control.cancelled.set()
 
-    def on_progress(news: Incumbent) -> None:
+    def on_progress(news: SolverProgress) -> None:
         if news.objective is not None and not timers:
             timers.append(threading.Timer(0.3, cancel))
             timers[0].start()

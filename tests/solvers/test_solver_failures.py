@@ -16,7 +16,7 @@ from solver_problems import KNOWN, dense, installed, market_split, script
 from remat_cli.control import Control
 from remat_cli.errors import ExitCode, LicenceLimit, RematError, SolverFailed, SolverUnavailable
 from remat_cli.solvers import cbc, glpk, gurobi, highs, process, worker
-from remat_cli.solvers.base import Incumbent, Request, Termination
+from remat_cli.solvers.base import Request, SolverProgress, Termination
 from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.solvers.selfcheck import check_solver
 from remat_cli.solvers.worker import Call
@@ -282,7 +282,7 @@ def test_highs_that_does_not_stop_is_abandoned(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(highs._Run, "_on_interrupt", lambda self, event: None)
     control = Control.within(2.0)  # HiGHS's own limit ends the thread that is left behind
 
-    def on_progress(news: Incumbent) -> None:
+    def on_progress(news: SolverProgress) -> None:
         if news.values is not None:
             control.cancelled.set()
 

@@ -11,8 +11,8 @@ from solver_problems import KNOWN
 from remat_cli.errors import SolverFailed, UsageError
 from remat_cli.mip import LinearModel
 from remat_cli.solvers import cbc, highs
-from remat_cli.solvers.answer import objective_scale, outcome, polish
 from remat_cli.solvers.base import Request, Termination
+from remat_cli.solvers.checked import objective_scale, outcome, polish
 from remat_cli.solvers.registry import SOLVERS, solver_from_spec
 
 KNAPSACK = KNOWN[0].model

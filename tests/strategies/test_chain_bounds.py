@@ -13,15 +13,15 @@ import pytest
 from bruteforce import cheapest
 from graphgen import random_graph
 
-from remat_cli.api.solving import SolveOptions, solve
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.kernels.segments import fill_visits
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Scope
-from remat_cli.strategies.chains._kernel import fill_visits
-from remat_cli.strategies.chains._segments import Segments, highest_visited, prefix_sums
-from remat_cli.strategies.chains._tables import Dense, Reserved, fill
-from remat_cli.strategies.chains.answer import chain_answer
+from remat_cli.planning.solving import SolveOptions, solve
+from remat_cli.strategies.chains.opener import chain_answer
+from remat_cli.strategies.chains.segments import Segments, highest_visited, prefix_sums
+from remat_cli.strategies.chains.tables import Dense, Reserved, fill
 from remat_cli.zoo.registry import build_graph
 
 Draw = Callable[[], int]
@@ -256,8 +256,8 @@ def test_larger_units_weaken_a_bound_and_never_the_other_way_round(reads: str, m
         for budget in range(peak_bound(graph).bytes, no_remat_peak(graph)):
             exact = chain_answer(graph, budget)
             with monkeypatch.context() as patch:
-                patch.setattr("remat_cli.strategies.chains._segments._MOST_SUMS", 0.0)
-                patch.setattr("remat_cli.strategies.chains._segments._MOST_UNITS", 3)
+                patch.setattr("remat_cli.strategies.chains.segments._MOST_SUMS", 0.0)
+                patch.setattr("remat_cli.strategies.chains.segments._MOST_UNITS", 3)
                 coarse = chain_answer(graph, budget)
             assert exact is not None
             assert coarse is not None

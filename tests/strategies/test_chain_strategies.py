@@ -8,12 +8,12 @@ import random
 import pytest
 from chain_cases import cheapest_persistent, figure_2, random_rotor_chain
 
-from remat_cli.api.solving import Solved, SolveOptions, solve
 from remat_cli.errors import Infeasible, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Compute, Scope
+from remat_cli.planning.solving import Solved, SolveOptions, solve
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.griewank import Hetero, advances, binomial, reversal
 from remat_cli.strategies.chains.rotor import Program

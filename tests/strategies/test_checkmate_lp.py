@@ -9,7 +9,6 @@ import pytest
 from bruteforce import cheapest
 from graphgen import random_graph
 
-from remat_cli.api.solving import SolveOptions, solve
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -18,11 +17,12 @@ from remat_cli.plan.derive import derive, prune
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.model import Compute, Scope
 from remat_cli.plan.replay import replay
+from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.base import Termination
 from remat_cli.solvers.registry import solver_from_spec
-from remat_cli.strategies._size import too_many_intervals
 from remat_cli.strategies.base import Context
-from remat_cli.strategies.published._relaxation import relaxation
+from remat_cli.strategies.published.model_size import too_many_intervals
+from remat_cli.strategies.published.rounding import relaxation
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 

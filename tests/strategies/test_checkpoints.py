@@ -8,19 +8,19 @@ import networkx as nx
 import pytest
 from graphgen import random_graph
 
-from remat_cli.api.solving import SolveOptions, solve
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.graph.phases import Training
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.model import Compute
 from remat_cli.plan.replay import replay
+from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.registry import solver_from_spec
-from remat_cli.strategies._phases import Training
 from remat_cli.strategies.base import Context, NotFound, Task
-from remat_cli.strategies.published._checkpoints import checkpointed, every_root, greedy
-from remat_cli.strategies.published._offers import Offers
+from remat_cli.strategies.published.checkpoints import checkpointed, every_root, greedy
+from remat_cli.strategies.published.offers import Offers
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 

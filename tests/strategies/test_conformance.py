@@ -9,12 +9,12 @@ import pytest
 from bruteforce import cheapest
 from graphgen import random_graph
 
-from remat_cli.api.solving import SolveOptions, solve
 from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.plan.replay import replay
+from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.spec import describe_options, format_spec
 from remat_cli.strategies.base import IGNORABLE, Needs
 from remat_cli.strategies.registry import STRATEGIES, strategy_from_spec

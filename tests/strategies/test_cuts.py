@@ -11,21 +11,21 @@ import bruteforce
 import graphgen
 import pytest
 
-from remat_cli.api.solving import solve
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, no_remat_profile, working_set
 from remat_cli.graph.model import Graph
-from remat_cli.milp import cut
+from remat_cli.milp import crowded
 from remat_cli.milp.compile import compile_model
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.model import Compute, Scope
 from remat_cli.plan.replay import replay
+from remat_cli.planning.solving import solve
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies import _cuts
-from remat_cli.strategies._best import Best
-from remat_cli.strategies._cuts import offer_cuts
 from remat_cli.strategies.base import Context, Task
+from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.openers import crowded as _cuts
+from remat_cli.strategies.openers.crowded import offer_cuts
 from remat_cli.zoo.registry import build_graph
 
 
@@ -43,7 +43,7 @@ def small_graph(rng: random.Random, n: int) -> Graph:
 
 def solved(graph: Graph, cuts: list[int], room: int) -> tuple[float, tuple[int, ...]] | None:
     """The optimum, in the graph's unit, and the schedule; None if there is none."""
-    stated = cut.build(graph, cuts, room, Control())
+    stated = crowded.build(graph, cuts, room, Control())
     compiled = compile_model(stated.model)
     outcome = Highs().solve(Request(compiled.model, Control(), gap=1e-9, threads=1))
     if outcome.termination is Termination.INFEASIBLE:
@@ -122,7 +122,7 @@ def test_what_is_offered_is_within_the_budget_and_its_bounds_hold() -> None:
         graph = small_graph(random.Random(seed), 6)
         least = bruteforce.least_peak(graph)
         for budget in range(max(1, least - 2), no_remat_peak(graph)):
-            best = Best.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
+            best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
             offer_cuts(best)
             bound = best.bounds.get(Scope.DOCUMENT_ORDER)
             truth = bruteforce.cheapest(graph, budget)
@@ -139,7 +139,7 @@ def test_what_is_offered_is_within_the_budget_and_its_bounds_hold() -> None:
 def test_training_steps_get_an_optimal_plan_at_once(spec: str, percent: int) -> None:
     graph = build_graph(spec)
     budget = no_remat_peak(graph) * percent // 100
-    best = Best.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
+    best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
     offer_cuts(best)
     assert best.computes is not None
     assert peak(graph, best.computes) <= budget
@@ -148,7 +148,7 @@ def test_training_steps_get_an_optimal_plan_at_once(spec: str, percent: int) -> 
 
 def test_it_ends_where_cuts_do_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = build_graph("unit-chain{n=17}")
-    best = Best.of(Task(chain, 5), Context(Control(), Highs(), threads=1))
+    best = Incumbent.of(Task(chain, 5), Context(Control(), Highs(), threads=1))
     offer_cuts(best)
     assert best.bounds[Scope.DOCUMENT_ORDER].cost <= 22
     monkeypatch.setattr(_cuts, "_MOST_CUTS", 0)
@@ -157,7 +157,7 @@ def test_it_ends_where_cuts_do_not_help(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_budget_below_a_working_set_is_proven_too_small() -> None:
     graph = build_graph("linear{n=6}")
-    best = Best.of(Task(graph, 3), Context(Control(), Highs(), threads=1))
+    best = Incumbent.of(Task(graph, 3), Context(Control(), Highs(), threads=1))
     offer_cuts(best)
     assert best.hopeless()
 
@@ -168,6 +168,6 @@ def test_a_schedule_that_computes_again_what_must_not_be_is_not_taken():
     computes = tuple(statement.node for statement in statements if isinstance(statement, Compute))
     once = replace(chain, nodes=tuple(replace(node, recompute=False) for node in chain.nodes))
     for graph, taken in ((chain, True), (once, False)):
-        best = Best.of(Task(graph, 5), Context(Control(), Highs(), threads=1))
+        best = Incumbent.of(Task(graph, 5), Context(Control(), Highs(), threads=1))
         assert best.offer(computes) is taken
         assert (best.lowest == computes) is taken

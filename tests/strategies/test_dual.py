@@ -12,17 +12,17 @@ from graphgen import sized_graph
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.milp import _pyomo as pyo
 from remat_cli.milp import cover_running
-from remat_cli.milp.checkmate import closed
 from remat_cli.milp.compile import compile_model
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies import bounds
-from remat_cli.strategies._dual import Cover, dual_bound
 from remat_cli.strategies.base import Context, Found, Task
+from remat_cli.strategies.cover_dual import Cover, dual_bound
 from remat_cli.strategies.optimal import Optimal
 from remat_cli.strategies.search import Anneal
 from remat_cli.zoo.registry import build_graph

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from graphgen import random_graph
 
-from remat_cli.api.solving import SolveOptions, solve
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.graph.phases import Training
+from remat_cli.kernels.flow import sink_side
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Compute
 from remat_cli.plan.replay import replay
-from remat_cli.strategies._flow import sink_side
-from remat_cli.strategies._phases import Training
+from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.strategies.published.dtr import _SCORES, _Machine
 from remat_cli.strategies.published.min_cut import cheapest_cut, recomputed_once
 from remat_cli.strategies.published.xla_greedy import _GONE, _STAYS, _Key, _Lengths, _Walk

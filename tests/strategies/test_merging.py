@@ -15,9 +15,9 @@ from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies._best import Best
-from remat_cli.strategies._merging import Merging, Pool
 from remat_cli.strategies.base import Bound, Context, Known, Schedule, Task
+from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.retention.merging import Merging, Pool
 
 
 def two_hills() -> Graph:
@@ -40,10 +40,10 @@ CHEAP_THEN_DEAR = (0, 1, 2, 3, 0, 4, 5, 6, 7, 8, 6, 9)
 DEAR_THEN_CHEAP = (0, 1, 2, 3, 1, 4, 5, 6, 7, 8, 5, 9)
 
 
-def start(*known: tuple[int, ...], budget: int = 13, bounds: tuple[Bound, ...] = ()) -> Best:
+def start(*known: tuple[int, ...], budget: int = 13, bounds: tuple[Bound, ...] = ()) -> Incumbent:
     graph = two_hills()
     task = Task(graph, budget, Known(tuple(map(Schedule, known)), bounds))
-    return Best.of(task, Context(Control(), Highs(), threads=1))
+    return Incumbent.of(task, Context(Control(), Highs(), threads=1))
 
 
 def test_two_schedules_merge_into_one_that_has_the_best_of_both() -> None:
@@ -68,7 +68,7 @@ def test_nothing_is_solved_again_until_there_is_something_new(monkeypatch: pytes
     pool.add(CHEAP_THEN_DEAR)
     merging = Merging(best, pool)
     merging.merge()
-    monkeypatch.setattr("remat_cli.strategies._merging.Retention", None)  # whatever looked again would fail
+    monkeypatch.setattr("remat_cli.strategies.retention.merging.Retention", None)  # whatever looked again would fail
     assert not merging.merge()
 
 
@@ -88,7 +88,7 @@ def test_random_pools_never_make_the_best_schedule_worse_or_too_large() -> None:
         rng = random.Random(seed)
         graph = graphgen.random_graph(rng, 14, max_outputs=2, workspace=True, recompute_false=0.1)
         budget = max(least_peak(graph), round(0.8 * no_remat_peak(graph)))
-        best = Best.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
+        best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
         pool = Pool(best)
         for _ in range(6):
             # Whatever some nodes need, computed again right before a node.

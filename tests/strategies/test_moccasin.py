@@ -19,18 +19,18 @@ import pytest
 from bruteforce import cheapest, least_peak
 from graphgen import random_graph
 
-from remat_cli.api.solving import SolveOptions, solve
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, LimitReached, SolverFailed, SolverUnavailable, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Scope
+from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.registry import solver_from_spec
-from remat_cli.strategies import moccasin
-from remat_cli.strategies._moccasin_worker import Job
 from remat_cli.strategies.base import Context, Found, Known, Schedule, Task
-from remat_cli.strategies.moccasin import Moccasin
+from remat_cli.strategies.published.moccasin import strategy as moccasin
+from remat_cli.strategies.published.moccasin.strategy import Moccasin
+from remat_cli.strategies.published.moccasin.worker import Job
 from remat_cli.zoo.registry import build_graph
 
 CHAIN = build_graph("unit-chain{n=17}")
@@ -38,7 +38,7 @@ WHOLE = 7
 """As many instances as a graph of up to six nodes has stages: the whole frontier class."""
 WORK = """
 import json, pickle, sys
-from remat_cli.strategies._moccasin_worker import work
+from remat_cli.strategies.published.moccasin.worker import work
 for job in pickle.load(open(sys.argv[1], "rb")):
     told = []
     work(job, lambda kind, value: told.append((kind, value)))

@@ -11,17 +11,17 @@ import pytest
 from bruteforce import cheapest
 from graphgen import random_graph
 
-from remat_cli.api.solving import SolveOptions, solve
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import ClaimStatus, Scope
+from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies._best import Best
-from remat_cli.strategies._retention import Retention
 from remat_cli.strategies.base import Bound, Context, Task
-from remat_cli.strategies.chains.answer import chain_answer, chain_first
+from remat_cli.strategies.chains.opener import chain_answer, chain_first
+from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.strategies.retention.solving import Retention
 from remat_cli.zoo.registry import build_graph
 
 
@@ -103,11 +103,11 @@ def test_a_schedule_is_settled_when_no_solver_could_tell_more_and_never_within_l
     graph = build_graph("unit-chain{n=9}")
     task = Task(graph, no_remat_peak(graph))
     for gap, share, settled in ((1e-4, 1e-6, True), (1e-4, 2e-6, False), (1e-7, 1e-6, False), (0.0, 0.0, True)):
-        best = Best.of(task, Context(Control(), Highs(), gap=gap))
+        best = Incumbent.of(task, Context(Control(), Highs(), gap=gap))
         best.cost = 2 * graph.total_cost
         best.raise_bound(Bound(best.cost * (1 - share), Scope.ANY_ORDER))
         assert best.settled() is settled
-    nothing = Best.of(Task(graph, 1), Context(Control(), Highs()))
+    nothing = Incumbent.of(Task(graph, 1), Context(Control(), Highs()))
     assert not nothing.settled()
 
 
@@ -129,7 +129,7 @@ def test_rounding_computes_once_what_must_be_even_of_a_relaxation_without_sense(
     # A relaxation that the clock cuts short need not meet its own rows.
     chain = build_graph("unit-chain{n=17}")
     nodes = tuple(replace(node, recompute=k % 3 > 0) for k, node in enumerate(chain.nodes))
-    best = Best.of(Task(replace(chain, nodes=nodes), 9), Context(Control(), Highs(), threads=1))
+    best = Incumbent.of(Task(replace(chain, nodes=nodes), 9), Context(Control(), Highs(), threads=1))
     model = Retention.over(best, 3.0)
     rng = np.random.default_rng(0)
     again: set[int] = set()

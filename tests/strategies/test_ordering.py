@@ -8,7 +8,6 @@ import pytest
 from anyorder import all_orders, cheapest_in_any_order, least_order_peak, peak_of
 from graphgen import random_graph
 
-from remat_cli.api.solving import Solved, SolveOptions, solve
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch
 from remat_cli.graph.analysis import no_remat_peak
@@ -17,6 +16,7 @@ from remat_cli.milp.cover_bound import least_peak_in_any_order
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Compute, Scope
+from remat_cli.planning.solving import Solved, SolveOptions, solve
 from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.strategies.base import Context, Known, Schedule, Task
 from remat_cli.strategies.bounds import cover_bound

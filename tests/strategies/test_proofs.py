@@ -10,23 +10,23 @@ from graphgen import random_graph, varied_graph
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.milp import cover_bound, retention
-from remat_cli.milp.checkmate import closed
 from remat_cli.milp.compile import compile_model
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies._best import Best
-from remat_cli.strategies._cheaper import Cheaper
-from remat_cli.strategies._proof import InStageProof, Proof, prove_inside
-from remat_cli.strategies._sequence import Problem, Walk
+from remat_cli.strategies.annealing.walk import Problem, Walk
 from remat_cli.strategies.base import Context, Task
+from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.retention.ceiling import Cheaper
+from remat_cli.strategies.retention.proof import InStageProof, Proof, prove_inside
 
 
-def best_of(graph: Graph, budget: int, *, known: bool, gap: float = 0.0) -> Best:
+def best_of(graph: Graph, budget: int, *, known: bool, gap: float = 0.0) -> Incumbent:
     """Nothing known, or a schedule that a short walk comes to."""
-    best = Best.of(Task(graph, budget), Context(Control(), Highs(), gap=gap, threads=1))
+    best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), gap=gap, threads=1))
     if known:
         walk = Walk.of(Problem.of(graph, budget - graph.fixed_memory), range(len(graph.nodes)), 1, 3.0)
         walk.advance(300, 0.3, 0.01)
@@ -35,7 +35,7 @@ def best_of(graph: Graph, budget: int, *, known: bool, gap: float = 0.0) -> Best
     return best
 
 
-def document_order(best: Best) -> float:
+def document_order(best: Incumbent) -> float:
     return max((b.cost for b in best.bounds.values() if b.scope.contains(Scope.DOCUMENT_ORDER)), default=0.0)
 
 
@@ -112,7 +112,7 @@ def test_what_is_below_a_ceiling_stays_and_what_is_above_it_goes() -> None:
             continue
         stated = cover_bound.price_model(end, budget)
         weights = {id(var): rng.choice((0.0, rng.random() / 6)) for var in stated.weights}
-        solved = Best.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
+        solved = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
         solved.cost = 2 * least
         for prices in (stated.prices(weights), Cheaper.than_best(solved).prices):
             for ceiling in (least, least + rng.random() * (least - graph.total_cost), least - 0.5):

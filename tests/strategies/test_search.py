@@ -13,9 +13,9 @@ from remat_cli.milp import retention
 from remat_cli.milp.retention import full_support, support_within, widened
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies._annealing import Annealing
-from remat_cli.strategies._best import Best
+from remat_cli.strategies.annealing.workers import Annealing
 from remat_cli.strategies.base import Bound, Context, Found, Known, Task
+from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 
@@ -46,7 +46,7 @@ def test_a_seed_gives_the_same_schedules_again_for_as_many_workers(workers: int)
 
     def once(seed: int) -> tuple[list[tuple[int, ...] | None], tuple[int, ...] | None]:
         """Where the workers are after some runs, and the best schedule."""
-        annealing = Annealing(Best.of(task, Context(Control(), Highs(), threads=workers)), random.Random(seed))
+        annealing = Annealing(Incumbent.of(task, Context(Control(), Highs(), threads=workers)), random.Random(seed))
         annealing.run(2)
         assert annealing.best.computes is not None
         annealing.run(1)

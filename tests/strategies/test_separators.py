@@ -11,22 +11,22 @@ import pytest
 from graphgen import random_graph
 from networkx.algorithms.approximation import treewidth_min_fill_in
 
-from remat_cli.api.solving import SolveOptions, solve
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.replay import replay
-from remat_cli.strategies.published._decomposition import min_fill
-from remat_cli.strategies.published._permissions import fitted, in_document_order
-from remat_cli.strategies.published._separators import (
+from remat_cli.planning.solving import SolveOptions, solve
+from remat_cli.strategies.published.eviction import fitted, in_document_order
+from remat_cli.strategies.published.separators import (
     Separator,
     path_separators,
     recursive_schedule,
     skeleton,
     tree_separators,
 )
+from remat_cli.strategies.published.tree_decomposition import min_fill
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 

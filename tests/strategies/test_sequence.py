@@ -11,10 +11,10 @@ from graphgen import random_graph
 
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
+from remat_cli.kernels.sequence import SLOTS
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.replay import replay
-from remat_cli.strategies._kernel import SLOTS
-from remat_cli.strategies._sequence import Problem, Walk
+from remat_cli.strategies.annealing.walk import Problem, Walk
 from remat_cli.zoo.registry import build_graph
 
 

@@ -14,16 +14,16 @@ from benchmarks.families import FAMILIES
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound, working_set
 from remat_cli.milp import _pyomo as pyo
-from remat_cli.milp import cut
+from remat_cli.milp import crowded
 from remat_cli.milp.compile import compile_model
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.replay import replay
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies._best import Best
-from remat_cli.strategies._network import Network
-from remat_cli.strategies._spans import Clearing, offer_spans, span_bound, walked_back
 from remat_cli.strategies.base import Context, Task
+from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.openers.clearing import Clearing, offer_spans, span_bound, walked_back
+from remat_cli.strategies.openers.closure import Network
 from remat_cli.zoo.registry import build_graph
 
 
@@ -55,7 +55,7 @@ def test_the_bound_is_the_linear_relaxation_of_a_cut(seed: int) -> None:
         network = Network.of(graph, budget - graph.fixed_memory)
         if budget - graph.fixed_memory < working_set(graph, t):
             continue
-        stated = cut.build(graph, [t], budget - graph.fixed_memory, Control())
+        stated = crowded.build(graph, [t], budget - graph.fixed_memory, Control())
         for variable in [*stated.kept.values(), *stated.again.values()]:
             variable.domain = pyo.Reals
             variable.setlb(0)
@@ -114,7 +114,7 @@ def test_walking_back_says_what_is_in_use_and_when_it_is_read_next() -> None:
 def test_a_layered_graph_is_cleared_where_long_runs_must_be_computed_again() -> None:
     graph = FAMILIES["layered"](3000, 0)
     budget = no_remat_peak(graph) * 9 // 10
-    best = Best.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
+    best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
     offer_spans(best, Network.of(graph, budget), Control())
     assert best.computes is not None
     assert peak(graph, best.computes) <= budget
@@ -126,7 +126,7 @@ def test_without_time_nothing_is_offered() -> None:
     budget = no_remat_peak(graph) * 9 // 10
     network = Network.of(graph, budget)
     assert Clearing(graph, network, 1.0, 0.05).run(Control.within(0.0)) is None
-    best = Best.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
+    best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
     offer_spans(best, network, Control.within(0.0))
     assert best.computes is None
 

@@ -17,11 +17,11 @@ from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.replay import replay
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies import _starts
-from remat_cli.strategies._best import Best
-from remat_cli.strategies._retention import near_pairs
-from remat_cli.strategies._starts import Pricing, offer_starts
 from remat_cli.strategies.base import Context, Task
+from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.openers import prices as _starts
+from remat_cli.strategies.openers.prices import Pricing, offer_starts
+from remat_cli.strategies.retention.solving import near_pairs
 from remat_cli.zoo.registry import build_graph
 
 
@@ -83,8 +83,8 @@ def test_no_start_beats_the_search_of_all_schedules_and_most_meet_it():
     assert met > 0.6 * judged
 
 
-def started(graph: Graph, budget: int, seed: int = 0) -> Best:
-    best = Best.of(Task(graph, budget), Context(Control(), Highs(), threads=1, seed=seed))
+def started(graph: Graph, budget: int, seed: int = 0) -> Incumbent:
+    best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1, seed=seed))
     offer_starts(best)
     return best
 

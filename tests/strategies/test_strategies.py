@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.api.solving import Solved, SolveOptions, solve
 from remat_cli.errors import Infeasible, LimitReached, SolverFailed, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.plan.model import ClaimStatus, Compute, Scope
+from remat_cli.planning.solving import Solved, SolveOptions, solve
 from remat_cli.strategies.base import Context, Found, Schedule, Task
 from remat_cli.strategies.bounds import safe_bound
-from remat_cli.strategies.checkmate_ilp import CheckmateIlp
+from remat_cli.strategies.published.checkmate_ilp import CheckmateIlp
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 

@@ -54,11 +54,11 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
 
     Every plan is replayed by the same judge. GRAPH is a JSON or YAML file, or - for standard input.
     """
-    from remat_cli.api.comparing.cell import Limits
-    from remat_cli.api.comparing.engines import DaskEngine, LocalEngine
-    from remat_cli.api.comparing.sweep import compare
     from remat_cli.api.reading import read_graph
     from remat_cli.files import require_writable
+    from remat_cli.planning.comparing.cell import Limits
+    from remat_cli.planning.comparing.engines import DaskEngine, LocalEngine
+    from remat_cli.planning.comparing.sweep import compare
     from remat_cli.spec import split_specs
     from remat_cli.strategies.registry import STRATEGIES
 

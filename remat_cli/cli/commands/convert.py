@@ -177,7 +177,7 @@ def _plan_text(document: Document, target: str, keys: str | None) -> tuple[str, 
 def _graph(document: Document, keys: str | None) -> tuple[Graph, list[str]]:
     """The graph, and where its costs and sizes come from."""
     from remat_cli.api.reading import graph_of, node_link_keys
-    from remat_cli.graph.origins import origins
+    from remat_cli.graph.provenance import origins
 
     graph = graph_of(document, keys)
     return graph, origins(document, graph, None if keys is None else node_link_keys(keys))

@@ -49,11 +49,11 @@ def command(graph: str, memory: int, max_overhead: str, batch: int | None, **opt
 
     Every batch that is found has a replayed plan; every batch called impossible is proven to be.
     """
-    from remat_cli.api.batches import max_batch
-    from remat_cli.api.options import SolveOptions
     from remat_cli.api.reading import read_graph
     from remat_cli.cli.progress import ProgressLine, showing
     from remat_cli.cli.session import current
+    from remat_cli.planning.batches import max_batch
+    from remat_cli.planning.options import SolveOptions
     from remat_cli.reports.batches import batch_json, batch_text
 
     started_s = current().started_s
@@ -80,7 +80,7 @@ def command(graph: str, memory: int, max_overhead: str, batch: int | None, **opt
 
 
 def _most_cost(graph: Graph, text: str) -> float:
-    from remat_cli.api.batches import one_forward
+    from remat_cli.planning.batches import one_forward
     from remat_cli.units import parse_budget
 
     if text == _ONE_FORWARD:

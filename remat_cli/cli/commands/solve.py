@@ -15,8 +15,8 @@ from remat_cli.errors import ExitCode, UsageError
 from remat_cli.units import Budget
 
 if TYPE_CHECKING:
-    from remat_cli.api.solving import SolveOptions
     from remat_cli.graph.model import Graph
+    from remat_cli.planning.solving import SolveOptions
 
 _EPILOG = """\b
 Examples:
@@ -78,13 +78,13 @@ def command(graph: str, output: str | None, require_optimal: bool, **options: An
     GRAPH is a JSON or YAML file (JSON for big ones), or - for standard input.
     """
     from remat_cli.api.reading import read_graph
-    from remat_cli.api.smallest import solve_smallest
-    from remat_cli.api.solving import SolveOptions, solve
     from remat_cli.cli.progress import ProgressLine, showing
     from remat_cli.cli.session import current
     from remat_cli.files import write_text
     from remat_cli.graph.io import dump_document
     from remat_cli.plan.io import plan_to_document
+    from remat_cli.planning.smallest import solve_smallest
+    from remat_cli.planning.solving import SolveOptions, solve
 
     asked = _asked(options)
     started_s = current().started_s
@@ -147,9 +147,9 @@ def _curve(
     require_optimal: bool,
 ) -> int:
     """A plan for each of several budgets."""
-    from remat_cli.api.curve import solve_curve
     from remat_cli.cli.curves import exit_code, report_curve, write_plans
     from remat_cli.cli.progress import ProgressLine, showing
+    from remat_cli.planning.curve import solve_curve
 
     assert options.started_s is not None
     line = ProgressLine(graph.total_cost, options.started_s)

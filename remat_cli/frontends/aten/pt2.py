@@ -15,7 +15,7 @@ from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
 from remat_cli.frontends.aten.sizes import Sizes
 from remat_cli.graph.jsontext import load_json
-from remat_cli.graph.text import quote
+from remat_cli.graph.quoting import quote
 
 SCHEMA = 8
 """Major version of the schema that this was made for; PyTorch raises it when old readers would misread."""

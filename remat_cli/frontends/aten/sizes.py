@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.aten.symbols import evaluate, symbols
-from remat_cli.graph.text import quote
+from remat_cli.graph.quoting import quote
 from remat_cli.registry import suggestion
 
 

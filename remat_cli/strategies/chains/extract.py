@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from remat_cli.errors import StrategyMismatch
 from remat_cli.graph.model import Graph
-from remat_cli.strategies._phases import Training
+from remat_cli.graph.phases import Training
 
 _ROUNDING = 1e-9
 """Relative; what sums of shares may be off by."""

@@ -18,10 +18,10 @@ import numpy as np
 from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
-from remat_cli.strategies.chains._segments import Segments, prefix_sums
-from remat_cli.strategies.chains._tables import Table
 from remat_cli.strategies.chains.extract import Chain
-from remat_cli.strategies.published._offers import Offers
+from remat_cli.strategies.chains.segments import Segments, prefix_sums
+from remat_cli.strategies.chains.tables import Table
+from remat_cli.strategies.published.offers import Offers
 
 _MOST_RUNS = 1_000_000
 """Schedules of more runs than this are not tried."""

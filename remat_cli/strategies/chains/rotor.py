@@ -25,9 +25,9 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.mip import Bools, Floats, Ints
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Strategy, Task
-from remat_cli.strategies.chains._segments import prefix_sums
 from remat_cli.strategies.chains.extract import Chain
-from remat_cli.strategies.published._offers import Offers
+from remat_cli.strategies.chains.segments import prefix_sums
+from remat_cli.strategies.published.offers import Offers
 
 _WORK = 5e8
 """Steps of the innermost loop that are always worth it: about a second."""
@@ -121,7 +121,7 @@ class Rotor(Strategy):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The arguments of ``_kernel.fill_persistent``, where they are described, and what comes out."""
+    """The arguments of ``kernels.segments.fill_persistent``, where they are described, and what comes out."""
 
     chain: Chain
     unit: int
@@ -170,7 +170,7 @@ class Program:
             "waiting": units([stage.waiting for stage in stages]),
             "again": _again(chain),
         }
-        from remat_cli.strategies.chains._kernel import fill_persistent  # numba, which takes half a second
+        from remat_cli.kernels.segments import fill_persistent  # numba, which takes half a second
 
         value = fill_persistent(**parts, width=room // unit + 1)
         return cls(chain=chain, unit=unit, value=value, **parts)

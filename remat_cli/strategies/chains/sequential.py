@@ -10,7 +10,7 @@ from typing import ClassVar
 from remat_cli.errors import UsageError
 from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
 from remat_cli.strategies.chains.extract import Chain
-from remat_cli.strategies.published._offers import Offers
+from remat_cli.strategies.published.offers import Offers
 
 _MOST_SEGMENTS = 256
 """More segments are tried only where each block is one; and of longer chains only what looks cheaper than the best."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat_cli.graph.model import Graph
+from remat_cli.kernels.ordering import run
 from remat_cli.mip import Bools, Ints
-from remat_cli.strategies.ordering.kernel import run
 
 _HOT = 0.05
 """First temperature, as a share of the target."""

@@ -212,5 +212,5 @@ def ready(control: Control) -> bool:
     remaining = control.remaining_s()
     if remaining is None or remaining >= _COMPILING_S:
         return True
-    kernel = sys.modules.get("remat_cli.strategies.ordering.kernel")
+    kernel = sys.modules.get("remat_cli.kernels.ordering")
     return kernel is not None and bool(kernel.run.signatures)

@@ -10,13 +10,13 @@ from remat_cli.errors import UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Outcome, Termination
-from remat_cli.strategies._size import too_large
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import safe_bound
-from remat_cli.strategies.published._offers import Offers
+from remat_cli.strategies.published.model_size import too_large
+from remat_cli.strategies.published.offers import Offers
 
 if TYPE_CHECKING:
-    from remat_cli.strategies.published._relaxation import Relaxation
+    from remat_cli.strategies.published.rounding import Relaxation
 
 _THRESHOLDS = (0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
 _STEP = 0.05
@@ -78,7 +78,7 @@ class CheckmateLp(Strategy):
         large = too_large(task.graph, context.control) if self.formulation == "checkmate" else None
         if large is not None:
             return large
-        from remat_cli.strategies.published._relaxation import relaxation  # half a second of Pyomo
+        from remat_cli.strategies.published.rounding import relaxation  # half a second of Pyomo
 
         budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
         offers = Offers(Task(task.graph, budget), context, self.name, used_solver=True)

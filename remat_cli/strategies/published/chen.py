@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from remat_cli.errors import UsageError
+from remat_cli.graph.phases import Training
 from remat_cli.plan.derive import prune
 from remat_cli.plan.model import Scope
-from remat_cli.strategies._phases import Training
 from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Schedule, Strategy, Task
-from remat_cli.strategies.published._checkpoints import checkpointed, every_root, greedy
-from remat_cli.strategies.published._offers import Offers
+from remat_cli.strategies.published.checkpoints import checkpointed, every_root, greedy
+from remat_cli.strategies.published.offers import Offers
 
 _CHEN = "Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016"
 _JAIN = "Jain et al., Checkmate, MLSys 2020, table 1"

@@ -19,9 +19,9 @@ from remat_cli.control import Control
 from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.mip import Floats
-from remat_cli.strategies._stages import last_stages
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
-from remat_cli.strategies.published._offers import Offers
+from remat_cli.strategies.published.instances import last_stages
+from remat_cli.strategies.published.offers import Offers
 
 _SCORES = ("eq", "full", "local", "msps", "lru", "size")
 

@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 
 from remat_cli.errors import UsageError
-from remat_cli.strategies._phases import Training
+from remat_cli.graph.phases import Training
 from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
-from remat_cli.strategies.published._offers import Offers
+from remat_cli.strategies.published.offers import Offers
 
 _TRIED = 64
 """Cost limits tried, spread over the costs that there are."""
@@ -78,7 +78,7 @@ def cheapest_cut(training: Training, most_cost: float) -> frozenset[int]:
         training: The graph.
         most_cost: Forward nodes that cost more are banned, and so are those that may be computed only once.
     """
-    from remat_cli.strategies._flow import sink_side  # numba, which most strategies do without
+    from remat_cli.kernels.flow import sink_side  # numba, which most strategies do without
 
     graph = training.graph
     source, sink, count = 0, 1, 2

@@ -23,7 +23,7 @@ from remat_cli.errors import UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
-from remat_cli.strategies.published._offers import Offers
+from remat_cli.strategies.published.offers import Offers
 
 _BLOCKS = (1, 4, 16)
 _LONGEST = 5

@@ -1,0 +1,1 @@
+"""Searches above one solve: runs, curves, batches, the least peak, comparisons."""

@@ -1,0 +1,361 @@
+"""The largest batch that a memory holds at bounded extra cost (Checkmate, MLSys 2020, equations 10 and 11).
+
+A batch b times as large makes every value b times as large and leaves fixed memory as it is, so a plan whose values
+peak at V bytes for one sample fits a memory M up to the batch (M - fixed) / V. Costs grow with the batch too, all by
+the same factor, so the overhead of a plan does not depend on it. The question is therefore for the smallest peak of a
+plan of bounded overhead, asked in steps of whole batches: a batch stands for the budget within which a plan of the
+graph at hand must stay.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from remat_cli.control import Control, Progress
+from remat_cli.errors import Infeasible, Interrupted, LimitReached, StrategyMismatch, UsageError
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.model import Graph, Phase
+from remat_cli.plan.batches import BatchFacts
+from remat_cli.plan.model import Scope
+from remat_cli.planning.job import Job, Solved
+from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.pool import Pool
+from remat_cli.running import interruptible
+from remat_cli.strategies.base import Found, Schedule, Task
+from remat_cli.strategies.bounds import shortened
+from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.units import Budget
+
+_SHORTEST_S = 1.0
+"""With less time than this left no run is worth starting."""
+_SLACK = 1e-9
+_ABOVE = 1e-6
+"""A bound this much above what a plan may cost, relatively, is above it whatever the rounding."""
+_UNTIMED_S = 60.0
+"""The longest run for one batch where there is no time limit."""
+_SEEDED = "auto"
+_SEEDS = ("linearized-greedy", "ap-greedy", "min-cut", "dtr", "xla-greedy", "xla-greedy{cost_aware=true}", "twremat")
+"""Quick strategies whose plans the default strategy begins with."""
+_SEED_SHARE, _SEED_MOST_S = 0.3, 30.0
+"""Time that all of them may take: a share of what there is, and seconds at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaxBatch:
+    """How large a batch may be.
+
+    Attributes:
+        graph: The graph, made for ``graph_batch`` samples.
+        graph_batch: Its batch.
+        memory_bytes: The memory.
+        most_cost: What a plan may cost, in the graph's unit, at the graph's batch.
+        without: The largest batch without recomputation; 0 if even one sample does not fit.
+        found: The largest batch for which there is a plan; 0 if there is none.
+        impossible: No plan in ``scope`` of this batch or a larger one is within memory and cost.
+        scope: For which plans that is proven.
+        solved: The plan for ``found``, on the graph at its own batch; None if there is none.
+        budget_bytes: The budget of that plan on the graph at its own batch.
+        tried: Batches that a run was made for, in order.
+        outcome: ``finished``; ``time limit`` if batches are left that were not decided in time; or ``interrupted``.
+        wall_s: Seconds it took.
+    """
+
+    graph: Graph
+    graph_batch: int
+    memory_bytes: int
+    most_cost: float
+    without: int
+    found: int
+    impossible: int
+    scope: Scope
+    solved: Solved | None
+    budget_bytes: int
+    tried: tuple[int, ...]
+    outcome: str
+    wall_s: float
+
+    @property
+    def proven(self) -> bool:
+        """Whether the batch found is the largest there is (in ``scope``)."""
+        return self.impossible == self.found + 1
+
+    def facts(self) -> BatchFacts:
+        """What a report says."""
+        replay = None if self.solved is None else self.solved.report.replay
+        return BatchFacts(
+            memory_bytes=self.memory_bytes,
+            most_cost=self.most_cost,
+            without=self.without,
+            found=self.found,
+            impossible=self.impossible,
+            scope=self.scope,
+            graph_batch=self.graph_batch,
+            peak_bytes=None if replay is None else self._peak_at(replay.peak_bytes),
+            cost=None if replay is None else replay.cost,
+            strategy=None if self.solved is None else self.solved.plan.strategy,
+            tried=self.tried,
+            outcome=self.outcome,
+        )
+
+    def _peak_at(self, peak_bytes: int) -> int:
+        """The peak at the batch found of a plan that has this one at the graph's own batch."""
+        fixed = self.graph.fixed_memory
+        return fixed + -(-(peak_bytes - fixed) * self.found // self.graph_batch)
+
+
+def one_forward(graph: Graph) -> float:
+    """What a plan may cost that computes as much again as one forward pass: C0 plus the cost of all forward nodes.
+
+    Raises:
+        UsageError: If no node says that it is forward.
+    """
+    forward = [node.cost for node in graph.nodes if node.phase is Phase.FORWARD]
+    if not forward:
+        raise UsageError(
+            "the graph does not say which nodes are forward, so one forward pass has no cost",
+            hint='give nodes "phase": "forward", or a percentage: --max-overhead 30%',
+        )
+    return math.fsum([graph.total_cost, *forward])
+
+
+def max_batch(
+    graph: Graph,
+    memory_bytes: int,
+    *,
+    graph_batch: int,
+    most_cost: float,
+    options: SolveOptions | None = None,
+    listener: Callable[[Progress], None] | None = None,
+) -> MaxBatch:
+    """The largest batch of which some plan stays within a memory and a cost, by monotone search over solves.
+
+    Args:
+        graph: The graph at ``graph_batch`` samples; all of it but ``fixed_memory`` grows with the batch.
+        memory_bytes: The memory, fixed memory included.
+        graph_batch: Samples that the graph was made for.
+        most_cost: What a plan may cost, in the graph's unit (see :func:`one_forward`).
+        options: How to solve; the time limit is for everything.
+        listener: Gets the progress, from any thread.
+
+    Raises:
+        Infeasible: If fixed memory alone, or the working set of one sample, does not fit.
+        UsageError: If memory does not grow with the batch, or ``graph_batch`` is less than 1.
+        LimitReached, Interrupted: If it has to stop and no batch was found.
+        SolverUnavailable, SolverFailed, StrategyMismatch: From the strategy.
+    """
+    if graph_batch < 1:
+        raise UsageError(f"a batch of {graph_batch} is too small", hint="say what batch the graph was made for")
+    if no_remat_peak(graph) == graph.fixed_memory:
+        raise UsageError("no value has a size, so every batch fits", hint="is this the right graph?")
+    room = memory_bytes - graph.fixed_memory
+    scale = _Scale(graph.fixed_memory, room, graph_batch)
+    if room <= 0 or scale.batch_at(peak_bound(graph).bytes) < 1:
+        raise Infeasible(
+            f"not even one sample fits {memory_bytes} bytes: fixed memory and the largest working set need more",
+            hint="give more memory",
+        )
+    search = _Search(Job.of(graph, options or SolveOptions(), None), scale, most_cost, listener)
+    with interruptible(search.job.context.control):
+        if search.job.strategy.name == _SEEDED:
+            search.seed()
+        search.run()
+    return search.result(memory_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Batches to budgets of the graph at its own batch, and back."""
+
+    fixed: int
+    room: int
+    graph_batch: int
+
+    def budget(self, batch: int) -> int:
+        """The budget within which a plan must stay to fit at ``batch``."""
+        return self.fixed + self.room * self.graph_batch // batch
+
+    def batch_at(self, peak_bytes: int) -> int:
+        """The largest batch at which a plan of this peak fits."""
+        return self.room * self.graph_batch // (peak_bytes - self.fixed)
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search on its way: ``low`` is found, ``high`` is impossible, ``open_top`` is where runs have given up.
+
+    ``cut_short`` says whether the clock had a part in that.
+    """
+
+    job: Job
+    scale: _Scale
+    most_cost: float
+    listener: Callable[[Progress], None] | None
+    pool: Pool = field(init=False)
+    low: int = 0
+    best: Found | None = None
+    high: int = 0
+    open_top: int = 0
+    cut_short: bool = False
+    scope: Scope = Scope.ANY_ORDER
+    tried: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Bound the search by working sets above and by keeping everything below."""
+        graph = self.job.graph
+        self.pool = Pool(graph)
+        self.pool.add(Found(Schedule(tuple(range(len(graph.nodes))))))
+        self.high = self.open_top = self.scale.batch_at(peak_bound(graph).bytes) + 1
+        self._take_schedules()
+
+    def seed(self) -> None:
+        """Begin with the batches that quick strategies find: each by the search that it would make by itself."""
+        control = self.job.context.control
+        remaining = control.remaining_s()
+        clock = shortened(control, min(_SEED_MOST_S, math.inf if remaining is None else _SEED_SHARE * remaining))
+        job = replace(self.job, context=replace(self.job.context, control=clock))
+        for spec in _SEEDS:
+            search = _Search(replace(job, strategy=strategy_from_spec(spec)), self.scale, self.most_cost, self.listener)
+            with suppress(StrategyMismatch):  # not for this graph
+                search.run()
+            for kept in search.pool.kept:
+                self.pool.add(replace(kept.found, maker=kept.found.maker or spec))
+        self._take_schedules()
+
+    def run(self) -> None:
+        """Halve the interval between found and given up; again what the clock had cut short, while there is time."""
+        while True:
+            self.cut_short = False
+            self._halve()
+            if not self.cut_short or self._over() or self.job.context.control.remaining_s() is None:
+                return
+            self.open_top = self.high
+
+    def _halve(self) -> None:
+        while self.low + 1 < min(self.high, self.open_top) and not self._over():
+            batch = self._next()
+            self.tried.append(batch)
+            self._attempt(batch)
+            if self.low < batch:
+                self.open_top = min(self.open_top, batch)
+            if not self.job.strategy.minds_budget:
+                return
+
+    def _next(self) -> int:
+        """The batch to try: in the middle by ratio, since budgets go with the inverse of the batch."""
+        top = min(self.high, self.open_top)
+        if self.low == 0:
+            return max(1, top // 2)
+        return min(max(math.isqrt(self.low * top), self.low + 1), top - 1)
+
+    def _attempt(self, batch: int) -> None:
+        budget = self.scale.budget(batch)
+        decided = _Decision(self.most_cost, batch, self.listener)
+        control = decided.control(self._clock())
+        seen: list[Found] = []
+
+        def witness(found: Found) -> None:
+            seen.append(found)
+
+        task = Task(self.job.graph, budget, self.pool.known_at(budget))
+        answer, _ = self.job.attempt(task, control=control, witness=witness)
+        ended = answer.exhausted if isinstance(answer, Found) else answer.scope is not None
+        for found in tuple(seen):
+            self.pool.add(found)
+        self.pool.learn(budget, answer)
+        self._take_schedules()
+        self._take_proofs(batch, budget)
+        self.cut_short |= self.low < batch < self.high and not ended
+
+    def _take_schedules(self) -> None:
+        """The largest batch that any schedule so far allows."""
+        for kept in self.pool.kept:
+            batch = self.scale.batch_at(kept.peak_bytes)
+            if kept.cost <= self.most_cost * (1 + _SLACK) and batch > self.low:
+                self.low, self.best = batch, kept.found
+
+    def _take_proofs(self, batch: int, budget: int) -> None:
+        """Whether this batch is proven to be too large."""
+        scopes = [b.scope for b in self.pool.bounds_at(budget) if b.cost > self.most_cost * (1 + _ABOVE)]
+        failure = self.pool.failures.get(budget)
+        if failure is not None and failure.scope is not None:
+            scopes.append(failure.scope)
+        wide = [scope for scope in scopes if scope in {Scope.ANY_ORDER, Scope.DOCUMENT_ORDER}]
+        if wide and self.low < batch < self.high:
+            self.high = batch
+            self.scope = Scope.ANY_ORDER if Scope.ANY_ORDER in wide else Scope.DOCUMENT_ORDER
+
+    def _clock(self) -> Control:
+        control = self.job.context.control
+        remaining = control.remaining_s()
+        if remaining is None:
+            return shortened(control, _UNTIMED_S)
+        rounds = max(1, math.ceil(math.log2(max(2, min(self.high, self.open_top) - self.low))))
+        return shortened(control, 2 * remaining / (rounds + 1))
+
+    def _over(self) -> bool:
+        control = self.job.context.control
+        remaining = control.remaining_s()
+        return control.stopping() or (remaining is not None and remaining < _SHORTEST_S)
+
+    def result(self, memory_bytes: int) -> MaxBatch:
+        """What was found.
+
+        Raises:
+            LimitReached, Interrupted: If that is nothing because it had to stop.
+        """
+        job, control = self.job, self.job.context.control
+        late = self.low + 1 < self.high and self.job.strategy.minds_budget and (self.cut_short or self._over())
+        outcome = "interrupted" if control.cancelled.is_set() else "time limit" if late else "finished"
+        if self.low == 0 and outcome == "interrupted":
+            raise Interrupted("interrupted before a plan for any batch was found")
+        if self.low == 0 and self._over():
+            raise LimitReached("the time limit came before a plan for any batch", hint="give more with --time-limit")
+        solved, budget = None, self.scale.budget(max(1, self.low))
+        if self.best is not None:
+            found = replace(self.best, bounds=self.pool.bounds_at(budget))
+            solved = job.solved(Task(job.graph, budget), found, outcome, Budget(Fraction(budget), False, f"{budget}B"))
+        peak = no_remat_peak(job.graph)
+        return MaxBatch(
+            graph=job.graph,
+            graph_batch=self.scale.graph_batch,
+            memory_bytes=memory_bytes,
+            most_cost=self.most_cost,
+            without=self.scale.batch_at(peak),
+            found=self.low,
+            impossible=self.high,
+            scope=self.scope,
+            solved=solved,
+            budget_bytes=budget,
+            tried=tuple(self.tried),
+            outcome=outcome,
+            wall_s=time.monotonic() - job.started_s,
+        )
+
+
+@dataclass(slots=True)
+class _Decision:
+    """Stops a run as soon as it is decided: a plan that is cheap enough, or a bound above what it may cost."""
+
+    most_cost: float
+    batch: int
+    listener: Callable[[Progress], None] | None
+    made: threading.Event = field(default_factory=threading.Event)
+
+    def control(self, clock: Control) -> Control:
+        """The control of the run: stops by itself once decided."""
+        return replace(clock, cancelled=self.made, listener=self.report)
+
+    def report(self, news: Progress) -> None:
+        """See where the run stands."""
+        cheap = news.cost is not None and news.cost <= self.most_cost * (1 + _SLACK)
+        dear = not cheap and news.bound is not None and news.bound > self.most_cost * (1 + _ABOVE)
+        if cheap or dear:
+            self.made.set()
+        if self.listener is not None:
+            self.listener(replace(news, activity=f"batch {self.batch}: {news.activity}"))

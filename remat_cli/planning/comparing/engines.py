@@ -1,0 +1,140 @@
+"""Where the cells of a comparison run: on processes of this machine, or on a Dask cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from remat_cli.control import Control
+from remat_cli.errors import SolverUnavailable, UsageError
+from remat_cli.plan.comparison import Cell, Ended, Row
+from remat_cli.planning.comparing.cell import Limits, run_cell
+from remat_cli.planning.processes import in_processes
+
+_LATE_S = 30.0
+"""Seconds over its time limit after which the process of a cell is killed."""
+_POLL_S = 0.1
+_RETRIES = 2
+_CONNECT_S = 20
+_GATHER_S = 5
+"""Seconds to wait for the row of a cell that is done; longer, and it is not done any more."""
+
+
+class Engine(Protocol):
+    """Runs cells and gives their rows as they are done, in any order. Closing the generator stops what runs."""
+
+    def run(
+        self, cells: Sequence[Cell], graph_text: str, limits: Limits, control: Control
+    ) -> Generator[Row, None, None]:
+        """One row for every cell, whatever happens to it, until ``control`` says stop."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """Processes of this machine; one that dies takes only its own cell with it.
+
+    Attributes:
+        jobs: Cells at a time; 0 for the number of cores.
+    """
+
+    jobs: int = 0
+
+    def run(
+        self, cells: Sequence[Cell], graph_text: str, limits: Limits, control: Control
+    ) -> Generator[Row, None, None]:
+        """See :class:`Engine`."""
+        timeout_s = None if limits.time_limit_s is None else limits.time_limit_s + _LATE_S
+        calls = [(cell, graph_text, limits) for cell in cells]
+        with closing(in_processes(run_cell, calls, self.jobs or os.cpu_count() or 1, control, timeout_s)) as done:
+            for index, future in done:
+                yield _row_of(future, cells[index])
+
+
+def _row_of(future: Any, cell: Cell) -> Row:
+    """The row of a finished cell; that of its process if that ended before it."""
+    from pebble import ProcessExpired
+
+    try:
+        row: Row = future.result()
+    except TimeoutError:
+        return Row.without_plan(cell, Ended.LIMIT, f"stopped by force {_LATE_S:.0f} s after its time limit")
+    except ProcessExpired as error:
+        return Row.without_plan(cell, Ended.FAILED, f"its process ended with exit code {error.exitcode}")
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class DaskEngine:
+    """A Dask cluster. A cell whose worker is lost runs again on another.
+
+    Attributes:
+        address: Address of the scheduler: ``tcp://host:8786``.
+    """
+
+    address: str
+
+    def run(
+        self, cells: Sequence[Cell], graph_text: str, limits: Limits, control: Control
+    ) -> Generator[Row, None, None]:
+        """See :class:`Engine`.
+
+        Raises:
+            SolverUnavailable: If ``distributed`` is not installed.
+            UsageError: If no scheduler answers at the address.
+        """
+        try:
+            from distributed import Client
+        except ImportError:
+            raise SolverUnavailable(
+                "Dask is not installed", hint="install it with: pip install 'remat[dask]'"
+            ) from None
+        try:
+            client = Client(self.address, timeout=_CONNECT_S)
+        except (OSError, ValueError) as error:
+            reason = str(error) or type(error).__name__
+            raise UsageError(
+                f"no Dask scheduler answers at {self.address}: {reason}", hint="start one with: dask scheduler"
+            ) from None
+        futures: dict[Any, Cell] = {}
+        try:
+            text = _held(client, graph_text)
+            for cell in cells:
+                futures[client.submit(run_cell, cell, text, limits, retries=_RETRIES, pure=False)] = cell
+            left = set(futures)
+            while left and not control.stopping():
+                done = {future for future in left if future.done()}
+                for future in done:
+                    row = _row_from_cluster(future, futures[future])
+                    if row is not None:
+                        left.remove(future)
+                        yield row
+                if not done:
+                    time.sleep(_POLL_S)
+        finally:
+            client.cancel(list(futures), asynchronous=False)
+            client.close()
+
+
+def _held(client: Any, graph_text: str) -> Any:
+    """The text as the result of a task, sent once. Data that is scattered is gone with the workers that hold it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sending large graph")  # it has to be sent, and this is once
+        return client.submit(str, graph_text, pure=False)
+
+
+def _row_from_cluster(future: Any, cell: Cell) -> Row | None:
+    """The row of a finished cell, or one that says how it was lost; None if its worker was, and it runs again."""
+    try:
+        row: Row = future.result(timeout=_GATHER_S)
+    except Exception as error:  # whatever a cluster may raise, cancelled futures and lost workers among it
+        if isinstance(error, TimeoutError) and future.status != "error":
+            return None
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        return Row.without_plan(cell, Ended.FAILED, f"on the cluster: {said}")
+    return row

@@ -1,0 +1,183 @@
+"""A comparison: strategies times budgets, run by an engine, kept in a results file, judged against each other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from remat_cli.control import Control
+from remat_cli.errors import InputError, Problem, UsageError
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.io import dump_document, graph_sha256, graph_to_document
+from remat_cli.graph.model import Graph
+from remat_cli.plan.comparison import Cell, Comparison, Ended, Row
+from remat_cli.planning.comparing.cell import Limits
+from remat_cli.planning.comparing.engines import Engine, LocalEngine
+from remat_cli.running import interruptible
+from remat_cli.spec import format_spec
+from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.units import Budget, parse_budget, parse_budgets
+from remat_cli.version import __version__
+
+
+def compare(
+    graph: Graph,
+    budgets: str | Iterable[Budget | str | int],
+    strategies: Iterable[str],
+    limits: Limits | None = None,
+    *,
+    engine: Engine | None = None,
+    results: Path | None = None,
+    control: Control | None = None,
+    listener: Callable[[Row, int, int], None] | None = None,
+) -> Comparison:
+    """Solve ``graph`` with every strategy at every budget; a strategy that fails is a row, not an error.
+
+    >>> import remat_cli as remat
+    >>> compared = remat.compare(remat.build_graph("unit-chain{n=17}"), "60%", ["keep-all", "optimal"])
+    >>> for row in compared.rows:
+    ...     print(row.strategy, row.budget, row.ended, row.cost)
+    keep-all 60% none None
+    optimal 60% plan 21.0
+
+    Args:
+        graph: The graph.
+        budgets: Budgets, one by one or as a text such as ``"50%:90%:10%"``; percentages are of the no-remat peak.
+        strategies: Strategies with options.
+        limits: How every cell is solved.
+        engine: Where the cells run; None for all cores of this machine, in spawned processes: a script must keep its
+            call under ``if __name__ == "__main__"``.
+        results: File of finished rows, one JSON object a line. Rows of the same graph, strategy, budget and limits
+            that are there already are taken as they are, new ones are added as they come.
+        control: Stops it; what is done by then is returned.
+        listener: Sees every new row, with the number of rows done and of all rows.
+
+    Raises:
+        UsageError: If a strategy or budget makes no sense, or the results file cannot be written.
+        InputError: If the results file holds something else.
+    """
+    limits = limits or Limits()
+    limits.options("auto")
+    control = control or Control.within(None)
+    cells = _cells(strategies, _parsed(budgets), no_remat_peak(graph))
+    book = _Book(results, _key(graph, limits))
+    known = book.read()
+    done = {cell: _as_asked(known[_mark(cell)], cell) for cell in cells if _mark(cell) in known}
+    left = [cell for cell in cells if cell not in done]
+    by_name = {_mark(cell): cell for cell in left}
+    text = dump_document(graph_to_document(graph))
+    with interruptible(control):
+        if left:
+            with closing((engine or LocalEngine()).run(left, text, limits, control)) as news:
+                for row in news:
+                    done[by_name[row.strategy, row.budget_bytes]] = row
+                    book.add(row)
+                    if listener is not None:
+                        listener(row, len(done), len(cells))
+                    if control.stopping():
+                        break
+    return _comparison(graph, limits, cells, done)
+
+
+def _comparison(graph: Graph, limits: Limits, cells: list[Cell], done: dict[Cell, Row]) -> Comparison:
+    """What came of ``cells``; one that is not done has a row that says so."""
+    rows = [done.get(cell) or Row.without_plan(cell, Ended.INTERRUPTED, "not run") for cell in cells]
+    return Comparison(
+        graph,
+        no_remat_peak(graph),
+        tuple(dict.fromkeys(cell.strategy for cell in cells)),
+        tuple(sorted({(cell.budget, cell.budget_bytes) for cell in cells}, key=lambda pair: pair[1])),
+        asdict(limits),
+        tuple(rows),
+        interrupted=len(done) < len(cells),
+    )
+
+
+def _parsed(budgets: str | Iterable[Budget | str | int]) -> list[Budget]:
+    """Budgets as they may be written, as budgets."""
+    if isinstance(budgets, str):
+        return list(parse_budgets(budgets))
+    return [given if isinstance(given, Budget) else parse_budget(str(given)) for given in budgets]
+
+
+def _cells(strategies: Iterable[str], budgets: Iterable[Budget], peak: int) -> list[Cell]:
+    """All cells, each once: by strategy in the order given, then by budget upwards."""
+    names = []
+    for text in strategies:
+        strategy = strategy_from_spec(text)
+        names.append(format_spec(strategy.name, strategy))
+    amounts: dict[int, str] = {}
+    for budget in budgets:
+        amounts.setdefault(budget.bytes_for(peak), budget.text)
+    if not names or not amounts:
+        raise UsageError("there is nothing to compare", hint="give at least one strategy and one budget")
+    return [Cell(name, amount, amounts[amount]) for name in dict.fromkeys(names) for amount in sorted(amounts)]
+
+
+def _mark(cell: Cell) -> tuple[str, int]:
+    return cell.strategy, cell.budget_bytes
+
+
+def _as_asked(row: Row, cell: Cell) -> Row:
+    """A row of an earlier run under the name that the budget has now."""
+    return replace(row, budget=cell.budget)
+
+
+def _key(graph: Graph, limits: Limits) -> str:
+    """What must be equal for a row of an earlier run to stand: graph, limits, and the version of remat."""
+    facts = {"graph": graph_sha256(graph), "limits": asdict(limits), "remat": __version__}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class _Book:
+    """The results file."""
+
+    path: Path | None
+    key: str
+
+    def read(self) -> dict[tuple[str, int], Row]:
+        """The rows that stand, by strategy and budget. Rows that were cut off, failed or interrupted run again."""
+        if self.path is None or not self.path.exists():
+            return {}
+        rows: dict[tuple[str, int], Row] = {}
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, start=1):
+            try:
+                entry: dict[str, Any] = json.loads(line)
+                row = Row.of_document(entry["row"])
+                key = entry["key"]
+            except (ValueError, KeyError, TypeError):
+                if number > 1:
+                    continue  # a run was cut off in the middle of this line
+                raise InputError(
+                    str(self.path),
+                    [Problem("is no row of a comparison", line=number, hint="give another file with --results")],
+                ) from None
+            if key == self.key and row.ended not in {Ended.FAILED, Ended.INTERRUPTED}:
+                rows[row.strategy, row.budget_bytes] = row
+        return rows
+
+    def add(self, row: Row) -> None:
+        """Append a row, so that it outlives whatever happens next."""
+        if self.path is None:
+            return
+        line = json.dumps({"key": self.key, "row": row.document()}, sort_keys=True)
+        try:
+            torn = self.path.exists() and not _ends_with_newline(self.path)
+            with self.path.open("a", encoding="utf-8") as stream:
+                stream.write(("\n" if torn else "") + line + "\n")
+        except OSError as error:
+            raise UsageError(
+                f"{self.path}: cannot be written: {error.strerror}", hint="choose another file with --results"
+            ) from None
+
+
+def _ends_with_newline(path: Path) -> bool:
+    data = path.read_bytes()
+    return not data or data.endswith(b"\n")

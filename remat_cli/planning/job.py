@@ -1,0 +1,241 @@
+"""One run of a strategy on one task, and the replayed plan of what came out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat_cli.control import Control, Progress
+from remat_cli.errors import Interrupted, InvalidStrategyPlan, LimitReached, SolverFailed
+from remat_cli.graph.model import Graph
+from remat_cli.plan.check import Report, check
+from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.model import Claim, ClaimStatus, PeakClaim, Plan
+from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
+from remat_cli.planning.refusals import over_budget
+from remat_cli.running import Abandoned, run
+from remat_cli.solvers.registry import solver_from_spec
+from remat_cli.spec import format_spec, options_of
+from remat_cli.strategies.base import Context, Found, NotFound, Schedule, Strategy, Task
+from remat_cli.strategies.bounds import telling
+from remat_cli.strategies.ordering.reorder import solve_reordered
+from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.units import Budget
+from remat_cli.version import __version__
+
+_RESERVE_SHARE = 0.1
+_RESERVE_MOST_S = 2.0
+_GRACE_S = 2.5
+"""Seconds that a strategy gets to stop by itself. Most of it fits into what the deadline leaves of the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A plan, the report of its replay, and how the search ended.
+
+    Attributes:
+        plan: The plan.
+        report: Its replay.
+        outcome: ``finished``, ``time limit``, ``interrupted``, or ``solver failed: `` and its last words.
+        wall_s: Seconds it took.
+    """
+
+    plan: Plan
+    report: Report
+    outcome: str
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all runs of one command share, whatever the budget of each.
+
+    Attributes:
+        graph: The graph.
+        options: How to solve.
+        strategy: The strategy asked for.
+        context: What it may use; its control is the clock of the whole command.
+        started_s: ``time.monotonic()`` at the start of the command.
+    """
+
+    graph: Graph
+    options: SolveOptions
+    strategy: Strategy
+    context: Context
+    started_s: float
+
+    @classmethod
+    def of(cls, graph: Graph, options: SolveOptions, listener: Callable[[Progress], None] | None) -> Job:
+        """The job that ``options`` describe; ``listener`` gets its progress, from any thread.
+
+        Raises:
+            UsageError, SolverUnavailable: If there is no such strategy or solver.
+        """
+        started_s = time.monotonic() if options.started_s is None else options.started_s
+        strategy = strategy_from_spec(options.strategy)
+        context = Context(
+            control=_control(options.time_limit_s, started_s, listener),
+            solver=solver_from_spec(options.solver),
+            gap=options.gap,
+            threads=options.threads,
+            seed=options.seed,
+            write_model=options.write_model,
+            solver_log=options.solver_log,
+        )
+        return cls(graph, options, strategy, context, started_s)
+
+    def attempt(
+        self,
+        task: Task,
+        *,
+        strategy: Strategy | None = None,
+        control: Control | None = None,
+        witness: Callable[[Found], None] | None = None,
+    ) -> tuple[Found | NotFound, str]:
+        """Run a strategy and say how that ended; what it published stands in for an answer that does not come.
+
+        Args:
+            task: Graph and budget.
+            strategy: The strategy; None for the one asked for.
+            control: Its clock; None for that of the command, by which alone it is abandoned.
+            witness: Sees every schedule that is published.
+
+        Returns:
+            The answer and the outcome: ``finished``, ``time limit``, ``interrupted`` or ``solver failed: ...``.
+
+        Raises:
+            SolverFailed: If the solver fails before there is any schedule.
+            StrategyMismatch, SolverUnavailable: From the strategy.
+        """
+        desk = _Desk(task, witness)
+        clock = self.context.control if control is None else control
+        context = replace(self.context, control=clock, publish=desk.publish)
+        chosen = self.strategy if strategy is None else strategy
+        outcome = ""
+        try:
+            answer = run(lambda: self._answer(chosen, task, context), self.context.control, grace_s=_GRACE_S)
+        except (Abandoned, LimitReached, Interrupted):
+            answer = NotFound("stopped before any schedule was found")
+        except SolverFailed as error:
+            if desk.best is None:
+                raise
+            answer, outcome = desk.best, f"solver failed: {error.message}"
+        if isinstance(answer, NotFound) and desk.best is not None and answer.scope is None:
+            answer = replace(desk.best, exhausted=False)
+        if isinstance(answer, Found) and answer.exhausted:
+            outcome = outcome or "finished"
+        return answer, outcome or ("interrupted" if clock.cancelled.is_set() else "time limit")
+
+    def _answer(self, strategy: Strategy, task: Task, context: Context) -> Found | NotFound:
+        if self.options.reorder:
+            return solve_reordered(strategy, task, context)
+        return strategy.solve(task, context)
+
+    def solved(
+        self, task: Task, found: Found, outcome: str, asked: Budget | None, *, peak: PeakClaim | None = None
+    ) -> Solved:
+        """The replayed plan of ``found``.
+
+        Args:
+            task: Graph and budget.
+            found: The schedule and its bounds.
+            outcome: How the search ended.
+            asked: The budget as asked.
+            peak: What is known of every peak, where the least one was asked for.
+
+        Raises:
+            InvalidStrategyPlan: If it does not replay.
+            Infeasible: If it is over the budget of ``task``.
+        """
+        plan = self._plan(task, found, asked, peak)
+        report = check(replace(plan, run={}), budget_text="" if asked is None else asked.text)
+        if not report.valid:
+            worst = next(f for f in report.findings if f.severity == "error")
+            raise InvalidStrategyPlan(
+                f"strategy {plan.strategy} returned a plan that does not replay: {worst.message}",
+                hint="this is a defect of the strategy; please report it with the graph",
+            )
+        if not report.within_budget:
+            raise over_budget(report)
+        wall_s = time.monotonic() - self.started_s
+        return Solved(replace(plan, run={"outcome": outcome, "wall_s": round(wall_s, 3)}), report, outcome, wall_s)
+
+    def _plan(self, task: Task, found: Found, asked: Budget | None, least: PeakClaim | None) -> Plan:
+        """The plan of a schedule, with the claim that its bound allows."""
+        graph, schedule = task.graph, found.schedule
+        cost = math.fsum(graph.nodes[k].cost for k in schedule.computes)
+        bound = telling(graph, found.bounds, cost)
+        gap = (cost - bound.cost) / cost if cost > 0 else 0.0
+        proven = gap <= min(OPTIMAL_GAP, max(self.options.gap, 1e-9))
+        maker = self.strategy if not found.maker else strategy_from_spec(found.maker)
+        solver = self.context.solver if found.used_solver else None
+        return Plan(
+            graph=graph,
+            statements=_statements(graph, schedule, maker),
+            budget_bytes=task.budget_bytes,
+            claim=Claim(ClaimStatus.OPTIMAL if proven else ClaimStatus.FEASIBLE, cost, bound.cost, bound.scope, least),
+            strategy=format_spec(maker.name, maker),
+            strategy_options=options_of(maker),
+            solver=None if solver is None else solver.name,
+            solver_version=None if solver is None else solver.availability().version,
+            provenance=_provenance(self.options, asked, found.order) | ({} if least is None else {"minimize": "peak"}),
+        )
+
+
+@dataclass(slots=True)
+class _Desk:
+    """Where a strategy hands in schedules on the way; keeps the cheapest one within the budget."""
+
+    task: Task
+    witness: Callable[[Found], None] | None = None
+    best: Found | None = None
+    best_cost: float = math.inf
+
+    def publish(self, found: Found) -> None:
+        """Look at a schedule. Called from any thread, but never from two at once."""
+        if self.witness is not None:
+            self.witness(found)
+        graph = self.task.graph
+        cost = math.fsum(graph.nodes[k].cost for k in found.schedule.computes)
+        if cost < self.best_cost and (
+            self.task.budget_bytes is None or peak(graph, found.schedule.computes) <= self.task.budget_bytes
+        ):
+            self.best, self.best_cost = found, cost
+        elif self.best is not None and found.schedule == self.best.schedule:  # what is new are bounds
+            self.best = replace(self.best, bounds=tuple(dict.fromkeys((*self.best.bounds, *found.bounds))))
+
+
+def _control(time_limit_s: float | None, started_s: float, listener: Callable[[Progress], None] | None) -> Control:
+    """The control of a solve; its deadline leaves a little of the limit for replaying and writing the plan."""
+    limit_s = time_limit_s
+    if limit_s is not None:
+        limit_s -= min(_RESERVE_SHARE * limit_s, _RESERVE_MOST_S)
+    return replace(Control.within(limit_s, started_s=started_s), listener=listener)
+
+
+def _statements(graph: Graph, schedule: Schedule, maker: Strategy) -> Any:
+    try:
+        return derive(graph, schedule.computes, schedule.held)
+    except ValueError as error:
+        raise InvalidStrategyPlan(
+            f"strategy {maker.name} returned an impossible sequence: {error}",
+            hint="this is a defect of the strategy; please report it with the graph",
+        ) from None
+
+
+def _provenance(options: SolveOptions, asked: Budget | None, order: str) -> dict[str, Any]:
+    """What someone needs to make the plan again, and whether and how its nodes were put in another order."""
+    return {
+        **({"reorder": True, "order": order or "document"} if options.reorder else {}),
+        "remat": __version__,
+        "budget": None if asked is None else asked.text,
+        "strategy": options.strategy,
+        "solver": options.solver,
+        "gap": options.gap,
+        "seed": options.seed,
+        "threads": options.threads,
+        "time_limit_s": options.time_limit_s,
+    }

@@ -1,0 +1,89 @@
+"""Schedules of small peak, whatever they cost: annealing of the sequence towards less and less room."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from remat_cli.control import Control, Progress
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.model import Graph
+from remat_cli.plan.derive import peak, prune
+from remat_cli.strategies.annealing.workers import ready
+
+if TYPE_CHECKING:  # numba takes 0.3 s to import
+    from remat_cli.strategies.annealing.walk import Walk
+
+_PATIENCE = 9
+"""Runs in a row without a smaller peak after which it ends."""
+_SLICES = 4
+"""Slices of a run, each about half a second on large graphs."""
+_HEATS = (1.0, 0.3, 3.0)
+"""Temperatures to start from, in turn, in mean costs of a recomputation."""
+_COLD = 0.04
+"""The last temperature of a run, relative to the first."""
+_AIMS = (0.0, 0.5, 0.9)
+"""Where to aim between the floor and the smallest peak so far, in turn."""
+_LEAST_OVERHEAD = 0.02
+_PRICE, _DEAREST = 3.0, 300.0
+"""What one room of excess over one step costs at first and at most, relative to the overhead."""
+_GUESS = 20
+"""Number of recomputations to reckon with at least."""
+
+
+def squeeze(
+    graph: Graph, floor_bytes: int, control: Control, seed: int, offer: Callable[[tuple[int, ...]], None]
+) -> tuple[int, ...]:
+    """Look for a schedule in document order of the smallest peak.
+
+    Args:
+        graph: The graph.
+        floor_bytes: Known lower bound on every peak, fixed memory included: where the search ends.
+        control: Clock.
+        seed: Random seed.
+        offer: Gets every schedule with a smaller peak than those before.
+
+    Returns:
+        The schedule with the smallest peak that came up.
+    """
+    rng = random.Random(seed)
+    state = best = tuple(range(len(graph.nodes)))
+    lowest, price, idle, runs = no_remat_peak(graph), _PRICE, 0, 0
+    offer(best)
+    while lowest > floor_bytes and idle < _PATIENCE and not control.stopping() and ready(control):
+        control.report(Progress("looking for the least peak"))
+        aim = floor_bytes + math.floor(_AIMS[idle % len(_AIMS)] * (lowest - floor_bytes))
+        overhead = max(_overhead(graph, state), _LEAST_OVERHEAD)
+        heat = _HEATS[runs % len(_HEATS)] * overhead / max(_GUESS, len(state) - len(graph.nodes))
+        walk = _walk(graph, aim, state, rng.getrandbits(31), price * overhead, heat, control)
+        runs, idle = runs + 1, idle + 1
+        for computes in (walk.last, walk.best):
+            sequence = () if computes is None else prune(graph, computes)
+            if sequence and (height := peak(graph, sequence)) < lowest:
+                best, lowest, idle = sequence, height, 0
+                offer(sequence)
+        price = min(_DEAREST, max(_PRICE, walk.price / overhead))
+        state = best if runs % 3 == 0 else walk.last
+    return best
+
+
+def _walk(
+    graph: Graph, aim_bytes: int, start: tuple[int, ...], seed: int, price: float, heat: float, control: Control
+) -> Walk:
+    """One run of annealing towards a peak of ``aim_bytes``; ``price`` and ``heat`` are shares of C0."""
+    from remat_cli.strategies.annealing.walk import Problem, Walk, slice_moves
+
+    walk = Walk.of(Problem.of(graph, aim_bytes - graph.fixed_memory), start, seed, price)
+    for part in range(_SLICES):
+        if control.stopping() or walk.best is not None:
+            break
+        hot, cold = heat * _COLD ** (part / _SLICES), heat * _COLD ** ((part + 1) / _SLICES)
+        walk.advance(slice_moves(len(graph.nodes)), hot, cold)
+    return walk
+
+
+def _overhead(graph: Graph, computes: tuple[int, ...]) -> float:
+    base = graph.total_cost or 1.0
+    return math.fsum(graph.nodes[k].cost for k in computes) / base - 1

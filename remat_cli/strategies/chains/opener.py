@@ -1,0 +1,87 @@
+"""What the structure of a chain says at once: a schedule and a bound, which meet where all sizes are equal."""
+
+from __future__ import annotations
+
+import math
+
+from remat_cli.graph.analysis import no_remat_profile
+from remat_cli.graph.model import Graph, Phase
+from remat_cli.plan.derive import peak
+from remat_cli.plan.model import Scope
+from remat_cli.strategies.base import Bound, Schedule
+from remat_cli.strategies.chains.segments import LONGEST_S
+from remat_cli.strategies.chains.visits_bound import Levels
+from remat_cli.strategies.chains.visits_schedule import sweeps
+from remat_cli.strategies.incumbent import Incumbent
+
+_FEW_LEVELS = 60
+_LEAST_S = 0.5
+"""With less time than this left it is not worth starting."""
+_SHARE = 0.1
+"""Share of the time left that each programme may take."""
+
+
+def chain_answer(
+    graph: Graph, budget_bytes: int, *, seconds: float = LONGEST_S
+) -> tuple[Schedule | None, tuple[Bound, ...]] | None:
+    """A schedule and a lower bound from the structure of a chain, in at most seconds.
+
+    Args:
+        graph: Any graph.
+        budget_bytes: Fixed memory included.
+        seconds: Time that each of the two programmes may take, about; with less of it bytes are counted in larger
+            units, which weakens the schedule and the bound.
+
+    Returns:
+        A schedule within the budget, or None, and bounds (an infinite one says that no schedule of its scope fits);
+        None if the graph is nothing like a chain. On chains with equal sizes the cost meets the bound.
+    """
+    split = forward_end(graph)
+    levels = Levels.of(graph, split)
+    if levels is None:
+        return None
+    room = budget_bytes - graph.fixed_memory
+    bound = Bound(levels.bound(room, seconds=seconds), _scope(graph))
+    computes = None if math.isinf(bound.cost) else sweeps(graph, split, room, seconds=seconds)
+    if computes is None or peak(graph, computes) > budget_bytes:
+        return None, (bound,)
+    return Schedule(computes), (bound,)
+
+
+def offer_chain(best: Incumbent) -> bool:
+    """Offer what :func:`chain_answer` finds; whether nothing is left to gain."""
+    remaining = best.context.control.remaining_s()
+    if best.tight() or (remaining is not None and remaining < _LEAST_S):
+        return best.tight()
+    answer = chain_answer(best.graph, best.budget_bytes, seconds=best.seconds(LONGEST_S, _SHARE))
+    if answer is not None:
+        schedule, bounds = answer
+        for bound in bounds:
+            best.raise_bound(bound)
+        if schedule is not None:
+            best.offer(schedule.computes)
+    return best.tight()
+
+
+def chain_first(graph: Graph) -> bool:
+    """Whether to ask the structure of a chain before anything else.
+
+    That is where sizes are equal, so that it answers all, and where it costs nothing; not where what is kept has to be
+    counted in coarse units and numba has to be loaded for it.
+    """
+    levels = Levels.of(graph, forward_end(graph))
+    return levels is None or len(levels.costs) <= _FEW_LEVELS or len({*levels.smallest}) == 1
+
+
+def forward_end(graph: Graph) -> int:
+    """How many nodes the forward part has: those before the first of another phase, or before the no-remat peak."""
+    if all(node.phase is not None for node in graph.nodes):
+        return next((i for i, node in enumerate(graph.nodes) if node.phase is not Phase.FORWARD), len(graph.nodes))
+    profile = no_remat_profile(graph)
+    return profile.index(max(profile))
+
+
+def _scope(graph: Graph) -> Scope:
+    """Every order, if there is only one; else that of the document."""
+    path = all(any(graph.producer[v] == i - 1 for v in node.inputs) for i, node in enumerate(graph.nodes[1:], start=1))
+    return Scope.ANY_ORDER if path else Scope.DOCUMENT_ORDER

@@ -1,0 +1,1 @@
+"""Methods that give a first plan within milliseconds or seconds."""

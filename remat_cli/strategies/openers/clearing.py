@@ -1,0 +1,221 @@
+"""Schedules of large graphs by dropping values through the stretch of a schedule that is over the budget, and a bound.
+
+The stretch around the step that needs most memory is cleared: of the values that wait through it some are dropped and
+computed again at its end, with whatever that takes, so that what is left fits (see ``closure``). Where that makes
+another stretch too high, it is next. What is computed again for many dropped values together may be a long run of
+nodes, none of which would be worth it for one value alone: on random layered graphs, where a value can only be made
+again from half of the layer before, no method that decides on one value after the other finds anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat_cli.control import Control
+from remat_cli.graph.analysis import no_remat_profile, working_set
+from remat_cli.graph.model import Graph
+from remat_cli.mip import Bools, Ints
+from remat_cli.plan.derive import prune
+from remat_cli.plan.model import Scope
+from remat_cli.strategies.base import Bound
+from remat_cli.strategies.bounds import of_share
+from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.openers.closure import Choice, Network, Question
+
+WAYS = ((1.0, 0.05), (1.5, 0.0), (1.5, 0.02), (1.0, 0.1), (2.0, 0.05))
+"""What share of the excess is cleared at once, as its inverse, and how much room is left at the ends of a stretch."""
+_MOST_TURNS = 12
+_MOST_COST = 0.5
+"""Recomputation beyond so many times the graph's cost is given up."""
+_RISING = 2
+"""So many turns in a row that leave more excess than before are the end of a way."""
+_SMALL = 0.02
+"""An excess below this share of the room is cleared at once, and no less than that of a larger one."""
+_JOINED = 200
+"""Steps over the budget that are no further apart than this part of the schedule are one stretch."""
+_DEARER = (1.2, 2.0, 4.0)
+"""Prices at which to fill up a choice that frees too little, relative to that at which it would free too much."""
+_FINE = 256
+"""The ends that are filled up are found to within this part of the graph."""
+_NEAR = 1.02
+"""A choice that costs no more than so many times the bound on all of them is good enough."""
+_NOT_SO_LOW = 0.05
+"""Share of what can be freed at most that is left where even all of that is too little."""
+
+
+def offer_span_bound(best: Incumbent, network: Network) -> None:
+    """Raise the bound: at the stage that needs most, what is read later is kept or computed again."""
+    graph = best.graph
+    profile = no_remat_profile(graph)
+    bound = span_bound(graph, network, best.budget_bytes, profile.index(max(profile)))
+    best.raise_bound(Bound(bound, Scope.DOCUMENT_ORDER))
+
+
+def span_bound(graph: Graph, network: Network, budget_bytes: int, t: int) -> float:
+    """No schedule in document order within the budget costs less, for what it must keep or compute again at stage t."""
+    target = budget_bytes - graph.fixed_memory - working_set(graph, t)
+    if target < 0:
+        return math.inf
+    ends = set(graph.outputs)
+    charge = network.size.copy()
+    charge[list(graph.nodes[t].inputs)] = 0.0
+    wanted = np.array([v in ends or (bool(readers) and readers[-1] > t) for v, readers in enumerate(graph.readers)])
+    wanted[graph.first_value[t] :] = False
+    found = network.search(Question(wanted, charge, t), float(target))
+    return of_share(graph, found.bound)
+
+
+def offer_spans(
+    best: Incumbent, network: Network, control: Control, ways: Sequence[tuple[float, float]] = WAYS
+) -> None:
+    """Offer schedules, each made in another of ``ways``, until there is no time left."""
+    for parts, spare in ways:
+        if best.over() or control.stopping():
+            return
+        best.report("dropping")
+        computes = Clearing(best.graph, network, parts, spare).run(control)
+        if computes is not None:
+            best.offer(computes)
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """One way to clear stretches until nothing is over the room.
+
+    Attributes:
+        graph: The graph.
+        network: With the room.
+        parts: A stretch is cleared of its excess divided by this.
+        spare: A stretch goes on while less than this share of the room is free.
+    """
+
+    graph: Graph
+    network: Network
+    parts: float
+    spare: float
+
+    def run(self, control: Control) -> tuple[int, ...] | None:
+        """A schedule within the room, or None if it comes to nothing."""
+        room = self.network.room_bytes
+        sequence, lowest, rising = tuple(range(len(self.graph.nodes))), math.inf, 0
+        for _ in range(_MOST_TURNS):
+            heights, _ = walked_back(self.graph, sequence)
+            excess = int(heights.max()) - room
+            if excess <= 0:
+                return sequence
+            rising = rising + 1 if excess >= lowest else 0
+            lowest = min(lowest, excess)
+            cost = float(self.network.cost[list(sequence)].sum()) - 1.0
+            if rising >= _RISING or cost > _MOST_COST or control.stopping():
+                return None
+            cleared = self._cleared(sequence, heights, excess)
+            if cleared is None or cleared == sequence:
+                return None
+            sequence = cleared
+        return None
+
+    def _cleared(self, sequence: tuple[int, ...], heights: Ints, excess: int) -> tuple[int, ...] | None:
+        """``sequence`` with less in the stretch that is highest; None if nothing can go there."""
+        room = self.network.room_bytes
+        begin, end = self._stretch(heights)
+        most = excess if excess < _SMALL * room else max(excess / self.parts, _SMALL * room)
+        _, (before, after) = walked_back(self.graph, sequence, (begin, end))
+        waiting = before >= end
+        charge = np.where(before >= 0, self.network.size, math.inf)
+        charge[(after >= 0) & ~waiting] = 0.0
+        question = Question(waiting, charge, max(sequence[:end]) + 1)
+        choice = self._choice(question, most)
+        if choice is None or not choice.again.any():
+            return None
+        return prune(self.graph, (*sequence[:end], *np.flatnonzero(choice.again).tolist(), *sequence[end:]))
+
+    def _stretch(self, heights: Ints) -> tuple[int, int]:
+        """Steps from the first to the one after the last of the stretch that is highest."""
+        high = np.flatnonzero(heights > self.network.room_bytes * (1 - self.spare))
+        ends = np.flatnonzero(np.diff(high) > max(3, len(heights) // _JOINED))
+        part = int(np.searchsorted(ends, np.searchsorted(high, int(heights.argmax()))))
+        first = 0 if part == 0 else int(ends[part - 1]) + 1
+        last = len(high) - 1 if part == len(ends) else int(ends[part])
+        return int(high[first]), int(high[last]) + 1
+
+    def _choice(self, question: Question, most: float) -> Choice | None:
+        """The cheapest choice found that frees ``most`` bytes, or nearly as many as can be."""
+        waiting = float(question.charge[question.wanted].sum())
+        target = waiting - most
+        found = self.network.search(question, target)
+        if found.within is None:
+            target = found.over.kept_bytes + _NOT_SO_LOW * (waiting - found.over.kept_bytes)
+            found = self.network.search(question, target)
+        if found.within is not None and found.within.cost <= _NEAR * found.bound:
+            return found.within
+        choices = [*self._filled(question, target, found.over.again, found.price)]
+        if found.within is not None:
+            choices.append(found.within)
+        return min(choices, key=_cost, default=None)
+
+    def _filled(self, question: Question, target: float, inner: Bools, price: float) -> Iterator[Choice]:
+        """Choices that keep at most ``target`` bytes: ``inner``, and as little as will do from one end or the other.
+
+        Where long runs are alike, they are all worth computing again from the same price on, and the choice that frees
+        enough frees much too much.
+        """
+        for dearer in _DEARER:
+            for forward in (True, False):
+                low, high = 0, question.end
+                while high - low > max(8, question.end // _FINE):
+                    middle = (low + high) // 2
+                    allowed = inner.copy()
+                    allowed[slice(0, middle) if forward else slice(question.end - middle, None)] = True
+                    choice = self.network.choose(question, price * dearer, allowed)
+                    if choice.kept_bytes <= target:
+                        high = middle
+                        yield choice
+                    else:
+                        low = middle
+
+
+def _cost(choice: Choice) -> float:
+    return choice.cost
+
+
+def walked_back(graph: Graph, sequence: Sequence[int], at: tuple[int, ...] = ()) -> tuple[Ints, list[Ints]]:
+    """Bytes in use at every step of a sequence, fixed memory left out, and the next read of every value at some steps.
+
+    Args:
+        graph: The graph.
+        sequence: Nodes by index, a schedule.
+        at: Steps.
+
+    Returns:
+        int64[steps], and for each of ``at``, before that step, int64[V]: the step that reads the value next, as it is
+        there then, the length of the sequence for what stays to the end, -1 for what is not there or not read again.
+    """
+    steps, size = len(sequence), graph.size
+    reads = [-1] * len(size)
+    for v in graph.outputs:
+        reads[v] = steps
+    level = sum(size[v] for v in graph.outputs)
+    heights = [0] * steps
+    seen = {steps: list(reads)} if steps in at else {}
+    for p in range(steps - 1, -1, -1):
+        node = graph.nodes[sequence[p]]
+        here = level + node.workspace
+        for v in graph.values_of(sequence[p]):
+            if reads[v] >= 0:
+                reads[v] = -1
+                level -= size[v]
+            else:
+                here += size[v]
+        for v in node.inputs:
+            if reads[v] < 0:
+                level += size[v]
+                here += size[v]
+            reads[v] = p
+        heights[p] = here
+        if p in at:
+            seen[p] = list(reads)
+    return np.array(heights, dtype=np.int64), [np.array(seen[p], dtype=np.int64) for p in at]

@@ -1,0 +1,1 @@
+"""Retention intervals by constraint programming (Moccasin)."""

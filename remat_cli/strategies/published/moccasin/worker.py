@@ -1,0 +1,214 @@
+"""The work of the strategy ``moccasin``, in a process of its own.
+
+Not for speed: the libraries of ortools and highspy both bring a HiGHS under the same name, of different versions, and
+whichever comes second into a process cannot be loaded (google/or-tools#5246). So CP-SAT never meets the solvers, and a
+crash of it costs one answer and no more. The process reads a pickled :class:`Job` and prints a line of JSON, ``[kind,
+value]``, for everything that it finds, as it finds it; so it may be killed at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.model import Graph
+from remat_cli.plan.derive import peak, prune
+
+if TYPE_CHECKING:
+    from remat_cli.strategies.published.moccasin.cpsat import End
+    from remat_cli.strategies.published.moccasin.intervals import IntervalModel
+
+_EXPLAIN_S = 30.0
+"""Longest time spent on finding out which budget would do, once the one asked for is known not to."""
+_ROUNDING = 1e-9
+"""What sums of floats may be off by, relative to the total cost."""
+
+Tell = Callable[[str, Any], None]
+"""Gets a kind and a value: ``activity`` (text), ``computes`` (a schedule), ``bound`` (on the cost of the schedules of
+the model), ``empty`` (none of them fits; their least peak in bytes, or None), ``log`` (a line), ``end`` (None: it was
+not cut short) and ``error`` (``[unavailable or failed, text]``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is asked.
+
+    Attributes:
+        graph: The graph.
+        budget_bytes: Fixed memory included.
+        instances: Most computations of a node.
+        hint: Whether to look for a schedule that fits first, and to start from it.
+        known: Schedules worth starting from.
+        gap: Relative gap at which to stop.
+        bound: A lower bound on the cost that is known already.
+        deadline_s: Point of ``time.time()`` at which to stop; None for no limit.
+        threads: None for CP-SAT's own choice.
+        seed: Random seed.
+        log: Whether to tell the log.
+    """
+
+    graph: Graph
+    budget_bytes: int
+    instances: int = 2
+    hint: bool = True
+    known: tuple[tuple[int, ...], ...] = ()
+    gap: float = 1e-4
+    bound: float = 0.0
+    deadline_s: float | None = None
+    threads: int | None = None
+    seed: int = 0
+    log: bool = False
+
+
+def main() -> None:
+    """Do the job in the file that the first argument names, and print what comes of it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    lock = threading.Lock()
+
+    def tell(kind: str, value: Any) -> None:
+        with lock:
+            sys.stdout.write(f"{json.dumps([kind, value])}\n")
+            sys.stdout.flush()
+
+    job: Job = pickle.loads(Path(sys.argv[1]).read_bytes())
+    try:
+        import ortools.sat.python.cp_model  # noqa: F401 - to tell a broken installation from a failure
+    except ImportError as error:
+        tell("error", ["unavailable", str(error)])
+        return
+    try:
+        work(job, tell)
+    except ValueError as error:
+        tell("error", ["failed", str(error)])
+
+
+def work(job: Job, tell: Tell) -> None:
+    """Do ``job``, and ``tell`` what comes of it.
+
+    Raises:
+        ValueError: If CP-SAT does not take the model.
+    """
+    from remat_cli.strategies.published.moccasin.intervals import IntervalModel
+
+    tell("activity", "building the model")
+    graph = job.graph
+    model = IntervalModel.build(graph, job.budget_bytes, max(job.budget_bytes, no_remat_peak(graph)), job.instances)
+    run = _Run(job, tell, model, tuple(range(len(graph.nodes))))
+    for computes in job.known:
+        run.consider(computes)
+    nothing_fits = job.hint and not run.fits and run.lower_peak()
+    if not nothing_fits and not run.out_of_time():
+        run.lower_cost()
+    if nothing_fits or not run.out_of_time():
+        tell("end", None)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One model on its way through CP-SAT.
+
+    Attributes:
+        job: What is asked.
+        tell: Hears of everything.
+        model: The model.
+        start: The schedule to start from, one that the model holds: the cheapest within the budget, or else the one
+            with the lowest peak.
+        patience_ends_s: When to stop looking for a budget that would do; set once the one asked for is known not to.
+    """
+
+    job: Job
+    tell: Tell
+    model: IntervalModel
+    start: tuple[int, ...]
+    patience_ends_s: float = math.inf
+
+    def consider(self, computes: Sequence[int]) -> None:
+        """Look at a schedule: it may be the one to start from."""
+        pruned = prune(self.job.graph, computes)
+        if self.model.holds(pruned) and self._rank(pruned) < self._rank(self.start):
+            self.start = pruned
+
+    def _rank(self, computes: tuple[int, ...]) -> tuple[int, float]:
+        """Bytes over the budget, and then the cost."""
+        return max(0, peak(self.job.graph, computes) - self.job.budget_bytes), self._cost(computes)
+
+    def _cost(self, computes: tuple[int, ...]) -> float:
+        return math.fsum(self.job.graph.nodes[k].cost for k in computes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the schedule to start from is within the budget."""
+        return self._rank(self.start)[0] == 0
+
+    def out_of_time(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.job.deadline_s is not None and time.time() >= self.job.deadline_s
+
+    def lower_peak(self) -> bool:
+        """Phase one: the lowest peak, but no lower than the budget. Whether it is proven that nothing fits."""
+        model = self.model
+        model.lower_peak()
+        end = self._solve("CP-SAT: lowering the peak", self._hear_of_peak, self._low_enough, gap=0.0, hint=True)
+        if self.fits or end.bound <= model.room:
+            return False
+        self.tell("empty", self.job.graph.fixed_memory + math.ceil(end.bound - 0.5) * model.unit_bytes)
+        return True
+
+    def _hear_of_peak(self, bound: float) -> None:
+        if bound > self.model.room:
+            self.patience_ends_s = min(self.patience_ends_s, time.monotonic() + _EXPLAIN_S)
+
+    def _low_enough(self) -> bool:
+        return self.fits or time.monotonic() >= self.patience_ends_s
+
+    def lower_cost(self) -> None:
+        """Phase two: the lowest cost within the budget."""
+        job, model = self.job, self.model
+        model.lower_cost()
+        gap = job.gap * job.graph.total_cost / model.scale.unit
+        end = self._solve("CP-SAT", self._hear_of_cost, self._cheap_enough, gap=gap, hint=job.hint and self.fits)
+        if end.infeasible:
+            self.tell("empty", None)
+        elif end.bound > -math.inf:
+            self._hear_of_cost(end.bound)
+
+    def _cheap_enough(self) -> bool:
+        cost = self._cost(self.start)
+        return self.fits and cost - self.job.bound <= self.job.gap * cost
+
+    def _hear_of_cost(self, bound: float) -> None:
+        """A bound of CP-SAT, which counts in whole units, told in the graph's cost unit."""
+        total, scale = self.job.graph.total_cost, self.model.scale
+        cost = total + max(0, math.ceil(bound - 0.5)) * scale.unit
+        self.tell("bound", cost if scale.exact else max(total, cost * (1 - _ROUNDING)))
+
+    def _solve(
+        self, activity: str, on_bound: Callable[[float], None], enough: Callable[[], bool], *, gap: float, hint: bool
+    ) -> End:
+        """Run CP-SAT on the model as it is."""
+        from remat_cli.strategies.published.moccasin.cpsat import Limits, Listener, minimise
+
+        job, model, tell = self.job, self.model, self.tell
+
+        def hear(value: Callable[[Any], int]) -> None:
+            computes = prune(job.graph, model.computes(value))
+            self.consider(computes)
+            tell("computes", computes)
+
+        model.forget_hint()
+        if hint:
+            model.hint(self.start, peak(job.graph, self.start))
+        tell("activity", activity)
+        log = (lambda line: tell("log", line)) if job.log else None
+        limits = Limits(job.deadline_s, job.threads, job.seed, gap)
+        return minimise(model.model, limits, Listener(hear, on_bound, log, enough))

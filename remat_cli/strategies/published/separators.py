@@ -1,0 +1,262 @@
+"""Graphs taken apart by small separators: tree and path decompositions, and schedules that follow from them.
+
+Source: Kumar, Purohit, Svitkina, Vee, Wang, "Efficient Rematerialization for Deep Networks", NeurIPS 2019. A
+decomposition is of the undirected skeleton of the graph: nodes, and an edge between the maker and every reader of a
+value. It knows neither costs nor sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from remat_cli.control import Control
+from remat_cli.graph.model import Graph
+from remat_cli.strategies.published.tree_decomposition import Bags, min_fill
+
+_STARTS = 8
+_LOOK_EVERY = 256
+"""Nodes placed between two looks at the clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Separator:
+    """Nodes that keep the parts below apart from each other and, with the separators above, from all else.
+
+    Attributes:
+        bag: These nodes, ascending; none of them is in a separator above.
+        below: The parts.
+        nodes: All nodes here and below.
+        depth: Separators on the longest way down, this one included.
+    """
+
+    bag: tuple[int, ...]
+    below: tuple[Separator, ...]
+    nodes: frozenset[int]
+    depth: int
+
+    @classmethod
+    def over(cls, bag: Iterable[int], below: Iterable[Separator]) -> Separator:
+        """A separator over parts; empty ones, also this one, are left out where that is possible."""
+        own = tuple(sorted(bag))
+        parts = tuple(part for part in below if part.nodes)
+        if not own and len(parts) == 1:
+            return parts[0]
+        nodes = frozenset(own).union(*(part.nodes for part in parts))
+        return cls(own, parts, nodes, 1 + max((part.depth for part in parts), default=0))
+
+
+def skeleton(graph: Graph) -> list[set[int]]:
+    """The neighbours of every node in the undirected skeleton."""
+    around: list[set[int]] = [set() for _ in graph.nodes]
+    for v, readers in enumerate(graph.readers):
+        for j in readers:
+            around[graph.producer[v]].add(j)
+            around[j].add(graph.producer[v])
+    return around
+
+
+def tree_separators(graph: Graph, control: Control | None = None) -> tuple[Separator, int]:
+    """Balanced separators from a min-fill tree decomposition, and its width.
+
+    The tree of bags is rooted at its centroid, and so is every branch that is left: the depth is at most one more than
+    the logarithm of the number of bags.
+
+    Args:
+        graph: The graph.
+        control: The clock; None for no limit.
+
+    Raises:
+        LimitReached, Interrupted: If it has to stop.
+    """
+    if not graph.nodes:
+        return Separator((), (), frozenset(), 0), 0
+    tree = min_fill(skeleton(graph), control or Control())
+    return _rooted(tree, 0, [False] * len(tree.bags), frozenset()), tree.width
+
+
+def _rooted(tree: Bags, start: int, used: list[bool], above: frozenset[int]) -> Separator:
+    """The separators of a connected part of the tree of bags, without the nodes ``above``.
+
+    Args:
+        tree: The bags.
+        start: One of the part.
+        used: Bags that are separators above; those of the part are added.
+        above: Nodes in these.
+    """
+    root = _centroid(tree, start, used)
+    used[root] = True
+    covered = above | tree.bags[root]
+    starts = sorted((bag for bag in tree.around[root] if not used[bag]), key=lambda bag: sorted(tree.bags[bag]))
+    below = [_rooted(tree, bag, used, covered) for bag in starts]
+    return Separator.over(tree.bags[root] - above, below)
+
+
+def _walked(tree: Bags, start: int, used: Sequence[bool]) -> tuple[list[int], dict[int, int]]:
+    """The bags that hang together with ``start``, each after the one from which it was reached; and which that was."""
+    order = [start]
+    parent = {start: -1}
+    for bag in order:
+        for other in tree.around[bag]:
+            if not used[other] and other not in parent:
+                parent[other] = bag
+                order.append(other)
+    return order, parent
+
+
+def _centroid(tree: Bags, start: int, used: Sequence[bool]) -> int:
+    """The bag without which the largest branch is smallest; of equals the one with the smallest nodes."""
+    order, parent = _walked(tree, start, used)
+    weight = dict.fromkeys(order, 1)
+    heaviest = dict.fromkeys(order, 0)
+    for bag in reversed(order):
+        heaviest[bag] = max(heaviest[bag], len(order) - weight[bag])
+        up = parent[bag]
+        if up >= 0:
+            weight[up] += weight[bag]
+            heaviest[up] = max(heaviest[up], weight[bag])
+    least = min(heaviest.values())
+    return min((bag for bag in order if heaviest[bag] == least), key=lambda bag: sorted(tree.bags[bag]))
+
+
+def path_separators(graph: Graph, control: Control | None = None) -> tuple[Separator, int]:
+    """Balanced separators from a path decomposition, and its width: the middle bag, then the middle of either side.
+
+    Args:
+        graph: The graph.
+        control: The clock; None for no limit.
+
+    Raises:
+        LimitReached, Interrupted: If it has to stop before there is a decomposition.
+    """
+    bags = _path(skeleton(graph), control or Control())
+    width = max((len(bag) for bag in bags), default=1) - 1
+
+    def halved(low: int, high: int, above: frozenset[int]) -> Separator:
+        if low == high:
+            return Separator((), (), frozenset(), 0)
+        middle = (low + high) // 2
+        covered = above | bags[middle]
+        sides = (halved(low, middle, covered), halved(middle + 1, high, covered))
+        return Separator.over(bags[middle] - above, sides)
+
+    return halved(0, len(bags), frozenset()), width
+
+
+def _path(around: Sequence[set[int]], control: Control) -> list[frozenset[int]]:
+    """Bags of a path decomposition: the narrowest of some greedy ones.
+
+    Each puts the nodes in a row, next always the one that leaves the fewest placed nodes with neighbours not yet placed
+    (vertex separation, which equals pathwidth for the best row). They differ in where they begin.
+    """
+    n = len(around)
+    thin = sorted(range(n), key=lambda i: (len(around[i]), i))[: _STARTS - 2]
+    best: list[frozenset[int]] = []
+    widest = n + 1
+    for start in dict.fromkeys((0, n - 1, *thin)) if n else ():
+        if best and control.stopping():
+            break
+        row = _row(around, start, widest, control)
+        if row is not None:
+            best = [
+                bag for bag, following in zip(row, [*row[1:], frozenset[int]()], strict=True) if not bag <= following
+            ]
+            widest = max(map(len, best))
+    return best
+
+
+def _row(around: Sequence[set[int]], start: int, widest: int, control: Control) -> list[frozenset[int]] | None:
+    """The bags of the greedy row that begins with ``start``; None as soon as one has ``widest`` nodes or more."""
+    missing = [len(others) for others in around]
+    placed = [False] * len(around)
+    edge: set[int] = set()
+    bags: list[frozenset[int]] = []
+    unplaced = iter(range(len(around)))
+    node = start
+    while True:
+        if len(bags) % _LOOK_EVERY == 0:
+            control.check()
+        bags.append(frozenset({*edge, node}))
+        if len(bags[-1]) >= widest:
+            return None
+        placed[node] = True
+        for other in around[node]:
+            missing[other] -= 1
+            if other in edge and not missing[other]:
+                edge.remove(other)
+        if missing[node]:
+            edge.add(node)
+        if len(bags) == len(around):
+            return bags
+        near = {other for i in edge for other in around[i] if not placed[other]}
+        if near:
+            node = min(near, key=lambda i: (_growth(around, edge, missing, i), i))
+        else:
+            node = next(i for i in unplaced if not placed[i])
+
+
+def _growth(around: Sequence[set[int]], edge: set[int], missing: Sequence[int], node: int) -> int:
+    """By how much placing ``node`` would change the number of placed nodes with neighbours not yet placed."""
+    return (missing[node] > 0) - sum(1 for other in around[node] if other in edge and missing[other] == 1)
+
+
+def recursive_schedule(graph: Graph, root: Separator, limit: int, longest: int) -> list[int] | None:
+    """The schedule that computes the graph separator by separator (the paper's Algorithm 1).
+
+    To have some nodes of a part, compute what they need of its separator in order, each with what it reads from the
+    parts below, made by recursion and dropped at once; then have the rest from below. The separators on the way stay
+    meanwhile: memory holds a bag and one node's inputs per level, and everything else is made again and again.
+
+    Args:
+        graph: The graph.
+        root: Its separators.
+        limit: Levels of recursion. What is below is computed straightforwardly, all of it kept meanwhile.
+        longest: Give up beyond so many computes, and return None.
+
+    Returns:
+        Nodes in the order in which they run, every node at least once; not in document order.
+    """
+    before = [sorted({graph.producer[v] for v in node.inputs}) for node in graph.nodes]
+    computes: list[int] = []
+
+    def have(part: Separator, wanted: frozenset[int], levels: int) -> None:
+        needed = _needed(before, wanted, part.nodes)
+        straight = levels == 0 or not part.below
+        for node in sorted(needed) if straight else part.bag:
+            if node not in needed:
+                continue
+            if not straight:
+                for child in part.below:
+                    inputs = child.nodes.intersection(before[node])
+                    if inputs:
+                        have(child, inputs, levels - 1)
+            computes.append(node)
+            if len(computes) > longest:
+                raise _TooLong
+        if not straight:
+            for child in part.below:
+                if rest := child.nodes & wanted:
+                    have(child, rest, levels - 1)
+
+    ends = frozenset(i for i in range(len(graph.nodes)) if not any(graph.readers[v] for v in graph.values_of(i)))
+    try:
+        have(root, ends | {graph.producer[v] for v in graph.outputs}, limit)
+    except _TooLong:
+        return None
+    return computes
+
+
+class _TooLong(Exception):
+    """A schedule has grown beyond use."""
+
+
+def _needed(before: Sequence[Sequence[int]], wanted: Iterable[int], inside: frozenset[int]) -> set[int]:
+    """``wanted`` and all that it is made from within a part; what lies outside is there."""
+    found = set(wanted)
+    todo = list(found)
+    while todo:
+        for i in before[todo.pop()]:
+            if i in inside and i not in found:
+                found.add(i)
+                todo.append(i)
+    return found

@@ -1,0 +1,181 @@
+"""Bounds for every schedule in document order, by the retention model without in-stage rows over an event support."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from remat_cli.control import Control
+from remat_cli.milp.compile import append_block
+from remat_cli.milp.decode import overfull
+from remat_cli.milp.event_support import common
+from remat_cli.milp.retention import Support, support_within
+from remat_cli.milp.standing_rows import StandingRows
+from remat_cli.mip import Floats, LinearModel
+from remat_cli.plan.model import Scope
+from remat_cli.solvers.base import Outcome, Request, Termination
+from remat_cli.strategies.base import Bound
+from remat_cli.strategies.bounds import safe_bound, shortened, whole
+from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.retention.ceiling import MOST_NODES, Cheaper
+from remat_cli.strategies.retention.solving import Retention
+
+PROVABLE = 120
+"""Up to this many nodes a proof may look inside stages."""
+_NEIGHBOURS = 2
+_VIOLATION = 1e-6
+_REHEARSAL_DEPTH, _REHEARSAL_GAP = 1.0, 1e-3
+_REHEARSAL_S, _REHEARSAL_SHARE = 15.0, 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A support that every schedule cheaper than needed can be brought to (see ``milp/event_support``).
+
+    Attributes:
+        best: Gets the bound, and schedules that come up.
+        support: For the graph with its closing node.
+        cheaper: Schedules that are looked for; the bound holds up to their ceiling.
+    """
+
+    best: Incumbent
+    support: Support
+    cheaper: Cheaper
+
+    @classmethod
+    def within(cls, best: Incumbent, most_pairs: int) -> Proof | None:
+        """Choose the support; None if it is too large.
+
+        Args:
+            best: With the best schedule so far.
+            most_pairs: Most (stage, node) pairs that a support may have.
+        """
+        if len(best.graph.nodes) > MOST_NODES:
+            return None
+        cheaper = Cheaper.than_needed(best)
+        support = cheaper.events()
+        return cls(best, support, cheaper) if sum(len(stages) for stages in support) <= most_pairs else None
+
+    def run(self, most_s: float, share: float) -> None:
+        """Solve for at most ``most_s`` seconds and ``share`` of what is left; what is proven by then counts."""
+        best = self.best
+        model = Retention.over(best, None, support=self.support)
+        if self.cheaper.ceiling < best.cost:  # else a solver finds out by itself, from the best schedule
+            model.cuts += self.cheaper.rows(model.stated, model.compiled)
+        outcome = model.solve(best.step(most_s, share), rounds=1)
+        raise_bound(best, proven_cost(model, outcome), self.cheaper.ceiling)
+
+
+@dataclass(slots=True)
+class InStageProof:
+    """The model over the full support with rows for what stands through a stage (see ``milp/standing_rows``).
+
+    Attributes:
+        best: Gets the bound, and schedules that come up.
+        model: The model; its own in-stage rows, which need an order, are never stated.
+        rows: The rows so far.
+        ceiling: The model leaves out what costs more.
+        proves: Whether the support is the full one, but for that; else no bound is taken.
+    """
+
+    best: Incumbent
+    model: Retention
+    rows: StandingRows
+    ceiling: float
+    proves: bool = True
+
+    @classmethod
+    def of(cls, best: Incumbent, depth: float | None = None) -> InStageProof:
+        """State the model without rows.
+
+        Args:
+            best: With the best schedule so far: the cheaper it is, the fewer nodes are worth recomputing.
+            depth: Depth of a smaller support, which proves nothing; None for a proof.
+        """
+        cheaper = Cheaper.than_needed(best)
+        support = cheaper.affordable()
+        if depth is not None:
+            support = common(support, support_within(cheaper.graph, depth))
+        model = Retention.over(best, None, support=support)
+        if cheaper.ceiling < best.cost:
+            model.cuts += cheaper.rows(model.stated, model.compiled)
+        return cls(best, model, StandingRows(model.stated), cheaper.ceiling, depth is None)
+
+    def state(self, steps: Iterable[tuple[int, int]]) -> bool:
+        """State the rows of (stage, node) ``steps``; whether any of them was new."""
+        block = self.rows.block(steps)
+        if block is None:
+            return False
+        self.model.compiled = append_block(self.model.compiled, block)
+        return True
+
+    def run(self, control: Control, *, gap: float | None = None) -> None:
+        """Solve, state the rows that the answer violates, and so on; every answer's bound counts.
+
+        Args:
+            control: Clock.
+            gap: Gap at which the solver stops; None for a quarter of the one asked for.
+        """
+        best, context = self.best, self.best.context
+        while not best.over() and not control.stopping():
+            best.report("proving")
+            model = self.model.model
+            start = self._start(model) if context.solver.warm_start else None
+            least = context.gap / 4 if gap is None else gap
+            outcome = context.solver.solve(Request(model, control, least, context.threads, context.seed, start))
+            if self.proves:
+                raise_bound(best, proven_cost(self.model, outcome), self.ceiling)
+            if outcome.values is None or not self._refine(outcome.values):
+                return
+
+    def _refine(self, values: Floats) -> bool:
+        """Offer a solution and state rows for what is over the budget in it; whether there were any."""
+        decoder = self.model.decoder
+        chosen = decoder.chosen(values)
+        self.best.offer(decoder.computes(chosen))
+        near = range(-_NEIGHBOURS, _NEIGHBOURS + 1)
+        return self.state((t + d, k) for t, k in overfull(self.model.stated, chosen) for d in near)
+
+    def _start(self, model: LinearModel) -> Floats | None:
+        """The best schedule as a solution."""
+        if self.best.computes is None or (values := self.model.columns_of(self.best.computes)) is None:
+            return None
+        columns = self.model.compiled.column_of
+        for level in self.rows.levels:
+            kept = 1.0 if level.kept is None else values[columns[id(level.kept)]]
+            values[columns[id(level.variable)]] = max(0.0, kept - values[columns[id(level.again)]])
+        return values if model.violation(values) <= _VIOLATION else None
+
+
+def prove_inside(best: Incumbent, control: Control) -> None:
+    """Raise the bound by the proof that looks inside stages.
+
+    Which rows it takes shows on a small support, in a fraction of the time that each round over the full one takes.
+
+    Args:
+        best: Gets the bound, and schedules that come up.
+        control: Clock.
+    """
+    rehearsal = InStageProof.of(best, _REHEARSAL_DEPTH)
+    rehearsal.run(shortened(control, best.seconds(_REHEARSAL_S, _REHEARSAL_SHARE)), gap=_REHEARSAL_GAP)
+    if best.over() or control.stopping():
+        return
+    proof = InStageProof.of(best)
+    proof.state(rehearsal.rows.steps)
+    proof.run(control)
+
+
+def raise_bound(best: Incumbent, bound: float | None, ceiling: float) -> None:
+    """Take what a model proved that looks for schedules of cost ``ceiling`` at most; None for nothing."""
+    if bound is not None:
+        best.raise_bound(Bound(whole(best.graph, min(bound, ceiling)), Scope.DOCUMENT_ORDER))
+
+
+def proven_cost(model: Retention, outcome: Outcome | None) -> float | None:
+    """The bound of ``outcome`` in the graph's cost unit, infinite if nothing fits; None if there is none."""
+    if outcome is None:
+        return None
+    if outcome.termination is Termination.INFEASIBLE:
+        return math.inf
+    return None if outcome.bound is None else safe_bound(model.best.graph, outcome.bound * model.stated.cost_scale)
