@@ -7,10 +7,11 @@ so far they publish, so that nothing is lost if they do not stop in time.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from remat_cli.errors import Interrupted, LimitReached
 
@@ -63,6 +64,19 @@ class Control:
     def remaining_s(self) -> float | None:
         """Seconds left, never negative; None without a deadline."""
         return None if self.deadline_s is None else max(0.0, self.deadline_s - time.monotonic())
+
+    def part(self, share: float = 1.0, most_s: float = math.inf) -> Control:
+        """A control for one step: it stops no later than this one, and shares its brake and its listener.
+
+        Args:
+            share: Of the time left, if there is a limit.
+            most_s: Seconds at most, also without a limit.
+        """
+        remaining = self.remaining_s()
+        seconds = most_s if remaining is None else min(most_s, share * remaining)
+        if math.isinf(seconds):
+            return self
+        return replace(self, deadline_s=time.monotonic() + seconds)
 
     def out_of_time(self) -> bool:
         """Whether the deadline has passed."""
