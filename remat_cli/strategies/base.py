@@ -6,6 +6,7 @@ it derives the statements and has them replayed.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -81,6 +82,35 @@ class Task:
     known: Known | None = None
 
 
+@dataclass(slots=True)
+class StageRecord:
+    """One stage of a search as it went.
+
+    Attributes:
+        name: Of the stage.
+        depth: 0 for a stage of the whole search, 1 for a part of such a stage, and so on.
+        cost_before: Of the incumbent when it began; infinite if there was none.
+        bound_before: The bound that said most then.
+        cost: Of the incumbent when it ended.
+        bound: The bound that said most then.
+        seconds: It took; None while it lasts, and for good if the search was abandoned in it.
+        note: Why it ended early, if it did.
+    """
+
+    name: str
+    depth: int
+    cost_before: float
+    bound_before: float
+    cost: float = math.inf
+    bound: float = 0.0
+    seconds: float | None = None
+    note: str = ""
+
+    def close(self, seconds: float, cost: float, bound: float) -> None:
+        """Note how it ended."""
+        self.seconds, self.cost, self.bound = seconds, cost, bound
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a strategy may use.
@@ -95,6 +125,7 @@ class Context:
             published is the answer.
         write_model: File that gets the model, for strategies that build one; ``.lp`` or ``.mps``.
         solver_log: File that gets the solver's log.
+        trace: Gets a record of every stage.
     """
 
     control: Control
@@ -105,6 +136,7 @@ class Context:
     publish: Callable[[Found], None] = field(default=lambda found: None)
     write_model: Path | None = None
     solver_log: Path | None = None
+    trace: list[StageRecord] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
-"""The best schedule of a search, and the bounds that it runs towards."""
+"""The incumbent: the cheapest schedule found so far, what is proven of it, and whether that is enough."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from remat_cli.control import Control, Progress
@@ -14,66 +16,131 @@ from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
-from remat_cli.strategies.bounds import shortened, telling
+from remat_cli.strategies.bounds import telling
 
-if TYPE_CHECKING:  # half a second of Pyomo, which keep-all can do without
+if TYPE_CHECKING:
     from remat_cli.milp.cover_bound import Prices
+    from remat_cli.strategies.annealing.pool import Pool
+    from remat_cli.strategies.engine import Engine
 
+_EXACT = 1e-9
+"""Costs this close, relatively, are the same cost, summed in another order."""
 _SETTLED = 1.05e-6
-"""A bound from a solver is lowered by 1e-6 for its tolerance: a schedule this close to it is one that meets it."""
+"""A bound from a solver is lowered by 1e-6 for its tolerance, so a schedule this close to a bound meets it."""
 _NONE_LEFT_S = 2.0
-"""With less time than this left no further step is worth starting."""
+"""With less time than this left, a search that ends was ended by the clock: no step is worth starting."""
+
+
+class Verdict(IntEnum):
+    """How much is proven of the incumbent. Higher verdicts imply lower ones, except the last."""
+
+    OPEN = 0
+    """Nothing within the gap."""
+    CLASS = 1
+    """Within the gap of every schedule of some class, such as the frontier-advancing ones, or none of a class fits."""
+    GAP = 2
+    """Within the gap of every schedule in document order."""
+    SETTLED = 3
+    """As close to a bound for document order as a solver's tolerance can tell, and within the gap."""
+    EXACT = 4
+    """At a bound for document order: nothing is cheaper."""
+    IMPOSSIBLE = 5
+    """There is no incumbent, and it is proven that no schedule in document order fits."""
 
 
 @dataclass(slots=True)
 class Incumbent:
-    """Keeps the cheapest schedule within the budget, publishes improvements, and knows when to stop.
+    """Keeps the cheapest schedule within the budget and the bounds, publishes both, and says what is proven.
+
+    The only place where schedules are compared. Every schedule is pruned, measured and counted here, whoever made it.
+    Of schedules of the same cost the one with the lower peak counts as better.
 
     Attributes:
         graph: The graph.
-        budget_bytes: Fixed memory included.
-        context: Gets every improvement.
-        bounds: Lower bounds so far, the best of each scope.
-        wide: Whether the search goes on where only no frontier-advancing schedule can be cheaper.
-        computes: The cheapest schedule; None if there is none.
+        budget_bytes: Fixed memory included; where the task has no budget, what no schedule needs more than.
+        context: What engines may use; its control is the clock of the stage at hand (see :meth:`under`).
+        goal: The verdict at which the search may stop.
+        informed: Whether it began with a schedule from earlier work on the task.
+        bounds: Lower bounds on cost, the best of each scope.
+        computes: The cheapest schedule within the budget; None if there is none.
         cost: Its cost.
+        height: Its peak in bytes.
+        held: Values that it holds to the end (see :class:`Schedule`).
+        maker: Text form of the strategy that made it; empty for the strategy that was asked.
+        order: How its order of first computations was found; empty for the order of the document.
         advancing: The cheapest frontier-advancing schedule within the budget, which models can start from.
         advancing_cost: Its cost.
-        lowest: The schedule with the smallest peak that came up, within the budget or not.
+        lowest: The schedule with the lowest peak that came up, within the budget or not.
         lowest_peak: Its peak in bytes.
+        used_solver: Whether a MIP solver had a part in the incumbent or in a bound.
+        crediting: The maker of what is offered from now on, and whether it uses a MIP solver.
         prices: What recomputation costs beyond what every schedule must pay, once that was worked out.
+        pool: Recomputations of recent schedules, where an engine that merges them wants them.
+        refusal: What an engine proved of schedules that do not fit, with its reason; None if nothing.
+        engines: Those that work on it, with what they have learnt (see :func:`engine_at`).
     """
 
     graph: Graph
     budget_bytes: int
     context: Context
-    bounds: dict[Scope, Bound]
-    wide: bool = False
+    goal: Verdict = Verdict.GAP
+    informed: bool = False
+    bounds: dict[Scope, Bound] = field(default_factory=dict)
     computes: tuple[int, ...] | None = None
     cost: float = math.inf
+    height: int = 0
+    held: frozenset[int] = frozenset()
+    maker: str = ""
+    order: str = ""
     advancing: tuple[int, ...] | None = None
     advancing_cost: float = math.inf
     lowest: tuple[int, ...] | None = None
     lowest_peak: int | None = None
+    used_solver: bool = False
+    crediting: tuple[str, bool] = ("", False)
     prices: Prices | None = None
+    pool: Pool | None = None
+    refusal: NotFound | None = None
+    engines: dict[str, Engine] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, task: Task, context: Context, *, wide: bool = False) -> Incumbent:
-        """Nothing but what is known of ``task``; without a budget the no-remat peak is the budget."""
+    def empty(cls, task: Task, context: Context, *, goal: Verdict = Verdict.EXACT) -> Incumbent:
+        """No schedule, not even no-remat, and no bound but C0: for methods whose plans are to be their own."""
         graph = task.graph
-        budget = no_remat_peak(graph) if task.budget_bytes is None else task.budget_bytes
-        best = cls(graph, budget, context, {Scope.ANY_ORDER: Bound(graph.total_cost, Scope.ANY_ORDER)}, wide)
-        best.offer(range(len(graph.nodes)))
+        budget = task.budget_bytes
+        if budget is None:
+            # Each value has one instance at most.
+            budget = graph.fixed_memory + sum(graph.size) + max((node.workspace for node in graph.nodes), default=0)
+        incumbent = cls(graph, budget, context, goal)
+        incumbent.bounds[Scope.ANY_ORDER] = Bound(graph.total_cost, Scope.ANY_ORDER)
+        return incumbent
+
+    @classmethod
+    def of(cls, task: Task, context: Context, *, goal: Verdict = Verdict.GAP) -> Incumbent:
+        """No-remat, and what is known of ``task``."""
+        incumbent = cls.empty(task, context, goal=goal)
+        incumbent.offer(range(len(task.graph.nodes)), "keep-all")
         if task.known is not None:
             for bound in task.known.bounds:
-                best.raise_bound(bound)
+                incumbent.raise_bound(bound)
             for schedule in task.known.schedules:
-                best.offer(schedule.computes)
-        return best
+                incumbent.offer(schedule.computes)
+            incumbent.informed = incumbent.computes is not None
+        return incumbent
 
-    def offer(self, computes: Sequence[int]) -> bool:
-        """Look at a schedule; whether it is the best so far. One that computes again what must not be is none."""
-        sequence = prune(self.graph, computes)
+    def offer(self, computes: Sequence[int], maker: str = "") -> bool:
+        """Consider a schedule; whether it is within the budget. One that recomputes what it must not is none.
+
+        Args:
+            computes: The schedule; recomputations that serve nothing are dropped.
+            maker: Text form of the strategy that made it; empty for the one that is credited at the moment.
+        """
+        return self.take(Found(Schedule(tuple(computes)), maker=maker))
+
+    def take(self, found: Found) -> bool:
+        """Consider what another strategy found, with its bounds; whether its schedule is within the budget."""
+        self._take_bounds(found.bounds)
+        sequence = prune(self.graph, found.schedule.computes)
         if self._repeats(sequence):
             return False
         height = peak(self.graph, sequence)
@@ -84,14 +151,17 @@ class Incumbent:
         cost = math.fsum(self.graph.nodes[k].cost for k in sequence)
         if cost < self.advancing_cost and is_frontier_advancing(self.graph, sequence):
             self.advancing, self.advancing_cost = sequence, cost
-        if cost >= self.cost:
-            return False
-        self.computes, self.cost = sequence, cost
+        if self.computes is not None and (cost, height) >= (self.cost, self.height):
+            return True
+        self.computes, self.cost, self.height = sequence, cost, height
+        self.held, self.order = found.schedule.held, found.order
+        self.maker = found.maker or self.crediting[0]
+        self.used_solver = self.used_solver or found.used_solver or self.crediting[1]
         self.context.publish(self.found(exhausted=False))
         return True
 
     def _repeats(self, sequence: Sequence[int]) -> bool:
-        """Whether a node is computed again that may be computed only once."""
+        """Whether a node is computed twice that may be computed only once."""
         seen: set[int] = set()
         for k in sequence:
             if k in seen and not self.graph.nodes[k].recompute:
@@ -100,84 +170,102 @@ class Incumbent:
         return False
 
     def raise_bound(self, bound: Bound) -> None:
-        """Take a bound if it is better than the one of its scope, and hand it over with the schedule there is."""
-        if bound.scope not in self.bounds or bound.cost > self.bounds[bound.scope].cost:
-            self.bounds[bound.scope] = bound
+        """Take a bound if it is better than the one of its scope, and publish it with the schedule there is."""
+        if self._take_bounds((bound,)):
+            self.used_solver = self.used_solver or self.crediting[1]
             if self.computes is not None:
                 self.context.publish(self.found(exhausted=False))
 
+    def _take_bounds(self, bounds: Sequence[Bound]) -> bool:
+        """Keep the best bound of each scope; whether any is new."""
+        better = [b for b in bounds if b.scope not in self.bounds or b.cost > self.bounds[b.scope].cost]
+        for bound in better:
+            if bound.scope not in self.bounds or bound.cost > self.bounds[bound.scope].cost:
+                self.bounds[bound.scope] = bound
+        return bool(better)
+
     @property
     def bound(self) -> Bound:
-        """The bound that says most about the best schedule, or the highest one while there is none."""
+        """The bound that says most about the incumbent, or C0 while there is none."""
         return telling(self.graph, self.bounds.values(), self.cost)
 
-    def proven(self) -> bool:
-        """Whether the best schedule is within the gap asked for."""
-        return self._within(self._goal.cost)
-
-    def proven_in_class(self) -> bool:
-        """Whether only what no bound speaks of may be cheaper, or fit at all."""
-        if self.computes is None:
-            return any(math.isinf(bound.cost) for bound in self.bounds.values())
-        return self._within(self.bound.cost)
-
-    def _within(self, bound: float) -> bool:
-        return self.computes is not None and self.cost - bound <= self.context.gap * self.cost
-
     @property
-    def _goal(self) -> Bound:
-        """The bound at which to stop."""
-        return telling(self.graph, self._reached(), self.cost)
+    def verdict(self) -> Verdict:
+        """What is proven so far."""
+        wide = [b for b in self.bounds.values() if b.scope.contains(Scope.DOCUMENT_ORDER)]
+        if self.computes is None:
+            if any(math.isinf(bound.cost) for bound in wide):
+                return Verdict.IMPOSSIBLE
+            return Verdict.CLASS if any(math.isinf(b.cost) for b in self.bounds.values()) else Verdict.OPEN
+        bound, gap = telling(self.graph, wide, self.cost).cost, self.context.gap
+        if self.cost <= bound * (1 + _EXACT):
+            return Verdict.EXACT
+        if self.cost - bound <= min(_SETTLED, gap) * self.cost:
+            return Verdict.SETTLED
+        if self.cost - bound <= gap * self.cost:
+            return Verdict.GAP
+        return Verdict.CLASS if self.cost - self.bound.cost <= gap * self.cost else Verdict.OPEN
 
-    def _reached(self) -> list[Bound]:
-        """The bounds that hold for all that is searched."""
-        return [b for b in self.bounds.values() if not self.wide or b.scope.contains(Scope.DOCUMENT_ORDER)]
+    def done(self) -> bool:
+        """Whether the goal is reached, or it is proven that no schedule fits."""
+        return self.verdict >= self.goal
+
+    def over(self) -> bool:
+        """Whether to stop: done, interrupted, or out of time."""
+        return self.context.control.stopping() or self.done()
+
+    def exhausted(self) -> bool:
+        """Whether a search that ends now ends by itself, rather than for want of time."""
+        remaining = self.context.control.remaining_s()
+        limited = self.context.control.stopping() or (remaining is not None and remaining < _NONE_LEFT_S)
+        return self.done() or not limited
+
+    @contextmanager
+    def under(self, clock: Control, maker: str = "", *, uses_solver: bool = False) -> Iterator[None]:
+        """While inside, ``clock`` is the clock, and what is offered is credited to ``maker``."""
+        before = self.context, self.crediting
+        self.context, self.crediting = replace(self.context, control=clock), (maker, uses_solver)
+        try:
+            yield
+        finally:
+            self.context, self.crediting = before
 
     def report(self, activity: str, nodes: int | None = None) -> None:
         """Tell the user where things stand."""
         cost = None if self.computes is None else self.cost
         self.context.control.report(Progress(activity, cost, self.bound.cost, nodes))
 
-    def tight(self) -> bool:
-        """Whether nothing is left to gain."""
-        return self.cost <= self._goal.cost * (1 + 1e-9)
-
-    def settled(self) -> bool:
-        """Whether the best schedule meets a bound, as far as a solver can tell."""
-        near = min(_SETTLED, self.context.gap) * self.cost
-        return self.cost - self.bound.cost <= near if self.computes is not None else False
-
-    def over(self) -> bool:
-        """Whether to stop: proven, also that nothing fits; interrupted; or out of time."""
-        return self.proven() or self.hopeless() or self.context.control.stopping()
-
-    def hopeless(self) -> bool:
-        """Whether it is proven that no schedule fits."""
-        return self.computes is None and any(math.isinf(bound.cost) for bound in self._reached())
-
-    def exhausted(self) -> bool:
-        """Whether a search that ends now ends by itself, rather than for want of time."""
+    def seconds(self, most_s: float, share: float) -> float:
+        """Time for a step: at most ``most_s`` seconds, and at most ``share`` of what is left."""
         remaining = self.context.control.remaining_s()
-        return self.proven() or not (
-            self.context.control.stopping() or (remaining is not None and remaining < _NONE_LEFT_S)
-        )
+        return most_s if remaining is None else min(most_s, share * remaining)
 
-    def seconds(self, most: float, share: float) -> float:
-        """Time for a step: at most ``most`` seconds, and at most ``share`` of what is left."""
-        remaining = self.context.control.remaining_s()
-        return most if remaining is None else min(most, share * remaining)
-
-    def step(self, most: float, share: float) -> Control:
+    def step(self, most_s: float, share: float) -> Control:
         """The clock for such a step."""
-        return shortened(self.context.control, self.seconds(most, share))
-
-    def not_found(self, reason: str, scope: Scope | None = None) -> NotFound:
-        """The answer when there is no schedule."""
-        lowest = None if self.lowest is None else Schedule(self.lowest)
-        return NotFound(reason, scope, lowest, bounds=tuple(self.bounds.values()))
+        return self.context.control.part(share, most_s)
 
     def found(self, *, exhausted: bool) -> Found:
-        """The best schedule as an answer; there must be one."""
+        """The incumbent as an answer; there must be one."""
         assert self.computes is not None
-        bounds = tuple(self.bounds.values())
-        return Found(Schedule(self.computes), bounds, exhausted=exhausted, used_solver=True)
+        return Found(
+            Schedule(self.computes, self.held),
+            tuple(self.bounds.values()),
+            exhausted=exhausted,
+            used_solver=self.used_solver,
+            maker=self.maker,
+            order=self.order,
+        )
+
+    def not_found(self, reason: str, scope: Scope | None = None, *, peak_bound_bytes: int | None = None) -> NotFound:
+        """The answer when there is no schedule, with the one of the lowest peak."""
+        lowest = None if self.lowest is None else Schedule(self.lowest)
+        return NotFound(reason, scope, lowest, peak_bound_bytes, bounds=tuple(self.bounds.values()))
+
+    def answer(self, name: str) -> Found | NotFound:
+        """The incumbent of the method ``name``; else that none of its plans fits, which says nothing of others."""
+        stopped = self.context.control.stopping()
+        if self.computes is not None:
+            return self.found(exhausted=self.done() or not stopped)
+        if stopped:
+            return self.not_found(f"the limit came before {name} made a plan that fits")
+        return self.not_found(f"no plan that {name} makes fits", Scope.RESTRICTED)

@@ -7,20 +7,14 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from remat_cli.control import Control
 from remat_cli.plan.matrices import straightened
-from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.engine import Engine
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.strategies.annealing.walk import Problem, Walk
-    from remat_cli.strategies.retention.merging import Pool
 
-_COMPILING_S = 20.0
-"""Time that must be left for a first run, which may have to compile the kernel."""
-_IMPORTING_S = 2.0
 _HEATS = (1.0, 0.5, 2.0, 0.2)
 """Temperatures to start from, in turn, in mean costs of a recomputation."""
 _COLD = 0.2
@@ -40,19 +34,6 @@ _GUESS = 20
 _DEFAULT_WORKERS = 2
 
 
-def ready(control: Control) -> bool:
-    """Whether there is time to anneal: the first run after an installation compiles the kernel for some seconds."""
-    remaining = control.remaining_s()
-    if remaining is None or remaining >= _COMPILING_S:
-        return True
-    if remaining < _IMPORTING_S:
-        return False
-    from remat_cli.kernels import moves
-
-    kernel: Any = moves.advance
-    return bool(kernel.signatures) or any(Path(kernel.stats.cache_path).glob("moves.advance-*.nbi"))
-
-
 def workers_for(threads: int | None) -> int:
     """How many workers anneal: as many as threads were asked for; else two, or one on a machine with one core.
 
@@ -62,7 +43,7 @@ def workers_for(threads: int | None) -> int:
 
 
 @dataclass(slots=True)
-class Annealing:
+class Annealing(Engine):
     """Anneals the best schedule, or whatever is nearest to one, run after run.
 
     Every run, each worker walks a number of slices from hot to cold. After every slice a *sprout* cools down from where
@@ -71,47 +52,42 @@ class Annealing:
     the seed and on the number of workers, not on the clock, unless the clock ends it.
 
     Attributes:
-        best: The schedule to improve.
         rng: Seeds the runs.
         states: Where each worker's next run starts; None for the best schedule.
         prices: What excess costs for each worker, relative to the overhead, carried from run to run.
         runs: Runs so far.
-        pool: Gets the sprouts, if there is one.
     """
 
-    best: Incumbent
-    rng: random.Random
+    rng: random.Random = field(default_factory=random.Random)
     states: list[tuple[int, ...] | None] = field(default_factory=list)
     prices: list[float] = field(default_factory=list)
     runs: int = field(default=0)
-    pool: Pool | None = None
 
     def __post_init__(self) -> None:
         """Set the workers up."""
-        workers = workers_for(self.best.context.threads)
+        self.rng.seed(self.incumbent.context.seed)
+        workers = workers_for(self.incumbent.context.threads)
         self.states = [None] * workers
         self.prices = [_PRICE] * workers
 
-    def run(self, rounds: int) -> bool:
+    def work(self, rounds: int = 2) -> bool:
         """Try ``rounds`` runs; whether one of them helped."""
-        if not ready(self.best.context.control):
-            return False
-        before = self.best.cost
+        before = self.incumbent.cost
         with ThreadPoolExecutor(len(self.states)) as pool:
             for _ in range(rounds):
-                if self.best.over():
+                if self.incumbent.over():
                     break
                 self._run(pool)
-        return self.best.cost < before
+        return self.incumbent.cost < before
 
     def _run(self, pool: ThreadPoolExecutor) -> None:
         """One run of all workers."""
         from remat_cli.strategies.annealing.walk import Problem, Walk, slice_moves
 
-        best, graph = self.best, self.best.graph
-        problem = Problem.of(graph, best.budget_bytes - graph.fixed_memory)
+        incumbent, graph = self.incumbent, self.incumbent.graph
+        problem = Problem.of(graph, incumbent.budget_bytes - graph.fixed_memory)
         overhead = self._overhead()
-        starts = [state or best.computes or tuple(range(len(graph.nodes))) for state in self.states]
+        starts = [state or incumbent.computes or tuple(range(len(graph.nodes))) for state in self.states]
         prices = [price * overhead for price in self.prices]
         seeds = [self.rng.getrandbits(31) for _ in starts]
         walks = [Walk.of(problem, *start) for start in zip(starts, seeds, prices, strict=True)]
@@ -120,7 +96,7 @@ class Annealing:
         heats = [_HEATS[(self.runs + worker) % len(_HEATS)] * mean for worker, mean in enumerate(means)]
         slices = self._slices()
         for part in range(slices):
-            best.report("annealing")
+            incumbent.report("annealing")
             hot, cold = _COLD ** (part / slices), _COLD ** ((part + 1) / slices)
             sprouting = [self.rng.getrandbits(31) for _ in walks]
             steps = [
@@ -129,47 +105,47 @@ class Annealing:
             ]
             sprouts = [step.result() for step in steps]
             self._offer([*walks, *sprouts])
-            if self.pool is not None:
+            if incumbent.pool is not None:
                 for sprout in sprouts:
-                    self.pool.add(sprout.best or sprout.last)
-            if best.over():
+                    incumbent.pool.add(sprout.best or sprout.last)
+            if incumbent.over():
                 break
         self.runs += 1
         self._go_on_from(walks, overhead)
 
     def _overhead(self) -> float:
         """The overhead at hand, or what to reckon with while there is no schedule; a share of C0."""
-        base = self.best.graph.total_cost or 1.0
-        if self.best.computes is None:
-            return max(2 * (self.best.bound.cost / base - 1), _LEAST_OVERHEAD)
-        return max(self.best.cost / base - 1, 1e-5)
+        base = self.incumbent.graph.total_cost or 1.0
+        if self.incumbent.computes is None:
+            return max(2 * (self.incumbent.bound.cost / base - 1), _LEAST_OVERHEAD)
+        return max(self.incumbent.cost / base - 1, 1e-5)
 
     def _mean(self, steps: int, overhead: float) -> float:
         """The mean cost of a recomputation, as a share of C0."""
-        recomputations = max(_GUESS if self.best.computes is None else 1, steps - len(self.best.graph.nodes))
+        recomputations = max(_GUESS if self.incumbent.computes is None else 1, steps - len(self.incumbent.graph.nodes))
         return overhead / recomputations
 
     def _slices(self) -> int:
-        limited = self.best.context.control.deadline_s is not None
+        limited = self.incumbent.context.control.deadline_s is not None
         return min(_LONGEST if limited else _LONGEST_WITHOUT_LIMIT, 2 << min(self.runs // _RUNS_PER_LENGTH, 8))
 
     def _offer(self, walks: Sequence[Walk]) -> None:
         """Offer what is better than the best schedule, in the order of the workers."""
-        best = self.best
-        base = best.graph.total_cost or 1.0
+        incumbent = self.incumbent
+        base = incumbent.graph.total_cost or 1.0
         for walk in walks:
             found = walk.best
-            if found is not None and walk.best_cost * base < best.cost * (1 - 1e-12):
-                best.offer(found)
-                best.offer(straightened(best.graph, found))
+            if found is not None and walk.best_cost * base < incumbent.cost * (1 - 1e-12):
+                incumbent.offer(found)
+                incumbent.offer(straightened(incumbent.graph, found))
 
     def _go_on_from(self, walks: Sequence[Walk], overhead: float) -> None:
         """Offer where the walks ended, and choose where the next run starts."""
         for worker, walk in enumerate(walks):
             last = walk.last
-            self.best.offer(last)
+            self.incumbent.offer(last)
             self.prices[worker] = min(max(walk.price / overhead, _PRICE / _RANGE), _PRICE * _RANGE)
-            self.states[worker] = last if self.best.computes is None or self.runs % 2 else None
+            self.states[worker] = last if self.incumbent.computes is None or self.runs % 2 else None
 
 
 def _advance(problem: Problem, walk: Walk, moves: int, heats: tuple[float, float], mean: float, seed: int) -> Walk:

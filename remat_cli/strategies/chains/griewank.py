@@ -21,7 +21,7 @@ from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy,
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.segments import Segments, prefix_sums
 from remat_cli.strategies.chains.tables import Table
-from remat_cli.strategies.published.offers import Offers
+from remat_cli.strategies.incumbent import Incumbent
 
 _MOST_RUNS = 1_000_000
 """Schedules of more runs than this are not tried."""
@@ -61,26 +61,26 @@ class _Griewank(Strategy):
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Make the schedules of some numbers of slots, and take the cheapest one within the budget."""
         chain = self.chain(task.graph)
-        offers = Offers(task, context, self.name)
-        offers.report()
+        incumbent = Incumbent.empty(task, context)
+        incumbent.report(self.name)
         most, splits_for = self.schedules(chain)
 
         def fits(slots: int) -> bool:
             """Offer the schedule with so many slots; true where it would be too long."""
             splits = splits_for(slots)
-            if splits is None or offers.over():
+            if splits is None or incumbent.over():
                 return True
-            return offers.offer(chain.computes(reversal(chain.length, splits)), self.options(slots))
+            return incumbent.offer(chain.computes(reversal(chain.length, splits)), self.options(slots))
 
         if self.slots:
             fits(min(self.slots, most))
-            return offers.answer()
+            return incumbent.answer(self.name)
         few = most * len(task.graph.nodes) <= _ALL_TRIED
         for slots in range(most, 0, -1) if few else _around(most, fits):
-            if offers.over():
+            if incumbent.over():
                 break
             fits(slots)
-        return offers.answer()
+        return incumbent.answer(self.name)
 
     def chain(self, graph: Graph) -> Chain:
         """The chain that the schedules are for."""

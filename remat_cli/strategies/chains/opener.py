@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from remat_cli.graph.analysis import no_remat_profile
 from remat_cli.graph.model import Graph, Phase
@@ -12,13 +13,11 @@ from remat_cli.strategies.base import Bound, Schedule
 from remat_cli.strategies.chains.segments import LONGEST_S
 from remat_cli.strategies.chains.visits_bound import Levels
 from remat_cli.strategies.chains.visits_schedule import sweeps
-from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.engine import Engine
 
 _FEW_LEVELS = 60
-_LEAST_S = 0.5
-"""With less time than this left it is not worth starting."""
-_SHARE = 0.1
-"""Share of the time left that each programme may take."""
+_SHARE = 0.5
+"""Share of the stage's time that each of the two programmes may take."""
 
 
 def chain_answer(
@@ -48,19 +47,28 @@ def chain_answer(
     return Schedule(computes), (bound,)
 
 
-def offer_chain(best: Incumbent) -> bool:
-    """Offer what :func:`chain_answer` finds; whether nothing is left to gain."""
-    remaining = best.context.control.remaining_s()
-    if best.tight() or (remaining is not None and remaining < _LEAST_S):
-        return best.tight()
-    answer = chain_answer(best.graph, best.budget_bytes, seconds=best.seconds(LONGEST_S, _SHARE))
-    if answer is not None:
-        schedule, bounds = answer
-        for bound in bounds:
-            best.raise_bound(bound)
-        if schedule is not None:
-            best.offer(schedule.computes)
-    return best.tight()
+@dataclass(slots=True)
+class ChainStructure(Engine):
+    """Asks the structure of a chain, once: what it says does not change."""
+
+    asked: bool = False
+
+    def work(self) -> bool:
+        """Offer what :func:`chain_answer` finds."""
+        incumbent = self.incumbent
+        if self.asked:
+            return False
+        self.asked = True
+        answer = chain_answer(
+            incumbent.graph, incumbent.budget_bytes, seconds=incumbent.seconds(LONGEST_S, _SHARE)
+        )
+        if answer is not None:
+            schedule, bounds = answer
+            for bound in bounds:
+                incumbent.raise_bound(bound)
+            if schedule is not None:
+                incumbent.offer(schedule.computes)
+        return False
 
 
 def chain_first(graph: Graph) -> bool:

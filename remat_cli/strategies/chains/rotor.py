@@ -27,7 +27,7 @@ from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Strategy, Task
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.segments import prefix_sums
-from remat_cli.strategies.published.offers import Offers
+from remat_cli.strategies.incumbent import Incumbent
 
 _WORK = 5e8
 """Steps of the innermost loop that are always worth it: about a second."""
@@ -88,9 +88,9 @@ class Rotor(Strategy):
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Run the programme; where nothing fits, once more with more memory to say how much it takes."""
         chain = Chain.of(task.graph, self.name, self.blocks)
-        offers = Offers(task, context, self.name)
+        incumbent = Incumbent.empty(task, context)
         budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
-        offers.report()
+        incumbent.report(self.name)
         room = budget - task.graph.fixed_memory - chain.always
         # Where bytes are counted too high, a plan for somewhat more may fit.
         exact = chain.simple and _unit(chain, room, self.slots) == _divisor(chain)
@@ -98,25 +98,25 @@ class Rotor(Strategy):
         if program is not None:
             bound = program.bound(room)
             if bound is not None:
-                offers.bounds.append(Bound(bound, Scope.CHAIN_PERSISTENT))
+                incumbent.raise_bound(Bound(bound, Scope.CHAIN_PERSISTENT))
             for limit in _limits(room, exact=exact):
                 runs = program.runs(limit)
                 if runs is not None:
-                    offers.offer(chain.computes(runs))
-        if offers.computes is None:
-            self._least(chain, offers)
-        return offers.answer()
+                    incumbent.offer(chain.computes(runs))
+        if incumbent.computes is None:
+            self._least(chain, incumbent)
+        return incumbent.answer(self.name)
 
-    def _least(self, chain: Chain, offers: Offers) -> None:
+    def _least(self, chain: Chain, incumbent: Incumbent) -> None:
         """Offer the schedule that takes the least memory, which is not within the budget (or was lost in rounding)."""
         most = sum(stage.tape for stage in chain.stages) + max(
             stage.waiting + max(stage.rest_peak, stage.plain_peak, stage.taped_peak) for stage in chain.stages
         )
         program = Program.of(chain, 2 * most, self.slots)
-        if program is not None and not offers.context.control.stopping():
+        if program is not None and not incumbent.context.control.stopping():
             runs = program.least_runs()
             if runs is not None:
-                offers.offer(chain.computes(runs))
+                incumbent.offer(chain.computes(runs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from typing import ClassVar
 from remat_cli.errors import UsageError
 from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
 from remat_cli.strategies.chains.extract import Chain
-from remat_cli.strategies.published.offers import Offers
+from remat_cli.strategies.incumbent import Incumbent
 
 _MOST_SEGMENTS = 256
 """More segments are tried only where each block is one; and of longer chains only what looks cheaper than the best."""
@@ -40,16 +40,16 @@ class Sequential(Strategy):
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Try the number of segments asked for, or all."""
         chain = Chain.of(task.graph, self.name)
-        offers = Offers(task, context, self.name)
+        incumbent = Incumbent.empty(task, context)
         most = min(chain.length, _MOST_SEGMENTS)
         costs = _costs(chain) if chain.length > _MOST_SEGMENTS else None
         for k in (self.segments,) if self.segments else (*range(1, most), chain.length):
-            if offers.over():
+            if incumbent.over():
                 break
-            if costs is not None and costs[_starts(chain.length, k)[-1]] >= offers.cost:
+            if costs is not None and costs[_starts(chain.length, k)[-1]] >= incumbent.cost:
                 continue
-            offers.offer(chain.computes(periodic(chain.length, k)), f"sequential{{segments={k}}}")
-        return offers.answer()
+            incumbent.offer(chain.computes(periodic(chain.length, k)), f"sequential{{segments={k}}}")
+        return incumbent.answer(self.name)
 
 
 def _costs(chain: Chain) -> list[float]:

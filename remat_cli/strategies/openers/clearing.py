@@ -23,7 +23,7 @@ from remat_cli.plan.derive import prune
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import of_share
-from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.openers.closure import Choice, Network, Question
 
 WAYS = ((1.0, 0.05), (1.5, 0.0), (1.5, 0.02), (1.0, 0.1), (2.0, 0.05))
@@ -47,14 +47,6 @@ _NOT_SO_LOW = 0.05
 """Share of what can be freed at most that is left where even all of that is too little."""
 
 
-def offer_span_bound(best: Incumbent, network: Network) -> None:
-    """Raise the bound: at the stage that needs most, what is read later is kept or computed again."""
-    graph = best.graph
-    profile = no_remat_profile(graph)
-    bound = span_bound(graph, network, best.budget_bytes, profile.index(max(profile)))
-    best.raise_bound(Bound(bound, Scope.DOCUMENT_ORDER))
-
-
 def span_bound(graph: Graph, network: Network, budget_bytes: int, t: int) -> float:
     """No schedule in document order within the budget costs less, for what it must keep or compute again at stage t."""
     target = budget_bytes - graph.fixed_memory - working_set(graph, t)
@@ -69,17 +61,32 @@ def span_bound(graph: Graph, network: Network, budget_bytes: int, t: int) -> flo
     return of_share(graph, found.bound)
 
 
-def offer_spans(
-    best: Incumbent, network: Network, control: Control, ways: Sequence[tuple[float, float]] = WAYS
-) -> None:
-    """Offer schedules, each made in another of ``ways``, until there is no time left."""
-    for parts, spare in ways:
-        if best.over() or control.stopping():
-            return
-        best.report("dropping")
-        computes = Clearing(best.graph, network, parts, spare).run(control)
-        if computes is not None:
-            best.offer(computes)
+@dataclass(slots=True)
+class Clearings(Engine):
+    """Bounds the cost by the stage that needs most memory, and clears stretches in one way after the other."""
+
+    network: Network | None = None
+
+    def work(self, ways: int = 0) -> bool:
+        """Raise the bound, and offer schedules.
+
+        Args:
+            ways: So many ways are tried whatever is known; the others only while there is no schedule.
+        """
+        incumbent, graph = self.incumbent, self.incumbent.graph
+        incumbent.report("clearing")
+        if self.network is None:
+            self.network = Network.of(graph, incumbent.budget_bytes - graph.fixed_memory)
+            profile = no_remat_profile(graph)
+            bound = span_bound(graph, self.network, incumbent.budget_bytes, profile.index(max(profile)))
+            incumbent.raise_bound(Bound(bound, Scope.DOCUMENT_ORDER))
+        for tried, (parts, spare) in enumerate(WAYS):
+            if incumbent.over() or (tried >= ways and incumbent.computes is not None):
+                break
+            computes = Clearing(graph, self.network, parts, spare).run(incumbent.context.control)
+            if computes is not None:
+                incumbent.offer(computes)
+        return False
 
 
 @dataclass(frozen=True, slots=True)

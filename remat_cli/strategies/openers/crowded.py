@@ -10,8 +10,8 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_profile, working_set
@@ -24,57 +24,43 @@ from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
-from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.engine import Engine
 
 _MOST_CUTS = 16
 _MOST_VARIABLES = 60_000
 _SHARES = (0.97, 0.93, 0.88, 0.8)
 """Shares of the room that are used where only what is computed again inside a stage is over the budget."""
-_CUTS_S, _CUTS_WITHOUT_LIMIT_S = 20.0, 3.0
-"""Time at most, with a time limit and without one."""
 _GAP = 1e-5
-_LEAST_S = 5.0
-"""With less time than this left it is not worth starting."""
-
-
-def offer_cuts(best: Incumbent, cutting: Cutting | None = None, *, most_s: float = math.inf) -> None:
-    """Offer the schedules that come of cuts, and the bounds.
-
-    Args:
-        best: Gets them.
-        cutting: To go on with; else it begins.
-        most_s: Seconds at most.
-    """
-    remaining = best.context.control.remaining_s()
-    if best.tight() or (remaining is not None and remaining < _LEAST_S):
-        return
-    control = best.step(min(most_s, _CUTS_WITHOUT_LIMIT_S if remaining is None else _CUTS_S), 0.1)
-    cutting = cutting or Cutting.of(best)
-    while not best.over() and not control.stopping() and cutting.run(control) is not None:
-        pass
 
 
 @dataclass(slots=True)
-class Cutting:
-    """Solves for one set of cuts after the other.
+class CrowdedStages(Engine):
+    """Solves for one set of crowded stages after the other, each with one more.
 
     Attributes:
-        best: Gets schedules and bounds.
-        cuts: The stages to cut at next, ascending; empty when there is nothing left to try.
-        room: Bytes to use at the cuts.
-        shares: Of the room, for when only what is computed again inside a stage is over the budget.
+        cuts: The stages of the next model, ascending; empty when there is nothing left to try.
+        room: Bytes to use at them.
+        shares: Of the room, for when only what is recomputed inside a stage is over the budget.
     """
 
-    best: Incumbent
-    cuts: list[int]
-    room: int
-    shares: Iterator[float]
+    uses_solver: ClassVar[bool] = True
 
-    @classmethod
-    def of(cls, best: Incumbent) -> Cutting:
+    cuts: list[int] = field(default_factory=list)
+    room: int = 0
+    shares: Iterator[float] = field(default_factory=lambda: iter(_SHARES))
+
+    def __post_init__(self) -> None:
         """Begin at the no-remat peak."""
-        profile = no_remat_profile(best.graph)
-        return cls(best, [profile.index(max(profile))], best.budget_bytes - best.graph.fixed_memory, iter(_SHARES))
+        profile = no_remat_profile(self.incumbent.graph)
+        self.cuts = [profile.index(max(profile))]
+        self.room = self.incumbent.budget_bytes - self.incumbent.graph.fixed_memory
+
+    def work(self) -> bool:
+        """Solve until a schedule fits, or nothing is left to try."""
+        incumbent = self.incumbent
+        while not incumbent.over() and self.run(incumbent.context.control) is not None:
+            pass
+        return bool(self.cuts)
 
     def run(self, control: Control) -> tuple[int, ...] | None:
         """Solve once, offer the schedule, and choose where to cut next; with the whole room the bound counts too.
@@ -83,23 +69,23 @@ class Cutting:
             The schedule, within the budget or not; None if there is none, the solver did not get to the end, or there
             is nothing left to try.
         """
-        best, graph = self.best, self.best.graph
+        incumbent, graph = self.incumbent, self.incumbent.graph
         if not self.cuts or len(self.cuts) > _MOST_CUTS or self._size() > _MOST_VARIABLES:
             return None
-        best.report("cutting")
-        whole = best.budget_bytes - graph.fixed_memory
+        incumbent.report("cutting")
+        whole = incumbent.budget_bytes - graph.fixed_memory
         needed = max(working_set(graph, t) for t in self.cuts)
         if needed > self.room:
             if needed > whole:
-                best.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
+                incumbent.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
             self.cuts = []
             return None
         computes = self._solved(control, bounding=self.room == whole)
         if computes is None:
             return None
-        best.offer(computes)
+        incumbent.offer(computes)
         worst = _most_crowded(graph, computes, whole)
-        if peak(graph, computes) <= best.budget_bytes:
+        if peak(graph, computes) <= incumbent.budget_bytes:
             self.cuts = []
         elif worst is not None and worst not in self.cuts:
             bisect.insort(self.cuts, worst)
@@ -111,18 +97,18 @@ class Cutting:
 
     def _size(self) -> int:
         """Number of variables."""
-        return sum(t + self.best.graph.first_value[t] for t in self.cuts)
+        return sum(t + self.incumbent.graph.first_value[t] for t in self.cuts)
 
     def _solved(self, control: Control, *, bounding: bool) -> tuple[int, ...] | None:
-        graph, context = self.best.graph, self.best.context
+        graph, context = self.incumbent.graph, self.incumbent.context
         stated = crowded.build(graph, self.cuts, self.room, context.control)
         compiled = compile_model(stated.model)
         outcome = context.solver.solve(Request(compiled.model, control, _GAP, context.threads, context.seed))
         if bounding and outcome.termination is Termination.INFEASIBLE:
-            self.best.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
+            self.incumbent.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
         elif bounding and outcome.bound is not None:
             total = graph.total_cost + max(0.0, outcome.bound) * (graph.total_cost or 1.0)
-            self.best.raise_bound(Bound(safe_bound(graph, total), Scope.DOCUMENT_ORDER))
+            self.incumbent.raise_bound(Bound(safe_bound(graph, total), Scope.DOCUMENT_ORDER))
         if outcome.values is None or outcome.termination is not Termination.OPTIMAL:
             return None
         return stated.computes(_reader(outcome.values, compiled.column_of))

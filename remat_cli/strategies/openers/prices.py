@@ -10,7 +10,6 @@ orders of magnitude.
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,16 +19,10 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import last_readers, no_remat_profile
 from remat_cli.graph.model import Graph
 from remat_cli.mip import Bools, Floats, Ints
-from remat_cli.plan.matrices import straightened
-from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.openers.clearing import WAYS, offer_span_bound, offer_spans
-from remat_cli.strategies.openers.closure import Network
-from remat_cli.strategies.openers.crowded import Cutting, offer_cuts
+from remat_cli.strategies.engine import Engine
 
-_SMALLEST = 300
-"""Graphs with fewer nodes have no need of this: a solver is done with them before it would be compiled."""
 _LARGE = 3_000
-"""From so many nodes on values are dropped before anything else is tried."""
+"""From so many nodes on a run through the prices without a schedule is the last: it takes seconds. Untuned."""
 _CREDITS = (1.0, 0.9, 0.5)
 _ROUNDS = 150
 _LONGEST = 6
@@ -37,17 +30,8 @@ _LONGEST = 6
 _STEP, _LAST_STEP = 0.7, 0.01
 _SLOW = 0.1
 _QUANTILE = 0.02
-_POLISH_MOVES = 10
-_POLISH_WORK = 60_000_000
-"""Moves of the last polish, times its steps: a few seconds at most."""
-_COLD = 1e-6
-_PRICE = 3.0
-_COMPILING_S = 10.0
-_FIRST_CUTS_S = 2.0
-"""Cuts have a schedule by then, or prices are sooner with one."""
-_PRICING_S, _DROPPING_S = 20.0, 20.0
-"""Most seconds for one run through the prices, and for dropping."""
-_FIRST_WAYS = 2
+_PRICING_S, _PRICING_SHARE = 20.0, 0.3
+"""Most seconds, and most of the time left, for one run through the prices. Untuned."""
 _FRAMES = 128
 """Room for chains of recomputation, longer than any that is looked at."""
 
@@ -218,88 +202,39 @@ def _first_price(arrays: Arrays, last: Ints, over: Bools) -> float:
     return float(np.quantile(rates, _QUANTILE)) / 10 if len(rates) else 1e-12
 
 
-def offer_starts(best: Incumbent) -> None:
-    """Offer schedules found by cuts, and by prices if the graph is large enough for that to be worth the while.
+@dataclass(slots=True)
+class Prices(Engine):
+    """Runs through the prices with growing caution and offers every schedule that fits on the way.
 
     Deterministic but for the clock, which ends it early.
     """
-    if best.computes is not None:
-        return
-    if len(best.graph.nodes) < _SMALLEST:
-        offer_cuts(best)
-        return
-    cutting = Cutting.of(best)
-    large, ready = len(best.graph.nodes) >= _LARGE, _ready(best.context.control)
-    if not large:
-        offer_cuts(best, cutting, most_s=_FIRST_CUTS_S)
-    if ready and not best.over():
-        _drop_and_price(best, large=large)
-    if best.cost < math.inf and not best.over():
-        _polish(best)
-    offer_cuts(best, cutting)
 
-
-def _drop_and_price(best: Incumbent, *, large: bool) -> None:
-    """Offer what comes of dropping values through stretches of the schedule, and what comes of prices.
-
-    Two ways of the former are first on large graphs, which may have a plan that way while prices are still being found;
-    all that is left of them is tried only where prices do not lead to any.
-    """
-    network = Network.of(best.graph, best.budget_bytes - best.graph.fixed_memory)
-    offer_span_bound(best, network)
-    first = _FIRST_WAYS if large else 0
-    offer_spans(best, network, best.step(_DROPPING_S, 0.2), WAYS[:first])
-    for credit in _CREDITS:
-        if best.over():
-            return
-        best.report("pricing")
-        priced = _price(best, credit)
-        if best.computes is None:
-            offer_spans(best, network, best.step(_DROPPING_S, 0.15), WAYS[first:])
-            first = len(WAYS)
-        if not priced and large:
-            return
-
-
-def _ready(control: Control) -> bool:
-    """Whether there is time: the first run after an installation compiles the inner loops for some seconds."""
-    remaining = control.remaining_s()
-    if remaining is None or remaining >= _COMPILING_S:
-        return True
-    loops = sys.modules.get("remat_cli.kernels.pricing")
-    return loops is not None and bool(loops.decide.signatures)
-
-
-def _price(best: Incumbent, credit: float) -> bool:
-    """Run through the prices once and offer what fits on the way; whether anything did."""
-    pricing = Pricing.of(best.graph, best.budget_bytes)
-    control = best.step(_PRICING_S, 0.1)
-    cheapest = math.inf
-    for k in range(_ROUNDS):
-        if control.stopping():
-            break
-        excess = pricing.round(credit, _STEP * (_LAST_STEP / _STEP) ** (k / _ROUNDS), _SLOW)
-        if excess is None:
-            break
-        if excess <= 0 and pricing.cost < cheapest:
-            cheapest = pricing.cost
-            best.offer(pricing.computes)
-            if best.over():
+    def work(self) -> bool:
+        """One run for each credit; on large graphs a run without any schedule is the last."""
+        incumbent = self.incumbent
+        for credit in _CREDITS:
+            if incumbent.over():
                 break
-    return cheapest < math.inf
+            incumbent.report("pricing")
+            priced = self._run(credit, incumbent.step(_PRICING_S, _PRICING_SHARE))
+            if not priced and len(incumbent.graph.nodes) >= _LARGE:
+                break
+        return False
 
-
-def _polish(best: Incumbent) -> None:
-    """Take back what need not be computed again, and what else makes the best schedule cheaper at once."""
-    from remat_cli.strategies.annealing.walk import Problem, Walk
-
-    assert best.computes is not None
-    overhead = max(best.cost / (best.graph.total_cost or 1.0) - 1, 1e-6)
-    length = len(best.computes)
-    moves = min(_POLISH_MOVES * length, _POLISH_WORK // length)
-    problem = Problem.of(best.graph, best.budget_bytes - best.graph.fixed_memory)
-    walk = Walk.of(problem, best.computes, best.context.seed, _PRICE * overhead)
-    walk.advance(moves, _COLD * overhead, _COLD * overhead)
-    if walk.best is not None:
-        best.offer(walk.best)
-        best.offer(straightened(best.graph, walk.best))
+    def _run(self, credit: float, control: Control) -> bool:
+        """Run through the prices once and offer what fits on the way; whether anything did."""
+        incumbent = self.incumbent
+        pricing = Pricing.of(incumbent.graph, incumbent.budget_bytes)
+        cheapest = math.inf
+        for k in range(_ROUNDS):
+            if control.stopping():
+                break
+            excess = pricing.round(credit, _STEP * (_LAST_STEP / _STEP) ** (k / _ROUNDS), _SLOW)
+            if excess is None:
+                break
+            if excess <= 0 and pricing.cost < cheapest:
+                cheapest = pricing.cost
+                incumbent.offer(pricing.computes)
+                if incumbent.over():
+                    break
+        return cheapest < math.inf

@@ -13,7 +13,7 @@ from remat_cli.solvers.base import Outcome, Termination
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.published.model_size import too_large
-from remat_cli.strategies.published.offers import Offers
+from remat_cli.strategies.incumbent import Incumbent
 
 if TYPE_CHECKING:
     from remat_cli.strategies.published.rounding import Relaxation
@@ -81,13 +81,14 @@ class CheckmateLp(Strategy):
         from remat_cli.strategies.published.rounding import relaxation  # half a second of Pyomo
 
         budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
-        offers = Offers(Task(task.graph, budget), context, self.name, used_solver=True)
-        offers.report("building the model")
-        search = _Search(self, offers, relaxation(task.graph, budget, self.formulation, context.control), budget)
+        incumbent = Incumbent.empty(Task(task.graph, budget), context)
+        incumbent.crediting = ("", True)
+        incumbent.report("building the model")
+        search = _Search(self, incumbent, relaxation(task.graph, budget, self.formulation, context.control), budget)
         search.run()
         if search.impossible:
             return NotFound("no frontier-advancing schedule fits", Scope.FRONTIER)
-        return offers.answer()
+        return incumbent.answer(self.name)
 
 
 @dataclass(slots=True)
@@ -96,14 +97,14 @@ class _Search:
 
     Attributes:
         strategy: Its options.
-        offers: Gets every schedule.
+        incumbent: Gets every schedule.
         whole: The relaxation for the whole budget.
         budget: Bytes, fixed memory included.
         impossible: Whether not even the relaxation for the whole budget has a solution.
     """
 
     strategy: CheckmateLp
-    offers: Offers
+    incumbent: Incumbent
     whole: Relaxation
     budget: int
     impossible: bool = False
@@ -117,7 +118,7 @@ class _Search:
         for step in range(round(1 / _STEP)):
             epsilon = round(step * _STEP, 9)
             fits = self._round(epsilon)
-            if fits is None or self.offers.over():
+            if fits is None or self.incumbent.over():
                 break
             if fits or fitting:
                 fitting.append(epsilon)
@@ -127,18 +128,18 @@ class _Search:
             return
         below, above = fitting[0] - _STEP, fitting[0]
         for _ in range(_HALVINGS):
-            if self.offers.over():
+            if self.incumbent.over():
                 return
             middle = (below + above) / 2
             below, above = (below, middle) if self._round(middle) else (middle, above)
 
     def _round(self, epsilon: float) -> bool | None:
         """Whether a schedule rounded at ``epsilon`` fits; None if there is nothing to round."""
-        context, graph = self.offers.context, self.offers.task.graph
+        context, graph = self.incumbent.context, self.incumbent.graph
         less = int((1 - epsilon) * self.budget)
         if epsilon and less < peak_bound(graph).bytes:
             return None
-        self.offers.report("solving the relaxation")
+        self.incumbent.report("solving the relaxation")
         relaxed = self.whole.for_budget(less) if epsilon else self.whole
         outcome = relaxed.solve(context)
         if not epsilon:
@@ -149,21 +150,21 @@ class _Search:
         if self.strategy.samples:
             rng = random.Random(f"{context.seed} {epsilon}")
             for _ in range(self.strategy.samples):
-                fits |= self.offers.offer(relaxed.sampled(outcome.values, rng), self._maker(epsilon, None))
+                fits |= self.incumbent.offer(relaxed.sampled(outcome.values, rng), self._maker(epsilon, None))
                 if context.control.stopping():
                     break
             return fits
         thresholds = _THRESHOLDS if self.strategy.threshold is None else (self.strategy.threshold,)
         for threshold in thresholds:
-            fits |= self.offers.offer(relaxed.rounded(outcome.values, threshold), self._maker(epsilon, threshold))
+            fits |= self.incumbent.offer(relaxed.rounded(outcome.values, threshold), self._maker(epsilon, threshold))
         return fits
 
     def _learn(self, outcome: Outcome) -> None:
         """What the relaxation for the whole budget proves: a bound, or that nothing fits."""
         self.impossible = outcome.termination is Termination.INFEASIBLE
         if outcome.termination is Termination.OPTIMAL and outcome.bound is not None:
-            bound = safe_bound(self.offers.task.graph, outcome.bound * self.whole.cost_scale)
-            self.offers.bounds.append(Bound(bound, Scope.FRONTIER))
+            bound = safe_bound(self.incumbent.graph, outcome.bound * self.whole.cost_scale)
+            self.incumbent.raise_bound(Bound(bound, Scope.FRONTIER))
 
     def _maker(self, epsilon: float, threshold: float | None) -> str:
         """Text form of the strategy with the options that were chosen; empty where none were."""

@@ -18,7 +18,7 @@ from remat_cli.plan.derive import prune
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.published.checkpoints import checkpointed, every_root, greedy
-from remat_cli.strategies.published.offers import Offers
+from remat_cli.strategies.incumbent import Incumbent
 
 _CHEN = "Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016"
 _JAIN = "Jain et al., Checkmate, MLSys 2020, table 1"
@@ -84,25 +84,25 @@ class _Greedy(_Checkpointing):
         """Try segment sizes, the smallest first; on large graphs those around the smallest that fits."""
         training = Training.of(task.graph, self.name)
         candidates = frozenset(self.candidates(training))
-        offers = Offers(task, context, self.name)
+        incumbent = Incumbent.empty(task, context)
         tried: dict[frozenset[int], bool] = {}
 
         def fits(segment_bytes: int) -> bool:
             chosen = greedy(training, candidates, segment_bytes)
-            if chosen not in tried and not offers.over():
+            if chosen not in tried and not incumbent.over():
                 maker = "" if self.b is not None else f"{self.name}{{b={segment_bytes}}}"
-                tried[chosen] = offers.offer(checkpointed(training, chosen), maker)
+                tried[chosen] = incumbent.offer(checkpointed(training, chosen), maker)
             return tried.get(chosen, False)
 
         sizes = [self.b] if self.b is not None else _sizes(training)
         if len(task.graph.nodes) <= _EACH:
             for segment_bytes in sizes:
                 fits(segment_bytes)
-                if offers.over():
+                if incumbent.over():
                     break
         else:
             _first_that_fits(sizes, fits)
-        return offers.answer()
+        return incumbent.answer(self.name)
 
 
 def _first_that_fits(sizes: Sequence[int], fits: Callable[[int], bool]) -> None:

@@ -21,7 +21,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.mip import Floats
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.published.instances import last_stages
-from remat_cli.strategies.published.offers import Offers
+from remat_cli.strategies.incumbent import Incumbent
 
 _SCORES = ("eq", "full", "local", "msps", "lru", "size")
 
@@ -52,12 +52,12 @@ class Dtr(Strategy):
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Run the graph under the budget; where nothing is left to evict, over it."""
-        offers = Offers(task, context, self.name)
+        incumbent = Incumbent.empty(task, context)
         room = math.inf if task.budget_bytes is None else task.budget_bytes - task.graph.fixed_memory
         machine = _Machine(task.graph, room, self.h, self.most_cost * task.graph.total_cost)
         machine.run(context.control)
-        offers.offer(machine.computes)
-        return offers.answer()
+        incumbent.offer(machine.computes)
+        return incumbent.answer(self.name)
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 from remat_cli.errors import UsageError
 from remat_cli.graph.phases import Training
 from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
-from remat_cli.strategies.published.offers import Offers
+from remat_cli.strategies.incumbent import Incumbent
 
 _TRIED = 64
 """Cost limits tried, spread over the costs that there are."""
@@ -50,17 +50,17 @@ class MinCut(Strategy):
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Try limits, the lowest first."""
         training = Training.of(task.graph, self.name)
-        offers = Offers(task, context, self.name)
+        incumbent = Incumbent.empty(task, context)
         tried: set[frozenset[int]] = set()
         for limit in (self.most_cost,) if self.most_cost is not None else _limits(training):
             saved = cheapest_cut(training, limit)
             if saved not in tried:
                 tried.add(saved)
                 maker = "" if self.most_cost is not None else f"{self.name}{{most_cost={limit!r}}}"
-                offers.offer(recomputed_once(training, saved), maker)
-            if offers.over():
+                incumbent.offer(recomputed_once(training, saved), maker)
+            if incumbent.over():
                 break
-        return offers.answer()
+        return incumbent.answer(self.name)
 
 
 def _limits(training: Training) -> list[float]:

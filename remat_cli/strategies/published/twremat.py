@@ -12,7 +12,7 @@ from remat_cli.errors import StrategyMismatch, UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.published.eviction import fitted, in_document_order
-from remat_cli.strategies.published.offers import Offers
+from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.published.separators import (
     Separator,
     path_separators,
@@ -62,21 +62,21 @@ class _Separating(Strategy):
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Try levels of recursion, the fewest first."""
         graph = task.graph
-        offers = Offers(task, context, self.name)
+        incumbent = Incumbent.empty(task, context)
         root = self.separators(graph, context.control)
         idle = 0
         for levels in range(root.depth) if self.levels is None else (self.levels,):
             computes = recursive_schedule(graph, root, levels, _LONGEST * len(graph.nodes))
             if computes is None:
                 break
-            before = offers.cost
+            before = incumbent.cost
             maker = "" if self.levels is not None else self.options(levels)
             for schedule in fitted(graph, in_document_order(graph, computes), task.budget_bytes):
-                offers.offer(schedule, maker)
-            idle = idle + 1 if offers.cost == before < math.inf else 0
-            if offers.over() or idle == _PATIENCE:
+                incumbent.offer(schedule, maker)
+            idle = idle + 1 if incumbent.cost == before < math.inf else 0
+            if incumbent.over() or idle == _PATIENCE:
                 break
-        return offers.answer()
+        return incumbent.answer(self.name)
 
 
 @dataclass(frozen=True, slots=True)

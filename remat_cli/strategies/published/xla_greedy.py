@@ -23,7 +23,7 @@ from remat_cli.errors import UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
-from remat_cli.strategies.published.offers import Offers
+from remat_cli.strategies.incumbent import Incumbent
 
 _BLOCKS = (1, 4, 16)
 _LONGEST = 5
@@ -57,16 +57,16 @@ class XlaGreedy(Strategy):
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Walk the schedule for every length of runs."""
-        offers = Offers(task, context, self.name)
+        incumbent = Incumbent.empty(task, context)
         budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
         aware = ",cost_aware=true" if self.cost_aware else ""
         for block in (self.block,) if self.block is not None else _BLOCKS:
             walk = _Walk(task.graph, budget, block, self.cost_aware)
             walk.run(context.control)
-            offers.offer(walk.items, "" if self.block is not None else f"{self.name}{{block={block}{aware}}}")
-            if offers.over() or not walk.stuck:  # longer runs would not have been looked at
+            incumbent.offer(walk.items, "" if self.block is not None else f"{self.name}{{block={block}{aware}}}")
+            if incumbent.over() or not walk.stuck:  # longer runs would not have been looked at
                 break
-        return offers.answer()
+        return incumbent.answer(self.name)
 
 
 @dataclass(slots=True, eq=False)

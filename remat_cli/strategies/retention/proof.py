@@ -16,17 +16,13 @@ from remat_cli.mip import Floats, LinearModel
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Outcome, Request, Termination
 from remat_cli.strategies.base import Bound
-from remat_cli.strategies.bounds import safe_bound, shortened, whole
+from remat_cli.strategies.bounds import safe_bound, whole
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.ceiling import MOST_NODES, Cheaper
 from remat_cli.strategies.retention.solving import Retention
 
-PROVABLE = 120
-"""Up to this many nodes a proof may look inside stages."""
 _NEIGHBOURS = 2
 _VIOLATION = 1e-6
-_REHEARSAL_DEPTH, _REHEARSAL_GAP = 1.0, 1e-3
-_REHEARSAL_S, _REHEARSAL_SHARE = 15.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,24 +142,6 @@ class InStageProof:
             kept = 1.0 if level.kept is None else values[columns[id(level.kept)]]
             values[columns[id(level.variable)]] = max(0.0, kept - values[columns[id(level.again)]])
         return values if model.violation(values) <= _VIOLATION else None
-
-
-def prove_inside(best: Incumbent, control: Control) -> None:
-    """Raise the bound by the proof that looks inside stages.
-
-    Which rows it takes shows on a small support, in a fraction of the time that each round over the full one takes.
-
-    Args:
-        best: Gets the bound, and schedules that come up.
-        control: Clock.
-    """
-    rehearsal = InStageProof.of(best, _REHEARSAL_DEPTH)
-    rehearsal.run(shortened(control, best.seconds(_REHEARSAL_S, _REHEARSAL_SHARE)), gap=_REHEARSAL_GAP)
-    if best.over() or control.stopping():
-        return
-    proof = InStageProof.of(best)
-    proof.state(rehearsal.rows.steps)
-    proof.run(control)
 
 
 def raise_bound(best: Incumbent, bound: float | None, ceiling: float) -> None:

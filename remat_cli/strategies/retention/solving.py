@@ -10,7 +10,6 @@ import numpy as np
 
 from remat_cli.control import Control
 from remat_cli.errors import LimitReached
-from remat_cli.graph.model import Graph
 from remat_cli.milp.compile import Compiled, append_block, compile_model
 from remat_cli.milp.decode import Decoder, overfull
 from remat_cli.milp.event_support import common
@@ -27,24 +26,8 @@ _DIFFER = 0.1
 _GAP = 1e-6
 """Gap for the solver: far below the one asked for, since a tighter model is on its way anyway if time allows."""
 _VIOLATION = 1e-6
-_MANY_PAIRS, _DENSE = 4_000, 12
-"""With more near pairs than this, and so many per node, annealing and merging find more than windows do."""
 _NEIGHBOURS = 2
 """In-stage rows are stated for a step over the budget and for as many stages on either side of it."""
-
-
-def near_pairs(graph: Graph) -> int:
-    """Pairs of a node and a reader of it, or a reader of a reader.
-
-    That many (stage, node) pairs a support of depth 1 has at most, but for chains of nearly free nodes.
-    """
-    readers = [sum(len(graph.readers[v]) for v in graph.values_of(i)) for i in range(len(graph.nodes))]
-    return sum(1 + readers[j] for of in graph.readers for j in of)
-
-
-def is_dense(graph: Graph) -> bool:
-    """Whether reading is so dense that a model over all near pairs is slow to build and windows of it find little."""
-    return near_pairs(graph) > max(_MANY_PAIRS, _DENSE * len(graph.nodes))
 
 
 @dataclass(slots=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from remat_cli.mip import Bools
-from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.retention.solving import Retention
 
 _WINDOW_S = 5.0
+_ROUNDING_SHARES, _ROUNDING_S = (1.0, 0.97, 0.9), 20.0
+"""Shares of the budget at which the relaxation is rounded for a first schedule, and most seconds. Untuned."""
 _SHARE = 1 / 6
 _NARROWEST = 8
 _GUIDED = 0.15
@@ -19,47 +22,67 @@ _GUIDED = 0.15
 
 
 @dataclass(slots=True)
-class Windows:
-    """Frees a part of the best schedule and solves for it, again and again.
+class Windows(Engine):
+    """Frees a part of the incumbent and solves for it, again and again (large neighbourhood search).
 
     Attributes:
-        best: The schedule to improve.
+        rng: Chooses windows.
         model: The model to take windows of.
-        rng: Chooses them.
         share: Width of a window, as a share of all nodes; adapts to what the solver can do in the time for one.
     """
 
-    best: Incumbent
-    model: Retention
-    rng: random.Random
+    uses_solver: ClassVar[bool] = True
+
+    rng: random.Random = field(default_factory=random.Random)
+    model: Retention | None = None
     share: float = _SHARE
 
-    def run(self, rounds: int) -> bool:
-        """Try ``rounds`` windows; whether one of them helped."""
-        before = self.best.advancing_cost
+    def __post_init__(self) -> None:
+        """Seed the choice of windows."""
+        self.rng.seed(self.incumbent.context.seed)
+
+    def work(self, rounds: int = 3, depth: float = 2.0) -> bool:
+        """Try ``rounds`` windows; whether one of them helped.
+
+        Args:
+            rounds: Windows.
+            depth: Support of their model, which is stated at the first turn.
+        """
+        incumbent = self.incumbent
+        if self.model is None:
+            self.model = self._stated(depth)
+        before = incumbent.advancing_cost
         for _ in range(rounds):
-            if self.best.over() or self.best.advancing is None:
+            if incumbent.over() or incumbent.advancing is None:
                 break
-            self.best.report("searching windows")
+            incumbent.report("searching windows")
             self.model = self.model.holding_best()
-            width = max(_NARROWEST, round(self.share * len(self.best.graph.nodes)))
-            control = self.best.step(_WINDOW_S, 0.5)
-            better = self.model.improve(self._window(width), control)
+            width = max(_NARROWEST, round(self.share * len(incumbent.graph.nodes)))
+            control = incumbent.step(_WINDOW_S, 0.5)
+            better = self.model.improve(self._window(self.model, width), control)
             if control.out_of_time():
                 self.share = max(_SHARE / 8, self.share * 0.7)
             elif not better:
                 self.share = min(0.5, self.share * 1.2)
-        return self.best.advancing_cost < before
+        return incumbent.advancing_cost < before
 
-    def _window(self, width: int) -> Bools:
+    def _stated(self, depth: float) -> Retention:
+        """The model, whose relaxation is rounded where there is nothing to take windows of."""
+        model = Retention.over(self.incumbent, depth)
+        if self.incumbent.advancing is None:
+            self.incumbent.report("rounding the linear relaxation")
+            model.round_relaxation(_ROUNDING_SHARES, self.incumbent.step(_ROUNDING_S, 0.2))
+        return model.holding_best()
+
+    def _window(self, model: Retention, width: int) -> Bools:
         """Columns to free: where the relaxation differs, or a run of stages or of nodes with all that happens to it."""
-        if self.rng.random() < _GUIDED and (undecided := self.model.undecided()) is not None:
+        if self.rng.random() < _GUIDED and (undecided := model.undecided()) is not None:
             return undecided
-        stated, columns = self.model.stated, self.model.compiled.column_of
+        stated, columns = model.stated, model.compiled.column_of
         first = self.rng.randrange(max(1, len(stated.graph.nodes) - width))
         inside = range(first, first + width)
         by_stage = self.rng.random() < 0.5
-        free = np.zeros(self.model.model.columns, dtype=np.bool_)
+        free = np.zeros(model.model.columns, dtype=np.bool_)
         for (t, i), var in stated.R.items():
             if (t if by_stage else i) in inside:
                 free[columns[id(var)]] = True

@@ -1,0 +1,40 @@
+"""A quick polish of the incumbent: annealing at a temperature of almost zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat_cli.plan.matrices import straightened
+from remat_cli.strategies.engine import Engine
+
+_MOVES = 10
+"""Moves for each step of the schedule. Untuned."""
+_WORK = 60_000_000
+"""Most moves, times steps of the schedule: a few seconds."""
+_COLD = 1e-6
+"""The temperature, relative to the overhead: moves that cost anything are refused."""
+_PRICE = 3.0
+"""What one room of excess over one step costs, relative to the overhead, as annealing begins."""
+
+
+@dataclass(slots=True)
+class Polish(Engine):
+    """Leaves out recomputations that are not needed, and takes what else makes the incumbent cheaper at once."""
+
+    def work(self) -> bool:
+        """One pass, over whatever is the incumbent; it needs one."""
+        from remat_cli.strategies.annealing.walk import Problem, Walk  # numba takes 0.3 s to import
+
+        incumbent, graph = self.incumbent, self.incumbent.graph
+        if incumbent.computes is None:
+            return False
+        incumbent.report("polishing")
+        overhead = max(incumbent.cost / (graph.total_cost or 1.0) - 1, 1e-6)
+        length = len(incumbent.computes)
+        problem = Problem.of(graph, incumbent.budget_bytes - graph.fixed_memory)
+        walk = Walk.of(problem, incumbent.computes, incumbent.context.seed, _PRICE * overhead)
+        walk.advance(min(_MOVES * length, _WORK // length), _COLD * overhead, _COLD * overhead)
+        if walk.best is not None:
+            incumbent.offer(walk.best)
+            incumbent.offer(straightened(graph, walk.best))
+        return False

@@ -1,0 +1,217 @@
+"""Engines and stages: what is tried on a task, in which order, for how long, and what came of it.
+
+An engine takes the incumbent and a clock and improves the schedule or the bound. A stage says when an engine has its
+turn, with how much of the time, and why. A pipeline is a tuple of stages; :func:`pursue` goes through it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from time import monotonic
+from typing import Any, ClassVar
+
+from remat_cli.control import Control
+from remat_cli.errors import LimitReached
+from remat_cli.kernels import compiling
+from remat_cli.strategies.base import StageRecord
+from remat_cli.strategies.incumbent import Incumbent, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Gained:
+    """What a turn of an engine brought.
+
+    Attributes:
+        cost: By how much the incumbent became cheaper, in the graph's cost unit; infinite for a first one.
+        bound: By how much the bound that says most rose.
+        more: Whether another turn may gain something.
+    """
+
+    cost: float
+    bound: float
+    more: bool
+
+    @property
+    def anything(self) -> bool:
+        """Whether the turn gained anything."""
+        return self.cost > 0 or self.bound > 0
+
+
+@dataclass(slots=True)
+class Engine(ABC):
+    """Improves a schedule or a bound. Subclasses keep what they need from turn to turn.
+
+    Attributes:
+        incumbent: What to improve. While a turn lasts, its clock is that of the turn.
+    """
+
+    incumbent: Incumbent
+
+    uses_solver: ClassVar[bool] = False
+    """Whether a MIP solver has a part in what it finds."""
+
+    def turn(self, clock: Control, maker: str = "", **options: Any) -> Gained:
+        """One turn, for which ``clock`` is the clock.
+
+        Args:
+            clock: Stops the turn.
+            maker: Text form of the strategy that is credited with what it finds.
+            options: Arguments of :meth:`work`.
+
+        Raises:
+            LimitReached: If the clock stopped it before it could begin, such as while a model was built.
+            SolverUnavailable, SolverFailed: From the solver.
+        """
+        incumbent = self.incumbent
+        cost, bound = incumbent.cost, incumbent.bound.cost
+        with incumbent.under(clock, maker, uses_solver=self.uses_solver):
+            more = self.work(**options)
+        return Gained(0.0 if incumbent.cost == cost else cost - incumbent.cost, incumbent.bound.cost - bound, more)
+
+    @abstractmethod
+    def work(self, *args: Any, **options: Any) -> bool:
+        """Do the work of one turn; whether another turn may gain something. Engines name their own options."""
+
+
+def always(incumbent: Incumbent) -> bool:
+    """The condition of a stage that has none."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of a pipeline.
+
+    Attributes:
+        name: What progress, ``solve -v`` and plans call it; unique in its pipeline.
+        engine: ``module:Class`` of an :class:`Engine`, loaded when its turn comes; or a pipeline of its own. Stages
+            with the same engine share what it has learnt.
+        why: What it is good for, in a few words.
+        options: Of the turn, as the engine's ``work`` takes them.
+        when: Whether it has its turn.
+        share: Of the time that is left then, where there is a limit.
+        most_s: Seconds at most.
+        unlimited_s: Seconds at most where there is no limit; None for ``most_s``.
+        least_s: With less time than this left it has no turn.
+        until: It is left out once the verdict is that good; None for the goal of the search.
+        kernels: Compiled loops that it needs. Under a time limit it waits for its turn until they are compiled.
+        maker: Text form of the strategy that is credited; empty for the one that was asked.
+    """
+
+    name: str
+    engine: str | tuple[Stage, ...]
+    why: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    when: Callable[[Incumbent], bool] = always
+    share: float = 1.0
+    most_s: float = math.inf
+    unlimited_s: float | None = None
+    least_s: float = 0.0
+    until: Verdict | None = None
+    kernels: tuple[compiling.Group, ...] = ()
+    maker: str = ""
+
+
+def pursue(pipeline: tuple[Stage, ...], incumbent: Incumbent) -> None:
+    """Go through the stages of ``pipeline``.
+
+    Raises:
+        Interrupted: If it was interrupted while a model was built.
+        SolverUnavailable, SolverFailed: From the solver.
+    """
+    _Pursuit(incumbent).run(pipeline, incumbent.context.control)
+
+
+@dataclass(slots=True)
+class _Pursuit:
+    """A pipeline on its way.
+
+    Attributes:
+        incumbent: What the stages improve.
+        waiting: Stages whose turn came before their kernels were compiled, in order, with the maker to credit.
+    """
+
+    incumbent: Incumbent
+    waiting: list[tuple[Stage, str]] = field(default_factory=list)
+
+    def run(self, pipeline: tuple[Stage, ...], clock: Control, maker: str = "", depth: int = 0) -> None:
+        """Go through ``pipeline`` until ``clock`` stops or nothing is left to gain."""
+        outer, self.waiting = self.waiting, []
+        for stage in pipeline:
+            self._catch_up(clock, depth)
+            if clock.stopping():
+                break
+            if self._wanted(stage, clock) and not self._postponed(stage, clock, stage.maker or maker):
+                self._take(stage, clock, stage.maker or maker, depth)
+        while self.waiting and not clock.stopping():
+            stage, credited = self.waiting.pop(0)
+            if self._wanted(stage, clock) and self._compiled(stage, clock):
+                self._take(stage, clock, credited, depth)
+        self.waiting = outer
+
+    def _wanted(self, stage: Stage, clock: Control) -> bool:
+        until = self.incumbent.goal if stage.until is None else stage.until
+        remaining = clock.remaining_s()
+        late = remaining is not None and remaining < stage.least_s
+        return not late and self.incumbent.verdict < until and stage.when(self.incumbent)
+
+    def _postponed(self, stage: Stage, clock: Control, maker: str) -> bool:
+        """Have the kernels of ``stage`` compiled beside the work; whether the stage has to wait for them.
+
+        Without a time limit it does not: the order of stages, and so the plan, is the same on every run.
+        """
+        if not stage.kernels or all(compiling.ready(group) for group in stage.kernels):
+            return False
+        compiling.warm(stage.kernels)
+        if clock.deadline_s is None:
+            return not self._compiled(stage, clock)
+        self.waiting.append((stage, maker))
+        return True
+
+    def _catch_up(self, clock: Control, depth: int) -> None:
+        """Give stages their turn whose kernels have been compiled meanwhile."""
+        for entry in list(self.waiting):
+            stage, maker = entry
+            if clock.stopping() or not all(compiling.ready(group) for group in stage.kernels):
+                return
+            self.waiting.remove(entry)
+            if self._wanted(stage, clock):
+                self._take(stage, clock, maker, depth)
+
+    def _compiled(self, stage: Stage, clock: Control) -> bool:
+        """Wait for the kernels of ``stage``; False if the clock stopped first."""
+        for group in stage.kernels:
+            if not compiling.ready(group):
+                self.incumbent.report("compiling, first run only")
+                if not compiling.wait(group, clock):
+                    return False
+        return True
+
+    def _take(self, stage: Stage, clock: Control, maker: str, depth: int) -> None:
+        """Give ``stage`` its turn and write down what came of it."""
+        incumbent, began_s = self.incumbent, monotonic()
+        record = StageRecord(stage.name, depth, incumbent.cost, incumbent.bound.cost)
+        incumbent.context.trace.append(record)
+        free = clock.deadline_s is None and stage.unlimited_s is not None
+        part = clock.part(stage.share, (stage.unlimited_s or 0.0) if free else stage.most_s)
+        try:
+            if isinstance(stage.engine, tuple):
+                self.run(stage.engine, part, maker, depth + 1)
+            else:
+                engine_at(stage.engine, incumbent).turn(part, maker, **stage.options)
+        except LimitReached as limit:
+            record.note = limit.message  # the stage had too little time to begin, and others may need less
+        finally:
+            record.close(monotonic() - began_s, incumbent.cost, incumbent.bound.cost)
+
+
+def engine_at(target: str, incumbent: Incumbent) -> Engine:
+    """The engine at ``module:Class`` that works on ``incumbent``: one for each, made when it is first asked for."""
+    if target not in incumbent.engines:
+        module, _, name = target.partition(":")
+        incumbent.engines[target] = getattr(import_module(module), name)(incumbent)
+    return incumbent.engines[target]

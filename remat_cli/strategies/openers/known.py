@@ -1,0 +1,55 @@
+"""Published methods that take milliseconds: the first plans of every search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from remat_cli.control import Control
+from remat_cli.errors import Interrupted, LimitReached, StrategyMismatch
+from remat_cli.plan.model import Scope
+from remat_cli.strategies.base import Context, Found, NotFound, Task
+from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.registry import strategy_from_spec
+
+
+@dataclass(slots=True)
+class KnownMethods(Engine):
+    """Asks strategies, one after the other, and takes what they publish on the way."""
+
+    def work(self, methods: tuple[str, ...], *, last_word: bool = False) -> bool:
+        """Ask each of ``methods`` that takes the graph.
+
+        Args:
+            methods: Strategies with options, such as ``xla-greedy{cost_aware=true}``.
+            last_word: Whether their "no" is the answer of the whole search, should nothing else be found.
+        """
+        incumbent = self.incumbent
+        for spec in methods:
+            if incumbent.over():
+                break
+            incumbent.report(f"asking {spec}")
+            answer = self._asked(spec, incumbent.context.control)
+            if isinstance(answer, Found):
+                self._take(answer, spec)
+            elif answer is not None:
+                if answer.best is not None:
+                    incumbent.offer(answer.best.computes, spec)
+                if last_word and answer.scope is not None:
+                    incumbent.refusal = answer
+        return False
+
+    def _asked(self, spec: str, clock: Control) -> Found | NotFound | None:
+        """The answer of a strategy; None if it does not take the graph, or was stopped."""
+        incumbent = self.incumbent
+        context: Context = replace(
+            incumbent.context, control=clock, publish=lambda found: self._take(found, spec), trace=[]
+        )
+        try:
+            return strategy_from_spec(spec).solve(Task(incumbent.graph, incumbent.budget_bytes), context)
+        except (StrategyMismatch, LimitReached, Interrupted):
+            return None
+
+    def _take(self, found: Found, spec: str) -> None:
+        """Take a schedule, and those of its bounds that speak of all that is searched here."""
+        wide = tuple(bound for bound in found.bounds if bound.scope.contains(Scope.DOCUMENT_ORDER))
+        self.incumbent.take(replace(found, bounds=wide, maker=found.maker or spec))

@@ -1,0 +1,117 @@
+"""Schedules from the retention MILP over supports that grow, and a bound from the full one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from remat_cli.plan.model import Scope
+from remat_cli.solvers.base import Termination
+from remat_cli.solvers.modelfile import write_model
+from remat_cli.strategies.base import Bound
+from remat_cli.strategies.bounds import safe_bound
+from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.incumbent import Verdict
+from remat_cli.strategies.retention.solving import Retention
+from remat_cli.strategies.retention.windows import Windows
+from remat_cli.strategies.shape import near_pairs
+
+_SHARES = (1.0, 0.98, 0.95, 0.9, 0.8)
+"""Shares of the budget at which the relaxation is rounded while a first schedule is wanted."""
+_GROWTH_LIMIT = 50_000
+"""Largest number of columns of a support that is still grown."""
+_BUILD_LIMIT = 300_000
+"""Largest number of (stage, node) pairs near each other for which a model is built at all."""
+_PER_PAIR_S, _BUILD_SHARE = 1e-4, 0.3
+"""Seconds that such a pair takes until the model is stated and compiled, and the share of the time left for all."""
+_MOST_STAGES = 12_000
+"""With more nodes even a sparse model takes several gigabytes, and minutes before it says anything."""
+_WHOLE_LIMIT = 200_000
+"""Largest number of nonzeros of a model that is worth solving as a whole once there is a schedule to search around."""
+_SLICE_S, _POLISH_S = 30.0, 3.0
+"""Seconds for one solve: to reach the gap, and once it is reached, which often makes the plan cheaper still. Untuned."""
+_FIRST_SHARE, _LATER_SHARE = 0.3, 0.1
+"""Shares of the time left for rounding the relaxation of the first support, and of later ones. Untuned."""
+_SOLVE_SHARE = 0.4
+"""Share of the time left for one solve. Untuned."""
+_MANY_WINDOWS, _FEW_WINDOWS = 24, 2
+"""Windows instead of a solve, and after one that did not end. Untuned."""
+
+
+@dataclass(slots=True)
+class Growing(Engine):
+    """Looks for schedules over one support after the other, each deeper than the one before.
+
+    Attributes:
+        worth_growing: Whether a deeper support may still be worth its time.
+        windows: Searches the models that are too large to be solved as a whole, or were not solved in time.
+    """
+
+    uses_solver: ClassVar[bool] = True
+
+    worth_growing: bool = True
+    windows: Windows | None = None
+
+    def work(self, depth: float, *, first: bool = False) -> bool:
+        """Round the relaxation over the support of ``depth``, then solve the model, or leave it to windows.
+
+        Args:
+            depth: How far from its uses a node may be recomputed.
+            first: Whether this is the first support: then rounding is worth more of the time.
+        """
+        if self.worth_growing:
+            self.worth_growing = self._grow(depth, eager=first)
+        return self.worth_growing
+
+    def _grow(self, depth: float, *, eager: bool) -> bool:
+        incumbent = self.incumbent
+        writes, remaining = incumbent.context.write_model, incumbent.context.control.remaining_s()
+        near = near_pairs(incumbent.graph)
+        large = len(incumbent.graph.nodes) > _MOST_STAGES or near > _BUILD_LIMIT
+        late = remaining is not None and near * _PER_PAIR_S > _BUILD_SHARE * remaining
+        if (large or late) and writes is None:
+            return False
+        model = Retention.over(incumbent, depth)
+        if writes is not None:
+            write_model(model.model, writes)
+        incumbent.report("rounding the linear relaxation")
+        proven = incumbent.done()
+        # Rounding at less than the budget is for finding a first schedule.
+        shares = _SHARES if (eager or incumbent.computes is None) and not proven else _SHARES[:1]
+        share = _FIRST_SHARE if eager or incumbent.computes is None else _LATER_SHARE
+        model.round_relaxation(shares, incumbent.step(_SLICE_S, share))
+        if incumbent.verdict >= Verdict.SETTLED or incumbent.context.control.stopping():
+            return False
+        model = model.holding_best()
+        windows = self.windows or Windows(incumbent)
+        self.windows, windows.model = windows, model
+        # A large model is left to windows of it, which take a schedule to search around.
+        if len(model.model.values) > _WHOLE_LIMIT and incumbent.advancing is not None:
+            windows.work(_MANY_WINDOWS)
+        else:
+            outcome = model.solve(incumbent.step(_POLISH_S if proven else _SLICE_S, _SOLVE_SHARE))
+            if outcome is None or outcome.termination is not Termination.OPTIMAL:
+                windows.work(_FEW_WINDOWS)
+        return model.model.columns <= _GROWTH_LIMIT
+
+
+@dataclass(slots=True)
+class FullSupport(Engine):
+    """Solves over the full support: its bound holds for all frontier-advancing schedules."""
+
+    uses_solver: ClassVar[bool] = True
+
+    def work(self) -> bool:
+        """Solve it once; a proof that none fits counts as an infinite bound."""
+        incumbent = self.incumbent
+        model = Retention.over(incumbent, None)
+        outcome = model.solve(incumbent.context.control)
+        if outcome is None:
+            return False
+        if outcome.termination is Termination.INFEASIBLE and incumbent.computes is None:
+            incumbent.raise_bound(Bound(math.inf, Scope.FRONTIER))
+        elif outcome.bound is not None:
+            bound = safe_bound(incumbent.graph, outcome.bound * model.stated.cost_scale)
+            incumbent.raise_bound(Bound(bound, Scope.FRONTIER))
+        return False

@@ -1,0 +1,65 @@
+"""Proofs for all of document order, as engines (see ``proof``)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.retention.proof import InStageProof, Proof
+
+REHEARSAL_DEPTH, _REHEARSAL_GAP = 1.0, 1e-3
+_REHEARSAL_S, _REHEARSAL_SHARE = 15.0, 0.2
+"""Which rows a proof takes shows on a small support, in a fraction of the time of a round over the full one. Untuned."""
+
+
+@dataclass(slots=True)
+class EventProof(Engine):
+    """Bounds the cost over an event support, once for each cost of the incumbent.
+
+    Attributes:
+        tried: The cost of the incumbent at the last proof: a cheaper one leaves less to exclude.
+    """
+
+    uses_solver: ClassVar[bool] = True
+
+    tried: float = math.inf
+
+    def work(self, most_pairs: int) -> bool:
+        """Prove, if the support has at most ``most_pairs`` (stage, node) pairs."""
+        incumbent = self.incumbent
+        if incumbent.cost < self.tried:
+            proof = Proof.within(incumbent, most_pairs)
+            if proof is not None:
+                self.tried = incumbent.cost
+                proof.run(math.inf, 1.0)
+        return False
+
+
+@dataclass(slots=True)
+class InStageProofs(Engine):
+    """Bounds the cost by the model that looks inside stages, with the rows of earlier turns.
+
+    Attributes:
+        steps: The steps whose rows were stated so far.
+    """
+
+    uses_solver: ClassVar[bool] = True
+
+    steps: frozenset[tuple[int, int]] = frozenset()
+
+    def work(self) -> bool:
+        """Find out on a small support which rows it takes, unless an earlier turn has, and prove with them."""
+        incumbent = self.incumbent
+        if not self.steps:
+            rehearsal = InStageProof.of(incumbent, REHEARSAL_DEPTH)
+            rehearsal.run(incumbent.step(_REHEARSAL_S, _REHEARSAL_SHARE), gap=_REHEARSAL_GAP)
+            self.steps = frozenset(rehearsal.rows.steps)
+        if incumbent.over():
+            return False
+        proof = InStageProof.of(incumbent)
+        proof.state(self.steps)
+        proof.run(incumbent.context.control)
+        self.steps = frozenset(proof.rows.steps)
+        return True

@@ -1,0 +1,22 @@
+"""What a graph is like, as far as the conditions of stages ask."""
+
+from __future__ import annotations
+
+from remat_cli.graph.model import Graph
+
+_MANY_PAIRS, _DENSE = 4_000, 12
+"""With more near pairs than this, and so many per node, annealing and merging find more than windows do."""
+
+
+def near_pairs(graph: Graph) -> int:
+    """Pairs of a node and a reader of it, or a reader of a reader.
+
+    That many (stage, node) pairs a support of depth 1 has at most, but for chains of nearly free nodes.
+    """
+    readers = [sum(len(graph.readers[v]) for v in graph.values_of(i)) for i in range(len(graph.nodes))]
+    return sum(1 + readers[j] for of in graph.readers for j in of)
+
+
+def is_dense(graph: Graph) -> bool:
+    """Whether reading is so dense that a model over all near pairs is slow to build and windows of it find little."""
+    return near_pairs(graph) > max(_MANY_PAIRS, _DENSE * len(graph.nodes))

@@ -1,0 +1,116 @@
+"""Annealing, merging and windows in turn, for as long as that is worth its time."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from remat_cli.errors import LimitReached
+from remat_cli.strategies.engine import Engine, engine_at
+from remat_cli.strategies.incumbent import Verdict
+
+MEMBERS = {
+    "annealing": "remat_cli.strategies.annealing.workers:Annealing",
+    "merging": "remat_cli.strategies.retention.merging:Merging",
+    "windows": "remat_cli.strategies.retention.windows:Windows",
+}
+"""The engines that can take part. Merging has its turn right after annealing, whose schedules it combines."""
+_LEAST_SHARE = 0.2
+"""Share of the time that annealing and windows get at least, each. Untuned."""
+_ENOUGH = 0.5
+"""Share of the time that is enough where only schedules beyond a class can be cheaper: on G1 at 90% they are there
+after seconds (benchmark ``targets``)."""
+_PATIENCE_BEYOND = 2
+"""Idle rounds to bear there. Untuned."""
+_RUNS, _WINDOWS = 2, 3
+"""Runs of annealing, and windows, in one turn. Untuned."""
+
+
+@dataclass(slots=True)
+class _Clock:
+    """What a member has taken and gained: ``rate`` is the gain per second of its last turn."""
+
+    spent_s: float = 0.0
+    rate: float = 0.0
+
+
+@dataclass(slots=True)
+class Turns(Engine):
+    """Lets annealing, with merging after it, and windows take turns.
+
+    Without a time limit each has a turn in every round, so that the clock has no say in what is found. With one the
+    member that last gained most per second goes on, and each gets a share of the time at least.
+
+    Attributes:
+        clocks: Of annealing and of windows.
+    """
+
+    uses_solver: ClassVar[bool] = True
+
+    clocks: dict[str, _Clock] = field(default_factory=lambda: {"annealing": _Clock(), "windows": _Clock()})
+
+    def work(
+        self, members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8, persistent: bool = True
+    ) -> bool:
+        """Take turns until time or patience is out.
+
+        Args:
+            members: Of ``annealing``, ``merging`` and ``windows``, those that take part.
+            depth: Support of the model that windows are taken from.
+            patience: Rounds in a row without a gain to bear without a time limit, or where only schedules beyond a
+                class can be cheaper.
+            persistent: Whether to go on, under a time limit, when patience is out.
+        """
+        incumbent, idle = self.incumbent, 0
+        at_first_s = incumbent.context.control.remaining_s() or 0.0
+        while not incumbent.over() and (idle < self._patience(patience) or (persistent and self._worth_the_time(at_first_s))):
+            playing = self._playing(members)
+            if not playing:
+                return False
+            try:
+                gained = [self._turn(name, members, depth) for name in playing]
+            except LimitReached:
+                return False  # no time to state a model
+            idle = 0 if any(gained) else idle + 1
+        return True
+
+    def _playing(self, members: tuple[str, ...]) -> list[str]:
+        """Whose turn it is."""
+        both = [name for name in self.clocks if name in members]
+        if "annealing" in members and self.incumbent.verdict is Verdict.CLASS:
+            return ["annealing"]  # windows find nothing beyond the class
+        if len(both) < 2 or self.incumbent.context.control.deadline_s is None:
+            return both
+        fewer, other = sorted(both, key=lambda name: self.clocks[name].spent_s)
+        total = sum(clock.spent_s for clock in self.clocks.values())
+        owed = self.clocks[fewer].spent_s < _LEAST_SHARE * total
+        return [fewer if owed or self.clocks[fewer].rate >= self.clocks[other].rate else other]
+
+    def _turn(self, name: str, members: tuple[str, ...], depth: float) -> bool:
+        """One turn of a member; whether it gained anything."""
+        incumbent, clock = self.incumbent, self.clocks[name]
+        began_s, before = time.monotonic(), incumbent.cost
+        if name == "windows":
+            gained = engine_at(MEMBERS[name], incumbent).work(_WINDOWS, depth)
+        else:
+            merging = engine_at(MEMBERS["merging"], incumbent) if "merging" in members else None
+            gained = engine_at(MEMBERS[name], incumbent).work(_RUNS)
+            if merging is not None and incumbent.verdict is not Verdict.CLASS:
+                gained |= merging.work()
+        took_s = max(time.monotonic() - began_s, 1e-3)
+        clock.spent_s += took_s
+        # From no schedule to one is worth any time.
+        clock.rate = 0.0 if incumbent.cost == before else (before - incumbent.cost) / took_s
+        return gained
+
+    def _patience(self, patience: int) -> int:
+        return min(patience, _PATIENCE_BEYOND) if self.incumbent.verdict is Verdict.CLASS else patience
+
+    def _worth_the_time(self, at_first_s: float) -> bool:
+        """Whether to go on though nothing helped lately: there is a time limit, and a cheaper schedule may be left."""
+        remaining = self.incumbent.context.control.remaining_s()
+        if remaining is None or not math.isfinite(remaining):
+            return False
+        return self.incumbent.verdict is not Verdict.CLASS or remaining > _ENOUGH * at_first_s
