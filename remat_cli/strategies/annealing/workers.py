@@ -7,10 +7,10 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from remat_cli.control import Control
+from remat_cli.kernels.compiling import wait
 from remat_cli.plan.matrices import straightened
 from remat_cli.strategies.incumbent import Incumbent
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.strategies.annealing.walk import Problem, Walk
     from remat_cli.strategies.retention.merging import Pool
 
-_COMPILING_S = 20.0
-"""Time that must be left for a first run, which may have to compile the kernel."""
-_IMPORTING_S = 2.0
 _HEATS = (1.0, 0.5, 2.0, 0.2)
 """Temperatures to start from, in turn, in mean costs of a recomputation."""
 _COLD = 0.2
@@ -41,16 +38,8 @@ _DEFAULT_WORKERS = 2
 
 
 def ready(control: Control) -> bool:
-    """Whether there is time to anneal: the first run after an installation compiles the kernel for some seconds."""
-    remaining = control.remaining_s()
-    if remaining is None or remaining >= _COMPILING_S:
-        return True
-    if remaining < _IMPORTING_S:
-        return False
-    from remat_cli.kernels import moves
-
-    kernel: Any = moves.advance
-    return bool(kernel.signatures) or any(Path(kernel.stats.cache_path).glob("moves.advance-*.nbi"))
+    """Wait for the kernel, which the first run after an installation compiles; False if time is up before that."""
+    return wait("annealing", control)
 
 
 def workers_for(threads: int | None) -> int:

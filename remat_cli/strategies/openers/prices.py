@@ -10,15 +10,14 @@ orders of magnitude.
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from remat_cli.control import Control
 from remat_cli.graph.analysis import last_readers, no_remat_profile
 from remat_cli.graph.model import Graph
+from remat_cli.kernels.compiling import wait
 from remat_cli.mip import Bools, Floats, Ints
 from remat_cli.plan.matrices import straightened
 from remat_cli.strategies.incumbent import Incumbent
@@ -42,7 +41,6 @@ _POLISH_WORK = 60_000_000
 """Moves of the last polish, times its steps: a few seconds at most."""
 _COLD = 1e-6
 _PRICE = 3.0
-_COMPILING_S = 10.0
 _FIRST_CUTS_S = 2.0
 """Cuts have a schedule by then, or prices are sooner with one."""
 _PRICING_S, _DROPPING_S = 20.0, 20.0
@@ -229,10 +227,10 @@ def offer_starts(best: Incumbent) -> None:
         offer_cuts(best)
         return
     cutting = Cutting.of(best)
-    large, ready = len(best.graph.nodes) >= _LARGE, _ready(best.context.control)
+    large = len(best.graph.nodes) >= _LARGE
     if not large:
         offer_cuts(best, cutting, most_s=_FIRST_CUTS_S)
-    if ready and not best.over():
+    if wait("pricing", best.context.control) and not best.over():
         _drop_and_price(best, large=large)
     if best.cost < math.inf and not best.over():
         _polish(best)
@@ -259,15 +257,6 @@ def _drop_and_price(best: Incumbent, *, large: bool) -> None:
             first = len(WAYS)
         if not priced and large:
             return
-
-
-def _ready(control: Control) -> bool:
-    """Whether there is time: the first run after an installation compiles the inner loops for some seconds."""
-    remaining = control.remaining_s()
-    if remaining is None or remaining >= _COMPILING_S:
-        return True
-    loops = sys.modules.get("remat_cli.kernels.pricing")
-    return loops is not None and bool(loops.decide.signatures)
 
 
 def _price(best: Incumbent, credit: float) -> bool:
