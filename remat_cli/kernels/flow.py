@@ -5,16 +5,12 @@ Capacities are 64-bit integers: bytes add up beyond what 32 bits hold, which is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numba import njit
 
+from remat_cli.kernels.compiling import entry, inner
 from remat_cli.mip import Bools, Ints
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-_compiled: Callable[[_F], _F] = njit(cache=True, nogil=True)
 
 
 def sink_side(tails: Ints, heads: Ints, capacities: Ints, count: int, source: int, sink: int) -> Bools:
@@ -45,7 +41,7 @@ def sink_side(tails: Ints, heads: Ints, capacities: Ints, count: int, source: in
     return side
 
 
-@_compiled
+@inner
 def _distances(start: Any, to: Any, left: Any, back: Any, sink: int, distance: Any, queue: Any) -> None:
     """Arcs on the shortest way from every vertex to the sink along what is left; -1 where there is none."""
     distance[:] = -1
@@ -63,8 +59,8 @@ def _distances(start: Any, to: Any, left: Any, back: Any, sink: int, distance: A
                 last += 1
 
 
-@_compiled
-def _maximise(start: Any, to: Any, left: Any, back: Any, source: int, sink: int) -> Any:
+@entry
+def _maximise(start: Ints, to: Ints, left: Ints, back: Ints, source: int, sink: int) -> Any:
     """Fill up shortest ways until there is none; the distances to the sink that are left then."""
     count = len(start) - 1
     distance = np.empty(count, dtype=np.int64)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from remat_cli.kernels.compiling import entry, inner
 from remat_cli.kernels.sequence import (
     BEST,
     BEST_COST,
@@ -36,17 +37,16 @@ from remat_cli.kernels.sequence import (
     VALUES,
     after,
     below,
-    compiled,
     computes,
     delete,
     earlier,
-    entry,
     following,
     insert,
     read_next,
     take_back,
     uniform,
 )
+from remat_cli.mip import Floats, Ints
 
 _TRIES = 60
 _CHAIN = 32
@@ -55,7 +55,7 @@ _DEARER, _CHEAPER = 1 + 2e-4, 1 - 3e-4
 """How the price of excess changes with every move that leaves some, or none."""
 
 
-@compiled
+@inner
 def _relief(m: Any, first: int, last: int, size: int) -> int:
     """By how much excess falls if ``size`` bytes fewer are live in the slots first .. last."""
     if last < first:
@@ -67,7 +67,7 @@ def _relief(m: Any, first: int, last: int, size: int) -> int:
     return sum_
 
 
-@compiled
+@inner
 def _somewhere(m: Any) -> int:
     """A slot: mostly one that is over the room, if there is one."""
     slots = m[SLOTS]
@@ -82,7 +82,7 @@ def _somewhere(m: Any) -> int:
     return start
 
 
-@compiled
+@inner
 def _waiting(m: Any, f: Any, where: int) -> int:
     """A value that waits in slot ``where`` and may be computed again: the best of a few for its price, or -1."""
     chosen, most, left = -1, -np.inf, 1 + below(m, 5)
@@ -107,7 +107,7 @@ def _waiting(m: Any, f: Any, where: int) -> int:
     return chosen
 
 
-@compiled
+@inner
 def _before_use(m: Any, f: Any, v: int, where: int) -> int:
     """Where to compute v again, which waits in slot ``where``: the instance to come after it, or -1 for the end."""
     event = earlier(m, f, v, where + 1)
@@ -130,7 +130,7 @@ def _before_use(m: Any, f: Any, v: int, where: int) -> int:
     return following(m, where + 1 + below(m, end - where))
 
 
-@compiled
+@inner
 def _drop(m: Any, f: Any, where: int) -> bool:
     """Give up a value that waits in slot ``where`` and compute it again later, with the inputs it lacks."""
     v = _waiting(m, f, where)
@@ -143,7 +143,7 @@ def _drop(m: Any, f: Any, where: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def _chain(m: Any, f: Any, x: int) -> None:
     """Compute inputs of x again too, where that seems cheaper than keeping them, and so on for theirs."""
     longest = int(2.0 ** (5.0 * uniform(m)))  # at most _CHAIN
@@ -169,7 +169,7 @@ def _chain(m: Any, f: Any, x: int) -> None:
         done += 1
 
 
-@compiled
+@inner
 def _unread(m: Any, f: Any, x: int) -> bool:
     """Whether nothing reads what the recomputation x makes."""
     k, p = m[m[NODE] + x], m[m[POS] + x]
@@ -179,7 +179,7 @@ def _unread(m: Any, f: Any, x: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def _remove(m: Any, f: Any, x: int) -> None:
     """Drop the recomputation x, and those that served nothing else."""
     n = m[NODES]
@@ -205,7 +205,7 @@ def _remove(m: Any, f: Any, x: int) -> None:
         done += 1
 
 
-@compiled
+@inner
 def _shifted(m: Any, f: Any, k: int, p: int) -> int:
     """Where else to put the recomputation of node k that was in slot p: the instance to come after it; -2 nowhere."""
     first, last = m[m[POS] + k] + 1, m[SLOTS] - 1
@@ -226,7 +226,7 @@ def _shifted(m: Any, f: Any, k: int, p: int) -> int:
     return following(m, min(max(q, first), last))
 
 
-@compiled
+@inner
 def _shift_one(m: Any, f: Any) -> None:
     """Put a recomputation elsewhere."""
     x = m[m[RECOMPUTED] + below(m, m[EXTRAS])]
@@ -241,7 +241,7 @@ def _shift_one(m: Any, f: Any) -> None:
         _chain(m, f, x)
 
 
-@compiled
+@inner
 def _exchange(m: Any, f: Any) -> None:
     """Drop recomputations near one another, and make up for the room that this takes."""
     x = m[m[RECOMPUTED] + below(m, m[EXTRAS])]
@@ -262,7 +262,7 @@ def _exchange(m: Any, f: Any) -> None:
             break
 
 
-@compiled
+@inner
 def _move(m: Any, f: Any) -> None:
     pick = uniform(m)
     adding = 0.45 if m[EXCESS] > 0 else 0.1
@@ -278,7 +278,7 @@ def _move(m: Any, f: Any) -> None:
         _exchange(m, f)
 
 
-@compiled
+@inner
 def _save(m: Any, f: Any) -> None:
     """Remember the sequence as the best one so far."""
     f[BEST_COST] = f[COST]
@@ -288,7 +288,7 @@ def _save(m: Any, f: Any) -> None:
 
 
 @entry
-def advance(m: Any, f: Any, moves: int, heat: float, cooling: float) -> None:
+def advance(m: Ints, f: Floats, moves: int, heat: float, cooling: float) -> None:
     """Try ``moves`` moves, at temperature ``heat`` that falls by the factor ``cooling`` with each."""
     for _ in range(moves):
         heat *= cooling

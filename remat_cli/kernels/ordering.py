@@ -10,22 +10,22 @@ is what is listed below.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numba import njit
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-_compiled: Callable[[_F], _F] = njit(cache=True, nogil=True)
+from remat_cli.kernels.compiling import entry, inner
+from remat_cli.mip import Bools, Ints
 
 # The state of a run, a tuple of arrays:
 #   seq[p]     node at step p          before[p]  bytes live just before step p     last[v]  step of v's last reader
 #   pos[k]     step of node k          new        the run in its new order          stamp    marks of values and nodes
 #   level      bytes just before each step of the new run                           numbers  0 the latest mark
 
+_Problem = tuple[Ints, Ints, Ints, Bools, Ints, Ints, Ints]
 
-@_compiled
+
+@inner
 def _start(problem: Any, order: Any) -> Any:
     """The state for ``order``."""
     own, kept, size, stays, _, input_start, inputs = problem
@@ -49,7 +49,7 @@ def _start(problem: Any, order: Any) -> Any:
     return seq, pos, before, last, new, level, stamp, numbers
 
 
-@_compiled
+@inner
 def _excess(problem: Any, state: Any, target: int) -> int:
     own, seq, before = problem[0], state[0], state[2]
     total = 0
@@ -58,7 +58,7 @@ def _excess(problem: Any, state: Any, target: int) -> int:
     return total
 
 
-@_compiled
+@inner
 def _peak(problem: Any, state: Any) -> int:
     own, seq, before = problem[0], state[0], state[2]
     highest = 0
@@ -67,7 +67,7 @@ def _peak(problem: Any, state: Any) -> int:
     return highest
 
 
-@_compiled
+@inner
 def _pull(problem: Any, state: Any, i: int, j: int) -> int:
     """Put the last node of the run i .. j and what it needs first; how many nodes that is."""
     producer, input_start, inputs = problem[4], problem[5], problem[6]
@@ -94,7 +94,7 @@ def _pull(problem: Any, state: Any, i: int, j: int) -> int:
     return taken
 
 
-@_compiled
+@inner
 def _push(problem: Any, state: Any, i: int, j: int) -> int:
     """Put the first node of the run i .. j and what needs it last; how many nodes that is."""
     producer, input_start, inputs = problem[4], problem[5], problem[6]
@@ -122,7 +122,7 @@ def _push(problem: Any, state: Any, i: int, j: int) -> int:
     return taken
 
 
-@_compiled
+@inner
 def _change(problem: Any, state: Any, i: int, j: int, target: int) -> int:
     """By how much the new run i .. j changes the excess; fills in the levels."""
     own, kept, size, stays, _, input_start, inputs = problem
@@ -155,7 +155,7 @@ def _change(problem: Any, state: Any, i: int, j: int, target: int) -> int:
     return change
 
 
-@_compiled
+@inner
 def _accept(problem: Any, state: Any, i: int, j: int) -> None:
     input_start, inputs = problem[5], problem[6]
     seq, pos, before, last, new, level = state[0], state[1], state[2], state[3], state[4], state[5]
@@ -169,7 +169,7 @@ def _accept(problem: Any, state: Any, i: int, j: int) -> None:
                 last[inputs[e]] = i + q
 
 
-@_compiled
+@inner
 def _where(problem: Any, state: Any, target: int) -> int:
     """A step, mostly one that is over the target."""
     own, seq, before = problem[0], state[0], state[2]
@@ -182,9 +182,17 @@ def _where(problem: Any, state: Any, target: int) -> int:
     return int(np.random.randint(n))
 
 
-@_compiled
+@entry
 def run(
-    problem: Any, order: Any, target: int, floor: int, lower: bool, moves: int, hot: float, cold: float, seed: int
+    problem: _Problem,
+    order: Ints,
+    target: int,
+    floor: int,
+    lower: bool,
+    moves: int,
+    hot: float,
+    cold: float,
+    seed: int,
 ) -> Any:
     """Anneal ``order``; the best one, and its bytes over the last target."""
     np.random.seed(seed)

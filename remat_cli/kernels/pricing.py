@@ -11,27 +11,28 @@ behind, and three columns of frames for going up the inputs in depth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numba import njit
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-_compiled: Callable[[_F], _F] = njit(cache=True, nogil=True)
+from remat_cli.kernels.compiling import entry, inner
+from remat_cli.mip import Bools, Floats, Ints
+
+_Problem = tuple[Floats, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Bools, Ints]
+_Plan = tuple[Ints, Floats, Ints, Ints, Ints, Ints, Ints, Ints, Floats]
 _DEEPEST = 60
 """Chains of recomputation are looked at up to this length."""
 _MOST_VISITS = 100
 """Nodes looked at to decide on one value."""
 
 
-@_compiled
+@inner
 def _waiting(problem: Any, plan: Any, prefix: Any, v: int, t: int) -> float:
     """What keeping v from where it was last resident to stage t costs."""
     return float(problem[1][v] * (prefix[t] - prefix[plan[0][v] + 1]))
 
 
-@_compiled
+@inner
 def _later(problem: Any, plan: Any, prefix: Any, v: int, t: int) -> float:
     """What keeping v from stage t to its next reader costs; infinity if it has none."""
     size, reader_start, readers, ahead = problem[1], problem[6], problem[7], plan[5]
@@ -44,7 +45,7 @@ def _later(problem: Any, plan: Any, prefix: Any, v: int, t: int) -> float:
     return float(size[v] * (prefix[readers[k]] - prefix[t + 1]))
 
 
-@_compiled
+@inner
 def _known(problem: Any, plan: Any, prefix: Any, v: int, t: int, depth: int, visits: int) -> float:
     """What it costs to have v in stage t as far as that needs no further look; -1 if it does."""
     if plan[0][v] == t:
@@ -56,7 +57,7 @@ def _known(problem: Any, plan: Any, prefix: Any, v: int, t: int, depth: int, vis
     return float(plan[1][v]) if plan[2][v] == t else -1.0
 
 
-@_compiled
+@inner
 def _estimate(problem: Any, plan: Any, prefix: Any, root: int, t: int, credit: float) -> float:
     """About what it costs to have ``root`` in stage t: keeping it, or computing it again with what that needs.
 
@@ -98,7 +99,7 @@ def _estimate(problem: Any, plan: Any, prefix: Any, root: int, t: int, credit: f
     return 0.0  # never reached: the root returns
 
 
-@_compiled
+@inner
 def _provide(problem: Any, plan: Any, prefix: Any, v: int, t: int, credit: float, taken: int) -> int:
     """Decide how v comes to stage t, with all that needs; the number of nodes computed again in t so far."""
     first_value, producer, input_start, inputs = problem[2], problem[3], problem[4], problem[5]
@@ -126,8 +127,8 @@ def _provide(problem: Any, plan: Any, prefix: Any, v: int, t: int, credit: float
     return taken
 
 
-@_compiled
-def decide(problem: Any, plan: Any, prices: Any, credit: float, seq: Any, stage: Any) -> int:
+@entry
+def decide(problem: _Problem, plan: _Plan, prices: Floats, credit: float, seq: Ints, stage: Ints) -> int:
     """Go through the stages once and keep or compute again whatever is cheaper at ``prices``.
 
     Args:
@@ -168,8 +169,8 @@ def decide(problem: Any, plan: Any, prices: Any, credit: float, seq: Any, stage:
     return length
 
 
-@_compiled
-def profile(problem: Any, seq: Any, stage: Any, length: int, live: Any, highest: Any) -> None:
+@entry
+def profile(problem: _Problem, seq: Ints, stage: Ints, length: int, live: Bools, highest: Ints) -> None:
     """The most memory in use in each stage, fixed memory left out, into ``highest``: int64[n + 1].
 
     ``live``, bool[V], is room to work in.
@@ -201,8 +202,8 @@ def profile(problem: Any, seq: Any, stage: Any, length: int, live: Any, highest:
         highest[stage[p]] = max(highest[stage[p]], here)
 
 
-@_compiled
-def adjust(prices: Any, highest: Any, room: int, least: float, step: float, slow: float) -> int:
+@entry
+def adjust(prices: Floats, highest: Ints, room: int, least: float, step: float, slow: float) -> int:
     """Raise the prices of stages over ``room`` and lower the others'; bytes by which the worst is over.
 
     Args:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
-from numba import njit
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-_compiled: Callable[[_F], _F] = njit(cache=True, nogil=True)
+from remat_cli.kernels.compiling import Marks, entry, inner
+from remat_cli.mip import Bools, Floats, Ints
+
+Square = Annotated[Ints, Marks(dimensions=2)]
 
 
-@_compiled
+@inner
 def _admit(row: Any, once: float, left: Any, right: Any, shift: int, end: int) -> None:
     """Lower row[m], m < end, to ``once`` + left[m] + right[m + shift] where that is less.
 
@@ -26,8 +26,10 @@ def _admit(row: Any, once: float, left: Any, right: Any, shift: int, end: int) -
         target[m] = cost if cost < target[m] else target[m]
 
 
-@_compiled
-def fill_visits(prefix: Any, tail: Any, top: Any, hold: Any, sweep: Any, pending: Any, visit: Any, width: int) -> Any:
+@entry
+def fill_visits(
+    prefix: Floats, tail: Floats, top: Ints, hold: Square, sweep: Square, pending: Ints, visit: Ints, width: int
+) -> Any:
     """Least cost of visiting the levels of a segment from the top down (see ``visits``).
 
     Args:
@@ -63,19 +65,19 @@ def fill_visits(prefix: Any, tail: Any, top: Any, hold: Any, sweep: Any, pending
     return value
 
 
-@_compiled
+@entry
 def fill_persistent(
-    prefix: Any,
-    back: Any,
-    top: Any,
-    taped: Any,
-    output: Any,
-    tape: Any,
-    sweep: Any,
-    record: Any,
-    rest: Any,
-    waiting: Any,
-    again: Any,
+    prefix: Floats,
+    back: Floats,
+    top: Ints,
+    taped: Bools,
+    output: Ints,
+    tape: Ints,
+    sweep: Square,
+    record: Ints,
+    rest: Ints,
+    waiting: Ints,
+    again: Ints,
     width: int,
 ) -> Any:
     """Rotor's dynamic programme (Beaumont et al., RR-9302, theorem 1), see ``rotor``.

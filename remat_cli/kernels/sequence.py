@@ -14,17 +14,12 @@ than most of the functions here do. ``m`` begins with the numbers and the starts
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numba import njit
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-entry: Callable[[_F], _F] = njit(cache=True, nogil=True)
-"""Compiles what Python calls."""
-compiled: Callable[[_F], _F] = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""Compiles what only compiled functions call, which takes less time."""
+from remat_cli.kernels.compiling import entry, inner
+from remat_cli.mip import Floats, Ints
 
 HOLE = -(2**61)
 """Own bytes of a hole: never over the room, whatever is live."""
@@ -58,7 +53,7 @@ HEADER = 30
 COST, PRICE, CHEAPEST, DEAREST, BEST_COST, COSTS = range(6)
 
 
-@compiled
+@inner
 def uniform(m: Any) -> float:
     """A number in [0, 1), by xorshift64*."""
     x = np.uint64(m[RANDOM])
@@ -69,13 +64,13 @@ def uniform(m: Any) -> float:
     return float((x * np.uint64(0x2545F4914F6CDD1D)) >> np.uint64(11)) * 2.0**-53
 
 
-@compiled
+@inner
 def below(m: Any, n: int) -> int:
     """A whole number in [0, n)."""
     return int(uniform(m) * n)
 
 
-@compiled
+@inner
 def earlier(m: Any, f: Any, v: int, p: int) -> int:
     """Number of events of v in slots before p."""
     start = m[m[CAPACITY] + v]
@@ -89,7 +84,7 @@ def earlier(m: Any, f: Any, v: int, p: int) -> int:
     return low
 
 
-@compiled
+@inner
 def read_next(m: Any, f: Any, v: int, event: int) -> bool:
     """Whether an event of v is a read, or v stays to the end after its last event."""
     if event >= m[m[COUNT] + v]:
@@ -97,13 +92,13 @@ def read_next(m: Any, f: Any, v: int, event: int) -> bool:
     return bool(m[m[NODE] + m[m[EVENTS] + m[m[CAPACITY] + v] + event]] != m[m[PRODUCER] + v])
 
 
-@compiled
+@inner
 def after(m: Any, f: Any, v: int, event: int) -> int:
     """The slot after that of the event before ``event``: the first one in which v waits for it."""
     return int(m[m[POS] + m[m[EVENTS] + m[m[CAPACITY] + v] + event - 1]]) + 1
 
 
-@compiled
+@inner
 def _shift(m: Any, first: int, last: int, amount: int) -> None:
     """Add ``amount`` to what is live in each of the slots first .. last."""
     if last < first:
@@ -118,7 +113,7 @@ def _shift(m: Any, first: int, last: int, amount: int) -> None:
     m[EXCESS] += change
 
 
-@compiled
+@inner
 def _add_event(m: Any, f: Any, v: int, event: int, x: int) -> None:
     start = m[m[CAPACITY] + v]
     for k in range(m[m[COUNT] + v], event, -1):
@@ -127,7 +122,7 @@ def _add_event(m: Any, f: Any, v: int, event: int, x: int) -> None:
     m[m[COUNT] + v] += 1
 
 
-@compiled
+@inner
 def _drop_event(m: Any, f: Any, v: int, event: int) -> None:
     start = m[m[CAPACITY] + v]
     for k in range(event, m[m[COUNT] + v] - 1):
@@ -135,7 +130,7 @@ def _drop_event(m: Any, f: Any, v: int, event: int) -> None:
     m[m[COUNT] + v] -= 1
 
 
-@compiled
+@inner
 def _has_room(m: Any, f: Any, k: int) -> bool:
     """Whether the tables can take another computation of node k."""
     if m[FREE] == 0:
@@ -150,13 +145,13 @@ def _has_room(m: Any, f: Any, k: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def _own(m: Any, f: Any, p: int) -> int:
     x = m[m[SEQ] + p]
     return m[m[OWN] + m[m[NODE] + x]] if x >= 0 else HOLE
 
 
-@compiled
+@inner
 def _open(m: Any, p: int) -> int:
     """Move the nearest hole to right before what is in slot p; the hole's slot, or -1 if none is near."""
     seq, level, pos = m[SEQ], m[LEVEL], m[POS]
@@ -179,7 +174,7 @@ def _open(m: Any, p: int) -> int:
     return -1
 
 
-@compiled
+@inner
 def _spread(m: Any, f: Any) -> None:
     """Put one hole after every second instance."""
     seq, level = m[SEQ], m[LEVEL]
@@ -204,7 +199,7 @@ def _spread(m: Any, f: Any) -> None:
         m[m[POS] + x] = q
 
 
-@compiled
+@inner
 def _insert(m: Any, f: Any, k: int, anchor: int) -> int:
     """Compute node k again right before the instance ``anchor`` (-1: at the end); the new instance."""
     p = _open(m, m[m[POS] + anchor] if anchor >= 0 else m[SLOTS] - 1)
@@ -234,7 +229,7 @@ def _insert(m: Any, f: Any, k: int, anchor: int) -> int:
     return int(x)
 
 
-@compiled
+@inner
 def _delete(m: Any, f: Any, x: int) -> None:
     """Drop the recomputation x."""
     k, p = m[m[NODE] + x], m[m[POS] + x]
@@ -261,7 +256,7 @@ def _delete(m: Any, f: Any, x: int) -> None:
     m[FREE] += 1
 
 
-@compiled
+@inner
 def following(m: Any, p: int) -> int:
     """The first instance in slot p or after it; -1 if there is none."""
     for q in range(p, m[SLOTS]):
@@ -270,7 +265,7 @@ def following(m: Any, p: int) -> int:
     return -1
 
 
-@compiled
+@inner
 def insert(m: Any, f: Any, k: int, anchor: int) -> int:
     """Compute node k again right before ``anchor`` (-1: at the end); the instance, or -1 if the tables are full."""
     logged = m[LOGGED]
@@ -282,7 +277,7 @@ def insert(m: Any, f: Any, k: int, anchor: int) -> int:
     return x
 
 
-@compiled
+@inner
 def delete(m: Any, f: Any, x: int) -> bool:
     """Drop the recomputation x; False if the log is full."""
     logged = m[LOGGED]
@@ -296,7 +291,7 @@ def delete(m: Any, f: Any, x: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def take_back(m: Any, f: Any) -> None:
     """Undo all that is logged. Instances get their numbers back, because spare ones are taken last in, first out."""
     while m[LOGGED] > 0:
@@ -309,7 +304,7 @@ def take_back(m: Any, f: Any) -> None:
 
 
 @entry
-def no_remat(m: Any, f: Any) -> None:
+def no_remat(m: Ints, f: Floats) -> None:
     """Fill a fresh state with the sequence in which everything is computed once."""
     n = m[NODES]
     level = m[LEVEL]
@@ -335,7 +330,7 @@ def no_remat(m: Any, f: Any) -> None:
 
 
 @entry
-def load(m: Any, f: Any, start: Any) -> None:
+def load(m: Ints, f: Floats, start: Ints) -> None:
     """Insert the recomputations of the sequence ``start`` into a fresh state."""
     ahead = 0  # the next first computation
     for p in range(len(start)):
@@ -347,7 +342,7 @@ def load(m: Any, f: Any, start: Any) -> None:
 
 
 @entry
-def computes(m: Any) -> Any:
+def computes(m: Ints) -> Any:
     """The sequence, nodes in order."""
     seq = m[m[SEQ] : m[SEQ] + m[SLOTS]]
     return m[m[NODE] : m[NODE] + m[INSTANCES]][seq[seq >= 0]]

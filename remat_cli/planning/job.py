@@ -12,15 +12,16 @@ from remat_cli.control import Control, Progress
 from remat_cli.errors import Interrupted, InvalidStrategyPlan, LimitReached, SolverFailed
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report, check
-from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Claim, ClaimStatus, PeakClaim, Plan
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.refusals import over_budget
 from remat_cli.running import Abandoned, run
 from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.spec import format_spec, options_of
-from remat_cli.strategies.base import Context, Found, NotFound, Schedule, Strategy, Task
+from remat_cli.strategies.base import Context, Found, NotFound, Schedule, StageRecord, Strategy, Task
 from remat_cli.strategies.bounds import telling
+from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.ordering.reorder import solve_reordered
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.units import Budget
@@ -28,8 +29,8 @@ from remat_cli.version import __version__
 
 _RESERVE_SHARE = 0.1
 _RESERVE_MOST_S = 2.0
-_GRACE_S = 2.5
-"""Seconds that a strategy gets to stop by itself. Most of it fits into what the deadline leaves of the limit."""
+_GRACE_S = 0.4
+"""Seconds beyond the limit that a strategy gets to stop by itself: nothing that it has published is lost after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +111,29 @@ class Job:
             SolverFailed: If the solver fails before there is any schedule.
             StrategyMismatch, SolverUnavailable: From the strategy.
         """
-        desk = _Desk(task, witness)
         clock = self.context.control if control is None else control
-        context = replace(self.context, control=clock, publish=desk.publish)
+        # Whatever the strategy keeps for itself: what it publishes is compared here, and stands if it does not answer.
+        published = Incumbent.empty(task, replace(self.context, control=clock))
+
+        def publish(found: Found) -> None:
+            if witness is not None:
+                witness(found)
+            published.take(found)
+
+        context = replace(self.context, control=clock, publish=publish)
         chosen = self.strategy if strategy is None else strategy
         outcome = ""
         try:
-            answer = run(lambda: self._answer(chosen, task, context), self.context.control, grace_s=_GRACE_S)
+            grace_s = _GRACE_S + _reserve_s(self.options.time_limit_s)
+            answer = run(lambda: self._answer(chosen, task, context), self.context.control, grace_s=grace_s)
         except (Abandoned, LimitReached, Interrupted):
             answer = NotFound("stopped before any schedule was found")
         except SolverFailed as error:
-            if desk.best is None:
+            if published.computes is None:
                 raise
-            answer, outcome = desk.best, f"solver failed: {error.message}"
-        if isinstance(answer, NotFound) and desk.best is not None and answer.scope is None:
-            answer = replace(desk.best, exhausted=False)
+            answer, outcome = published.found(exhausted=False), f"solver failed: {error.message}"
+        if isinstance(answer, NotFound) and published.computes is not None and answer.scope is None:
+            answer = published.found(exhausted=False)
         if isinstance(answer, Found) and answer.exhausted:
             outcome = outcome or "finished"
         return answer, outcome or ("interrupted" if clock.cancelled.is_set() else "time limit")
@@ -161,7 +170,8 @@ class Job:
         if not report.within_budget:
             raise over_budget(report)
         wall_s = time.monotonic() - self.started_s
-        return Solved(replace(plan, run={"outcome": outcome, "wall_s": round(wall_s, 3)}), report, outcome, wall_s)
+        run = {"outcome": outcome, "wall_s": round(wall_s, 3), "stages": [_stage(r) for r in self.context.trace]}
+        return Solved(replace(plan, run=run), report, outcome, wall_s)
 
     def _plan(self, task: Task, found: Found, asked: Budget | None, least: PeakClaim | None) -> Plan:
         """The plan of a schedule, with the claim that its bound allows."""
@@ -185,35 +195,28 @@ class Job:
         )
 
 
-@dataclass(slots=True)
-class _Desk:
-    """Where a strategy hands in schedules on the way; keeps the cheapest one within the budget."""
-
-    task: Task
-    witness: Callable[[Found], None] | None = None
-    best: Found | None = None
-    best_cost: float = math.inf
-
-    def publish(self, found: Found) -> None:
-        """Look at a schedule. Called from any thread, but never from two at once."""
-        if self.witness is not None:
-            self.witness(found)
-        graph = self.task.graph
-        cost = math.fsum(graph.nodes[k].cost for k in found.schedule.computes)
-        if cost < self.best_cost and (
-            self.task.budget_bytes is None or peak(graph, found.schedule.computes) <= self.task.budget_bytes
-        ):
-            self.best, self.best_cost = found, cost
-        elif self.best is not None and found.schedule == self.best.schedule:  # what is new are bounds
-            self.best = replace(self.best, bounds=tuple(dict.fromkeys((*self.best.bounds, *found.bounds))))
+def _stage(record: StageRecord) -> dict[str, Any]:
+    """A stage as the plan's ``run`` tells it; what is not known is left out."""
+    told = {
+        "stage": record.name,
+        "within": record.depth or None,
+        "seconds": None if record.seconds is None else round(record.seconds, 3),
+        "cost": record.cost if math.isfinite(record.cost) else None,
+        "bound": record.bound if math.isfinite(record.bound) else None,
+        "note": record.note or None,
+    }
+    return {key: value for key, value in told.items() if value is not None}
 
 
 def _control(time_limit_s: float | None, started_s: float, listener: Callable[[Progress], None] | None) -> Control:
     """The control of a solve; its deadline leaves a little of the limit for replaying and writing the plan."""
-    limit_s = time_limit_s
-    if limit_s is not None:
-        limit_s -= min(_RESERVE_SHARE * limit_s, _RESERVE_MOST_S)
+    limit_s = None if time_limit_s is None else time_limit_s - _reserve_s(time_limit_s)
     return replace(Control.within(limit_s, started_s=started_s), listener=listener)
+
+
+def _reserve_s(time_limit_s: float | None) -> float:
+    """What is left of the limit for replaying and writing the plan."""
+    return _RESERVE_MOST_S if time_limit_s is None else min(_RESERVE_SHARE * time_limit_s, _RESERVE_MOST_S)
 
 
 def _statements(graph: Graph, schedule: Schedule, maker: Strategy) -> Any:

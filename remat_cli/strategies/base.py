@@ -92,7 +92,7 @@ class StageRecord:
         cost_before: Of the incumbent when it began; infinite if there was none.
         bound_before: The bound that said most then.
         cost: Of the incumbent when it ended.
-        bound: The bound that said most then.
+        bound: The bound that said most then; not a number while it lasts.
         seconds: It took; None while it lasts, and for good if the search was abandoned in it.
         note: Why it ended early, if it did.
     """
@@ -102,7 +102,7 @@ class StageRecord:
     cost_before: float
     bound_before: float
     cost: float = math.inf
-    bound: float = 0.0
+    bound: float = math.nan
     seconds: float | None = None
     note: str = ""
 

@@ -140,18 +140,16 @@ class _Pursuit:
 
     def run(self, pipeline: tuple[Stage, ...], clock: Control, maker: str = "", depth: int = 0) -> None:
         """Go through ``pipeline`` until ``clock`` stops or nothing is left to gain."""
-        outer, self.waiting = self.waiting, []
         for stage in pipeline:
             self._catch_up(clock, depth)
             if clock.stopping():
                 break
             if self._wanted(stage, clock) and not self._postponed(stage, clock, stage.maker or maker):
                 self._take(stage, clock, stage.maker or maker, depth)
-        while self.waiting and not clock.stopping():
+        while depth == 0 and self.waiting and not clock.stopping():
             stage, credited = self.waiting.pop(0)
             if self._wanted(stage, clock) and self._compiled(stage, clock):
                 self._take(stage, clock, credited, depth)
-        self.waiting = outer
 
     def _wanted(self, stage: Stage, clock: Control) -> bool:
         until = self.incumbent.goal if stage.until is None else stage.until

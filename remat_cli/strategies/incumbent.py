@@ -10,7 +10,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from remat_cli.control import Control, Progress
-from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.matrices import is_frontier_advancing
@@ -119,7 +118,7 @@ class Incumbent:
     def of(cls, task: Task, context: Context, *, goal: Verdict = Verdict.GAP) -> Incumbent:
         """No-remat, and what is known of ``task``."""
         incumbent = cls.empty(task, context, goal=goal)
-        incumbent.offer(range(len(task.graph.nodes)), "keep-all")
+        incumbent.offer(range(len(task.graph.nodes)))
         if task.known is not None:
             for bound in task.known.bounds:
                 incumbent.raise_bound(bound)

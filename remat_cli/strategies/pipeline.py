@@ -79,6 +79,17 @@ def small_support(incumbent: Incumbent) -> bool:
     return len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS
 
 
+_CHAIN_FIRST = Stage(
+    "chain, at once",
+    _CHAIN,
+    "all of the answer where all sizes are equal",
+    when=looks_like_a_chain,
+    until=Verdict.EXACT,
+    share=0.2,
+    most_s=4.0,
+    maker="optimal",
+)
+
 OPENERS = (
     Stage(
         "quick methods",
@@ -88,6 +99,15 @@ OPENERS = (
         share=0.6,
         most_s=10.0,
     ),
+    _CHAIN_FIRST,
+    Stage(
+        "checkpointing",
+        _KNOWN,
+        "fits where memory is tightest",
+        options={"methods": ("ap-greedy", "linearized-greedy", "xla-greedy")},
+        share=0.3,
+        most_s=5.0,
+    ),
     Stage(
         "minimum cuts",
         _KNOWN,
@@ -96,14 +116,6 @@ OPENERS = (
         share=0.3,
         most_s=5.0,
         kernels=("flow",),
-    ),
-    Stage(
-        "checkpointing",
-        _KNOWN,
-        "fits where memory is tightest",
-        options={"methods": ("ap-greedy", "linearized-greedy", "xla-greedy")},
-        share=0.3,
-        most_s=5.0,
     ),
 )
 """What takes milliseconds. The best plan of these is published before anything else begins."""
@@ -307,20 +319,9 @@ def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8) ->
     )
 
 
-_CHAIN_FIRST = Stage(
-    "chain, at once",
-    _CHAIN,
-    "all of the answer where all sizes are equal",
-    when=looks_like_a_chain,
-    until=Verdict.EXACT,
-    share=0.2,
-    most_s=4.0,
-)
-
-
 def optimal(depth: float = 0.0) -> tuple[Stage, ...]:
     """What ``optimal`` tries."""
-    return (_CHAIN_FIRST, *OPENERS, *_STARTS, *exact(depth))
+    return (*OPENERS, *_STARTS, *exact(depth))
 
 
 def search(members: tuple[str, ...], depth: float, patience: int) -> tuple[Stage, ...]:
@@ -331,7 +332,6 @@ def search(members: tuple[str, ...], depth: float, patience: int) -> tuple[Stage
 _SEARCHED = ("annealing", "merging", "windows")
 
 AUTO = (
-    _CHAIN_FIRST,
     *OPENERS,
     Stage("starts", _STARTS, "good schedules and bounds before any large model", maker="optimal"),
     Stage(

@@ -51,9 +51,7 @@ class Turns(Engine):
 
     clocks: dict[str, _Clock] = field(default_factory=lambda: {"annealing": _Clock(), "windows": _Clock()})
 
-    def work(
-        self, members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8, persistent: bool = True
-    ) -> bool:
+    def work(self, members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8, persistent: bool = True) -> bool:
         """Take turns until time or patience is out.
 
         Args:
@@ -65,7 +63,9 @@ class Turns(Engine):
         """
         incumbent, idle = self.incumbent, 0
         at_first_s = incumbent.context.control.remaining_s() or 0.0
-        while not incumbent.over() and (idle < self._patience(patience) or (persistent and self._worth_the_time(at_first_s))):
+        while not incumbent.over() and (
+            idle < self._patience(patience) or (persistent and self._worth_the_time(at_first_s))
+        ):
             playing = self._playing(members)
             if not playing:
                 return False

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from remat_cli.control import Control, Progress
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
+from remat_cli.kernels.compiling import wait
 from remat_cli.plan.derive import peak, prune
-from remat_cli.strategies.annealing.workers import ready
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.strategies.annealing.walk import Walk
@@ -52,7 +52,7 @@ def squeeze(
     state = best = tuple(range(len(graph.nodes)))
     lowest, price, idle, runs = no_remat_peak(graph), _PRICE, 0, 0
     offer(best)
-    while lowest > floor_bytes and idle < _PATIENCE and not control.stopping() and ready(control):
+    while lowest > floor_bytes and idle < _PATIENCE and not control.stopping() and wait("annealing", control):
         control.report(Progress("looking for the least peak"))
         aim = floor_bytes + math.floor(_AIMS[idle % len(_AIMS)] * (lowest - floor_bytes))
         overhead = max(_overhead(graph, state), _LEAST_OVERHEAD)

@@ -59,9 +59,7 @@ class ChainStructure(Engine):
         if self.asked:
             return False
         self.asked = True
-        answer = chain_answer(
-            incumbent.graph, incumbent.budget_bytes, seconds=incumbent.seconds(LONGEST_S, _SHARE)
-        )
+        answer = chain_answer(incumbent.graph, incumbent.budget_bytes, seconds=incumbent.seconds(LONGEST_S, _SHARE))
         if answer is not None:
             schedule, bounds = answer
             for bound in bounds:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from remat_cli.control import Control, Progress
 from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
+from remat_cli.kernels.compiling import wait
 from remat_cli.strategies.ordering.beam import Aim, Steps, Stretch, search
 
 _WIDTHS = (1, 8, 64, 512)
@@ -19,8 +19,6 @@ _SWEEPS = 4
 _MOVES = 60_000_000
 """Moves of one run of annealing, times the nodes: about a second."""
 _MOST_MOVES = 300_000
-_COMPILING_S = 10.0
-"""Time that must be left for a first run of annealing, which may have to compile the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +206,5 @@ def _walk(steps: Steps, stretch: Stretch, room: int) -> tuple[int, int, int, int
 
 
 def ready(control: Control) -> bool:
-    """Whether there is time to anneal: the first run after an installation compiles the kernel for some seconds."""
-    remaining = control.remaining_s()
-    if remaining is None or remaining >= _COMPILING_S:
-        return True
-    kernel = sys.modules.get("remat_cli.kernels.ordering")
-    return kernel is not None and bool(kernel.run.signatures)
+    """Wait for the kernel, which the first run after an installation compiles; False if time is up before that."""
+    return wait("ordering", control)

@@ -12,8 +12,8 @@ from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Outcome, Termination
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.bounds import safe_bound
-from remat_cli.strategies.published.model_size import too_large
 from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.published.model_size import too_large
 
 if TYPE_CHECKING:
     from remat_cli.strategies.published.rounding import Relaxation

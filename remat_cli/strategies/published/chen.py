@@ -17,8 +17,8 @@ from remat_cli.graph.phases import Training
 from remat_cli.plan.derive import prune
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Schedule, Strategy, Task
-from remat_cli.strategies.published.checkpoints import checkpointed, every_root, greedy
 from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.published.checkpoints import checkpointed, every_root, greedy
 
 _CHEN = "Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016"
 _JAIN = "Jain et al., Checkmate, MLSys 2020, table 1"

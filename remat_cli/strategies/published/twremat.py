@@ -11,8 +11,8 @@ from remat_cli.control import Control
 from remat_cli.errors import StrategyMismatch, UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
-from remat_cli.strategies.published.eviction import fitted, in_document_order
 from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.published.eviction import fitted, in_document_order
 from remat_cli.strategies.published.separators import (
     Separator,
     path_separators,

@@ -30,7 +30,7 @@ _MOST_STAGES = 12_000
 _WHOLE_LIMIT = 200_000
 """Largest number of nonzeros of a model that is worth solving as a whole once there is a schedule to search around."""
 _SLICE_S, _POLISH_S = 30.0, 3.0
-"""Seconds for one solve: to reach the gap, and once it is reached, which often makes the plan cheaper still. Untuned."""
+"""Seconds for one solve: to reach the gap, and once it is, which often makes the plan cheaper still. Untuned."""
 _FIRST_SHARE, _LATER_SHARE = 0.3, 0.1
 """Shares of the time left for rounding the relaxation of the first support, and of later ones. Untuned."""
 _SOLVE_SHARE = 0.4

@@ -9,9 +9,9 @@ from typing import ClassVar
 from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.retention.proof import InStageProof, Proof
 
-REHEARSAL_DEPTH, _REHEARSAL_GAP = 1.0, 1e-3
+_REHEARSAL_DEPTH, _REHEARSAL_GAP = 1.0, 1e-3
 _REHEARSAL_S, _REHEARSAL_SHARE = 15.0, 0.2
-"""Which rows a proof takes shows on a small support, in a fraction of the time of a round over the full one. Untuned."""
+"""Which rows a proof takes shows on a small support, in a fraction of the time for the full one. Untuned."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class InStageProofs(Engine):
         """Find out on a small support which rows it takes, unless an earlier turn has, and prove with them."""
         incumbent = self.incumbent
         if not self.steps:
-            rehearsal = InStageProof.of(incumbent, REHEARSAL_DEPTH)
+            rehearsal = InStageProof.of(incumbent, _REHEARSAL_DEPTH)
             rehearsal.run(incumbent.step(_REHEARSAL_S, _REHEARSAL_SHARE), gap=_REHEARSAL_GAP)
             self.steps = frozenset(rehearsal.rows.steps)
         if incumbent.over():

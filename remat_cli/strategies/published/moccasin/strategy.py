@@ -19,7 +19,7 @@ from remat_cli.plan.model import Scope
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.process import run_process, temporary_folder
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
-from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.published.instances import instance_counts
 from remat_cli.strategies.published.moccasin.worker import Job
 from remat_cli.strategies.published.model_size import too_many_intervals
@@ -58,10 +58,9 @@ class Moccasin(Strategy):
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Have CP-SAT bring the peak down to the budget, and then the cost."""
-        own = replace(context, publish=lambda found: context.publish(replace(found, used_solver=False)))
-        best = Incumbent.of(task, own)
-        if best.proven():
-            return replace(best.found(exhausted=True), used_solver=False)
+        best = Incumbent.of(task, context, goal=Verdict.CLASS)
+        if best.done():
+            return best.found(exhausted=True)
         least = peak_bound(task.graph).bytes
         if best.budget_bytes < least:
             return NotFound("no schedule fits", Scope.ANY_ORDER, peak_bound_bytes=least)
@@ -69,8 +68,7 @@ class Moccasin(Strategy):
             raise SolverUnavailable("strategy moccasin needs CP-SAT, but ortools is not installed", hint=_HINT)
         if (large := too_many_intervals(task.graph, context.control, self.instances)) is not None:
             return large
-        answer = _Talk(best, *_class(task.graph, self.instances)).run(self._job(task, best))
-        return replace(answer, used_solver=False) if isinstance(answer, Found) else answer
+        return _Talk(best, *_class(task.graph, self.instances)).run(self._job(task, best))
 
     def _job(self, task: Task, best: Incumbent) -> Job:
         context = best.context
@@ -157,7 +155,7 @@ class _Talk:
     def _answer(self) -> Found | NotFound:
         best = self.best
         if best.computes is not None:
-            return best.found(exhausted=best.proven() or self.ended)
+            return best.found(exhausted=best.done() or self.ended)
         if self.empty:
             return replace(best.not_found(self.reason, self.scope), peak_bound_bytes=self.least_bytes)
         return best.not_found("the limit came before CP-SAT found a schedule that fits")

@@ -1,0 +1,231 @@
+"""Compiling the inner loops with numba: the decorators, the cache on disk, and compiling beside other work.
+
+What Python calls is an :func:`entry`; its annotations are its one signature, so that it can be compiled before it is
+called. What only compiled functions call is :func:`inner`. Entries form groups, which are compiled together.
+
+Machine code is cached where numba would cache it. It is read from a folder that cannot be written, too, and where
+there is no folder at all it is kept in memory. A damaged file is one that is not there.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from remat_cli.control import Control
+from remat_cli.mip import Bools, Floats, Ints
+
+Group = Literal["flow", "pricing", "annealing", "ordering", "segments"]
+"""Entries that are compiled together: those of one or two modules of this room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What numba has to know about an array and its annotation does not say: ``Annotated[Ints, Marks(dimensions=2)]``.
+
+    Attributes:
+        dimensions: Their number.
+        readonly: Whether nobody may write to it.
+    """
+
+    dimensions: int = 1
+    readonly: bool = False
+
+
+GROUPS: tuple[Group, ...] = typing.get_args(Group)
+_MODULES: dict[Group, tuple[str, ...]] = {
+    "flow": ("flow",),
+    "pricing": ("pricing",),
+    "annealing": ("sequence", "moves"),
+    "ordering": ("ordering",),
+    "segments": ("segments",),
+}
+_POLL_S = 0.05
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_entries: dict[str, list[Any]] = {}
+"""The entries of each module, as numba's dispatchers."""
+_guard = threading.Lock()
+"""For the four tables below."""
+_queue: list[Group] = []
+_finished: dict[Group, threading.Event] = {group: threading.Event() for group in GROUPS}
+_errors: dict[Group, BaseException] = {}
+_worker: list[threading.Thread] = []
+_turn = threading.Lock()
+"""Held while a function is loaded or compiled here."""
+_current: list[Group] = []
+"""What is being compiled now: nothing, or one group."""
+
+
+def entry(function: _F) -> _F:
+    """Compile what Python calls, when it is first called or when its group is. Its annotations are its signature."""
+    from numba import njit
+
+    from remat_cli.kernels.store import Store
+
+    dispatcher = njit(nogil=True, no_cfunc_wrapper=True)(function)
+    dispatcher._cache = Store(function)
+    _entries.setdefault(function.__module__, []).append(dispatcher)
+    return typing.cast(_F, dispatcher)
+
+
+def inner(function: _F) -> _F:
+    """Compile what only compiled functions call, as a part of them: without a wrapper for Python, and not cached."""
+    from numba import njit
+
+    return typing.cast(_F, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+
+
+def ready(group: Group) -> bool:
+    """Whether ``group`` can be called now: it is compiled, or in the cache, from where it is loaded.
+
+    Takes tens of milliseconds when it loads them, and the time that importing numba takes when nobody has.
+
+    Raises:
+        Exception: What compiling them failed with before.
+    """
+    if group in _errors:
+        raise _errors[group]
+    while not _finished[group].is_set():
+        if _turn.acquire(timeout=_POLL_S):
+            try:
+                return _load(group)
+            finally:
+                _turn.release()
+        if _current:
+            return _finished[group].is_set()
+    return True
+
+
+def warm(groups: Iterable[Group]) -> None:
+    """Load or compile groups, in this order, in a thread that nobody waits for; returns at once."""
+    with _guard:
+        wanted = [group for group in groups if group not in _queue and not _finished[group].is_set()]
+        _queue.extend(group for group in dict.fromkeys(wanted) if group not in _errors)
+        if _queue and not _worker:
+            _worker.append(threading.Thread(target=_work, name="remat-compiling", daemon=True))
+            _worker[0].start()
+
+
+def wait(group: Group, control: Control) -> bool:
+    """Wait until ``group`` is ready, compiling it if nobody does; False if ``control`` is stopping before that.
+
+    Raises:
+        Exception: What compiling it failed with.
+    """
+    while not ready(group):
+        if control.stopping():
+            return False
+        warm((group,))
+        _finished[group].wait(_POLL_S)
+    return True
+
+
+def compiling() -> str | None:
+    """The group that is being compiled now, if any."""
+    return next(iter(_current), None)
+
+
+def _work() -> None:
+    """Load what is in the cache, which is quick, then compile the rest in the order of the queue."""
+    loaded: set[Group] = set()
+    while True:
+        with _guard:
+            group = next((queued for queued in _queue if queued not in loaded), None) or next(iter(_queue), None)
+            if group is None:
+                _worker.clear()
+                return
+        try:
+            if group not in loaded:
+                loaded.add(group)
+                with _turn:
+                    done = _load(group)
+            else:
+                done = _compile_one(group)
+        except BaseException as error:  # for whoever asks next
+            _errors[group] = error
+            done = True
+        if done:
+            with _guard:
+                _queue.remove(group)
+
+
+def _load(group: Group) -> bool:
+    """Load the entries of ``group`` if all are in the cache; whether they are compiled. The caller has the turn."""
+    found = _entries_of(group)
+    missing = [dispatcher for dispatcher in found if _signature(dispatcher) not in dispatcher.overloads]
+    if not all(dispatcher._cache.holds(_signature(dispatcher), dispatcher.targetctx) for dispatcher in missing):
+        return False
+    for dispatcher in missing:
+        dispatcher.compile(_signature(dispatcher))
+    _finished[group].set()
+    return True
+
+
+def _compile_one(group: Group) -> bool:
+    """Compile one entry of ``group``; whether it was the last one."""
+    with _turn:
+        _current.append(group)
+        try:
+            missing = [
+                dispatcher for dispatcher in _entries_of(group) if _signature(dispatcher) not in dispatcher.overloads
+            ]
+            if missing:
+                missing[0].compile(_signature(missing[0]))
+        finally:
+            _current.clear()
+    if len(missing) > 1:
+        return False
+    _finished[group].set()
+    return True
+
+
+def _entries_of(group: Group) -> list[Any]:
+    names = [f"remat_cli.kernels.{module}" for module in _MODULES[group]]
+    for name in names:
+        importlib.import_module(name)
+    return [dispatcher for name in names for dispatcher in _entries[name]]
+
+
+def _signature(dispatcher: Any) -> tuple[Any, ...]:
+    """The types of an entry's arguments, as numba has them."""
+    hints = typing.get_type_hints(dispatcher.py_func, include_extras=True)
+    return tuple(_numba_type(hint) for name, hint in hints.items() if name != "return")
+
+
+@functools.cache
+def _numba_type(hint: Any) -> Any:
+    """What numba calls the type that annotations call ``hint``.
+
+    Raises:
+        TypeError: If it is none that kernels take.
+    """
+    from numba import types
+
+    plain = {
+        int: types.int64,
+        float: types.float64,
+        bool: types.boolean,
+        Ints: types.int64[::1],
+        Floats: types.float64[::1],
+        Bools: types.boolean[::1],
+    }
+    if hint in plain:
+        return plain[hint]
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        (marks,) = hint.__metadata__
+        array = _numba_type(parts[0])
+        return types.Array(array.dtype, marks.dimensions, "C", readonly=marks.readonly)
+    if origin is tuple:
+        return types.Tuple([_numba_type(part) for part in parts])
+    if isinstance(hint, type) and issubclass(hint, tuple):
+        fields = typing.get_type_hints(hint, include_extras=True)
+        return types.NamedTuple([_numba_type(field) for field in fields.values()], hint)
+    raise TypeError(f"kernels take no {hint!r}")
