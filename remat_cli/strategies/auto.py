@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from remat_cli.errors import UsageError
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
-from remat_cli.strategies.incumbent import Verdict
+from remat_cli.strategies.base import Context, Found, NotFound, Task
+from remat_cli.strategies.engine import Pipelined, Stage
 from remat_cli.strategies.keep_all import KeepAll
 
 
 @dataclass(frozen=True, slots=True)
-class Auto(Strategy):
+class Auto(Pipelined):
     """``keep-all`` when it fits the budget, else quick methods, ``optimal``, and ``search`` for what that leaves open.
 
     The stages are those of ``pipeline.AUTO``. A few graphs have a plan though no frontier-advancing one exists. Where
     nothing else finds one and the graph is small, ``checkmate-ilp`` with split stages looks for it.
+
+    Attributes:
+        stages: Names of stages to go through, joined by ``+``; empty for all. ``remat strategies auto`` lists them.
     """
+
+    stages: str = field(default="", metadata={"help": "stages to go through, joined by +; see remat strategies auto"})
 
     name: ClassVar[str] = "auto"
     summary: ClassVar[str] = "keep-all when it fits, else quick methods, optimal, and search for what that leaves open"
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """Refuse names that no stage has."""
+        if self.stages:
+            from remat_cli.strategies.pipeline import AUTO
+
+            known = [stage.name for stage in AUTO]
+            for name in self.stages.split("+"):
+                if name not in known:
+                    raise UsageError(f'auto{{stages}}: "{name}" is no stage', hint=f"stages: {', '.join(known)}")
+
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Go through the stages; the answer names the strategy that made it."""
         if task.budget_bytes is None or no_remat_peak(task.graph) <= task.budget_bytes:
-            return KeepAll().solve(task, context)
-        from remat_cli.strategies import pipeline  # half a second of what a graph that fits can do without
+            return replace(KeepAll().solve(task, context), maker="keep-all")
+        return Pipelined.solve(self, task, context)
 
-        return pipeline.solve_by(pipeline.AUTO, task, context, Verdict.GAP)
+    def pipeline(self) -> tuple[Stage, ...]:
+        """All stages, or those that were chosen."""
+        from remat_cli.strategies.pipeline import AUTO
+
+        return tuple(stage for stage in AUTO if not self.stages or stage.name in self.stages.split("+"))

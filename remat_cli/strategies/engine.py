@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 from remat_cli.control import Control
 from remat_cli.errors import LimitReached
 from remat_cli.kernels import compiling
-from remat_cli.strategies.base import StageRecord
+from remat_cli.plan.model import Scope
+from remat_cli.strategies.base import Context, Found, NotFound, StageRecord, Strategy, Task
 from remat_cli.strategies.incumbent import Incumbent, Verdict
 
 
@@ -77,9 +78,24 @@ class Engine(ABC):
         """Do the work of one turn; whether another turn may gain something. Engines name their own options."""
 
 
-def always(incumbent: Incumbent) -> bool:
-    """The condition of a stage that has none."""
-    return True
+@dataclass(frozen=True, slots=True)
+class When:
+    """A condition of a stage.
+
+    Attributes:
+        text: In words, after "when"; empty for no condition.
+        holds: Whether it holds.
+    """
+
+    text: str
+    holds: Callable[[Incumbent], bool]
+
+    def __and__(self, other: When) -> When:
+        """Both conditions, asked in this order."""
+        return When(f"{self.text}, {other.text}", lambda i: self.holds(i) and other.holds(i))
+
+
+ALWAYS = When("", lambda incumbent: True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +122,7 @@ class Stage:
     engine: str | tuple[Stage, ...]
     why: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    when: Callable[[Incumbent], bool] = always
+    when: When = ALWAYS
     share: float = 1.0
     most_s: float = math.inf
     unlimited_s: float | None = None
@@ -114,6 +130,34 @@ class Stage:
     until: Verdict | None = None
     kernels: tuple[compiling.Group, ...] = ()
     maker: str = ""
+
+
+class Pipelined(Strategy):
+    """A strategy that is a pipeline over one incumbent."""
+
+    goal: ClassVar[Verdict] = Verdict.GAP
+    """The verdict at which it stops."""
+
+    @abstractmethod
+    def pipeline(self) -> tuple[Stage, ...]:
+        """Its stages."""
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Go through the stages: the incumbent at their end, or why there is none."""
+        incumbent = Incumbent.of(task, context, goal=self.goal)
+        pursue(self.pipeline(), incumbent)
+        if incumbent.computes is not None:
+            return incumbent.found(exhausted=incumbent.exhausted())
+        if incumbent.verdict is Verdict.IMPOSSIBLE:
+            from remat_cli.milp.cover_running import least_peak  # half a second of Pyomo
+
+            least, reason = least_peak(task.graph), "no schedule in document order fits"
+            return incumbent.not_found(reason, Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
+        if incumbent.refusal is not None:
+            return incumbent.refusal
+        if incumbent.verdict is Verdict.CLASS:
+            return incumbent.not_found("no frontier-advancing schedule fits", Scope.FRONTIER)
+        return incumbent.not_found("no schedule within the budget was found")
 
 
 def pursue(pipeline: tuple[Stage, ...], incumbent: Incumbent) -> None:
@@ -155,7 +199,7 @@ class _Pursuit:
         until = self.incumbent.goal if stage.until is None else stage.until
         remaining = clock.remaining_s()
         late = remaining is not None and remaining < stage.least_s
-        return not late and self.incumbent.verdict < until and stage.when(self.incumbent)
+        return not late and self.incumbent.verdict < until and stage.when.holds(self.incumbent)
 
     def _postponed(self, stage: Stage, clock: Control, maker: str) -> bool:
         """Have the kernels of ``stage`` compiled beside the work; whether the stage has to wait for them.
@@ -212,4 +256,6 @@ def engine_at(target: str, incumbent: Incumbent) -> Engine:
     if target not in incumbent.engines:
         module, _, name = target.partition(":")
         incumbent.engines[target] = getattr(import_module(module), name)(incumbent)
-    return incumbent.engines[target]
+    engine = incumbent.engines[target]
+    assert isinstance(engine, Engine)
+    return engine

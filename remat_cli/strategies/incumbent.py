@@ -14,13 +14,12 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.model import Scope
+from remat_cli.strategies.annealing.pool import Pool
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
 from remat_cli.strategies.bounds import telling
 
 if TYPE_CHECKING:
     from remat_cli.milp.cover_bound import Prices
-    from remat_cli.strategies.annealing.pool import Pool
-    from remat_cli.strategies.engine import Engine
 
 _EXACT = 1e-9
 """Costs this close, relatively, are the same cost, summed in another order."""
@@ -100,7 +99,7 @@ class Incumbent:
     prices: Prices | None = None
     pool: Pool | None = None
     refusal: NotFound | None = None
-    engines: dict[str, Engine] = field(default_factory=dict)
+    engines: dict[str, object] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, task: Task, context: Context, *, goal: Verdict = Verdict.EXACT) -> Incumbent:

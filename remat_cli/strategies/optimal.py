@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from remat_cli.errors import UsageError
-from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
+from remat_cli.strategies.engine import Pipelined, Stage
 from remat_cli.strategies.incumbent import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Optimal(Strategy):
+class Optimal(Pipelined):
     """The retention MILP: proves optimality where the paper's MILP finds nothing, and says how far it got elsewhere.
 
     Attributes:
@@ -25,14 +25,15 @@ class Optimal(Strategy):
     summary: ClassVar[str] = "the optimal schedule, by the retention MILP over a growing support"
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
+    goal: ClassVar[Verdict] = Verdict.CLASS
 
     def __post_init__(self) -> None:
         """Refuse a depth that means nothing."""
         if not 0 <= self.depth < math.inf:
             raise UsageError(f"optimal{{depth={self.depth:g}}}: the depth must be 0 or more")
 
-    def solve(self, task: Task, context: Context) -> Found | NotFound:
+    def pipeline(self) -> tuple[Stage, ...]:
         """Open, bound, and solve over larger and larger supports until no frontier-advancing schedule is cheaper."""
         from remat_cli.strategies import pipeline
 
-        return pipeline.solve_by(pipeline.optimal(self.depth), task, context, Verdict.CLASS)
+        return pipeline.optimal(self.depth)

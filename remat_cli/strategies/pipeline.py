@@ -7,15 +7,11 @@ Thresholds stand here, beside the stages that they steer. Each names the benchma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from remat_cli.graph.model import Graph
-from remat_cli.milp.cover_running import least_peak
-from remat_cli.plan.model import Scope
-from remat_cli.strategies.base import Context, Found, NotFound, Task
 from remat_cli.strategies.chains.opener import chain_first
-from remat_cli.strategies.engine import Stage, pursue
-from remat_cli.strategies.incumbent import Incumbent, Verdict
+from remat_cli.strategies.engine import ALWAYS, Stage, When
+from remat_cli.strategies.incumbent import Verdict
 from remat_cli.strategies.shape import is_dense
 
 _ROOM = "remat_cli.strategies"
@@ -30,7 +26,7 @@ SMALL, MEDIUM, LARGE = 120, 300, 3_000
 """Numbers of nodes. Up to SMALL a proof may look inside stages (``targets``). Below MEDIUM a solver is done before
 prices are worth their time, and from LARGE on a model takes seconds to state (``scaling``)."""
 _TINY = 60
-"""Up to so many nodes the paper's MILP can look beyond one pass through each stage. Untuned."""
+"""Up to so many nodes the paper's MILP can look beyond-one-pass through each stage. Untuned."""
 _FEW = 30
 """Up to so many nodes a solver needs no help. Untuned."""
 _FULL_PAIRS = 40_000
@@ -39,60 +35,45 @@ _EAGER_PAIRS, _PROOF_PAIRS = 10_000, 60_000
 """Up to so many pairs a proof comes before deeper supports, which are about as large; and at all. Untuned."""
 
 
-def nodes(least: int = 0, most: float = math.inf) -> Callable[[Incumbent], bool]:
-    """Whether the graph has from ``least`` to ``most`` nodes."""
-    return lambda incumbent: least <= len(incumbent.graph.nodes) <= most
+def nodes(least: int = 0, most: float = math.inf) -> When:
+    """The graph has from ``least`` to ``most`` nodes."""
+    text = f"{least:,} to {most:,} nodes" if least and math.isfinite(most) else f"up to {most:,} nodes"
+    return When(
+        f"{least:,} nodes or more" if math.isinf(most) else text,
+        lambda incumbent: least <= len(incumbent.graph.nodes) <= most,
+    )
 
 
-def both(*conditions: Callable[[Incumbent], bool]) -> Callable[[Incumbent], bool]:
-    """Whether all conditions hold; asked in this order."""
-    return lambda incumbent: all(condition(incumbent) for condition in conditions)
-
-
-def fresh(incumbent: Incumbent) -> bool:
-    """Whether the search began without a schedule from earlier work on the task."""
-    return not incumbent.informed
-
-
-def no_schedule(incumbent: Incumbent) -> bool:
-    """Whether nothing within the budget has been found."""
-    return incumbent.computes is None
-
-
-def dense(incumbent: Incumbent) -> bool:
-    """Whether windows of a model find less than annealing, and a model of the near support is slow to state."""
-    return is_dense(incumbent.graph)
-
-
-def sparse(incumbent: Incumbent) -> bool:
-    """The opposite of :func:`dense`."""
-    return not is_dense(incumbent.graph)
-
-
-def looks_like_a_chain(incumbent: Incumbent) -> bool:
-    """Whether to ask the structure of a chain before anything else."""
-    return chain_first(incumbent.graph)
-
-
-def small_support(incumbent: Incumbent) -> bool:
-    """Whether a model over the full support is small enough."""
-    return len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS
+FRESH = When("no schedule was known before", lambda incumbent: not incumbent.informed)
+NO_SCHEDULE = When("nothing fits so far", lambda incumbent: incumbent.computes is None)
+SCHEDULE = When("something fits", lambda incumbent: incumbent.computes is not None)
+DENSE = When("reading is dense", lambda incumbent: is_dense(incumbent.graph))
+"""Windows of a model find less than annealing there, and a model of the near support is slow to state."""
+SPARSE = When("reading is not dense", lambda incumbent: not is_dense(incumbent.graph))
+CHAIN = When("it is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
+FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
+STUCK = When(
+    f"nothing fits so far, or {_FEW + 1} to {SMALL} nodes",
+    lambda incumbent: incumbent.computes is None or _FEW < len(incumbent.graph.nodes) <= SMALL,
+)
 
 
 _CHAIN_FIRST = Stage(
-    "chain, at once",
+    "chain-first",
     _CHAIN,
     "all of the answer where all sizes are equal",
-    when=looks_like_a_chain,
+    when=CHAIN,
     until=Verdict.EXACT,
     share=0.2,
     most_s=4.0,
     maker="optimal",
 )
 
+_LOOPS = f"{_ROOM}.openers.compiled:CompiledLoops"
+
 OPENERS = (
     Stage(
-        "quick methods",
+        "quick-methods",
         _KNOWN,
         "a plan within a fraction of a second",
         options={"methods": ("dtr", "twremat", "xla-greedy{cost_aware=true}")},
@@ -100,6 +81,13 @@ OPENERS = (
         most_s=10.0,
     ),
     _CHAIN_FIRST,
+    Stage(
+        "compile",
+        _LOOPS,
+        "inner loops are compiled beside what follows, in the first run after an installation",
+        options={"groups": ("flow", "pricing", "annealing")},
+        when=nodes(MEDIUM),
+    ),
     Stage(
         "checkpointing",
         _KNOWN,
@@ -109,7 +97,7 @@ OPENERS = (
         most_s=5.0,
     ),
     Stage(
-        "minimum cuts",
+        "min-cuts",
         _KNOWN,
         "good where the forward pass has narrow places",
         options={"methods": ("min-cut",)},
@@ -121,9 +109,9 @@ OPENERS = (
 """What takes milliseconds. The best plan of these is published before anything else begins."""
 
 _STARTS = (
-    Stage("quick bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
+    Stage("quick-bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
     Stage(
-        "crowded stages, small graph",
+        "crowded-small",
         _CROWDED,
         "often optimal at once on training steps",
         when=nodes(most=MEDIUM - 1),
@@ -133,7 +121,7 @@ _STARTS = (
         least_s=1.0,
     ),
     Stage(
-        "crowded stages, first",
+        "crowded-first",
         _CROWDED,
         "has a schedule within two seconds, or prices are sooner with one",
         when=nodes(MEDIUM, LARGE - 1),
@@ -146,17 +134,17 @@ _STARTS = (
         f"{_ROOM}.openers.clearing:Clearings",
         "drops many values at once where none is worth it alone, and bounds the cost",
         options={"ways": 0},
-        when=both(nodes(MEDIUM, LARGE - 1), fresh),
+        when=nodes(MEDIUM, LARGE - 1) & FRESH,
         share=0.15,
         most_s=20.0,
         kernels=("flow",),
     ),
     Stage(
-        "clearing, large graph",
+        "clearing-large",
         f"{_ROOM}.openers.clearing:Clearings",
         "has a schedule while prices are still being found",
         options={"ways": 2},
-        when=both(nodes(LARGE), fresh),
+        when=nodes(LARGE) & FRESH,
         share=0.2,
         most_s=20.0,
         kernels=("flow",),
@@ -165,7 +153,7 @@ _STARTS = (
         "prices",
         f"{_ROOM}.openers.prices:Prices",
         "schedules by the price of a byte in each stage (Lagrangian relaxation)",
-        when=both(nodes(MEDIUM), fresh),
+        when=nodes(MEDIUM) & FRESH,
         share=0.3,
         most_s=60.0,
         kernels=("pricing",),
@@ -174,22 +162,21 @@ _STARTS = (
         "polish",
         f"{_ROOM}.annealing.polish:Polish",
         "takes back what need not be recomputed",
-        when=both(nodes(MEDIUM), fresh),
+        when=nodes(MEDIUM) & FRESH,
         kernels=("annealing",),
     ),
     Stage(
-        "crowded stages",
+        "crowded",
         _CROWDED,
         "a bound that often meets the schedule",
         when=nodes(MEDIUM),
-        until=Verdict.EXACT,
         share=0.1,
         most_s=20.0,
         unlimited_s=3.0,
         least_s=5.0,
     ),
     Stage(
-        "cover bound",
+        "cover-bound",
         f"{_BOUND}:CoverBound",
         "what must be recomputed at least to free enough at every stage",
         until=Verdict.SETTLED,
@@ -208,11 +195,11 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
     for depth in depths:
         first = depth == depths[0]
         yield Stage(
-            f"support of depth {depth:g}",
+            f"support-{depth:g}",
             _GROWING,
             "schedules that recompute a node only near its uses",
             options={"depth": depth, "first": first},
-            when=sparse if len(depths) > 1 else nodes(),
+            when=SPARSE if len(depths) > 1 else ALWAYS,
             until=Verdict.SETTLED if first else None,
         )
         if first:
@@ -220,26 +207,25 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
                 "chain",
                 _CHAIN,
                 "schedules and bounds from the structure of a chain",
-                when=sparse,
-                until=Verdict.EXACT,
+                when=SPARSE,
                 share=0.2,
                 most_s=4.0,
                 kernels=("segments",),
             )
             yield Stage(
-                "annealing, first runs",
+                "annealing-first",
                 _ANNEALING,
                 "all that follows is faster with a better schedule",
                 options={"rounds": 3},
-                when=lambda i: sparse(i) and (no_schedule(i) or _FEW < len(i.graph.nodes) <= SMALL),
+                when=SPARSE & STUCK,
                 kernels=("annealing",),
             )
         yield Stage(
-            f"proof after depth {depth:g}",
+            f"proof-{depth:g}",
             _EVENTS,
             "a bound over all schedules that could be cheaper",
             options={"most_pairs": _EAGER_PAIRS},
-            when=sparse,
+            when=SPARSE,
             share=0.4,
             most_s=120.0,
         )
@@ -253,38 +239,45 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
     """
     return (
         Stage(
-            "annealing and merging",
+            "compile-small",
+            _LOOPS,
+            "as before, where little else takes long enough to need them",
+            options={"groups": ("annealing",)},
+            when=nodes(_FEW + 1, MEDIUM - 1),
+        ),
+        Stage(
+            "annealing-merging",
             _TURNS,
             "what windows miss where reading is dense",
             options={"members": ("annealing", "merging"), "patience": 4, "persistent": False},
-            when=dense,
+            when=DENSE,
             share=0.3,
             most_s=120.0,
             kernels=("annealing",),
         ),
         *_growth((depth,) if depth else _DEPTHS),
         Stage(
-            "proof inside stages",
+            "in-stage-proof",
             _INSIDE,
             "sees memory between two first computations too",
-            when=both(nodes(most=SMALL), sparse),
+            when=SPARSE & nodes(most=SMALL),
             share=0.25,
             most_s=120.0,
         ),
         Stage(
-            "last proof",
+            "last-proof",
             _EVENTS,
             "a bound from a larger support than before",
             options={"most_pairs": _PROOF_PAIRS},
-            when=both(nodes(SMALL + 1), sparse),
+            when=SPARSE & nodes(SMALL + 1),
             share=0.5,
             most_s=120.0,
         ),
         Stage(
-            "full support",
+            "full-support",
             f"{_ROOM}.retention.growing:FullSupport",
             "the optimum, or that nothing fits, of all frontier-advancing schedules",
-            when=small_support,
+            when=FULL,
             share=0.3,
             most_s=120.0,
         ),
@@ -300,7 +293,7 @@ def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8) ->
         patience: Idle rounds to bear.
     """
 
-    def stage(name: str, when: Callable[[Incumbent], bool], left_out: tuple[str, ...]) -> Stage:
+    def stage(name: str, when: When, left_out: tuple[str, ...]) -> Stage:
         playing = tuple(member for member in members if member not in left_out)
         return Stage(
             name,
@@ -313,9 +306,9 @@ def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8) ->
 
     # Where reading is dense, windows find less than annealing. From LARGE on a model takes seconds to state.
     return (
-        stage("turns", both(nodes(most=LARGE), sparse), ()),
-        stage("turns, dense graph", both(nodes(most=LARGE), dense), ("windows",) if len(members) > 1 else ()),
-        stage("turns, large graph", nodes(LARGE + 1), ("windows", "merging")),
+        stage("turns", nodes(most=LARGE) & SPARSE, ()),
+        stage("turns-dense", nodes(most=LARGE) & DENSE, ("windows",) if len(members) > 1 else ()),
+        stage("turns-large", nodes(LARGE + 1), ("windows", "merging")),
     )
 
 
@@ -335,27 +328,27 @@ AUTO = (
     *OPENERS,
     Stage("starts", _STARTS, "good schedules and bounds before any large model", maker="optimal"),
     Stage(
-        "exact, small graph",
+        "exact-small",
         exact(),
-        "the optimum; part of the time, since a proof inside stages may need the rest",
+        "the optimum; part of the time, since a in-stage-proof may need the rest",
         when=nodes(most=SMALL),
         until=Verdict.SETTLED,
         share=0.3,
         maker="optimal",
     ),
     Stage(
-        "search, small graph",
+        "search-small",
         turns(_SEARCHED),
         "the proof that follows is the faster, the better the schedule",
-        when=both(nodes(most=SMALL), lambda i: not no_schedule(i)),
+        when=nodes(most=SMALL) & SCHEDULE,
         share=0.2,
         maker="search",
     ),
     Stage(
-        "proof inside stages",
+        "in-stage-proof",
         _INSIDE,
         "sees memory between two first computations too",
-        when=both(nodes(most=SMALL), lambda i: not no_schedule(i)),
+        when=nodes(most=SMALL) & SCHEDULE,
         most_s=300.0,
         maker="optimal",
     ),
@@ -369,39 +362,11 @@ AUTO = (
     ),
     Stage("search", turns(_SEARCHED), "what exact methods leave open", maker="search"),
     Stage(
-        "beyond one pass",
+        "beyond-one-pass",
         _KNOWN,
         "a few graphs have a plan only if stages are gone through twice",
         options={"methods": ("checkmate-ilp{stage_split=2}",), "last_word": True},
-        when=both(nodes(most=_TINY), no_schedule),
+        when=nodes(most=_TINY) & NO_SCHEDULE,
     ),
 )
 """What ``auto`` tries."""
-
-
-def solve_by(pipeline: tuple[Stage, ...], task: Task, context: Context, goal: Verdict) -> Found | NotFound:
-    """The answer of a pipeline: the incumbent at its end, or why there is none.
-
-    Args:
-        pipeline: The stages.
-        task: Graph, budget, and what is known.
-        context: What engines may use.
-        goal: The verdict at which to stop.
-    """
-    incumbent = Incumbent.of(task, context, goal=goal)
-    pursue(pipeline, incumbent)
-    if incumbent.computes is not None:
-        return incumbent.found(exhausted=incumbent.exhausted())
-    if incumbent.verdict is Verdict.IMPOSSIBLE:
-        least = _least_peak(task.graph)
-        return incumbent.not_found("no schedule in document order fits", Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
-    if incumbent.refusal is not None:
-        return incumbent.refusal
-    if incumbent.verdict is Verdict.CLASS:
-        return incumbent.not_found("no frontier-advancing schedule fits", Scope.FRONTIER)
-    return incumbent.not_found("no schedule within the budget was found")
-
-
-def _least_peak(graph: Graph) -> int:
-    """A bound on the peak of every schedule in document order."""
-    return least_peak(graph)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
-from remat_cli.strategies.incumbent import Verdict
+from remat_cli.strategies.engine import Pipelined, Stage
 
 _DEPTH: dict[str, Any] = {"help": "how far from its uses a node may be recomputed in a window"}
 _PATIENCE: dict[str, Any] = {"help": "idle rounds after which it ends when there is no time limit"}
 
 
 @dataclass(frozen=True, slots=True)
-class Search(Strategy):
+class Search(Pipelined):
     """A portfolio that hands schedules back and forth; never worse than what it starts from.
 
     With ``threads`` so many workers anneal, or two without (one on a machine with one core); the windows, which have
@@ -32,13 +31,13 @@ class Search(Strategy):
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
 
-    def solve(self, task: Task, context: Context) -> Found | NotFound:
+    def pipeline(self) -> tuple[Stage, ...]:
         """Start from what is known, or from a rounded relaxation; then search until time or patience is out."""
-        return _search(task, context, ("annealing", "merging", "windows"), self.depth, self.patience)
+        return _stages(("annealing", "merging", "windows"), self.depth, self.patience)
 
 
 @dataclass(frozen=True, slots=True)
-class Lns(Strategy):
+class Lns(Pipelined):
     """Windows of the retention MILP alone; never worse than what it starts from.
 
     Attributes:
@@ -54,13 +53,13 @@ class Lns(Strategy):
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
 
-    def solve(self, task: Task, context: Context) -> Found | NotFound:
+    def pipeline(self) -> tuple[Stage, ...]:
         """Start from what is known, or from a rounded relaxation; then free and solve one part after the other."""
-        return _search(task, context, ("windows",), self.depth, self.patience)
+        return _stages(("windows",), self.depth, self.patience)
 
 
 @dataclass(frozen=True, slots=True)
-class Anneal(Strategy):
+class Anneal(Pipelined):
     """Annealing of the sequence of computes alone; never worse than what it starts from.
 
     With ``threads`` so many workers anneal, or two without (one on a machine with one core). The same seed gives the
@@ -77,13 +76,13 @@ class Anneal(Strategy):
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
 
-    def solve(self, task: Task, context: Context) -> Found | NotFound:
+    def pipeline(self) -> tuple[Stage, ...]:
         """Start from what is known, or from computing everything once; then anneal until time or patience is out."""
-        return _search(task, context, ("annealing",), 0.0, self.patience)
+        return _stages(("annealing",), 0.0, self.patience)
 
 
-def _search(task: Task, context: Context, members: tuple[str, ...], depth: float, patience: int) -> Found | NotFound:
+def _stages(members: tuple[str, ...], depth: float, patience: int) -> tuple[Stage, ...]:
     """Open, bound, and let ``members`` take turns."""
     from remat_cli.strategies import pipeline
 
-    return pipeline.solve_by(pipeline.search(members, depth, patience), task, context, Verdict.GAP)
+    return pipeline.search(members, depth, patience)

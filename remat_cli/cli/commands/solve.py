@@ -67,12 +67,13 @@ With --budgets there is a plan for each, in GRAPH.BUDGET.plan.json; -o names a f
 @click.option("-o", "--output", type=click.Path(allow_dash=True), help="Where the plan goes; - for standard output.")
 @click.option("--write-model", type=click.Path(path_type=Path), help="Also write the MILP: a .lp or .mps file.")
 @click.option("--solver-log", type=click.Path(path_type=Path), help="Also write the solver's log.")
+@click.option("-v", "--verbose", is_flag=True, help="Also show each stage of the search: its time, and what it gained.")
 @click.option("--require-optimal", is_flag=True, help="Exit with 1 unless the plan is proven optimal.")
 @params.format_option("text", "json", "csv")
 @params.node_link_option
 @params.quiet_option
 @params.color_option
-def command(graph: str, output: str | None, require_optimal: bool, **options: Any) -> int:
+def command(graph: str, output: str | None, verbose: bool, require_optimal: bool, **options: Any) -> int:
     """Find the cheapest plan of GRAPH within a memory budget, or within each of several.
 
     GRAPH is a JSON or YAML file (JSON for big ones), or - for standard input.
@@ -120,6 +121,10 @@ def command(graph: str, output: str | None, require_optimal: bool, **options: An
             solved = solve(model, asked, chosen, listener=line.update)
     write_text(path, dump_document(plan_to_document(solved.plan)))
     _report(solved, path, out, options["format"])
+    if verbose:
+        from remat_cli.reports.stages import trace_text
+
+        out.note(trace_text(solved.plan.run.get("stages", ()), model.total_cost, out.style()))
     if solved.plan.solver is None:
         _note_unused(out, solved.plan.strategy, chosen)
     if require_optimal and solved.plan.claim.status != "optimal":

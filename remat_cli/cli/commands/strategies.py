@@ -6,23 +6,33 @@ import click
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
+from remat_cli.errors import UsageError
 
 _EPILOG = """\b
 Examples:
   remat strategies
+  remat strategies auto
   remat solve graph.json --budget 80% --strategy 'checkmate-ilp{stage_split=2}'"""
 
 
 @click.command("strategies", epilog=_EPILOG)
+@click.argument("strategy", required=False)
 @params.format_option("text", "json")
 @params.color_option
-def command(format: str, color: str) -> None:
-    """List the strategies: what each does, which graphs it takes, and its options."""
+def command(strategy: str | None, format: str, color: str) -> None:
+    """List the strategies: what each does, which graphs it takes, and its options.
+
+    With the name of one that goes through stages, such as auto, list these: when each has its turn, for how long, and
+    why.
+    """
     from remat_cli.spec import describe_options
     from remat_cli.strategies.base import IGNORABLE
     from remat_cli.strategies.registry import STRATEGIES
 
     out = Output(color)
+    if strategy is not None:
+        _stages(strategy, format, out)
+        return
     classes = [STRATEGIES.load(name) for name in STRATEGIES.names()]
     if format == "json":
         from remat_cli.reports.jsonform import document_json
@@ -53,3 +63,20 @@ def command(format: str, color: str) -> None:
         notes = ["; ".join(facts), *([c.reference] if c.reference else [])]
         entries.append(Entry(c.name, c.summary, notes, describe_options(c)))
     out.report(listing_text(entries, out.style()))
+
+
+def _stages(spec: str, format: str, out: Output) -> None:
+    """List the stages of one strategy."""
+    from remat_cli.reports.stages import pipeline_rows, pipeline_text
+    from remat_cli.strategies.engine import Pipelined
+    from remat_cli.strategies.registry import strategy_from_spec
+
+    strategy = strategy_from_spec(spec)
+    if not isinstance(strategy, Pipelined):
+        raise UsageError(f"{strategy.name} is one method, without stages", hint="remat strategies lists its options")
+    if format == "json":
+        from remat_cli.reports.jsonform import document_json
+
+        out.report(document_json({"strategy": strategy.name, "stages": pipeline_rows(strategy.pipeline())}))
+        return
+    out.report(pipeline_text(strategy.name, strategy.pipeline(), out.style()))

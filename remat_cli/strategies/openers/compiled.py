@@ -1,0 +1,18 @@
+"""Compiling beside the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat_cli.kernels import compiling
+from remat_cli.strategies.engine import Engine
+
+
+@dataclass(slots=True)
+class CompiledLoops(Engine):
+    """Has kernels compiled in a thread of their own; takes no time itself."""
+
+    def work(self, groups: tuple[compiling.Group, ...]) -> bool:
+        """Begin with ``groups``, in this order."""
+        compiling.warm(groups)
+        return False
