@@ -52,9 +52,10 @@ DENSE = When("reading is dense", lambda incumbent: is_dense(incumbent.graph))
 SPARSE = When("reading is not dense", lambda incumbent: not is_dense(incumbent.graph))
 CHAIN = When("it is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
 FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
+UNASKED_CHAIN = When("it is a long chain of unequal sizes", lambda incumbent: not chain_first(incumbent.graph))
 STUCK = When(
-    f"nothing fits so far, or {_FEW + 1} to {SMALL} nodes",
-    lambda incumbent: incumbent.computes is None or _FEW < len(incumbent.graph.nodes) <= SMALL,
+    f"nothing fits so far, or up to {SMALL} nodes",
+    lambda incumbent: incumbent.computes is None or len(incumbent.graph.nodes) <= SMALL,
 )
 
 
@@ -207,7 +208,7 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
                 "chain",
                 _CHAIN,
                 "schedules and bounds from the structure of a chain",
-                when=SPARSE,
+                when=SPARSE & UNASKED_CHAIN,
                 share=0.2,
                 most_s=4.0,
                 kernels=("segments",),
@@ -217,7 +218,7 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
                 _ANNEALING,
                 "all that follows is faster with a better schedule",
                 options={"rounds": 3},
-                when=SPARSE & STUCK,
+                when=SPARSE & nodes(_FEW + 1) & STUCK,
                 kernels=("annealing",),
             )
         yield Stage(

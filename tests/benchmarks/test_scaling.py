@@ -17,8 +17,8 @@ from remat_cli.plan.derive import peak
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, Task
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.openers import prices as _starts
-from remat_cli.strategies.openers.prices import offer_starts
+from remat_cli.strategies.openers import prices
+from remat_cli.strategies.openers.clearing import Clearings
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -35,12 +35,12 @@ def test_families_are_of_the_size_asked_for_and_depend_on_the_seed_alone(family,
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_thousand_nodes_get_a_plan_from_the_start(family, monkeypatch):
-    monkeypatch.setattr(_starts, "_CREDITS", (0.5,))  # one run is enough to have a plan
-    monkeypatch.setattr(_starts, "_polish", lambda best: None)
+    monkeypatch.setattr(prices, "_CREDITS", (0.5,))  # one run is enough to have a plan
     graph = FAMILIES[family](2000, 0)
     budget = no_remat_peak(graph) * scaling._BUDGETS[family] // 100
     best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
-    offer_starts(best)
+    for engine in (Clearings(best), prices.Prices(best)):
+        engine.turn(Control())
     assert best.computes is not None
     assert peak(graph, best.computes) <= budget
 

@@ -19,8 +19,8 @@ from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.strategies.base import Context, NotFound, Task
+from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.published.checkpoints import checkpointed, every_root, greedy
-from remat_cli.strategies.published.offers import Offers
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 
@@ -185,13 +185,13 @@ def test_a_forward_pass_alone_is_left_as_it_is(name: str, budget: str | None) ->
 @pytest.mark.parametrize("strategy", ["chen-greedy", "linearized-greedy"])
 def test_large_graphs_get_nearly_the_same_plan_from_few_sizes(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     offered = []
-    offer = Offers.offer
+    offer = Incumbent.offer
 
-    def counting(offers: Offers, *arguments: str) -> bool:
+    def counting(incumbent: Incumbent, *arguments: str) -> bool:
         offered.append(arguments[1])
-        return offer(offers, *arguments)
+        return offer(incumbent, *arguments)
 
-    monkeypatch.setattr(Offers, "offer", counting)
+    monkeypatch.setattr(Incumbent, "offer", counting)
     costs = ":".join(str(10 + 7 * k % 11) for k in range(60))
     sizes = ":".join(str(1000 + 500 * (k % 3)) for k in range(60))
     graph = build_graph(f"linear{{n=60,costs={costs},sizes={sizes}}}")

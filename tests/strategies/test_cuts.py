@@ -23,9 +23,9 @@ from remat_cli.planning.solving import solve
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, Task
-from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.openers import crowded as _cuts
-from remat_cli.strategies.openers.crowded import offer_cuts
+from remat_cli.strategies.openers.crowded import CrowdedStages
 from remat_cli.zoo.registry import build_graph
 
 
@@ -123,7 +123,7 @@ def test_what_is_offered_is_within_the_budget_and_its_bounds_hold() -> None:
         least = bruteforce.least_peak(graph)
         for budget in range(max(1, least - 2), no_remat_peak(graph)):
             best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
-            offer_cuts(best)
+            CrowdedStages(best).turn(Control())
             bound = best.bounds.get(Scope.DOCUMENT_ORDER)
             truth = bruteforce.cheapest(graph, budget)
             assert bound is None or bound.cost <= (math.inf if truth is None else truth + 1e-9)
@@ -131,7 +131,7 @@ def test_what_is_offered_is_within_the_budget_and_its_bounds_hold() -> None:
                 assert truth is not None
                 assert peak(graph, best.computes) <= budget
                 assert best.cost >= truth - 1e-9
-                closed += best.proven()
+                closed += best.done()
     assert closed > 30
 
 
@@ -140,26 +140,26 @@ def test_training_steps_get_an_optimal_plan_at_once(spec: str, percent: int) -> 
     graph = build_graph(spec)
     budget = no_remat_peak(graph) * percent // 100
     best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
-    offer_cuts(best)
+    CrowdedStages(best).turn(Control())
     assert best.computes is not None
     assert peak(graph, best.computes) <= budget
-    assert best.proven()
+    assert best.done()
 
 
 def test_it_ends_where_cuts_do_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = build_graph("unit-chain{n=17}")
     best = Incumbent.of(Task(chain, 5), Context(Control(), Highs(), threads=1))
-    offer_cuts(best)
+    CrowdedStages(best).turn(Control())
     assert best.bounds[Scope.DOCUMENT_ORDER].cost <= 22
     monkeypatch.setattr(_cuts, "_MOST_CUTS", 0)
-    offer_cuts(best)
+    CrowdedStages(best).turn(Control())
 
 
 def test_a_budget_below_a_working_set_is_proven_too_small() -> None:
     graph = build_graph("linear{n=6}")
     best = Incumbent.of(Task(graph, 3), Context(Control(), Highs(), threads=1))
-    offer_cuts(best)
-    assert best.hopeless()
+    CrowdedStages(best).turn(Control())
+    assert best.verdict is Verdict.IMPOSSIBLE
 
 
 def test_a_schedule_that_computes_again_what_must_not_be_is_not_taken():

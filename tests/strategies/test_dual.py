@@ -20,8 +20,10 @@ from remat_cli.milp.compile import compile_model
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request
 from remat_cli.solvers.highs import Highs
+from remat_cli.strategies import bounding as bounding_engines
 from remat_cli.strategies import bounds
-from remat_cli.strategies.base import Context, Found, Task
+from remat_cli.strategies.base import Bound, Context, Found, Task
+from remat_cli.strategies.bounding import QuickBound
 from remat_cli.strategies.cover_dual import Cover, dual_bound
 from remat_cli.strategies.optimal import Optimal
 from remat_cli.strategies.search import Anneal
@@ -100,19 +102,19 @@ def test_small_graphs_leave_it_to_a_solver() -> None:
 def test_large_graphs_have_a_bound_before_there_is_anything_else(
     strategy: Optimal | Anneal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen: list[Bound] = []
+
     def bounding(*arguments: object, **options: object) -> None:
         raise AssertionError("a solver was asked first")
 
-    seen = []
-
-    def stop(best: object) -> None:
-        seen.append(best.bound)  # type: ignore[attr-defined] - a Best, which this test need not know
+    def stop(engine: QuickBound) -> None:
+        seen.append(engine.incumbent.bound)
         raise InterruptedError
 
     monkeypatch.setattr(bounds, "_MOST_TERMS", 0)
-    for module in ("optimal", "search"):
-        monkeypatch.setattr(f"remat_cli.strategies.{module}.cover_bound", bounding)
-        monkeypatch.setattr(f"remat_cli.strategies.{module}.offer_starts", stop)
+    monkeypatch.setattr(bounding_engines, "cover_bound", bounding)
+    work = QuickBound.work
+    monkeypatch.setattr(QuickBound, "work", lambda engine: (work(engine), stop(engine)))
     graph = sized_graph(3, 120)
     budget = no_remat_peak(graph) * 9 // 10
     with pytest.raises(InterruptedError):

@@ -15,9 +15,10 @@ from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs
+from remat_cli.strategies.annealing.pool import Pool
 from remat_cli.strategies.base import Bound, Context, Known, Schedule, Task
-from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.retention.merging import Merging, Pool
+from remat_cli.strategies.incumbent import Incumbent, Verdict
+from remat_cli.strategies.retention.merging import Merging
 
 
 def two_hills() -> Graph:
@@ -51,9 +52,9 @@ def test_two_schedules_merge_into_one_that_has_the_best_of_both() -> None:
     assert no_remat_peak(best.graph) > 13
     before = best.cost
     assert before == best.graph.total_cost + 6
-    pool = Pool(best)
+    merging = Merging(best)
+    pool = merging.pool
     pool.add(CHEAP_THEN_DEAR)
-    merging = Merging(best, pool)
     assert not merging.merge()
     pool.add(DEAR_THEN_CHEAP)
     assert merging.merge()
@@ -64,16 +65,16 @@ def test_two_schedules_merge_into_one_that_has_the_best_of_both() -> None:
 
 def test_nothing_is_solved_again_until_there_is_something_new(monkeypatch: pytest.MonkeyPatch) -> None:
     best = start(CHEAP_THEN_DEAR)
-    pool = Pool(best)
+    merging = Merging(best)
+    pool = merging.pool
     pool.add(CHEAP_THEN_DEAR)
-    merging = Merging(best, pool)
     merging.merge()
     monkeypatch.setattr("remat_cli.strategies.retention.merging.Retention", None)  # whatever looked again would fail
     assert not merging.merge()
 
 
 def test_a_pool_gives_the_latest_steps_first() -> None:
-    pool = Pool(start(CHEAP_THEN_DEAR))
+    pool = Pool(two_hills())
     pool.add(CHEAP_THEN_DEAR)
     pool.add(DEAR_THEN_CHEAP)
     assert set(pool.latest(2)) == {(4, 1), (9, 5)}
@@ -89,16 +90,16 @@ def test_random_pools_never_make_the_best_schedule_worse_or_too_large() -> None:
         graph = graphgen.random_graph(rng, 14, max_outputs=2, workspace=True, recompute_false=0.1)
         budget = max(least_peak(graph), round(0.8 * no_remat_peak(graph)))
         best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
-        pool = Pool(best)
+        merging = Merging(best)
         for _ in range(6):
             # Whatever some nodes need, computed again right before a node.
             at = sorted(rng.sample(range(1, 14), 4))
             extra = {t: [k for k in range(t) if graph.nodes[k].recompute and rng.random() < 0.4] for t in at}
             computes = tuple(k for t in range(14) for k in (*extra.get(t, ()), t))
             best.offer(computes)
-            pool.add(computes)
+            merging.pool.add(computes)
         before = best.cost
-        helped = Merging(best, pool).merge()
+        helped = merging.merge()
         assert helped == (best.cost < before)
         better += helped
         if best.computes is not None:
@@ -110,23 +111,22 @@ def test_random_pools_never_make_the_best_schedule_worse_or_too_large() -> None:
 def test_a_search_that_looks_beyond_a_class_is_not_ended_by_its_bound() -> None:
     best = start(CHEAP_THEN_DEAR, bounds=(Bound(36.0, Scope.FRONTIER),))
     assert best.cost == 36
-    assert best.proven()
-    assert best.proven_in_class()
-    best.wide = True
-    assert not best.proven()
-    assert not best.over()
-    assert best.proven_in_class()
+    assert best.verdict is Verdict.CLASS
+    assert not best.done()
+    best.goal = Verdict.CLASS
+    assert best.done()
+    best.goal = Verdict.GAP
     best.raise_bound(Bound(36.0, Scope.DOCUMENT_ORDER))
-    assert best.proven()
+    assert best.verdict is Verdict.EXACT
+    assert best.done()
 
 
 def test_cutting_puts_something_to_merge_into_the_pool() -> None:
     best = start(CHEAP_THEN_DEAR)
-    pool = Pool(best)
-    merging = Merging(best, pool)
+    merging = Merging(best)
     merging.cut()
-    assert pool.latest(99)
+    assert merging.pool.latest(99)
     assert best.bounds[Scope.DOCUMENT_ORDER].cost > best.graph.total_cost
-    merging.run()
+    merging.turn(Control())
     assert best.cost == best.graph.total_cost + 2
-    assert best.proven()
+    assert best.done()

@@ -19,7 +19,7 @@ from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Bound, Context, Task
 from remat_cli.strategies.chains.opener import chain_answer, chain_first
-from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.strategies.retention.solving import Retention
 from remat_cli.zoo.registry import build_graph
@@ -106,9 +106,9 @@ def test_a_schedule_is_settled_when_no_solver_could_tell_more_and_never_within_l
         best = Incumbent.of(task, Context(Control(), Highs(), gap=gap))
         best.cost = 2 * graph.total_cost
         best.raise_bound(Bound(best.cost * (1 - share), Scope.ANY_ORDER))
-        assert best.settled() is settled
+        assert (best.verdict >= Verdict.SETTLED) is settled
     nothing = Incumbent.of(Task(graph, 1), Context(Control(), Highs()))
-    assert not nothing.settled()
+    assert nothing.verdict is Verdict.OPEN
 
 
 def test_chains_with_unequal_sizes_are_asked_last_and_still_answer() -> None:

@@ -21,7 +21,8 @@ from remat_cli.strategies.annealing.walk import Problem, Walk
 from remat_cli.strategies.base import Context, Task
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.ceiling import Cheaper
-from remat_cli.strategies.retention.proof import InStageProof, Proof, prove_inside
+from remat_cli.strategies.retention.proof import InStageProof, Proof
+from remat_cli.strategies.retention.proving import InStageProofs
 
 
 def best_of(graph: Graph, budget: int, *, known: bool, gap: float = 0.0) -> Incumbent:
@@ -53,7 +54,7 @@ def test_no_proof_is_above_the_truth_and_those_inside_stages_are_the_sharper() -
             for inside in (False, True):
                 best = best_of(graph, budget, known=seed % 3 > 0, gap=(0.0, 0.05, 0.3)[seed % 4 % 3])
                 if inside:
-                    prove_inside(best, best.context.control)
+                    InStageProofs(best).turn(Control())
                 elif (proof := Proof.within(best, 10_000)) is not None:
                     proof.run(60.0, 1.0)
                 bounds.append(document_order(best))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 
 import pytest
 
@@ -46,12 +45,12 @@ def test_a_seed_gives_the_same_schedules_again_for_as_many_workers(workers: int)
 
     def once(seed: int) -> tuple[list[tuple[int, ...] | None], tuple[int, ...] | None]:
         """Where the workers are after some runs, and the best schedule."""
-        annealing = Annealing(Incumbent.of(task, Context(Control(), Highs(), threads=workers)), random.Random(seed))
-        annealing.run(2)
-        assert annealing.best.computes is not None
-        annealing.run(1)
+        annealing = Annealing(Incumbent.of(task, Context(Control(), Highs(), threads=workers, seed=seed)))
+        annealing.turn(Control(), rounds=2)
+        assert annealing.incumbent.computes is not None
+        annealing.turn(Control(), rounds=1)
         assert len(set(annealing.states)) == workers
-        return annealing.states, annealing.best.computes
+        return annealing.states, annealing.incumbent.computes
 
     assert once(5) == once(5)
     assert once(5)[0] != once(6)[0]

@@ -22,7 +22,7 @@ from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, Task
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.openers.clearing import Clearing, offer_spans, span_bound, walked_back
+from remat_cli.strategies.openers.clearing import WAYS, Clearing, Clearings, span_bound, walked_back
 from remat_cli.strategies.openers.closure import Network
 from remat_cli.zoo.registry import build_graph
 
@@ -115,7 +115,7 @@ def test_a_layered_graph_is_cleared_where_long_runs_must_be_computed_again() -> 
     graph = FAMILIES["layered"](3000, 0)
     budget = no_remat_peak(graph) * 9 // 10
     best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
-    offer_spans(best, Network.of(graph, budget), Control())
+    Clearings(best).turn(Control(), ways=len(WAYS))
     assert best.computes is not None
     assert peak(graph, best.computes) <= budget
     assert best.cost < 1.1 * graph.total_cost
@@ -127,7 +127,7 @@ def test_without_time_nothing_is_offered() -> None:
     network = Network.of(graph, budget)
     assert Clearing(graph, network, 1.0, 0.05).run(Control.within(0.0)) is None
     best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
-    offer_spans(best, network, Control.within(0.0))
+    Clearings(best).turn(Control.within(0.0))
     assert best.computes is None
 
 

@@ -17,11 +17,11 @@ from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.replay import replay
 from remat_cli.solvers.highs import Highs
+from remat_cli.strategies.annealing.polish import Polish
 from remat_cli.strategies.base import Context, Task
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.openers import prices as _starts
-from remat_cli.strategies.openers.prices import Pricing, offer_starts
-from remat_cli.strategies.retention.solving import near_pairs
+from remat_cli.strategies.openers.prices import Prices, Pricing
+from remat_cli.strategies.shape import near_pairs
 from remat_cli.zoo.registry import build_graph
 
 
@@ -84,14 +84,15 @@ def test_no_start_beats_the_search_of_all_schedules_and_most_meet_it():
 
 
 def started(graph: Graph, budget: int, seed: int = 0) -> Incumbent:
+    """What prices and a polish make of nothing."""
     best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1, seed=seed))
-    offer_starts(best)
+    for engine in (Prices(best), Polish(best)):
+        engine.turn(Control())
     return best
 
 
 @pytest.mark.parametrize(("spec", "percent", "overhead"), [("resnet50", 60, 0.002), ("bert", 50, 0.0015)])
-def test_networks_get_a_good_plan_and_always_the_same(spec, percent, overhead, monkeypatch):
-    monkeypatch.setattr(_starts, "offer_cuts", lambda best, cutting=None, most_s=0.0: None)  # they go by the clock
+def test_networks_get_a_good_plan_and_always_the_same(spec, percent, overhead):
     graph = build_graph(spec)
     budget = no_remat_peak(graph) * percent // 100
     best = started(graph, budget)
@@ -102,19 +103,7 @@ def test_networks_get_a_good_plan_and_always_the_same(spec, percent, overhead, m
     assert started(graph, budget).computes == best.computes
 
 
-def test_small_graphs_and_what_has_a_schedule_already_are_left_alone(monkeypatch):
-    chain = build_graph("unit-chain{n=17}")
-    monkeypatch.setattr(_starts, "offer_cuts", lambda best, cutting=None, most_s=0.0: None)
-    assert started(chain, 5).computes is None
-    monkeypatch.setattr(_starts, "_SMALLEST", 1)
-    best = started(chain, 5)
-    assert best.computes is not None
-    monkeypatch.setattr(Pricing, "of", None)  # whatever looked again would fail
-    offer_starts(best)
-
-
-def test_nothing_is_found_where_nothing_fits(monkeypatch):
-    monkeypatch.setattr(_starts, "_SMALLEST", 1)
+def test_nothing_is_found_where_nothing_fits():
     nodes = (
         Node("a", 1.0, (), (4,), recompute=False),
         Node("b", 1.0, (0,), (4,), recompute=False),
