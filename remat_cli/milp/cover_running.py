@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.control import Control
-from remat_cli.graph.analysis import last_readers
+from remat_cli.graph.analysis import last_readers, no_remat_profile
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.milp import _pyomo as pyo
@@ -62,16 +62,15 @@ def stages_of(graph: Graph, budget_bytes: int) -> Iterator[Stage]:
     ending: list[list[int]] = [[] for _ in range(len(graph.nodes) + 1)]
     for v, t in enumerate(last):
         ending[t].append(v)
-    waiting = spare = 0  # bytes made by now and read later; those of them that may be made again
+    in_use = no_remat_profile(graph)
+    spare = 0  # bytes made by now and read later that may be made again
     for t, node in enumerate(graph.nodes):
         made = [v for v in graph.values_of(t) if last[v] > t]
         read = [v for v in ending[t] if graph.producer[v] < t]
-        waiting += sum(graph.size[v] for v in made) - sum(graph.size[v] for v in read)
         spare += sum(graph.size[v] for v in made if again[v]) - sum(graph.size[v] for v in read if again[v])
         own = [v for v in (*node.inputs, *graph.values_of(t)) if last[v] > t]
-        used = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
         yield Stage(
-            need=waiting - sum(graph.size[v] for v in own) + used - (budget_bytes - graph.fixed_memory),
+            need=in_use[t] - budget_bytes,
             most=spare - sum(graph.size[v] for v in own if again[v]),
             made=tuple(v for v in made if again[v]),
             read=tuple(v for v in read if again[v]),

@@ -14,6 +14,7 @@ from remat_cli.graph.closing import CLOSING_ID
 from remat_cli.graph.model import Graph
 from remat_cli.milp.compile import Compiled
 from remat_cli.mip import Floats, Ints
+from remat_cli.plan.liveness import DEAD, walk_back
 
 CutRow = tuple[list[int], list[float], float, float]
 
@@ -96,11 +97,11 @@ class Decoder:
         own = {*node.inputs, *graph.values_of(k)}
         total = graph.fixed_memory + node.workspace + sum(graph.size[v] for v in own)
         reasons = [stated.computed(t, k)]
-        for v in sorted(step.resident - own, key=lambda v: -graph.size[v]):
+        for v in sorted(step.waiting, key=lambda v: -graph.size[v]):
             if total > stated.budget_bytes:
                 break
             total += graph.size[v]
-            row, reader = chosen[step.next_read[v]]
+            row, reader = chosen[step.waiting[v]]
             if graph.producer[v] > k:
                 reasons.append(stated.kept(t, v))
             elif row == t:
@@ -113,34 +114,20 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A compute during which memory is over the budget: what is resident, and where each value is read next."""
+    """A compute during which memory is over the budget, and where each value that waits through it is read next."""
 
     position: int
-    resident: frozenset[int]
-    next_read: dict[int, int]
+    waiting: dict[int, int]
 
 
 def _overfull_steps(stated: Stated, chosen: Sequence[tuple[int, int]]) -> list[_Step]:
-    """Steps of ``chosen`` over the budget, found by walking the sequence backwards."""
-    graph = stated.graph
-    next_read: dict[int, int] = {}
-    live: set[int] = set()
-    size = graph.fixed_memory
-    steps = []
-    for position in range(len(chosen) - 1, -1, -1):
-        node = graph.nodes[chosen[position][1]]
-        outputs = set(graph.values_of(chosen[position][1]))
-        extra = sum(graph.size[v] for v in (outputs | set(node.inputs)) - live) + node.workspace
-        if size + extra > stated.budget_bytes:
-            reads = {v: next_read[v] for v in live - outputs if v in next_read}
-            steps.append(_Step(position, frozenset(live | outputs | set(node.inputs)), reads))
-        size -= sum(graph.size[v] for v in outputs & live)
-        live -= outputs
-        for v in node.inputs:
-            if v not in live:
-                live.add(v)
-                size += graph.size[v]
-            next_read[v] = position
+    """Steps of ``chosen`` over the budget, the last one first."""
+    graph, steps = stated.graph, []
+    reads = [DEAD] * len(graph.size)  # the closing node reads the outputs: nothing has to stay after it
+    for position, height, _ in walk_back(graph, [k for _, k in chosen], reads):
+        if height > stated.budget_bytes:
+            waiting = {v: reader for v, reader in enumerate(reads) if reader > position}
+            steps.append(_Step(position, waiting))
     return steps
 
 

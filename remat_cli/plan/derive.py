@@ -1,8 +1,6 @@
 """From a sequence of computes to statements: what to allocate and free, and when.
 
-The sequence says everything (DESIGN section 2): the latest earlier instance of a value serves a read, an instance
-dies right after the last read that it serves, one that serves none dies at once, and the last instance of a graph
-output stays. So memory follows from the sequence, and no strategy has to think about frees.
+Memory follows from the sequence (see ``liveness``), so no strategy has to think about frees.
 """
 
 from __future__ import annotations
@@ -10,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remat_cli.graph.model import Graph
+from remat_cli.plan.liveness import heights, priced, reads_at_end, walk_back
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
-
-_TO_THE_END = -1
 
 
 def derive(graph: Graph, computes: Sequence[int], held: frozenset[int] = frozenset()) -> tuple[Statement, ...]:
@@ -29,7 +26,11 @@ def derive(graph: Graph, computes: Sequence[int], held: frozenset[int] = frozens
     Raises:
         ValueError: If a node is computed before one of its inputs ever was.
     """
-    dying, leftover = _lifetimes(graph, computes, held)
+    dying: list[list[int]] = [[] for _ in computes]
+    for step, _, values in walk_back(graph, computes, reads_at_end(graph, computes, held)):
+        dying[step] = sorted(values)
+    computed = set(computes)
+    leftover = sorted(v for v in held.difference(graph.outputs) if graph.producer[v] in computed)
     statements: list[Statement] = []
     register: dict[int, str] = {}
     made = 0
@@ -47,62 +48,20 @@ def derive(graph: Graph, computes: Sequence[int], held: frozenset[int] = frozens
 
 
 def peak(graph: Graph, computes: Sequence[int]) -> int:
-    """Peak bytes of the schedule ``computes``, fixed memory included; quick, for use inside a search."""
-    dying, _ = _lifetimes(graph, computes, frozenset())
-    live = highest = graph.fixed_memory
-    for position, index in enumerate(computes):
-        node = graph.nodes[index]
-        live += sum(node.outputs)
-        highest = max(highest, live + node.workspace)
-        live -= sum(graph.size[value] for value in dying[position])
-    return highest
+    """Peak bytes of the schedule ``computes``, fixed memory included; quick, for use inside a search.
+
+    Raises:
+        ValueError: If a node is computed before one of its inputs ever was.
+    """
+    return max(heights(graph, computes), default=graph.fixed_memory)
 
 
 def prune(graph: Graph, computes: Sequence[int]) -> tuple[int, ...]:
     """``computes`` without the recomputations that serve no read and leave no graph output.
 
     Dropping one never raises the peak: its outputs go, and its inputs die no later.
+
+    Raises:
+        ValueError: If a node is computed before one of its inputs ever was.
     """
-    seen: set[int] = set()
-    first = []
-    for node in computes:
-        first.append(node not in seen)
-        seen.add(node)
-    needed = set(graph.outputs)
-    kept = []
-    for position in range(len(computes) - 1, -1, -1):
-        node = computes[position]
-        values = graph.values_of(node)
-        if first[position] or any(v in needed for v in values):
-            kept.append(node)
-            needed.difference_update(values)
-            needed.update(graph.nodes[node].inputs)
-    return tuple(reversed(kept))
-
-
-def _lifetimes(graph: Graph, computes: Sequence[int], held: frozenset[int]) -> tuple[list[list[int]], list[int]]:
-    """For every position the values that die right after it, and the held values to free at the very end."""
-    # One entry per live instance: the position of the last read it has served so far.
-    last_use: dict[int, int] = {}
-    dying: list[list[int]] = [[] for _ in computes]
-    for position, node in enumerate(computes):
-        for value in graph.nodes[node].inputs:
-            if value not in last_use:
-                raise ValueError(f"{graph.nodes[node].id} is computed before its input {graph.value_name(value)}")
-            last_use[value] = position
-        for value in graph.values_of(node):
-            if value in last_use:  # the instance before this one ended at the last read it served
-                dying[last_use[value]].append(value)
-            last_use[value] = position
-    kept = set(graph.outputs)
-    leftover = []
-    for value, position in last_use.items():
-        if value in kept:
-            continue
-        if value in held:
-            leftover.append(value)
-        else:
-            dying[position].append(value)
-    for values in dying:
-        values.sort()
-    return dying, sorted(leftover)
+    return priced(graph, computes).computes

@@ -10,7 +10,7 @@ again from half of the layer before, no method that decides on one value after t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_profile, working_set
 from remat_cli.graph.model import Graph
 from remat_cli.mip import Bools, Ints
-from remat_cli.plan.derive import prune
+from remat_cli.plan import liveness
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import of_share
@@ -110,7 +110,7 @@ class Clearing:
         room = self.network.room_bytes
         sequence, lowest, rising = tuple(range(len(self.graph.nodes))), math.inf, 0
         for _ in range(_MOST_TURNS):
-            heights, _ = walked_back(self.graph, sequence)
+            heights = np.array(liveness.heights(self.graph, sequence), dtype=np.int64) - self.graph.fixed_memory
             excess = int(heights.max()) - room
             if excess <= 0:
                 return sequence
@@ -130,7 +130,8 @@ class Clearing:
         room = self.network.room_bytes
         begin, end = self._stretch(heights)
         most = excess if excess < _SMALL * room else max(excess / self.parts, _SMALL * room)
-        _, (before, after) = walked_back(self.graph, sequence, (begin, end))
+        reads = liveness.next_reads(self.graph, sequence, (begin, end))
+        before, after = np.array(reads[begin], dtype=np.int64), np.array(reads[end], dtype=np.int64)
         waiting = before >= end
         charge = np.where(before >= 0, self.network.size, math.inf)
         charge[(after >= 0) & ~waiting] = 0.0
@@ -138,7 +139,8 @@ class Clearing:
         choice = self._choice(question, most)
         if choice is None or not choice.again.any():
             return None
-        return prune(self.graph, (*sequence[:end], *np.flatnonzero(choice.again).tolist(), *sequence[end:]))
+        again = np.flatnonzero(choice.again).tolist()
+        return liveness.priced(self.graph, (*sequence[:end], *again, *sequence[end:])).computes
 
     def _stretch(self, heights: Ints) -> tuple[int, int]:
         """Steps from the first to the one after the last of the stretch that is highest."""
@@ -152,6 +154,8 @@ class Clearing:
     def _choice(self, question: Question, most: float) -> Choice | None:
         """The cheapest choice found that frees ``most`` bytes, or nearly as many as can be."""
         waiting = float(question.charge[question.wanted].sum())
+        if not waiting:  # nothing that waits there has a size
+            return None
         target = waiting - most
         found = self.network.search(question, target)
         if found.within is None:
@@ -187,42 +191,3 @@ class Clearing:
 
 def _cost(choice: Choice) -> float:
     return choice.cost
-
-
-def walked_back(graph: Graph, sequence: Sequence[int], at: tuple[int, ...] = ()) -> tuple[Ints, list[Ints]]:
-    """Bytes in use at every step of a sequence, fixed memory left out, and the next read of every value at some steps.
-
-    Args:
-        graph: The graph.
-        sequence: Nodes by index, a schedule.
-        at: Steps.
-
-    Returns:
-        int64[steps], and for each of ``at``, before that step, int64[V]: the step that reads the value next, as it is
-        there then, the length of the sequence for what stays to the end, -1 for what is not there or not read again.
-    """
-    steps, size = len(sequence), graph.size
-    reads = [-1] * len(size)
-    for v in graph.outputs:
-        reads[v] = steps
-    level = sum(size[v] for v in graph.outputs)
-    heights = [0] * steps
-    seen = {steps: list(reads)} if steps in at else {}
-    for p in range(steps - 1, -1, -1):
-        node = graph.nodes[sequence[p]]
-        here = level + node.workspace
-        for v in graph.values_of(sequence[p]):
-            if reads[v] >= 0:
-                reads[v] = -1
-                level -= size[v]
-            else:
-                here += size[v]
-        for v in node.inputs:
-            if reads[v] < 0:
-                level += size[v]
-                here += size[v]
-            reads[v] = p
-        heights[p] = here
-        if p in at:
-            seen[p] = list(reads)
-    return np.array(heights, dtype=np.int64), [np.array(seen[p], dtype=np.int64) for p in at]

@@ -15,11 +15,10 @@ from typing import Any, ClassVar
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_profile, working_set
-from remat_cli.graph.model import Graph
 from remat_cli.milp import crowded
 from remat_cli.milp.compile import compile_model
 from remat_cli.mip import Floats
-from remat_cli.plan.derive import peak
+from remat_cli.plan.liveness import heights
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.strategies.base import Bound
@@ -84,10 +83,11 @@ class CrowdedStages(Engine):
         if computes is None:
             return None
         incumbent.offer(computes)
-        worst = _most_crowded(graph, computes, whole)
-        if peak(graph, computes) <= incumbent.budget_bytes:
+        in_use = heights(graph, computes)
+        worst, highest = _most_crowded(computes, in_use)
+        if max(in_use) <= incumbent.budget_bytes:
             self.cuts = []
-        elif worst is not None and worst not in self.cuts:
+        elif highest > incumbent.budget_bytes and worst not in self.cuts:
             bisect.insort(self.cuts, worst)
         elif (share := next(self.shares, None)) is not None:
             self.room = round(share * whole)
@@ -119,21 +119,8 @@ def _reader(values: Floats, columns: Mapping[int, int]) -> Callable[[Any], float
     return lambda var: float(values[columns[id(var)]]) if id(var) in columns else 0.0
 
 
-def _most_crowded(graph: Graph, computes: Sequence[int], room: int) -> int | None:
-    """The node at whose first computation most memory is in use; None if all of these are within the room."""
-    live = set(graph.outputs)
-    level = sum(graph.size[v] for v in live)
+def _most_crowded(computes: Sequence[int], in_use: Sequence[int]) -> tuple[int, int]:
+    """The node at whose first computation most bytes are in use, and how many; the last such node on a tie."""
     first = dict(zip(reversed(computes), range(len(computes) - 1, -1, -1), strict=True))
-    worst, highest = None, room
-    for position in range(len(computes) - 1, -1, -1):
-        k = computes[position]
-        node = graph.nodes[k]
-        made = set(graph.values_of(k))
-        level -= sum(graph.size[v] for v in made & live)
-        live -= made
-        level += sum(graph.size[v] for v in {*node.inputs} - live)
-        live.update(node.inputs)
-        height = level + sum(node.outputs) + node.workspace
-        if first[k] == position and height > highest:
-            worst, highest = k, height
-    return worst
+    node = max(first, key=lambda k: (in_use[first[k]], first[k]))
+    return node, in_use[first[node]]

@@ -10,6 +10,7 @@ from remat_cli.control import Control, Progress
 from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.kernels.compiling import wait
+from remat_cli.plan.liveness import heights
 from remat_cli.strategies.ordering.beam import Aim, Steps, Stretch, search
 
 _WIDTHS = (1, 8, 64, 512)
@@ -116,8 +117,9 @@ class _Desk:
         key = tuple(nodes)
         if key in self.found:
             return
-        peak, excess = profile(self.steps, key, self.room)
-        self.found[key] = Order(key, peak + self.graph.fixed_memory, excess, method)
+        in_use = heights(self.graph, key)
+        excess = sum(max(0, height - self.graph.fixed_memory - self.room) for height in in_use)
+        self.found[key] = Order(key, max(in_use, default=self.graph.fixed_memory), excess, method)
 
     def beams(self) -> None:
         """Beams of growing width from both ends, until one is exact or too much work."""
@@ -185,12 +187,6 @@ class _Desk:
                     nodes[at : at + _WINDOW] = beam.nodes
                     changed = True
         return changed
-
-
-def profile(steps: Steps, nodes: Sequence[int], room: int) -> tuple[int, int]:
-    """Peak of an order, and its bytes over ``room`` summed over its steps; all without fixed memory."""
-    peak, excess, _, _ = _walk(steps, Stretch(tuple(nodes), 0, 0), room)
-    return max(peak, steps.at_end), excess
 
 
 def _walk(steps: Steps, stretch: Stretch, room: int) -> tuple[int, int, int, int]:

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import prune
+from remat_cli.plan.liveness import reads_at_end, walk_back
 
 _ROUNDS = 6
 
@@ -52,19 +53,10 @@ def fitted(graph: Graph, computes: Sequence[int], budget_bytes: int | None) -> l
 def _endings(graph: Graph, computes: Sequence[int]) -> list[list[tuple[int, bool]]]:
     """For every position the values whose instances end there, and whether another instance follows that is needed."""
     ending: list[list[tuple[int, bool]]] = [[] for _ in computes]
-    alive = set(graph.outputs)
     needed = set(graph.outputs)
-    for position in range(len(computes) - 1, -1, -1):
-        node = computes[position]
-        for v in graph.values_of(node):
-            if v not in alive:
-                ending[position].append((v, v in needed))
-            alive.discard(v)
-        for v in graph.nodes[node].inputs:
-            if v not in alive:
-                ending[position].append((v, v in needed))
-            alive.add(v)
-            needed.add(v)
+    for position, _, dying in walk_back(graph, computes, reads_at_end(graph, computes)):
+        ending[position] = [(v, v in needed) for v in dying]
+        needed.update(graph.nodes[computes[position]].inputs)
     return ending
 
 
