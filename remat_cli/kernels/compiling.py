@@ -67,19 +67,21 @@ def entry(function: _F) -> _F:
     """Compile what Python calls, when it is first called or when its group is. Its annotations are its signature."""
     from numba import njit
 
-    from remat_cli.kernels.store import Store
+    from remat_cli.kernels.backend import Store, Whole
 
-    dispatcher = njit(nogil=True, no_cfunc_wrapper=True)(function)
+    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, pipeline_class=Whole)(function)
     dispatcher._cache = Store(function)
     _entries.setdefault(function.__module__, []).append(dispatcher)
     return typing.cast(_F, dispatcher)
 
 
 def inner(function: _F) -> _F:
-    """Compile what only compiled functions call, as a part of them: without a wrapper for Python, and not cached."""
+    """Compile what only compiled functions call, as a part of them: nothing is there for Python, nor cached."""
     from numba import njit
 
-    return typing.cast(_F, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    from remat_cli.kernels.backend import Part
+
+    return typing.cast(_F, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=Part)(function))
 
 
 def ready(group: Group) -> bool:

@@ -59,6 +59,13 @@ def _distances(start: Any, to: Any, left: Any, back: Any, sink: int, distance: A
                 last += 1
 
 
+@inner
+def _copy(source: Any, target: Any) -> None:
+    """Fill ``target`` with the beginning of ``source``: numba takes two seconds to compile that for slices."""
+    for k in range(len(target)):
+        target[k] = source[k]
+
+
 @entry
 def _maximise(start: Ints, to: Ints, left: Ints, back: Ints, source: int, sink: int) -> Any:
     """Fill up shortest ways until there is none; the distances to the sink that are left then."""
@@ -71,7 +78,7 @@ def _maximise(start: Ints, to: Ints, left: Ints, back: Ints, source: int, sink: 
         _distances(start, to, left, back, sink, distance, queue)
         if distance[source] < 0:
             return distance
-        following[:] = start[:count]
+        _copy(start, following)
         depth, v = 0, source
         while True:
             if v == sink:

@@ -32,12 +32,12 @@ from remat_cli.kernels.sequence import (
     PRICE,
     PRODUCER,
     RECOMPUTED,
+    SEQ,
     SIZE,
     SLOTS,
     VALUES,
     after,
     below,
-    computes,
     delete,
     earlier,
     following,
@@ -250,7 +250,7 @@ def _exchange(m: Any, f: Any) -> None:
     dropped = 1
     while uniform(m) < 0.4 and m[EXTRAS] > 0 and dropped < 5:
         # The nearest of some others.
-        nearest, least = -1, m[SLOTS]
+        nearest, least = m[m[RECOMPUTED]], m[SLOTS]
         for _ in range(3):
             y = m[m[RECOMPUTED] + below(m, m[EXTRAS])]
             if abs(m[m[POS] + y] - p) < least:
@@ -282,9 +282,13 @@ def _move(m: Any, f: Any) -> None:
 def _save(m: Any, f: Any) -> None:
     """Remember the sequence as the best one so far."""
     f[BEST_COST] = f[COST]
-    found = computes(m)
-    m[BEST] = len(found)
-    m[m[FOUND] : m[FOUND] + len(found)] = found
+    length = 0
+    for q in range(m[SLOTS]):
+        x = m[m[SEQ] + q]
+        if x >= 0:
+            m[m[FOUND] + length] = m[m[NODE] + x]
+            length += 1
+    m[BEST] = length
 
 
 @entry

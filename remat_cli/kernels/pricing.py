@@ -65,10 +65,11 @@ def _estimate(problem: Any, plan: Any, prefix: Any, root: int, t: int, credit: f
     """
     cost, producer, input_start, inputs = problem[0], problem[3], problem[4], problem[5]
     memo, memo_stage, values, edges, totals = plan[1], plan[2], plan[6], plan[7], plan[8]
-    depth, visits = 0, 1
-    part = _known(problem, plan, prefix, root, t, 0, 0)
+    depth, visits = 0, 0
+    part = _known(problem, plan, prefix, root, t, depth, visits)
     if part >= 0.0:
         return float(part)
+    visits += 1
     values[0], edges[0], totals[0] = root, input_start[producer[root]], cost[producer[root]]
     while depth >= 0:
         v = values[depth]
@@ -127,6 +128,22 @@ def _provide(problem: Any, plan: Any, prefix: Any, v: int, t: int, credit: float
     return taken
 
 
+@inner
+def _sort(numbers: Any, count: int) -> None:
+    """Sort the first ``count`` of some integers by Shell's method: NumPy's own takes numba a second to compile."""
+    gap = 1
+    while gap < count:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for at in range(gap, count):
+            number, to = numbers[at], at
+            while to >= gap and numbers[to - gap] > number:
+                numbers[to] = numbers[to - gap]
+                to -= gap
+            numbers[to] = number
+        gap //= 3
+
+
 @entry
 def decide(problem: _Problem, plan: _Plan, prices: Floats, credit: float, seq: Ints, stage: Ints) -> int:
     """Go through the stages once and keep or compute again whatever is cheaper at ``prices``.
@@ -158,9 +175,11 @@ def decide(problem: _Problem, plan: _Plan, prices: Floats, credit: float, seq: I
             taken = _provide(problem, plan, prefix, inputs[e], t, credit, taken)
         if length + taken + 1 > len(seq):
             return 0
-        seq[length : length + taken] = np.sort(chosen[:taken])
-        stage[length : length + taken] = t
-        length += taken
+        _sort(chosen, taken)
+        for k in range(taken):
+            seq[length] = chosen[k]
+            stage[length] = t
+            length += 1
         if t < n:
             seq[length] = stage[length] = t
             length += 1

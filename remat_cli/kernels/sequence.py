@@ -303,8 +303,8 @@ def take_back(m: Any, f: Any) -> None:
             _insert(m, f, m[row + 1], m[row + 2])
 
 
-@entry
-def no_remat(m: Ints, f: Floats) -> None:
+@inner
+def _no_remat(m: Any, f: Any) -> None:
     """Fill a fresh state with the sequence in which everything is computed once."""
     n = m[NODES]
     level = m[LEVEL]
@@ -331,7 +331,8 @@ def no_remat(m: Ints, f: Floats) -> None:
 
 @entry
 def load(m: Ints, f: Floats, start: Ints) -> None:
-    """Insert the recomputations of the sequence ``start`` into a fresh state."""
+    """Fill a fresh state with the sequence ``start``."""
+    _no_remat(m, f)
     ahead = 0  # the next first computation
     for p in range(len(start)):
         k = start[p]
@@ -339,10 +340,3 @@ def load(m: Ints, f: Floats, start: Ints) -> None:
             ahead += 1
         elif _has_room(m, f, k):
             _insert(m, f, k, ahead if ahead < m[NODES] else -1)
-
-
-@entry
-def computes(m: Ints) -> Any:
-    """The sequence, nodes in order."""
-    seq = m[m[SEQ] : m[SEQ] + m[SLOTS]]
-    return m[m[NODE] : m[NODE] + m[INSTANCES]][seq[seq >= 0]]

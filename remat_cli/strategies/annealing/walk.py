@@ -117,7 +117,6 @@ class Walk:
         m[kernel.RANDOM] = ((2 * seed + 1) * 0x9E3779B97F4A7C15) % 2**63 + 1
         prices = np.array([price, price / _RANGE, price * _RANGE]) / max(1, problem.room_bytes)
         f = np.concatenate([[0.0], prices, [np.inf], problem.cost])
-        kernel.no_remat(m, f)
         kernel.load(m, f, np.array(start, dtype=np.int64))
         return cls(m, f, problem.room_bytes)
 
@@ -143,7 +142,11 @@ class Walk:
     @property
     def last(self) -> tuple[int, ...]:
         """The sequence at hand."""
-        return tuple(kernel.computes(self.numbers).tolist())
+        m = self.numbers
+        slots, nodes = (
+            m[m[at] :][: m[count]] for at, count in ((kernel.SEQ, kernel.SLOTS), (kernel.NODE, kernel.INSTANCES))
+        )
+        return tuple(nodes[slots[slots >= 0]].tolist())
 
     @property
     def cost(self) -> float:
