@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from remat_cli.control import Control, Progress
 from remat_cli.graph.model import Graph
-from remat_cli.plan.derive import peak, prune
+from remat_cli.plan.liveness import priced
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.annealing.pool import Pool
@@ -138,15 +138,14 @@ class Incumbent:
     def take(self, found: Found) -> bool:
         """Consider what another strategy found, with its bounds; whether its schedule is within the budget."""
         self._take_bounds(found.bounds)
-        sequence = prune(self.graph, found.schedule.computes)
+        schedule = priced(self.graph, found.schedule.computes)
+        sequence, cost, height = schedule.computes, schedule.cost, schedule.peak_bytes
         if self._repeats(sequence):
             return False
-        height = peak(self.graph, sequence)
         if self.lowest_peak is None or height < self.lowest_peak:
             self.lowest, self.lowest_peak = sequence, height
         if height > self.budget_bytes:
             return False
-        cost = math.fsum(self.graph.nodes[k].cost for k in sequence)
         if cost < self.advancing_cost and is_frontier_advancing(self.graph, sequence):
             self.advancing, self.advancing_cost = sequence, cost
         if self.computes is not None and (cost, height) >= (self.cost, self.height):
