@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import bruteforce
-import graphgen
+import families
 import jsonschema
 import pytest
 
@@ -34,7 +34,7 @@ def truth(graph, memory, graph_batch, most_cost):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_it_is_what_trying_every_batch_finds(seed):
-    graph = graphgen.random_graph(random.Random(seed), 8, max_outputs=2, workspace=True, fixed_memory=3)
+    graph = families.random_graph(random.Random(seed), 8, max_outputs=2, workspace=True, fixed_memory=3)
     values = no_remat_peak(graph) - graph.fixed_memory
     memory = graph.fixed_memory + values * 5 // 2
     most_cost = graph.total_cost * 1.4
@@ -90,7 +90,7 @@ def test_one_forward_pass():
     forward = sum(node.cost for node in vgg.nodes if node.phase == "forward")
     assert one_forward(vgg) == pytest.approx(vgg.total_cost + forward)
     with pytest.raises(UsageError, match="which nodes are forward"):
-        one_forward(graphgen.random_graph(random.Random(0), 4))
+        one_forward(families.random_graph(random.Random(0), 4))
 
 
 def test_refusals():

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from anyorder import all_orders, peak_of
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from graphgen import random_graph
+from families import random_graph
 from test_derive import random_sequence
 
 from remat_cli.graph.closing import closed

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.check import check

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from bruteforce import cheapest, least_peak
-from graphgen import chosen_graph
+from families import chosen_graph
 
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible

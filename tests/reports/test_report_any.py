@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-from graphgen import random_graph
+from families import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_cases import STYLES, checkpointed, plan_of, plans, training_chain

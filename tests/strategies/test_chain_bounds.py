@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bruteforce import cheapest
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node, Phase

@@ -6,7 +6,7 @@ import random
 
 import networkx as nx
 import pytest
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, StrategyMismatch, UsageError

@@ -9,7 +9,7 @@ import random
 import networkx
 import numpy as np
 import pytest
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, UsageError

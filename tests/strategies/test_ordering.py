@@ -6,7 +6,7 @@ import random
 
 import pytest
 from anyorder import all_orders, cheapest_in_any_order, least_order_peak, peak_of
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import networkx
 import pytest
-from graphgen import random_graph
+from families import random_graph
 from networkx.algorithms.approximation import treewidth_min_fill_in
 
 from remat_cli.control import Control

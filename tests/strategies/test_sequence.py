@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from bruteforce import cheapest
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph

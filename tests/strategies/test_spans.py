@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 from bruteforce import cheapest
-from graphgen import sized_graph
+from families import sized_graph
 
 from benchmarks.families import FAMILIES
 from remat_cli.control import Control
