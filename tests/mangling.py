@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import yaml
-from graphgen import JSON_VALUES
+from families import JSON_VALUES
 from hypothesis import strategies as st
 
 from remat_cli.errors import InputError

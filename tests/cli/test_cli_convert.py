@@ -7,7 +7,7 @@ from pathlib import Path
 import networkx
 import pytest
 from cli_process import GRAPHS, TOY
-from graphgen import graphs
+from families import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

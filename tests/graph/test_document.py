@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from graphgen import JSON_VALUES
+from families import JSON_VALUES
 from hypothesis import given
 from hypothesis import strategies as st
 from mangling import outcome, spoiled_text, to_yaml

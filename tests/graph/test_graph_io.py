@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from graphgen import graphs, random_graph
+from families import graphs, random_graph
 from hypothesis import given
 from hypothesis import strategies as st
 from mangling import as_json, outcome, spoiled, spoiled_text, to_yaml

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from graphgen import graphs, random_graph
+from families import graphs, random_graph
 from hypothesis import given, settings
 
 from remat_cli.graph.analysis import no_remat_peak, peak_bound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import graphgen
+import families
 from hypothesis import given
 
 from remat_cli.graph.layout import layered
@@ -10,7 +10,7 @@ from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.zoo.registry import build_graph
 
 
-@given(graphgen.graphs())
+@given(families.graphs())
 def test_edges_run_to_the_right_and_no_two_nodes_share_a_place(graph: Graph):
     plain = Graph(graph.name, tuple(Node(n.id, n.cost, n.inputs, n.outputs) for n in graph.nodes), graph.outputs)
     place = layered(plain)

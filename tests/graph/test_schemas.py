@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from graphgen import graphs
+from families import graphs
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator

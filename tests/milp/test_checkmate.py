@@ -6,7 +6,7 @@ import random
 
 import pytest
 from bruteforce import cheapest, least_peak
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.control import Control
 from remat_cli.errors import LimitReached

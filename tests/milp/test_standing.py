@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from bruteforce import cheapest
-from graphgen import varied_graph
+from families import varied_graph
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound

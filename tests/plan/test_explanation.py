@@ -4,8 +4,8 @@ import math
 import random
 from dataclasses import replace
 
-import pytest
-from graphgen import random_graph
+from families import random_graph
+from seeded import seeded
 
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.check import check
@@ -99,7 +99,7 @@ def random_schedule(rng: random.Random, graph: Graph) -> list[int]:
     return computes
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeded(range(40), recomputed=60, keep=150, drop=50, fits=120)
 def test_lives_add_up_to_the_memory_of_the_replay_and_changes_to_its_cost(seed):
     rng = random.Random(seed)
     graph = random_graph(
@@ -124,9 +124,12 @@ def test_lives_add_up_to_the_memory_of_the_replay_and_changes_to_its_cost(seed):
         for life in told.lives:
             for at in range(life.allocated, len(memory) if life.freed is None else life.freed):
                 memory[at] += life.size_bytes
+        yield from ["recomputed"] * (len(told.computed) > 1) + ["keep"] * len(told.keep) + ["drop"] * len(told.drop)
         for change in (*told.keep, *told.drop):
             assert change.start < change.stop
             assert change.fits == (change.peak_bytes <= plan.budget_bytes)
+            if change.fits:
+                yield "fits"
         assert all(change.cost_change <= -item.cost for change in told.keep)
         assert all(change.cost_change >= item.cost for change in told.drop)
         assert len(told.keep) + len(told.drop) <= 2 * MOST_CHANGES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.derive import derive

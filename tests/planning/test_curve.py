@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from bruteforce import cheapest
-from graphgen import chosen_graph
+from families import chosen_graph
+from seeded import seeded
 
 from remat_cli.control import Control
 from remat_cli.errors import SolverFailed, StrategyMismatch, UsageError
@@ -63,7 +64,7 @@ def well_formed(curve: Curve) -> None:
         before, bound = seen.cost, plan.claim.lower_bound
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeded(range(6), infeasible=8, optimal=15, dearer=8)
 def test_no_point_is_below_the_truth_and_what_is_called_proven_is_true(seed):
     graph = small(seed)
     curve = solve_curve(graph, all_budgets(graph), SolveOptions(threads=1, gap=1e-6))
@@ -75,6 +76,7 @@ def test_no_point_is_below_the_truth_and_what_is_called_proven_is_true(seed):
             assert point.status is PointStatus.INFEASIBLE
             passes = 1 if "frontier" in point.refusal.message else None
             assert cheapest(graph, point.budget_bytes, passes=passes) is None
+            yield "infeasible"
             continue
         claim = point.solved.plan.claim
         assert truth is not None
@@ -85,15 +87,19 @@ def test_no_point_is_below_the_truth_and_what_is_called_proven_is_true(seed):
         assert best is None or claim.lower_bound <= best
         if point.status is PointStatus.OPTIMAL:
             assert claim.cost == best
+            yield "optimal"
+        if claim.cost > graph.total_cost:
+            yield "dearer"
 
 
-@pytest.mark.parametrize("seed", range(20, 24))
+@seeded(range(20, 24), compared=10)
 def test_a_curve_says_what_single_solves_say(seed):
     graph = small(seed)
     options = SolveOptions(threads=1, gap=1e-6)
     for point in solve_curve(graph, all_budgets(graph), options).points:
         if point.solved is not None:
             assert point.solved.plan.claim.cost <= solve(graph, point.budget_bytes, options).plan.claim.cost
+            yield "compared"
 
 
 def test_budgets_are_sorted_and_told_apart_by_bytes():

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from bruteforce import cheapest, least_peak
-from graphgen import chosen_graph
+from families import chosen_graph
+from seeded import seeded
 
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible
@@ -40,7 +41,7 @@ def small(seed: int) -> Graph:
     return chosen_graph(seed, wanted, random_outputs=seed % 5 == 0)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeded(range(12), recomputed=6, optimal=6, exact=6)
 def test_never_below_the_truth_and_proven_where_it_says_so(seed):
     graph = small(seed)
     solved = solve_smallest(graph, QUICK)
@@ -58,6 +59,9 @@ def test_never_below_the_truth_and_proven_where_it_says_so(seed):
         best = cheapest(graph, truth, passes=1 if claim.scope is Scope.FRONTIER else None)
         assert best is None or seen.cost == best
     assert solved.plan.provenance["minimize"] == "peak"
+    yield from ["recomputed"] * bool(solved.report.recomputed) + ["optimal"] * (claim.status == "optimal")
+    if bound.lower_bound_bytes == seen.peak_bytes:
+        yield "exact"
 
 
 def test_a_peak_at_the_working_set_is_proven_for_every_order():

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from graphgen import graphs
+from families import graphs
 from hypothesis import strategies as st
 
 from remat_cli.graph.model import Graph, Node, Phase

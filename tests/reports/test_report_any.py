@@ -13,11 +13,12 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-from graphgen import random_graph
+from families import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_cases import STYLES, checkpointed, plan_of, plans, training_chain
 from rich.cells import cell_len
+from seeded import seeded
 
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
@@ -73,7 +74,7 @@ def test_machine_reports_are_well_formed(plan: Plan) -> None:
     assert all(re.match(r"::(error|warning|notice) file=p,", line) for line in lines)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeded(range(5))
 def test_large_plans(seed: int) -> None:
     rng = random.Random(seed)
     graph = random_graph(

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from bruteforce import cheapest
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch
 from remat_cli.graph.analysis import no_remat_peak, peak_bound

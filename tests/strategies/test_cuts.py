@@ -8,7 +8,7 @@ import random
 from dataclasses import replace
 
 import bruteforce
-import graphgen
+import families
 import pytest
 
 from remat_cli.control import Control
@@ -30,7 +30,7 @@ from remat_cli.zoo.registry import build_graph
 
 
 def small_graph(rng: random.Random, n: int) -> Graph:
-    return graphgen.random_graph(
+    return families.random_graph(
         rng,
         n,
         max_outputs=2,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from bruteforce import cheapest
-from graphgen import sized_graph
+from families import sized_graph
+from seeded import seeded
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -65,8 +67,8 @@ def test_no_weights_give_more_than_the_truth() -> None:
     assert tight > 3
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_it_comes_within_a_hundredth_of_the_linear_relaxation(seed: int) -> None:
+@seeded(range(6), compared=10)
+def test_it_comes_within_a_hundredth_of_the_linear_relaxation(seed: int) -> Iterator[str]:
     graph = sized_graph(seed, 120) if seed < 4 else build_graph(("vgg16", "mobilenet-v1{batch=8}")[seed - 4])
     top = no_remat_peak(graph)
     for percent in (60, 85, 95):
@@ -77,6 +79,8 @@ def test_it_comes_within_a_hundredth_of_the_linear_relaxation(seed: int) -> None
             continue
         exact = relaxed(graph, budget)
         assert 0.99 * exact - 1e-7 <= share <= exact + 1e-7
+        if exact > 1e-6:
+            yield "compared"
 
 
 def test_without_time_it_is_still_a_bound() -> None:

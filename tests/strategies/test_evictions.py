@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Iterator
 
 import networkx
 import numpy as np
 import pytest
-from graphgen import random_graph
+from families import random_graph
+from seeded import seeded
 
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, UsageError
@@ -79,8 +81,8 @@ def saves_enough(part: Training, saved: set[int], most_cost: float) -> bool:
     return True
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_no_set_of_values_to_save_is_smaller_than_the_cut(seed: int) -> None:
+@seeded(range(40), recomputed=40, cut=60)
+def test_no_set_of_values_to_save_is_smaller_than_the_cut(seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     graph = random_graph(rng, 12, max_outputs=2, recompute_false=0.2, zero_outputs=seed % 4 == 0, phases=True)
     part = Training.of(graph, "test")
@@ -99,10 +101,11 @@ def test_no_set_of_values_to_save_is_smaller_than_the_cut(seed: int) -> None:
         assert replay(graph, derive(graph, schedule)).valid
         for i, node in enumerate(graph.nodes):
             assert schedule.count(i) <= (2 if i in part.forward and node.recompute else 1)
+        yield from ["recomputed"] * (len(schedule) > len(graph.nodes)) + ["cut"] * (least > 0)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_flows_leave_the_same_sink_side_as_networkx(seed: int) -> None:
+@seeded(range(20), flowing=8)
+def test_flows_leave_the_same_sink_side_as_networkx(seed: int) -> Iterator[str]:
     """With capacities whose sums do not fit into 32 bits; an arc back and forth between two vertices now and then."""
     rng = random.Random(seed)
     count = rng.randint(2, 30)
@@ -115,10 +118,12 @@ def test_flows_leave_the_same_sink_side_as_networkx(seed: int) -> None:
     network = networkx.DiGraph()
     network.add_nodes_from(range(count))
     network.add_edges_from((i, j, {"capacity": size}) for (i, j), size in sizes.items())
-    _, (_, after) = networkx.minimum_cut(network, 0, 1)
+    flow, (_, after) = networkx.minimum_cut(network, 0, 1)
     columns = [[i for i, _ in sizes], [j for _, j in sizes], list(sizes.values())]
     found = sink_side(*(np.array(column, dtype=np.int64) for column in columns), count, 0, 1)
     assert {v for v in range(count) if found[v]} == after
+    if flow > 0:
+        yield "flowing"
 
 
 def test_a_cut_saves_what_is_small_and_recomputes_what_is_cheap() -> None:
@@ -205,8 +210,8 @@ class _LookingThrough(_Walk):
         return min(found, default=None)
 
 
-@pytest.mark.parametrize("seed", range(16))
-def test_what_is_known_of_runs_is_what_looking_through_all_finds(seed: int) -> None:
+@seeded(range(16), recomputed=120, stuck=80)
+def test_what_is_known_of_runs_is_what_looking_through_all_finds(seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     graph = random_graph(
         rng,
@@ -224,6 +229,7 @@ def test_what_is_known_of_runs_is_what_looking_through_all_finds(seed: int) -> N
                 walk.run(Control())
             assert walks[0].items == walks[1].items
             assert walks[0].stuck == walks[1].stuck
+            yield from ["recomputed"] * (len(walks[0].items) > len(graph.nodes)) + ["stuck"] * bool(walks[0].stuck)
 
 
 # dtr

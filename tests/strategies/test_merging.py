@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-import graphgen
+import families
 import pytest
 
 from remat_cli.control import Control
@@ -87,7 +87,7 @@ def test_random_pools_never_make_the_best_schedule_worse_or_too_large() -> None:
     better = 0
     for seed in range(25):
         rng = random.Random(seed)
-        graph = graphgen.random_graph(rng, 14, max_outputs=2, workspace=True, recompute_false=0.1)
+        graph = families.random_graph(rng, 14, max_outputs=2, workspace=True, recompute_false=0.1)
         budget = max(least_peak(graph), round(0.8 * no_remat_peak(graph)))
         best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
         merging = Merging(best)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from bruteforce import cheapest, least_peak
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, LimitReached, SolverFailed, SolverUnavailable, UsageError

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bruteforce import cheapest
-from graphgen import random_graph
+from families import random_graph
 
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, UsageError

@@ -6,7 +6,7 @@ import math
 import random
 
 from bruteforce import cheapest
-from graphgen import random_graph, varied_graph
+from families import random_graph, varied_graph
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import networkx
 import pytest
-from graphgen import random_graph
+from families import random_graph
 from networkx.algorithms.approximation import treewidth_min_fill_in
+from seeded import seeded
 
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch, UsageError
@@ -59,8 +60,8 @@ def parts(root: Separator) -> list[tuple[Separator, frozenset[int]]]:
 
 
 @DECOMPOSITIONS
-@pytest.mark.parametrize("seed", range(25))
-def test_separators_separate(decompose: Decompose, seed: int) -> None:
+@seeded(range(25), parts=100)
+def test_separators_separate(decompose: Decompose, seed: int) -> Iterator[str]:
     graph = wild(seed)
     around = skeleton(graph)
     root, width = decompose(graph)
@@ -70,6 +71,7 @@ def test_separators_separate(decompose: Decompose, seed: int) -> None:
         for child in part.below:
             outside = set().union(*(around[i] for i in child.nodes)) - child.nodes
             assert outside <= above | set(part.bag), "a part has neighbours beside itself and above"
+            yield "parts"
 
 
 @pytest.mark.parametrize("density", [0.02, 0.1, 0.3, 0.8])
@@ -111,8 +113,8 @@ def test_the_width_of_a_clique() -> None:
 
 
 @DECOMPOSITIONS
-@pytest.mark.parametrize("seed", range(25))
-def test_schedules_compute_everything_from_what_is_there(decompose: Decompose, seed: int) -> None:
+@seeded(range(25), recomputed=40)
+def test_schedules_compute_everything_from_what_is_there(decompose: Decompose, seed: int) -> Iterator[str]:
     graph = wild(seed)
     root, _ = decompose(graph)
     for levels in range(root.depth + 1):
@@ -122,11 +124,13 @@ def test_schedules_compute_everything_from_what_is_there(decompose: Decompose, s
         assert replay(graph, derive(graph, computes), any_order=True).valid
         if levels == 0:
             assert len(computes) == len(graph.nodes)
+        elif len(computes) > len(graph.nodes):
+            yield "recomputed"
     assert recursive_schedule(graph, root, root.depth, len(graph.nodes) - 1) is None
 
 
 @DECOMPOSITIONS
-@pytest.mark.parametrize("seed", range(25))
+@seeded(range(25))
 def test_memory_is_bags_and_inputs_along_one_way_down(decompose: Decompose, seed: int) -> None:
     """Kumar et al.: O(width * log n) values; here a bag and what one node reads for each level."""
     graph = plain(seed)
@@ -152,8 +156,8 @@ def test_chains_take_few_computes_in_logarithmic_memory(
     assert in_document_order(graph, computes) == tuple(computes)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_fitting_keeps_what_there_is_room_for(seed: int) -> None:
+@seeded(range(40), spared=100, fits=12)
+def test_fitting_keeps_what_there_is_room_for(seed: int) -> Iterator[str]:
     graph = wild(seed, recompute_false=0.2 * (seed % 2))
     root, _ = tree_separators(graph)
     computes = in_document_order(graph, recursive_schedule(graph, root, root.depth, LONG) or ())
@@ -165,8 +169,12 @@ def test_fitting_keeps_what_there_is_room_for(seed: int) -> None:
         for schedule in fitted(graph, computes, budget):
             assert replay(graph, derive(graph, schedule)).valid
             assert len(schedule) <= len(computes)
+            if len(graph.nodes) < len(schedule) < len(computes):
+                yield "spared"
             if budget >= lowest:
                 assert peak(graph, schedule) <= budget
+                if budget < top:
+                    yield "fits"
 
 
 @pytest.mark.parametrize("strategy", ["twremat", "pwremat"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from bruteforce import cheapest
-from graphgen import random_graph
+from families import random_graph
+from seeded import seeded
 
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
@@ -37,8 +38,8 @@ def excess(graph: Graph, computes: tuple[int, ...], room: int) -> int:
     return sum(max(0, m - graph.fixed_memory - room) for m in at_compute)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_bookkeeping_agrees_with_the_replay(seed: int) -> None:
+@seeded(range(40), recomputed=80, over=70, best=80)
+def test_bookkeeping_agrees_with_the_replay(seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     graph = random_graph(
         rng,
@@ -64,11 +65,13 @@ def test_bookkeeping_agrees_with_the_replay(seed: int) -> None:
             assert replay(graph, derive(graph, walk.best)).valid
             assert peak(graph, walk.best) <= room + graph.fixed_memory
             assert walk.best_cost == pytest.approx(cost(graph, walk.best) / (graph.total_cost or 1.0), abs=1e-9)
+            yield "best"
+        yield from ["recomputed"] * (len(walk.last) > len(graph.nodes)) + ["over"] * (walk.excess_bytes > 0)
         start = walk.last
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_finds_the_optimum_of_tiny_graphs(seed: int) -> None:
+@seeded(range(150), found=15)
+def test_finds_the_optimum_of_tiny_graphs(seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     graph = random_graph(rng, rng.randint(4, 6), workspace=True)
     budget = no_remat_peak(graph) - 2
@@ -83,6 +86,7 @@ def test_finds_the_optimum_of_tiny_graphs(seed: int) -> None:
             costs.append(cost(graph, found))
             assert costs[-1] >= truth
     assert min(costs) == truth
+    yield "found"
 
 
 def test_same_seed_same_result() -> None:

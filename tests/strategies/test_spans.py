@@ -7,7 +7,8 @@ import random
 
 import pytest
 from bruteforce import cheapest
-from graphgen import sized_graph
+from families import sized_graph
+from seeded import seeded
 
 from benchmarks.families import FAMILIES
 from remat_cli.control import Control
@@ -44,7 +45,7 @@ def test_no_bound_is_above_the_truth_at_any_stage() -> None:
     assert tight > 15
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeded(range(8))
 def test_the_bound_is_the_linear_relaxation_of_a_cut(seed: int) -> None:
     graph = sized_graph(seed + 100, 40) if seed < 6 else build_graph(("unet", "vgg16")[seed - 6])
     in_use = no_remat_profile(graph)

@@ -6,7 +6,7 @@ import math
 import random
 
 import bruteforce
-import graphgen
+import families
 import pytest
 
 from remat_cli.control import Control
@@ -38,7 +38,7 @@ def priced(graph: Graph, budget: int, credit: float, rounds: int) -> list[tuple[
 
 def small_graph(seed: int, n: int) -> Graph:
     rng = random.Random(seed)
-    return graphgen.random_graph(
+    return families.random_graph(
         rng,
         n,
         max_outputs=3,
@@ -119,5 +119,5 @@ def test_nothing_is_found_where_nothing_fits():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_near_pairs_are_no_fewer_than_the_support_of_depth_one(seed):
-    graph = graphgen.random_graph(random.Random(seed), 20, max_outputs=3, max_cost=1)
+    graph = families.random_graph(random.Random(seed), 20, max_outputs=3, max_cost=1)
     assert 0 < sum(len(stages) for stages in support_within(graph, 1.0)) <= near_pairs(graph)

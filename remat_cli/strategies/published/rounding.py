@@ -117,10 +117,11 @@ def _checkmate(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
     rows = compiled.rows_of.get("budget", np.array([], dtype=np.int64))
 
     def for_budget(other_bytes: int) -> Relaxation:
-        limit = (other_bytes - graph.fixed_memory) / stated.unit_bytes
+        # Rows are shifted, not set: where a node runs in any case, its workspace was taken off their right-hand side.
+        change = (other_bytes - budget_bytes) / stated.unit_bytes
         upper, row_upper = model.upper.copy(), model.row_upper.copy()
-        upper[used] = limit
-        row_upper[rows] = limit
+        upper[used] += change
+        row_upper[rows] += change
         other = replace(model, upper=upper, row_upper=row_upper)
         return Relaxation(stated.graph, len(graph.nodes), other, stated.cost_scale, columns, for_budget)
 

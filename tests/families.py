@@ -1,9 +1,9 @@
-"""Random graphs for tests: ``graphs()`` for Hypothesis, ``random_graph()`` and kin for loops with a seed."""
+"""The graphs of all tests: ``graphs()`` for Hypothesis, ``random_graph()`` and kin for loops with a seed."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -79,37 +79,36 @@ def random_graph(
     )
 
 
-def varied_graph(seed: int, low: int = 3, high: int = 6) -> Graph:
+def varied_graph(
+    seed: int, low: int = 3, high: int = 6, *, most_outputs: Sequence[int] = (1, 1, 2, 3), **chosen: Any
+) -> Graph:
     """A random graph with ``low`` to ``high`` nodes, of the kinds that in-stage rows and searches tell apart.
 
     With the default sizes a search of all schedules is quick.
+
+    Args:
+        seed: The same seed gives the same graph.
+        low: Fewest nodes.
+        high: Most nodes.
+        most_outputs: ``max_outputs`` is one of these.
+        chosen: Options of :func:`random_graph` that are not left to chance.
     """
     rng = random.Random(seed)
-    return random_graph(
-        rng,
-        rng.randint(low, high),
-        max_outputs=rng.choice((1, 1, 2, 3)),
-        workspace=rng.random() < 0.5,
-        recompute_false=rng.choice((0.0, 0.2)),
-        random_outputs=rng.random() < 0.5,
-        zero_outputs=rng.random() < 0.3,
-        fixed_memory=rng.choice((0, 5)),
-    )
+    n = low if low == high else rng.randint(low, high)
+    options = {
+        "max_outputs": rng.choice(most_outputs),
+        "workspace": rng.random() < 0.5,
+        "recompute_false": rng.choice((0.0, 0.2)),
+        "random_outputs": rng.random() < 0.5,
+        "zero_outputs": rng.random() < 0.3,
+        "fixed_memory": rng.choice((0, 5)),
+    }
+    return random_graph(rng, n, **options | chosen)
 
 
 def sized_graph(seed: int, n: int) -> Graph:
     """A random graph with ``n`` nodes, of the kinds that bounds and starts of large graphs tell apart."""
-    rng = random.Random(seed)
-    return random_graph(
-        rng,
-        n,
-        max_outputs=rng.choice((1, 1, 3)),
-        workspace=rng.random() < 0.5,
-        recompute_false=rng.choice((0.0, 0.2)),
-        random_outputs=rng.random() < 0.5,
-        zero_outputs=rng.random() < 0.3,
-        fixed_memory=rng.choice((0, 5)),
-    )
+    return varied_graph(seed, n, n, most_outputs=(1, 1, 3))
 
 
 def chosen_graph(seed: int, wanted: Callable[[Graph], bool], *, random_outputs: bool) -> Graph:
