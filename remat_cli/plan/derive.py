@@ -1,8 +1,8 @@
-"""From a sequence of computes to statements: what to allocate and free, and when.
+"""From a sequence of computes to statements: allocations and frees.
 
-The sequence says everything (DESIGN section 2): the latest earlier instance of a value serves a read, an instance
-dies right after the last read that it serves, one that serves none dies at once, and the last instance of a graph
-output stays. So memory follows from the sequence, and no strategy has to think about frees.
+The sequence determines them (docs/mathematics.md, "The memory model"): the latest earlier instance of a value serves a
+read; an instance dies right after the last read that it serves, or at once if it serves none; the last instance of a
+graph output stays. So strategies return sequences and need not decide about frees.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def derive(graph: Graph, computes: Sequence[int], held: frozenset[int] = frozens
         Allocations right before each compute, frees right after it.
 
     Raises:
-        ValueError: If a node is computed before one of its inputs ever was.
+        ValueError: If a node is computed before one of its inputs was computed for the first time.
     """
     dying, leftover = _lifetimes(graph, computes, held)
     statements: list[Statement] = []
@@ -47,12 +47,13 @@ def derive(graph: Graph, computes: Sequence[int], held: frozenset[int] = frozens
 
 
 def peak(graph: Graph, computes: Sequence[int]) -> int:
-    """Peak bytes of the schedule ``computes``, fixed memory included; quick, for use inside a search."""
+    """Peak bytes of the schedule ``computes``, fixed memory included; fast, because it makes no statements."""
     dying, _ = _lifetimes(graph, computes, frozenset())
     live = highest = graph.fixed_memory
     for position, index in enumerate(computes):
         node = graph.nodes[index]
         live += sum(node.outputs)
+        # Inputs die only after the node has run, so they, the outputs and the workspace are in memory together.
         highest = max(highest, live + node.workspace)
         live -= sum(graph.size[value] for value in dying[position])
     return highest
@@ -61,13 +62,14 @@ def peak(graph: Graph, computes: Sequence[int]) -> int:
 def prune(graph: Graph, computes: Sequence[int]) -> tuple[int, ...]:
     """``computes`` without the recomputations that serve no read and leave no graph output.
 
-    Dropping one never raises the peak: its outputs go, and its inputs die no later.
+    Removing one never raises the peak: its outputs vanish, and its inputs die no later.
     """
     seen: set[int] = set()
     first = []
     for node in computes:
         first.append(node not in seen)
         seen.add(node)
+    # Backwards, so that a removed recomputation also releases the recomputations that only it read.
     needed = set(graph.outputs)
     kept = []
     for position in range(len(computes) - 1, -1, -1):
@@ -91,7 +93,7 @@ def _lifetimes(graph: Graph, computes: Sequence[int], held: frozenset[int]) -> t
                 raise ValueError(f"{graph.nodes[node].id} is computed before its input {graph.value_name(value)}")
             last_use[value] = position
         for value in graph.values_of(node):
-            if value in last_use:  # the instance before this one ended at the last read it served
+            if value in last_use:  # a new instance replaces the old one, which died after its last read
                 dying[last_use[value]].append(value)
             last_use[value] = position
     kept = set(graph.outputs)
@@ -103,6 +105,6 @@ def _lifetimes(graph: Graph, computes: Sequence[int], held: frozenset[int]) -> t
             leftover.append(value)
         else:
             dying[position].append(value)
-    for values in dying:
+    for values in dying:  # in a fixed order, so that the same sequence gives the same bytes
         values.sort()
     return dying, sorted(leftover)
