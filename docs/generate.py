@@ -148,7 +148,7 @@ def stages_figure() -> bytes:
                 axes.barh(stages, 1, left=node - 0.5, height=1, color=_KEPT, linewidth=0)
         again = sorted((t, i) for t, i in found.computed if t != i)
         axes.plot(range(n), range(n), "o", color=_PLANNED, markersize=6, label="computed for the first time")
-        axes.plot([i for _, i in again], [t for t, _ in again], "s", color=_LIMIT, markersize=6, label="computed again")
+        axes.plot([i for _, i in again], [t for t, _ in again], "s", color=_LIMIT, markersize=6, label="recomputed")
         axes.plot([], [], "s", color=_KEPT, markersize=9, label="kept into the stage")
         axes.set_xlabel("node, in document order")
         axes.set_ylabel("stage")

@@ -1,7 +1,7 @@
-"""Every error that remat raises on purpose, with its exit code and a hint how to mend it.
+"""Every error that remat raises on purpose, with its exit code and a hint how to fix it.
 
-Rooms raise these; only ``cli/main.py`` catches them. An exception of another type that leaves a
-room is a defect of remat.
+All packages raise these; only ``cli/main.py`` turns them into exit codes. An exception of another type that reaches
+it is a defect of remat.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 SHOWN_PROBLEMS = 20
-"""How many problems of one document are worded; the rest are counted."""
+"""The number of problems of one document that are listed; the others are counted."""
 
 
 class ExitCode(IntEnum):
-    """What the exit status of every command means."""
+    """The exit status of every command, with its meaning."""
 
     OK = 0
     """The answer is yes: a plan within the budget, a valid document."""
     NO = 1
-    """The answer is no: infeasible, plan invalid or over budget, not proven though required."""
+    """The answer is no: infeasible, plan invalid or over budget, or not proven optimal although required."""
     USAGE = 2
     """Wrong usage or bad input."""
     SOLVER = 3
@@ -34,7 +34,7 @@ class ExitCode(IntEnum):
 
 
 class RematError(Exception):
-    """Base of all errors of this project.
+    """Base class of all errors of remat.
 
     Args:
         message: What is wrong, in one line, without a final stop.
@@ -50,12 +50,12 @@ class RematError(Exception):
 
 
 class UsageError(RematError):
-    """A request that makes no sense as asked: an unknown name, an option out of range."""
+    """A request that cannot be understood or met: an unknown name, an option out of range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a document: where, what, and how to mend it.
+    """One problem of a document: where it is, what is wrong, and how to fix it.
 
     Attributes:
         message: What is wrong, the offending value included.
@@ -108,25 +108,25 @@ class StrategyMismatch(RematError):
 
 
 class LimitReached(RematError):
-    """The time limit came before any plan."""
+    """The time limit was reached before any plan was found."""
 
     exit_code = ExitCode.LIMIT
 
 
 class Interrupted(RematError):
-    """The user interrupted before there was any plan."""
+    """The user interrupted before any plan was found."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
 class SolverUnavailable(RematError):
-    """The solver asked for is not installed; the hint says how to install it."""
+    """The requested solver is not installed; the hint says how to install it."""
 
     exit_code = ExitCode.SOLVER
 
 
 class SolverFailed(RematError):
-    """The solver crashed or gave an answer that makes no sense; the message ends with its last words."""
+    """The solver crashed or gave a meaningless answer; the message ends with the last lines of its log."""
 
     exit_code = ExitCode.SOLVER
 
@@ -146,14 +146,14 @@ class FrameworkUnavailable(RematError):
 
 
 class CaptureFailed(RematError):
-    """A model could not be turned into a graph; the message says what of it, and the hint what would work."""
+    """A model could not be turned into a graph; the message names the part that failed, the hint a remedy."""
 
 
 class ExecutionFailed(RematError):
-    """A graph or a plan could not be run on the device; the message says at which node, and why."""
+    """A graph or a plan could not be run on the device; the message names the node and the reason."""
 
 
 class OutOfMemory(ExecutionFailed):
-    """The device had no memory left in the middle of a run: the answer to whether it fits is no."""
+    """The device ran out of memory during a run, so the plan does not fit: the answer is no."""
 
     exit_code = ExitCode.NO

@@ -1,4 +1,4 @@
-"""Reading and writing whole files: ``-`` for the standard streams, and never a half-written file."""
+"""Reading and writing of whole files: ``-`` for the standard streams, and never a half-written file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_text(path: str) -> tuple[str, str]:
 
 def write_text(path: str, text: str) -> None:
     """Write ``text``, as UTF-8, like :func:`write_bytes`."""
-    write_bytes(path, text.encode("utf-8"))  # documents are UTF-8 whatever the terminal is
+    write_bytes(path, text.encode("utf-8"))  # documents are UTF-8, whatever the terminal's encoding
 
 
 def write_bytes(path: str, data: bytes) -> None:
@@ -92,14 +92,14 @@ def write_bytes(path: str, data: bytes) -> None:
 
 
 def require_writable(path: str, *, option: str = "-o") -> None:
-    """Refuse a target that :func:`write_text` could not write, before hours of work are spent on what goes there.
+    """Refuse a target that :func:`write_text` could not write, before the work for it begins.
 
     Args:
         path: The target, or ``-``.
         option: The option that named it, for the hint.
 
     Raises:
-        UsageError: If there is no such folder, it may not be written, or the target is a folder itself.
+        UsageError: If the folder does not exist or is not writable, or if the target is a folder itself.
     """
     if path == "-":
         return
@@ -125,20 +125,20 @@ def require_writable(path: str, *, option: str = "-o") -> None:
 
 
 def _resolved(path: Path) -> Path:
-    """Where symbolic links lead.
+    """The target of symbolic links.
 
     Raises:
-        OSError: If they lead in a circle.
+        OSError: If they form a loop.
         RuntimeError: The same, before Python 3.13.
     """
     resolved = path.resolve()
-    if resolved.is_symlink():  # since Python 3.13 a circle is left as it is
+    if resolved.is_symlink():  # since Python 3.13, resolve() returns a loop as it is
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     return resolved
 
 
 def _umask() -> int:
-    """The process's umask. Reading it means setting it, so set it back at once."""
+    """The process's umask. It can only be read by setting it, so set it back at once."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

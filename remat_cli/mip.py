@@ -1,6 +1,6 @@
-"""A mixed-integer linear programme as plain arrays: what ``milp`` makes and ``solvers`` take.
+"""A mixed-integer linear programme as plain arrays: the interface between ``milp`` and ``solvers``.
 
-Neither side knows the other: no Pyomo here, and no solver.
+Neither side knows the other, so this module imports neither Pyomo nor a solver.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Bools = npt.NDArray[np.bool_]
 class LinearModel:
     """Minimise ``cost @ x + offset`` with ``row_lower <= A x <= row_upper`` and ``lower <= x <= upper``.
 
-    A is held by rows (CSR): row r has ``indices[starts[r]:starts[r+1]]`` and the ``values`` beside them.
+    A is stored by rows (CSR): row r has ``indices[starts[r]:starts[r+1]]`` and the ``values`` at the same places.
     Infinite bounds are ``±inf``.
 
     Attributes:

@@ -1,7 +1,7 @@
-"""Named things that load when asked for: strategies, solvers, architectures.
+"""Tables of classes by name, loaded on demand: strategies, solvers, architectures.
 
 A table maps a name to ``"module:Class"``; nothing is imported until the name is used. Other packages add
-entries through an entry-point group. Two owners of one name are an error that names both.
+entries through an entry-point group. If two packages own one name, that is an error that names both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Registry(Generic[T]):
     """A lazy table of classes of one kind.
 
     Attributes:
-        kind: What the entries are, for messages: ``strategy``.
+        kind: The kind of the entries, for messages: ``strategy``.
         table: Name to ``"module:Class"``.
         group: Entry-point group that other packages use.
     """
@@ -68,8 +68,8 @@ class Registry(Generic[T]):
         """The class behind ``name``.
 
         Raises:
-            UsageError: If there is no such name (the hint gives the closest one, or all of them), or if what another
-                package registered under it cannot be loaded.
+            UsageError: If there is no such name (the hint gives the closest one, or all of them), or if an entry of
+                another package cannot be loaded.
         """
         target = self.entries.get(name)
         if target is None:
@@ -82,7 +82,7 @@ class Registry(Generic[T]):
         try:
             return cast("type[T]", getattr(import_module(module), attribute))
         except (ImportError, AttributeError) as error:
-            if name in self.table:  # one of ours: a defect, to be seen in full
+            if name in self.table:  # remat's own: a defect, so the traceback matters
                 raise
             raise UsageError(
                 f'the {self.kind} "{name}" ({target}) cannot be loaded: {error}',

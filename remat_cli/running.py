@@ -1,4 +1,4 @@
-"""Running something long so that its deadline and Ctrl-C hold, whatever it is busy with."""
+"""Long work in a thread of its own, so that deadlines and Ctrl-C take effect even while it is busy in C code."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from remat_cli.control import Control
 T = TypeVar("T")
 
 _POLL_S = 0.05
-
-
 _LEAVE_WITHIN_S = 5.0
+"""Longest wait for a critical section when the process ends: it holds for moments only, unless its thread hangs."""
 _unbroken = threading.Lock()
 _farewells: list[Callable[[], None]] = []
 
 
 def before_leaving(farewell: Callable[[], None]) -> None:
-    """Have ``farewell`` called by :func:`leave`: quick, and without fail."""
+    """Register ``farewell``, which :func:`leave` calls; it must be quick and must not raise."""
     _farewells.append(farewell)
 
 
 class Abandoned(Exception):
-    """The work did not stop in time; it goes on in a thread that ends with the process."""
+    """The work did not stop in time; it continues in a thread that ends with the process."""
 
 
 class _Work(Generic[T]):
-    """A function in a thread of its own, and what became of it."""
+    """A function to run in a thread of its own, and its result or error."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self.done = threading.Event()
@@ -44,7 +43,7 @@ class _Work(Generic[T]):
     def __call__(self) -> None:
         try:
             self.value = self._function()
-        except BaseException as error:  # handed to the waiting thread as it is
+        except BaseException as error:  # the waiting thread raises it again
             self.error = error
         finally:
             self.done.set()
@@ -54,12 +53,12 @@ def run(function: Callable[[], T], control: Control, *, grace_s: float) -> T:
     """Run ``function`` in a worker thread and wait for it, with the main thread free for signals.
 
     Args:
-        function: The work; expected to end soon after ``control.stopping()`` becomes true.
+        function: The work; it should end soon after ``control.stopping()`` becomes true.
         control: Its deadline and interruption flag.
         grace_s: Seconds that it gets to end by itself once it should stop.
 
     Raises:
-        Abandoned: If it is still busy after that.
+        Abandoned: If it is still busy after that time.
     """
     work = _Work(function)
     # A daemon: a solver that ignores its limits must not keep the process alive.
@@ -68,7 +67,7 @@ def run(function: Callable[[], T], control: Control, *, grace_s: float) -> T:
     # Never Thread.join: a signal inside it makes Python believe that the thread has ended.
     while not work.done.wait(_POLL_S):
         if control.stopping():
-            # By the clock, not by counting turns: a thread busy in C code may hold us up for a second at each.
+            # Measure by the clock, not by counting polls: a thread busy in C code may delay each poll by a second.
             if patience_ends_s is None:
                 patience_ends_s = time.monotonic() + grace_s
             if time.monotonic() >= patience_ends_s:
@@ -80,20 +79,20 @@ def run(function: Callable[[], T], control: Control, *, grace_s: float) -> T:
 
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """For a short stretch in a worker thread that :func:`leave` must not cut in two.
+    """A critical section of a worker thread, which :func:`leave` waits for. Keep it short.
 
-    Between the start of another program and the moment when its end is bound to ours, say.
+    Example: from the start of a child process until its end is tied to the end of this process.
     """
     with _unbroken:
         yield
 
 
 def leave(code: int) -> NoReturn:
-    """End the process now, whatever other threads are busy with.
+    """End the process now, even if other threads are busy.
 
-    Tearing down Python under a solver that did not stop in time could crash, so no cleanup runs.
+    Python's own shutdown could crash under a solver that did not stop in time, so no cleanup runs.
     """
-    # Held to the end, so that nothing begins any more; but nobody who is stuck in there may keep us.
+    # Never released, so that no critical section begins any more. The timeout is for a thread that hangs in one.
     _unbroken.acquire(timeout=_LEAVE_WITHIN_S)
     for farewell in _farewells:
         farewell()
@@ -104,8 +103,8 @@ def leave(code: int) -> NoReturn:
 def interruptible(control: Control) -> Iterator[None]:
     """While inside, the first Ctrl-C (or SIGTERM) sets ``control.cancelled``; the second raises KeyboardInterrupt.
 
-    Does nothing outside the main thread, where Python allows no signal handlers, and leaves signals alone that the
-    process ignores, as a shell's background jobs do with Ctrl-C.
+    Outside the main thread it does nothing, because Python allows no signal handlers there. Signals that the process
+    ignores stay ignored, such as Ctrl-C in the background jobs of a shell.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,7 @@
-"""Sizes, budgets and times as people write them, to and from integers and floats.
+"""Sizes, budgets and times as people write them, converted to and from integers and floats.
 
-Bytes: ``16GB`` = 16 * 10^9, ``16GiB`` = 16 * 2^30, a bare number is bytes. ``16G`` is refused: it means one thing
-to some and the other to the rest.
+``16GB`` is 16 * 10^9 bytes, ``16GiB`` is 16 * 2^30 bytes, and a bare number is bytes. ``16G`` is refused, because it is
+ambiguous.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LONGEST = 64
 _RANGES = "4GB:16GB:1GB, 40%:95%:5% or 4GB,8GB"
 
 MOST_BUDGETS = 200
-"""The most budgets that can be asked for at once."""
+"""The largest number of budgets in one request."""
 MOST_BYTES = 2**63 - 1
-"""The largest size there is: what a signed 64-bit integer holds, as in every allocator and array."""
+"""The largest size: the maximum of a signed 64-bit integer, as in every allocator and array."""
 MOST_SECONDS = 10**9
-"""The longest time there is, some thirty years: clocks and solvers overflow far above it."""
+"""The longest time, some thirty years: far below the values at which clocks and solvers overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Budget:
         """The budget in bytes, fixed memory included, floored.
 
         Raises:
-            UsageError: If a percentage makes more bytes than there can be.
+            UsageError: If a percentage makes more than ``MOST_BYTES``.
         """
         amount = self.amount * no_remat_peak_bytes / 100 if self.relative else self.amount
         return math.floor(_bounded(amount, self.text))
@@ -90,7 +90,7 @@ def _bytes(text: str) -> Fraction:
 
 
 def _bounded(amount: Fraction, text: str) -> Fraction:
-    """``amount`` bytes, or a UsageError if there cannot be that many; ``text`` is what was asked for."""
+    """``amount`` bytes, or a UsageError above ``MOST_BYTES`` that quotes ``text``."""
     if amount > MOST_BYTES:
         raise UsageError(f'"{text}" is more than {MOST_BYTES} bytes', hint="is the unit right?")
     return amount
@@ -100,7 +100,7 @@ def parse_size(text: str) -> int:
     """Bytes of a size such as ``64MiB``, ``1.5GB`` or ``4096``; a fraction of a byte is rounded up.
 
     Raises:
-        UsageError: If ``text`` is no size, negative, ambiguous (``16G``), or above 2^63 - 1 bytes.
+        UsageError: If ``text`` is not a size, or is negative, ambiguous (``16G``), or above 2^63 - 1 bytes.
     """
     return math.ceil(_bytes(text))
 
@@ -123,15 +123,15 @@ def parse_budget(text: str) -> Budget:
 def parse_budgets(text: str) -> tuple[Budget, ...]:
     """Several budgets: ``4GB,8GB,12GB``, ``4GB:16GB:1GB`` (start, stop, step; the stop included), or both mixed.
 
-    Every budget carries a text of its own that means the same to :func:`parse_budget`.
+    Every budget has its own text, which :func:`parse_budget` reads as the same budget.
 
     Raises:
-        UsageError: If a part is no budget or no range, a range mixes bytes and percentages, or there are too many.
+        UsageError: If a part is not a budget or range, a range mixes bytes and percentages, or there are too many.
     """
     budgets: list[Budget] = []
     for part in text.split(","):
         if not part.strip():
-            raise UsageError(f'"{text[:_LONGEST]}" has an empty place', hint=f"write budgets like {_RANGES}")
+            raise UsageError(f'"{text[:_LONGEST]}" has an empty entry', hint=f"write budgets like {_RANGES}")
         budgets += _range(part.strip()) if ":" in part else [parse_budget(part)]
         if len(budgets) > MOST_BUDGETS:
             raise _too_many(text)
@@ -158,7 +158,7 @@ def _range(text: str) -> list[Budget]:
 
 
 def _at(amount: Fraction, corners: tuple[Budget, ...]) -> Budget:
-    """The budget of ``amount``, worded in the unit of a corner in which it has few digits, else in bytes."""
+    """The budget of ``amount``, written in the unit of a corner if it has few digits there, else in bytes."""
     for corner in corners:
         unit = "%" if corner.relative else _NUMBER.sub(r"\2", corner.text)
         scaled = amount if corner.relative else amount / _UNITS.get(unit.lower(), 1)
@@ -170,14 +170,14 @@ def _at(amount: Fraction, corners: tuple[Budget, ...]) -> Budget:
 
 
 def _too_many(text: str) -> UsageError:
-    return UsageError(f'"{text[:_LONGEST]}" makes more than {MOST_BUDGETS} budgets', hint="take a larger step")
+    return UsageError(f'"{text[:_LONGEST]}" makes more than {MOST_BUDGETS} budgets', hint="use a larger step")
 
 
 def parse_duration(text: str) -> float:
     """Seconds of a duration such as ``60s``, ``1.5m``, ``2h``, ``500ms`` or ``60``.
 
     Raises:
-        UsageError: If ``text`` is no duration, or one of more than 10^9 seconds.
+        UsageError: If ``text`` is not a duration, or is more than 10^9 seconds.
     """
     number, unit = _split(text, "duration", "60s, 5m or 1h")
     factor = _SECONDS.get(unit.lower()) if unit else Fraction(1)
@@ -207,7 +207,7 @@ def format_count(amount: float) -> str:
         return str(int(amount)) if amount == int(amount) else _digits(amount)
     power = min(6, max(1, math.floor(math.log10(abs(amount)) / 3)))
     scaled = amount / 1000**power
-    if abs(scaled) >= 999.95 and power < 6:  # 999,999 is 1000 k to four digits: say 1 M
+    if abs(scaled) >= 999.95 and power < 6:  # 999,999 is 1000 k to four digits: write 1 M
         power, scaled = power + 1, scaled / 1000
     return f"{_digits(scaled)} {'kMGTPE'[power - 1]}" if abs(scaled) < 999.95 else f"{amount:.3e}"
 
@@ -217,7 +217,7 @@ def format_percent(ratio: float) -> str:
     percent = 100 * ratio
     if percent == 0:
         return "0%"
-    if abs(percent) >= 9.9995:  # what rounds to 10 looks like 10
+    if abs(percent) >= 9.9995:  # rounds to 10.00, which is shown as 10.0
         return f"{percent:.1f}%"
     if abs(percent) >= 0.01:
         return f"{percent:.{3 if abs(percent) >= 1 else 4}f}".rstrip("0").rstrip(".") + "%"
@@ -226,7 +226,7 @@ def format_percent(ratio: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """Seconds for people: ``0.42 s``, ``12.3 s``, ``3 min 20 s``, ``1 h 02 min``."""
-    if seconds < 59.95:  # what rounds to a minute is one
+    if seconds < 59.95:  # the rest rounds to a minute or more
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

@@ -17,7 +17,7 @@ from remat_cli.reports.curve import CurveRow, curve_csv, curve_json, curve_text
 
 
 def write_plans(curve: Curve, pattern: str) -> list[CurveRow]:
-    """Write every plan of ``curve`` to its file; the rows of the report on them."""
+    """Write every plan of ``curve`` to its file, and return the rows of the report."""
     rows = []
     for point in curve.points:
         if point.solved is None:
@@ -42,7 +42,7 @@ def report_curve(curve: Curve, rows: Sequence[CurveRow], out: Output, format: st
 
 
 def exit_code(curve: Curve, *, require_optimal: bool) -> ExitCode:
-    """0 with a plan for any budget; else what the refusals say, the most hopeful first."""
+    """0 if any budget has a plan (1 if one is unproven and must not be); else 130 or 4 if one is undecided; else 1."""
     if any(point.solved is not None for point in curve.points):
         unproven = [p for p in curve.points if p.status in (PointStatus.FEASIBLE, PointStatus.UNKNOWN)]
         if require_optimal and unproven:

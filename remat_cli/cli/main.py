@@ -21,7 +21,7 @@ from remat_cli.running import leave
 from remat_cli.version import __version__
 
 _STARTED_S = time.monotonic()
-"""When the process started, as nearly as we can tell."""
+"""``time.monotonic()`` at the start of the process, as nearly as it is known."""
 COMPLETION = "_REMAT_COMPLETE"
 """Set in the environment when a shell asks for completions."""
 _STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
@@ -29,10 +29,10 @@ _STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO,
 _COMMANDS = {
     "solve": "Find the cheapest plan of a graph within a memory budget.",
     "check": "Replay plans: are they valid, and do they fit?",
-    "diff": "Say what changed from one plan to another.",
+    "diff": "Show what changed from one plan to another.",
     "compare": "Compare strategies at several budgets.",
-    "max-batch": "Find the largest batch that fits a memory.",
-    "show": "Show what a graph or a plan looks like.",
+    "max-batch": "Find the largest batch that fits into a memory.",
+    "show": "Describe a graph or a plan.",
     "explain": "Explain what a plan does with one node.",
     "export": "Write the graph of a model.",
     "convert": "Convert a graph or a plan to another format.",
@@ -43,7 +43,7 @@ _COMMANDS = {
     "schema": "Print the JSON Schema of a document.",
     "completion": "Print the shell's completion script.",
 }
-"""Name and help of every command. Each lives in ``cli/commands/NAME.py`` as ``command`` and loads when it is used."""
+"""Name and help of every command. The code is ``command`` in ``cli/commands/NAME.py``, and loads when it is used."""
 
 _EPILOG = """\b
 Example:
@@ -99,8 +99,8 @@ class _Commands(click.Group):
 def cli() -> None:
     """Fit the training of neural networks into memory by recomputing values instead of keeping them.
 
-    remat reads a dataflow graph with a cost and sizes per node and a memory budget, and returns the cheapest
-    execution plan that fits: which values to keep, which to drop and compute again.
+    remat reads a dataflow graph, with a cost and sizes for each node, and a memory budget. It returns the cheapest
+    execution plan that fits: which values to keep, and which to drop and recompute.
     """
 
 
@@ -109,20 +109,20 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     _prepare_streams()
     try:
         code = run(arguments, started_s=_STARTED_S)
-        # What a closed pipe does not take any more, nobody misses.
+        # A reader that closed the pipe (head, grep -q) does not want the rest.
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()
         with contextlib.suppress(BrokenPipeError):
             sys.stderr.flush()
-    except KeyboardInterrupt:  # in the middle of the last words
+    except KeyboardInterrupt:  # while the last output is flushed
         code = ExitCode.INTERRUPTED
-    except Exception as error:  # the last resort: every error that is meant to happen has its message already
+    except Exception as error:  # anything that ``run`` does not turn into a message is a defect
         code = _defect(error)
     leave(code)
 
 
 def _defect(error: Exception) -> int:
-    """Say that remat is at fault, with what a report needs."""
+    """Report a defect of remat, with the place in the code."""
     import traceback
 
     last = traceback.extract_tb(error.__traceback__)[-1]
@@ -136,7 +136,7 @@ def _defect(error: Exception) -> int:
 
 
 def _prepare_streams() -> None:
-    """Make sure that printing cannot fail for want of a stream or of a character."""
+    """Make printing safe when a stream is closed or cannot encode a character."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller, as in >&-
@@ -166,7 +166,7 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
         click.echo("remat: interrupted", err=True)
         return ExitCode.INTERRUPTED
     except SystemExit as end:
-        # Click ends so in two cases: completion is done, or whoever read our output is gone.
+        # Click raises this in two cases: completion is done, or the reader of our output is gone.
         return int(end.code or 0) if COMPLETION in os.environ else ExitCode.OK
     except OSError as error:
         if error.errno not in _STORAGE_ERRORS:
@@ -186,7 +186,7 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
 def _show(error: RematError, session: Session) -> None:
     color = Output(session.color).colourful(sys.stderr)
     label = click.style("error", fg="red", bold=True) if color else "error"
-    with contextlib.suppress(OSError):  # with nowhere to complain, the exit code has to say it
+    with contextlib.suppress(OSError):  # if stderr is closed, the exit code must do
         click.echo(f"remat: {label}: {error.message}", err=True, color=color)
         if error.hint:
             click.echo(f"  hint: {error.hint}", err=True)

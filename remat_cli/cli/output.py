@@ -18,12 +18,12 @@ _PIPED_WIDTH = 100
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What to print where.
+    """Where to print reports and notes, and in which style.
 
     Attributes:
         color: ``auto``, ``always`` or ``never``.
-        quiet: Nothing on stderr but errors.
-        payload_on_stdout: Whether stdout is taken by a document, so that reports go to stderr.
+        quiet: Whether to print only errors on stderr.
+        payload_on_stdout: Whether a document goes to stdout, so that reports go to stderr.
     """
 
     color: str = "auto"
@@ -32,11 +32,11 @@ class Output:
 
     @property
     def report_stream(self) -> TextIO:
-        """Where reports go."""
+        """The stream for reports."""
         return sys.stderr if self.payload_on_stdout else sys.stdout
 
     def style(self) -> Style:
-        """How reports look on the stream they go to."""
+        """The style of reports on their stream."""
         from remat_cli.reports.style import Style
 
         stream = self.report_stream
@@ -47,13 +47,13 @@ class Output:
         )
 
     def file_style(self) -> Style:
-        """How reports look in a file."""
+        """The style of reports in a file."""
         from remat_cli.reports.style import Style
 
         return Style(width=_PIPED_WIDTH, color=False, unicode=True)
 
     def colourful(self, stream: TextIO) -> bool:
-        """Whether to colour ``stream``: as told, else on a terminal unless NO_COLOR is set."""
+        """Whether to colour ``stream``: as asked, else on a terminal unless NO_COLOR is set."""
         if self.color != "auto":
             return self.color == "always"
         if os.environ.get("NO_COLOR"):
@@ -61,30 +61,30 @@ class Output:
         return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
     def report(self, text: str) -> None:
-        """Print a report (which ends in a newline)."""
+        """Print a report, which must end in a newline."""
         if self.quiet and self.payload_on_stdout:
             return
         try:
             click.echo(text, nl=False, file=self.report_stream, color=True)
         except BrokenPipeError:
-            # The reader has seen enough (head, grep -q). Our exit code still says what we found.
+            # The reader has seen enough (head, grep -q). The exit code still gives the result.
             _forget(self.report_stream)
 
     def note(self, text: str) -> None:
-        """Print a note about what was done."""
+        """Print a note on stderr, unless quiet."""
         if not self.quiet:
             click.echo(text, err=True)
 
 
 def _forget(stream: TextIO) -> None:
-    """Send what is left for ``stream`` nowhere, so that a later flush does not fail."""
+    """Discard the rest of ``stream``, so that a later flush does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def _width(stream: TextIO) -> int:
-    """Columns of what ``stream`` goes to: COLUMNS if it is set, else those of the terminal, else enough for a file."""
+    """Width of ``stream`` in columns: COLUMNS if it is set, else the terminal's, else a fixed width for files."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns) > 0:
         return int(columns)

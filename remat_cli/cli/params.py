@@ -26,7 +26,7 @@ else:  # older releases of Click have no type argument
 
 
 class _Parsed(_ParamType):
-    """A value in a notation of ours; ``parse`` raises UsageError."""
+    """A value that ``parse`` reads from text; it raises UsageError."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class _Parsed(_ParamType):
 
 
 class _Spec(_ParamType):
-    """A name with options, completed from a registry that is loaded only then."""
+    """A name with options. Completion loads the registry; nothing else does."""
 
     def __init__(self, name: str, names: Callable[[], list[str]]) -> None:
         self.name = name
@@ -69,7 +69,7 @@ def _budget_or_none(text: str) -> Budget | str:
 
 
 def _percent(text: str) -> Fraction:
-    """The number in ``5%`` or ``5``."""
+    """The number in ``5%``. A bare ``5`` means the same."""
     return parse_budget(text if text.strip().endswith("%") else f"{text.strip()}%").amount
 
 
@@ -82,11 +82,11 @@ DURATION = _Parsed("duration", parse_duration)
 STRATEGY = _Spec("strategy", _strategy_names)
 SOLVER = _Spec("solver", _solver_names)
 READABLE = click.Path(allow_dash=True)
-"""A file to read; what is wrong with it is said by whoever reads it."""
+"""A file to read. Its reader reports errors, not Click."""
 
 
 def _remember_color(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Keep ``--color`` for errors too, which are printed after the command has ended."""
+    """Keep ``--color`` for errors, which are printed after the command has ended."""
     session = ctx.find_object(Session)
     if session is not None:
         session.color = value
@@ -100,7 +100,7 @@ def color_option(command: F) -> F:
         type=click.Choice(["auto", "always", "never"]),
         default="auto",
         show_default=True,
-        is_eager=True,  # so that complaints about other options heed it
+        is_eager=True,  # parsed first, so that errors in other options are coloured as asked
         callback=_remember_color,
         help="When to use colour; auto: on a terminal, unless NO_COLOR is set.",
     )(command)
@@ -114,8 +114,20 @@ def quiet_option(command: F) -> F:
 def format_option(*formats: str) -> Callable[[F], F]:
     """``--format`` with ``text`` as the default."""
     return click.option(
-        "--format", type=click.Choice(formats), default="text", show_default=True, help="Form of the output."
+        "--format", type=click.Choice(formats), default="text", show_default=True, help="Format of the output."
     )
+
+
+def output_option(command: F) -> F:
+    """``--output``, standard output by default."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Path(allow_dash=True),
+        default="-",
+        show_default=True,
+        help="Output file; - for standard output.",
+    )(command)
 
 
 def solver_option(command: F) -> F:
@@ -130,7 +142,7 @@ def gap_option(command: F) -> F:
         type=click.FloatRange(0, 1, max_open=True),
         default=1e-4,
         show_default=True,
-        help="Stop within this share of the optimum.",
+        help="Stop when the cost is proven to be within this share of the optimum.",
     )(command)
 
 
@@ -146,5 +158,5 @@ def node_link_option(command: F) -> F:
     return click.option(
         "--keys",
         metavar="KEY=NAME,...",
-        help="For node-link graphs: which attribute holds what, as in cost=weight,memory=size.",
+        help="For node-link graphs: names of the attributes, as in cost=weight,memory=size.",
     )(command)

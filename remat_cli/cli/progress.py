@@ -1,4 +1,4 @@
-"""Progress on stderr: one live line on a terminal, a plain line every ten seconds elsewhere, nothing when quiet."""
+"""Progress on stderr: one live line on a terminal, a plain line every ten seconds elsewhere, nothing if quiet."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from remat_cli.units import format_count, format_duration, format_percent
 _PLAIN_EVERY_S = 10.0
 _LIVE_EVERY_S = 0.2
 _LIVE_AFTER_S = 0.5
-"""Nothing flickers when the answer comes at once."""
+"""Delay before the live line appears, so that nothing flickers when the answer comes at once."""
 _NOTHING = 1e-9
-"""An overhead below this is a solver's rounding."""
+"""An overhead below this is a rounding error of a solver, and shown as 0."""
 
 
 class ProgressLine:
-    """Keeps the latest progress and words it.
+    """The latest progress, and its text.
 
     Args:
         base_cost: Cost of the graph without recomputation; costs are shown as overhead over it.
@@ -36,7 +36,7 @@ class ProgressLine:
         self._latest = Progress("starting")
 
     def update(self, progress: Progress) -> None:
-        """Take news. A later stage that knows no cost or bound does not make earlier ones forgotten."""
+        """Replace the latest progress. A stage without a cost or bound keeps those of earlier stages."""
         old = self._latest
         self._latest = Progress(
             progress.activity,
@@ -100,7 +100,7 @@ def _live(line: ProgressLine, stop: threading.Event, color: bool) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    # Dim is no colour to rich, which would keep it under NO_COLOR.
+    # rich does not count dim as a colour, and would keep it under NO_COLOR.
     look = "dim" if color else ""
     console = Console(stderr=True, no_color=not color)
     with Live(console=console, auto_refresh=False, transient=True) as screen:

@@ -1,4 +1,4 @@
-"""What one invocation of the command line knows about itself; Click carries it as ``ctx.obj``."""
+"""The facts of one invocation of the command line; Click carries them as ``ctx.obj``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Session:
     Attributes:
         started_s: ``time.monotonic()`` at its start; time limits count from here.
         color: ``--color`` of the command, once it is known.
-        arguments: What came after ``remat``.
+        arguments: The arguments after ``remat``.
     """
 
     started_s: float = field(default_factory=time.monotonic)
@@ -24,12 +24,12 @@ class Session:
     arguments: tuple[str, ...] = ()
 
     def command_line(self) -> str:
-        """The command as it would be typed again."""
+        """The command as a line for the shell."""
         return shlex.join(["remat", *self.arguments])
 
 
 def current() -> Session:
-    """The session of the command that runs; a fresh one where none does."""
+    """The session of the running command, or a new one if no command runs."""
     context = click.get_current_context(silent=True)
     found = None if context is None else context.find_object(Session)
     return Session() if found is None else found

@@ -1,1 +1,1 @@
-"""Plans: what a schedule does statement by statement, how it is derived, and the judge of it."""
+"""Plans: statements derived from a schedule, and the independent replay that checks them."""

@@ -1,4 +1,4 @@
-"""How large a batch may be, as data."""
+"""The answer of ``remat max-batch`` as data."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from remat_cli.plan.model import Scope
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What ``remat max-batch`` found.
+    """The result of ``remat max-batch``.
 
     Attributes:
         memory_bytes: The memory, fixed memory included.
-        most_cost: What a plan may cost, at the graph's batch.
+        most_cost: The limit on the cost of a plan, at the graph's batch.
         without: The largest batch without recomputation.
         found: The largest batch with a replayed plan; 0 for none.
         impossible: This batch and all larger ones are proven not to fit.
-        scope: For which plans that is proven.
-        graph_batch: The batch that the graph was made for.
+        scope: The plans for which that is proven.
+        graph_batch: The batch for which the graph was made.
         peak_bytes: Peak of the plan at the batch found; None without one.
         cost: Cost of the plan at the graph's batch; None without one.
         strategy: The strategy that made it; None without one.
-        tried: Batches that a run was made for.
+        tried: Batches for which a plan was searched.
         outcome: How the search ended.
     """
 

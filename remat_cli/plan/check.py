@@ -1,4 +1,4 @@
-"""Is this plan allowed? The replay, the budget and the claim, put together in one report."""
+"""The check of a plan: the replay, the budget and the claim in one report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remat_cli.plan.replay import Finding, Replay, Severity, replay
 
 _COST_TOLERANCE = 1e-9
 _GAP_TOLERANCE = 1e-6
-"""A claimed gap may differ from that of the claimed cost and bound by this much."""
+"""Largest accepted difference between a claimed gap and the gap of the claimed cost and bound. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +34,23 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a plan does, as replayed, beside what its maker claims.
+    """The replayed facts of a plan, and the claims of the strategy that made it.
 
     Attributes:
         graph: The graph.
         strategy: Text form of the strategy that made the plan.
         solver: Solver and version, or None.
-        claim: What the maker says. Its lower bound was not computed here.
+        claim: The claim of the strategy. Its lower bound was not computed here.
         budget_bytes: The budget it is checked against, fixed memory included; None for no budget.
-        budget_text: The budget as asked, where that says more (``80%``); may be empty.
-        made_for_bytes: The budget that the plan was made for and its claim speaks of; None for no budget.
-        replay: What the judge saw.
+        budget_text: The budget as asked (``80%``); may be empty.
+        made_for_bytes: The budget for which the plan was made and its claim holds; None for no budget.
+        replay: The result of the replay.
         findings: All findings, those of the replay first.
         no_remat_peak_bytes: P0 of the graph.
         recomputed: Nodes computed more than once, the costliest first.
         peak_values: All residents at the peak, the largest first.
         peak_node: Id of the node that runs, or whose outputs are being allocated or were freed, at the peak.
-        order: How the order of the nodes was found, where the plan says that it is not that of the document.
+        order: How the order of the nodes was found; None for the order of the document.
     """
 
     graph: Graph
@@ -70,7 +70,7 @@ class Report:
 
     @property
     def valid(self) -> bool:
-        """Whether the plan may be run: no finding is an error, the budget aside."""
+        """Whether the plan may be run: no finding except the budget's is an error."""
         return all(f.severity is not Severity.ERROR or f.code == OVER_BUDGET for f in self.findings)
 
     @property
@@ -104,7 +104,7 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
 
     Args:
         plan: The plan.
-        budget_bytes: Budget to hold it against; None for the plan's own.
+        budget_bytes: Budget to check it against; None for the plan's own.
         budget_text: That budget as the user wrote it.
     """
     budget = plan.budget_bytes if budget_bytes is None else budget_bytes
@@ -116,7 +116,7 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
         findings.append(Finding(OVER_BUDGET, message, at))
     findings += _claim_findings(plan.claim, seen.cost)
     if plan.claim.peak is not None and plan.claim.peak.lower_bound_bytes > seen.peak_bytes:
-        message = f"the plan claims that no peak is below {plan.claim.peak.lower_bound_bytes} bytes; the replay sees "
+        message = f"the plan claims that no peak is below {plan.claim.peak.lower_bound_bytes} bytes; the replay gives "
         findings.append(Finding("claimed-peak", f"{message}{seen.peak_bytes}"))
     graph = plan.graph
     recomputed = [
@@ -143,7 +143,7 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
 
 
 def graphs_differ(first: Graph, second: Graph) -> str | None:
-    """Where two graphs differ, in words: the first node that does; None if they are the same."""
+    """The first difference between two graphs, in words; None if they are the same."""
     if graph_sha256(first) == graph_sha256(second):
         return None
     for mine, theirs in zip(first.nodes, second.nodes, strict=False):
@@ -159,11 +159,11 @@ def other_graph(planned: Graph, given: Graph) -> list[Finding]:
     place = graphs_differ(planned, given)
     if place is None:
         return []
-    return [Finding("other-graph", f"the plan is for another graph than the one given: {place}")]
+    return [Finding("other-graph", f"the plan is for a different graph: {place}")]
 
 
 def _claim_findings(claim: Claim, cost: float) -> list[Finding]:
-    """Where the claim and the replay disagree."""
+    """The findings where the claim and the replay disagree."""
     findings = []
     slack = _COST_TOLERANCE * max(1.0, abs(cost))
     if abs(claim.cost - cost) > slack:
@@ -191,7 +191,7 @@ def _claim_findings(claim: Claim, cost: float) -> list[Finding]:
 
 
 def _order_of(plan: Plan) -> str | None:
-    """How the plan says that its order of nodes was found; None for the order of the document."""
+    """How the order of the nodes was found, according to the plan; None for the order of the document."""
     if not plan.provenance.get("reorder", False):
         return None
     order = str(plan.provenance.get("order", "")) or "not said"
@@ -199,7 +199,7 @@ def _order_of(plan: Plan) -> str | None:
 
 
 def _node_at(plan: Plan, at: int | None) -> str | None:
-    """The node that is being prepared or run at statement ``at``: the next compute from there on."""
+    """The node that is prepared or run at statement ``at``: that of the next compute."""
     if at is None:
         return None
     following = (s for s in plan.statements[at:] if isinstance(s, Compute))

@@ -1,4 +1,4 @@
-"""Many plans checked at once: files by name and by pattern, where one that cannot be read does not stop the others."""
+"""Checks of several plans: files by name and by pattern. A file that cannot be read does not stop the others."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from remat_cli.plan.model import Plan
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What became of one file.
+    """The result for one file.
 
     Attributes:
         path: The file as named, or as found by a pattern; ``-`` for standard input.
-        report: What its plan does; None if it cannot be read.
+        report: The report on its plan; None if it cannot be read.
         problems: Why it cannot be read; empty if it can.
         document: The file's text, for places in it; None if it cannot be read.
     """
@@ -37,7 +37,7 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a plan in it that is valid and within its budget."""
+        """Whether the file has a plan that is valid and within its budget."""
         return self.report is not None and self.report.ok
 
     def place_of(self, statement: int) -> tuple[int, int] | None:
@@ -51,14 +51,14 @@ class Checked:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether ``name`` is a pattern (``plans/*.json``, ``**/*.plan.json``) and not a file whose name looks like one."""
+    """Whether ``name`` is a pattern (``plans/*.json``, ``**/*.plan.json``) and not the name of an existing file."""
     return name != "-" and glob.has_magic(name) and not Path(name).exists()
 
 
 def matches(name: str) -> list[str]:
-    """The files that ``name`` stands for, sorted: itself, or what matches if it is a pattern.
+    """The files of ``name``, sorted: itself, or the matches if it is a pattern (possibly none).
 
-    ``**`` stands for any folders; folders themselves and hidden files do not match. May be empty for a pattern.
+    ``**`` stands for any folders; folders themselves and hidden files do not match.
     """
     if not is_pattern(name):
         return [name]
@@ -69,7 +69,7 @@ def matches(name: str) -> list[str]:
 def check_files(
     names: Sequence[str], load: Callable[[str], tuple[Plan, Document]], judge: Callable[[Plan], Report]
 ) -> list[Checked]:
-    """Check every file that ``names`` stand for, each once, in the order of the names.
+    """Check every file of ``names``, each once, in the order of the names.
 
     Args:
         names: Names of files and patterns.
@@ -83,7 +83,7 @@ def check_files(
     for name in names:
         found = matches(name)
         if not found:
-            problem = Problem("no file matches this pattern", hint="patterns go from the current folder: plans/*.json")
+            problem = Problem("no file matches this pattern", hint="patterns start in the current folder: plans/*.json")
             done.setdefault(name, Checked(name, problems=(problem,)))
         for path in found:
             if path not in done:

@@ -1,4 +1,4 @@
-"""A comparison as data: what became of every strategy at every budget on one graph."""
+"""A comparison as data: the result of every strategy at every budget on one graph."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
 
 _WIDE = frozenset({Scope.ANY_ORDER.value, Scope.DOCUMENT_ORDER.value})
-"""Scopes whose bounds hold for the plans of every strategy: all keep the order of the document."""
+"""Scopes whose bounds hold for the plans of every strategy, because all plans are in document order."""
 _EQUAL = 1e-9
 
 
 class Ended(StrEnum):
-    """What became of a cell."""
+    """The outcome of a cell."""
 
     PLAN = "plan"
     """A plan within the budget, replayed."""
     NONE = "none"
     """The strategy has no plan that fits."""
     LIMIT = "limit"
-    """The time limit came before any plan."""
+    """The time limit was reached before any plan was found."""
     REFUSED = "refused"
-    """The strategy does not take this graph, or what it needs is not installed."""
+    """The strategy does not take this graph, or a package that it needs is not installed."""
     FAILED = "failed"
-    """Something broke: the strategy, its solver or its process."""
+    """The strategy, its solver or its process failed."""
     INTERRUPTED = "interrupted"
-    """It was stopped before there was an answer, or never started."""
+    """It was stopped before it had an answer, or never started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is asked.
+    """One strategy at one budget.
 
     Attributes:
         strategy: Strategy with options, in its shortest text form.
@@ -49,18 +49,18 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came out of a cell.
+    """The result of a cell.
 
     Attributes:
         strategy: As in the cell.
         budget: As in the cell.
         budget_bytes: As in the cell.
-        ended: What became of it.
+        ended: Its outcome.
         peak_bytes: Replayed peak, fixed memory included; None without a plan, as everything below but the message.
         cost: Replayed cost.
         overhead: Cost over that of no recomputation, as a share of the latter; None where that is 0.
         computes: Computations in the plan.
-        lower_bound: What the strategy proved or took as a bound on the cost.
+        lower_bound: The lower bound on the cost that the strategy proved.
         scope: The schedules for which that bound holds.
         optimal: Whether the plan is claimed optimal in that scope.
         wall_s: Seconds it took.
@@ -92,10 +92,10 @@ class Row:
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Row:
-        """The row that :meth:`document` gave.
+        """The row of a document that :meth:`document` made.
 
         Raises:
-            KeyError, TypeError, ValueError: If it is none.
+            KeyError, TypeError, ValueError: If it is not such a document.
         """
         values = {f.name: document[f.name] for f in fields(cls)}
         return cls(**{**values, "ended": Ended(values["ended"])})
@@ -108,7 +108,7 @@ class Comparison:
     Attributes:
         graph: The graph.
         no_remat_peak_bytes: Its peak without recomputation.
-        strategies: In the order asked for, each in its shortest text form.
+        strategies: In the requested order, each in its shortest text form.
         budgets: ``(text, bytes)`` in ascending order of bytes.
         limits: How every cell was solved: solver, time limit, gap, threads, seed.
         rows: One for each strategy and budget, by strategy and then by budget.
@@ -138,7 +138,7 @@ class Comparison:
         return max([self.graph.total_cost, *proven])
 
     def contradictions(self) -> list[str]:
-        """Plans that are cheaper than a bound which holds for them: always a defect, never to be passed over."""
+        """Plans that are cheaper than a bound that holds for them. Each is a defect, and must be shown."""
         found = []
         for row in self.rows:
             if row.cost is not None and row.cost < self.bound(row.budget_bytes) * (1 - _EQUAL):

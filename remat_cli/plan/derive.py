@@ -1,4 +1,4 @@
-"""From a sequence of computes to statements: what to allocate and free, and when.
+"""From a sequence of computes to statements: allocations and frees.
 
 Memory follows from the sequence (see ``liveness``), so no strategy has to think about frees.
 """
@@ -24,7 +24,7 @@ def derive(graph: Graph, computes: Sequence[int], held: frozenset[int] = frozens
         Allocations right before each compute, frees right after it.
 
     Raises:
-        ValueError: If a node is computed before one of its inputs ever was.
+        ValueError: If a node is computed before one of its inputs was computed for the first time.
     """
     dying: list[list[int]] = [[] for _ in computes]
     for step, _, values in walk_back(graph, computes, reads_at_end(graph, computes, held)):

@@ -1,4 +1,4 @@
-"""Two plans side by side: what changed from the old one to the new, and whether it got too much worse."""
+"""The difference of two plans: the changes from the old plan to the new, and checks against tolerances."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from remat_cli.plan.replay import Finding
 from remat_cli.units import format_bytes, format_percent
 
 _ROUNDING = Fraction(1, 10**9)
-"""Costs that differ by less than this share are the same."""
+"""Relative difference below which costs count as equal: the rounding error of sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """A node that is computed another number of times.
+    """A node whose number of computations changed.
 
     Attributes:
         node: Its id.
         old_times: Computations in the old plan; 0 if its graph has no such node.
-        new_times: Computations in the new plan, likewise.
-        extra_cost: What is recomputed of it costs this much more than it did; negative for less.
+        new_times: Computations in the new plan; 0 if its graph has no such node.
+        extra_cost: Change of the cost of its recomputations; negative for less.
     """
 
     node: str
@@ -33,15 +33,15 @@ class Recomputation:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What changed from the ``old`` plan to the ``new``.
+    """The changes from the ``old`` plan to the ``new``.
 
     Attributes:
         old: The old plan as replayed.
         new: The new one.
-        other_graph: Where their graphs differ, in words; None if both are for the same graph.
-        added: Nodes that are recomputed now and were not, the costliest first.
-        removed: Nodes that were recomputed and are not any more, likewise.
-        changed: Nodes that are recomputed more often or less often, likewise.
+        other_graph: The first difference of their graphs, in words; None if both are for the same graph.
+        added: Nodes that only the new plan recomputes, the costliest first.
+        removed: Nodes that only the old plan recomputes, the costliest first.
+        changed: Nodes that are recomputed more often or less often, the costliest first.
     """
 
     old: Report
@@ -53,22 +53,22 @@ class Difference:
 
     @property
     def same_unit(self) -> bool:
-        """Whether the costs are counted in the same unit, and so can be compared."""
+        """Whether the costs have the same unit and can be compared."""
         return self.old.graph.cost_unit == self.new.graph.cost_unit
 
     @property
     def peak_increase(self) -> float | None:
-        """(new - old) / old of the peaks; None where that is not defined."""
+        """(new - old) / old of the peaks; None if only the old peak is 0."""
         return _increase(self.old.replay.peak_bytes, self.new.replay.peak_bytes)
 
     @property
     def cost_increase(self) -> float | None:
-        """(new - old) / old of the costs; None where that is not defined."""
+        """(new - old) / old of the costs; None for different units, or if only the old cost is 0."""
         return _increase(self.old.replay.cost, self.new.replay.cost) if self.same_unit else None
 
 
 def compare_plans(old: Report, new: Report) -> Difference:
-    """What changed from ``old`` to ``new``. Nodes of different graphs are the same if they have the same id."""
+    """The changes from ``old`` to ``new``. Nodes of different graphs correspond if they have the same id."""
     before, after = _computations(old), _computations(new)
     added: list[Recomputation] = []
     removed: list[Recomputation] = []
@@ -87,9 +87,9 @@ def compare_plans(old: Report, new: Report) -> Difference:
 def beyond(
     difference: Difference, *, max_cost_increase: Fraction | None = None, max_peak_increase: Fraction | None = None
 ) -> tuple[Finding, ...]:
-    """Why the new plan must not take the place of the old; empty if it may.
+    """The reasons why the new plan must not replace the old one; empty if it may.
 
-    An invalid plan and one over its own budget never may; an invalid old plan is no measure for a tolerance.
+    An invalid plan, or one over its own budget, never may. No tolerance can be checked against an invalid old plan.
 
     Args:
         difference: The two plans; ``same_unit`` if a tolerance of the cost is given.
@@ -104,7 +104,7 @@ def beyond(
         over = format_bytes(new.replay.peak_bytes - new.budget_bytes)
         found.append(Finding(OVER_BUDGET, f"the new plan is over its budget by {over}"))
     if not old.valid and (max_cost_increase is not None or max_peak_increase is not None):
-        found.append(Finding("invalid-plan", "the old plan is invalid, and so no measure for the new"))
+        found.append(Finding("invalid-plan", "the old plan is invalid, so the new plan cannot be compared with it"))
     tolerances = (
         ("cost", max_cost_increase, old.replay.cost, new.replay.cost, difference.cost_increase),
         ("peak", max_peak_increase, old.replay.peak_bytes, new.replay.peak_bytes, difference.peak_increase),
@@ -121,7 +121,7 @@ def beyond(
 
 
 def _computations(report: Report) -> Mapping[str, tuple[int, float]]:
-    """How often each node is computed, and what its extra computations cost."""
+    """For each node, the number of computations and the cost of the recomputations."""
     return {
         node.id: (times, max(0, times - 1) * node.cost)
         for node, times in zip(report.graph.nodes, report.replay.times, strict=True)

@@ -1,4 +1,4 @@
-"""One node of a plan explained: when it is computed, how long its values stay, and what else could be done with it."""
+"""The explanation of one node of a plan: its computations, the lives of its values, and the alternatives."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from remat_cli.plan.model import Allocate, Compute, Deallocate, Plan
 from remat_cli.plan.replay import Replay, replay
 
 MOST_CHANGES = 8
-"""Changes of each kind that are tried: those over the most bytes for the longest."""
+"""Changes of each kind that are tried: those with the largest product of bytes and statements. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One stay of a value in memory; all places are statements, from 0.
+    """One life of a value in memory; all positions are statements, from 0.
 
     Attributes:
         value: Its name: ``bn1:0``.
         size_bytes: Its size.
-        allocated: Where room is made for it.
+        allocated: Where it is allocated.
         computed: Where it is computed.
         reads: Where it is read, and by which node.
         freed: Where it is dropped; None if it stays to the end.
@@ -39,16 +39,16 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What would become of the plan if the node were treated otherwise in one stretch, as replayed.
+    """The replayed effect of keeping or dropping a node's values in one interval of the plan.
 
     Attributes:
-        start: Statement after which its values would stay, or would be gone.
-        stop: Statement before which they are computed again now, or would have to be.
+        start: Statement after which the values would stay, or be dropped.
+        stop: Statement before which they are recomputed now, or would be.
         size_bytes: Bytes of those values.
         peak_bytes: Peak of the plan with the change, fixed memory included.
-        cost_change: What it costs more; negative for less.
-        others: Other nodes that would be computed less often, or more often, besides.
-        fits: Whether it is within the budget; None without one.
+        cost_change: Additional cost; negative if it saves cost.
+        others: Other nodes that would be computed less often, or more often.
+        fits: Whether the changed plan is within the budget; None without a budget.
     """
 
     start: int
@@ -69,9 +69,9 @@ class Explanation:
         node: Index of the node.
         computed: ``(statement, stage)`` of each computation; a stage is named after the node whose first computation
             ends it, and is None after the last one.
-        lives: Every stay of its values in memory, in order.
-        keep: What keeping it instead of computing it again would do, in the order of the statements.
-        drop: What dropping it between two uses would do, likewise.
+        lives: Every life of its values in memory, in order.
+        keep: The effects of keeping it instead of recomputing it, in the order of the statements.
+        drop: The effects of dropping it between two uses, in the same order.
         skipped: Changes that were not tried, because there are many.
     """
 
@@ -85,9 +85,9 @@ class Explanation:
 
 
 def explain(plan: Plan, report: Report, node: int) -> Explanation:
-    """Explain ``node`` (an index) of ``plan``; ``report`` is that of the plan as it is.
+    """Explain ``node`` (an index) of ``plan``, whose report is ``report``.
 
-    Nothing is changed in a plan that is invalid: it has no meaning to build on.
+    No changes are tried on an invalid plan, because its peak and cost mean nothing.
     """
     places = [at for at, statement in enumerate(plan.statements) if isinstance(statement, Compute)]
     computes = [s.node for s in plan.statements if isinstance(s, Compute)]
@@ -109,7 +109,7 @@ def explain(plan: Plan, report: Report, node: int) -> Explanation:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """A stretch of statements, the position in the sequence of computes at its end, and the bytes that matter in it."""
+    """An interval of statements, the position of its end in the sequence of computes, and the bytes of the values."""
 
     start: int
     stop: int
@@ -123,7 +123,7 @@ def _widest(gaps: Sequence[_Gap]) -> list[_Gap]:
 
 @dataclass(frozen=True, slots=True)
 class _Workbench:
-    """A valid plan as a sequence of computes, which changed sequences are replayed against."""
+    """A valid plan as a sequence of computes, and the replay of changed sequences."""
 
     plan: Plan
     report: Report
@@ -132,7 +132,7 @@ class _Workbench:
     lives: list[tuple[int, Life]]
 
     def gaps(self, node: int) -> list[_Gap]:
-        """The stretches in which the values of ``node`` are gone, from the last one freed to the next computation."""
+        """The intervals in which no value of ``node`` is in memory, from its last free to its next computation."""
         mine = [k for k, computing in enumerate(self.computes) if computing == node]
         found = []
         for before, position in pairwise(mine):
@@ -144,7 +144,7 @@ class _Workbench:
         return found
 
     def idle(self, node: int) -> list[_Gap]:
-        """The stretches between two uses of the values of ``node`` in which other things are computed."""
+        """The intervals between two uses of the values of ``node`` in which other nodes are computed."""
         if not self.plan.graph.nodes[node].recompute:
             return []
         found = []
@@ -153,7 +153,7 @@ class _Workbench:
             made = self._made_at(node, place)
             uses = sorted({place, *(at for life in made for at, _ in life.reads)})
             for before, after in pairwise(uses):
-                if position[after] - position[before] < 2:  # nothing happens in between
+                if position[after] - position[before] < 2:  # no other node runs in between
                     continue
                 size = sum(life.size_bytes for life in made if any(at >= after for at, _ in life.reads))
                 if size:
@@ -161,14 +161,14 @@ class _Workbench:
         return found
 
     def kept(self, node: int, gap: _Gap) -> Change:
-        """The plan without the computation of ``node`` at the end of ``gap``, and without what only that needed."""
+        """The plan without the computation of ``node`` at the end of ``gap`` and without recomputations only for it."""
         shorter = self.computes[: gap.position] + self.computes[gap.position + 1 :]
         return self._change(node, gap, prune(self.plan.graph, shorter))
 
     def dropped(self, node: int, gap: _Gap) -> Change:
-        """The plan with ``node`` computed once more at the end of ``gap``, and whatever of its inputs is gone then.
+        """The plan with ``node`` recomputed at the end of ``gap``, and with those of its inputs that are not in memory.
 
-        What may be computed only once is kept for it instead.
+        Inputs that may be computed only once are kept for it instead.
         """
         graph, nodes = self.plan.graph, self.plan.graph.nodes
         resident = {
@@ -177,7 +177,7 @@ class _Workbench:
             if life.computed < gap.stop and (life.freed is None or life.freed > gap.stop)
         }
         again: set[int] = set()
-        waiting = [node]
+        waiting = [node]  # nodes to recompute; each adds the makers of its missing inputs
         while waiting:
             here = waiting.pop()
             if here in again:
@@ -213,7 +213,7 @@ class _Workbench:
 
 
 def _lives(plan: Plan) -> list[tuple[int, Life]]:
-    """``(value, life)`` of every stay of every value, in the order of their allocation; whatever the plan is worth."""
+    """``(value, life)`` of every life of every value, in the order of allocation; also for an invalid plan."""
     graph = plan.graph
     begun: dict[str, tuple[int, int]] = {}
     computed: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """Plan documents to plans and back.
 
-A document that cannot be a plan (an unknown node, a missing field) is an input error. One that is a plan, but a bad
-one (wrong sizes, wrong numbers of registers, reads of freed values), is for the judge.
+A document that is not a plan (an unknown node, a missing field) is an input error. Faults of a plan (wrong sizes, wrong
+numbers of registers, reads of freed values) are findings of the replay instead.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SCHEMA = "remat-plan/1"
 
 
 def load_plan(path: str) -> tuple[Plan, Document]:
-    """The plan in a file (``-`` for standard input), and the document for places: ``/statements/812``.
+    """The plan in a file (``-`` for standard input), and the document, which locates places in the file.
 
     Raises:
-        InputError: If there is no plan in it.
+        InputError: If the file does not contain a plan.
     """
     document = read_document(path)
     return plan_from_document(document), document
@@ -33,7 +33,7 @@ def plan_from_document(document: Document) -> Plan:
     """The plan that a document states.
 
     Raises:
-        InputError: With everything that is wrong with its graph, or else with the rest.
+        InputError: With all problems of its graph, or, if there are none, with all others.
     """
     validate(document, "plan")
     graph = graph_from_document(document, "/graph")
@@ -71,7 +71,7 @@ def plan_from_document(document: Document) -> Plan:
 
 
 def plan_to_document(plan: Plan) -> dict[str, Any]:
-    """The canonical document of ``plan``. What differs from run to run is under ``run`` and nowhere else."""
+    """The canonical document of ``plan``. Facts that differ from run to run are only under ``run``."""
     claim = plan.claim
     return {
         "schema": SCHEMA,
@@ -97,7 +97,7 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
 
 
 def peak_claim_to_document(claim: PeakClaim | None) -> dict[str, Any]:
-    """The field ``peak`` of a claim in a document; no field at all where nothing is said."""
+    """The field ``peak`` of a claim in a document; no field if there is no claim on the peak."""
     if claim is None:
         return {}
     return {"peak": {"lower_bound": claim.lower_bound_bytes, "scope": claim.scope.value}}
@@ -117,7 +117,7 @@ def _statement_to_document(graph: Graph, statement: Statement) -> dict[str, Any]
 
 
 def _statements(fields: Fields, graph: Graph, entries: list[dict[str, Any]]) -> tuple[Statement, ...]:
-    """The statements; names that do not exist in the graph are reported."""
+    """The statements; names that are not in the graph are reported."""
     nodes = {node.id: i for i, node in enumerate(graph.nodes)}
     values = {graph.value_name(value): value for value in range(len(graph.size))}
     values |= {node.id: graph.first_value[i] for i, node in enumerate(graph.nodes) if node.outputs}

@@ -1,4 +1,4 @@
-"""Between sequences of computes and Checkmate's matrices R and S: the one place that knows that convention.
+"""Conversion between sequences of computes and Checkmate's matrices R and S. Only this module knows that convention.
 
 Stage t ends with the first computation of node t. R[t, i] says that node i is computed in stage t, S[t, v] that value
 v is kept from stage t-1 into stage t.
@@ -18,7 +18,7 @@ class Matrices:
     """R and S as sets of index pairs.
 
     Attributes:
-        computed: (t, i) with R[t, i] = 1; what happens after the last first computation is in stage n.
+        computed: (t, i) with R[t, i] = 1; computations after the last first computation are in stage n.
         kept: For every value the half-open stage intervals (s, e]: kept into the stages s+1 .. e.
     """
 
@@ -39,7 +39,7 @@ def matrices_of(graph: Graph, computes: Sequence[int]) -> Matrices:
     kept: list[list[tuple[int, int]]] = [[] for _ in graph.size]
     for node in computes:
         if node > stage:
-            raise ValueError(f"{graph.nodes[node].id} is computed before {graph.nodes[stage].id} ever was")
+            raise ValueError(f"{graph.nodes[node].id} is computed before {graph.nodes[stage].id}")
         computed.add((stage, node))
         for value in graph.nodes[node].inputs:
             if value not in made:
@@ -76,7 +76,8 @@ def straightened(graph: Graph, computes: Sequence[int]) -> tuple[int, ...]:
         computes: Any schedule in document order.
 
     Returns:
-        In every stage what has to be computed again, in document order. It costs no more; its peak may be higher.
+        A sequence that runs in every stage only the necessary recomputations, in document order. It costs no more; its
+        peak may be higher.
     """
     return least_recomputation_between(graph, matrices_of(graph, computes).kept)
 
@@ -89,11 +90,11 @@ def least_recomputation(graph: Graph, kept: Callable[[int, int], bool]) -> tuple
         kept: ``kept(t, v)``: whether value v is to be kept from stage t-1 into stage t.
 
     Returns:
-        In every stage, in document order, what has to be computed so that node t can run and that what is kept into the
-        next stage is there.
+        A sequence with, in every stage t and in document order, the computations without which node t could not run or
+        a value kept into the next stage would be missing.
     """
     computes: list[int] = []
-    here: set[int] = set()  # values kept into the stage at hand
+    here: set[int] = set()  # values kept into stage t
     for t in range(len(graph.nodes)):
         following = {v for v in range(graph.first_value[t + 1]) if kept(t + 1, v)}
         computes.extend(_stage(graph, t, here, following - here))
@@ -106,8 +107,8 @@ def least_recomputation_between(graph: Graph, kept: Sequence[Sequence[tuple[int,
 
     Args:
         graph: The graph, with its closing node if one is needed.
-        kept: For every value the half-open stage intervals (s, e]: kept into the stages s+1 .. e; each begins where the
-            value has been computed, or can be. Apart but for their ends.
+        kept: For every value the half-open stage intervals (s, e]: kept into the stages s+1 .. e. The value is computed
+            in stage s, or can be. Intervals of one value may touch, but not overlap.
     """
     n = len(graph.nodes)
     entering: list[list[int]] = [[] for _ in range(n + 2)]
@@ -126,7 +127,7 @@ def least_recomputation_between(graph: Graph, kept: Sequence[Sequence[tuple[int,
 
 
 def _stage(graph: Graph, t: int, here: AbstractSet[int], gained: Iterable[int]) -> list[int]:
-    """What stage t computes, in order, for node t and for the values that the next stage has and this one has not."""
+    """The nodes of stage t in order: node t, the makers of the ``gained`` values, and their missing inputs."""
     todo = [t, *{graph.producer[v] for v in gained}]
     chosen: set[int] = set()
     while todo:

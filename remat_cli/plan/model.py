@@ -1,4 +1,4 @@
-"""Plans as data: statements, the claim of whoever made the plan, and where it comes from."""
+"""Plans as data: statements, the claim of the strategy that made the plan, and its provenance."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from remat_cli.graph.model import Graph
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Make room for one instance of ``value`` (an index) in ``register``, a name never used again.
+    """Allocate ``register`` for one instance of ``value`` (an index). The register's name is not reused.
 
-    ``size_bytes`` is what the document says; None stands for the size of the value.
+    ``size_bytes`` is the size in the document; None stands for the size of the value.
     """
 
     register: str
@@ -66,7 +66,7 @@ class Scope(StrEnum):
 
 
 class ClaimStatus(StrEnum):
-    """Whether the maker of a plan says that none is cheaper (in the claim's scope)."""
+    """Whether the strategy claims that no plan is cheaper (in the claim's scope)."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -74,7 +74,7 @@ class ClaimStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PeakClaim:
-    """What the maker of a plan says of its peak: no schedule of ``scope`` has one below ``lower_bound_bytes``."""
+    """The strategy's claim on the peak: no schedule of ``scope`` has a peak below ``lower_bound_bytes``."""
 
     lower_bound_bytes: int
     scope: Scope
@@ -82,15 +82,15 @@ class PeakClaim:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the maker of a plan says of it. The replay decides what is true.
+    """The strategy's claim on its plan. The replay checks the cost; the bound is not checked.
 
     Attributes:
-        status: Optimal, within the gap asked for and within ``scope``; or feasible.
+        status: Optimal, within the requested gap and within ``scope``; or feasible.
         cost: Cost of the plan.
-        lower_bound: No schedule of ``scope`` within the budget is cheaper; 0 when nothing is known.
-        scope: For which schedules the bound and an ``optimal`` hold.
-        peak: What is said of the peak, where the plan was made for the least one; None for nothing.
-        stated_gap: The gap that a document states beside cost and bound; None for a claim that is not from one.
+        lower_bound: No schedule of ``scope`` within the budget is cheaper; 0 if nothing is known.
+        scope: The schedules for which the bound and ``optimal`` hold.
+        peak: The claim on the peak of a plan made by ``--minimize peak``; else None.
+        stated_gap: The gap in the document of the plan, beside cost and bound; None for a claim without a document.
     """
 
     status: ClaimStatus
@@ -112,14 +112,14 @@ class Plan:
 
     Attributes:
         graph: The whole graph.
-        statements: What to do, in order.
-        budget_bytes: Bytes it was made for, fixed memory included; None for no budget.
-        claim: What its maker says of it.
+        statements: The statements, in order of execution.
+        budget_bytes: The budget for which it was made, fixed memory included; None for no budget.
+        claim: The claim of the strategy.
         strategy: Text form of the strategy: ``checkmate-ilp{stage_split=2}``.
         strategy_options: All its options with their values.
         solver: Name of the solver, or None if none was used.
         solver_version: Version of that solver.
-        provenance: How it came to be: remat's version, budget as asked, limits, seed. Reproducible.
+        provenance: How it was made: remat's version, budget as asked, limits, seed. Reproducible.
         run: Timings and machine facts, which differ from run to run.
     """
 

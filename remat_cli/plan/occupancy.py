@@ -1,4 +1,4 @@
-"""What lives in memory while a plan runs, told apart by where it comes from: the data behind a picture of a plan."""
+"""The memory of a plan over time, by kind of value: the data behind a drawing of a plan."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
 
 NAMED = 6
-"""So many of the largest values are named for each moment."""
+"""The number of largest values that are named for each moment."""
 
 
 class Kind(StrEnum):
-    """Where bytes come from. What was computed again is ``RECOMPUTED``, whatever its phase."""
+    """The origin of bytes. Recomputed values are ``RECOMPUTED``, whatever their phase."""
 
     FIXED = "fixed memory"
     FORWARD = "forward"
@@ -38,7 +38,7 @@ class Moment:
         largest: ``(value, bytes, recomputed?)`` of the largest values there.
         values: Number of values there.
         node: The node that is computed there, or next; None after the last one.
-        doing: What the statements it stands for compute: ``RECOMPUTED`` if any of them computes something again.
+        doing: The kind of the computations among those statements: ``RECOMPUTED`` if any of them is one.
     """
 
     first: int
@@ -56,7 +56,7 @@ class Occupancy:
 
     Attributes:
         statements: Number of statements of the plan.
-        each: For how many statements a moment stands, the last one perhaps for fewer.
+        each: Number of statements per moment; the last moment may have fewer.
         moments: In order.
     """
 
@@ -65,11 +65,11 @@ class Occupancy:
     moments: tuple[Moment, ...]
 
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds that occur, in the order in which they are best stacked."""
+        """The kinds that occur, in the order for stacking."""
         return tuple(kind for kind in Kind if any(kind in moment.bytes for moment in self.moments))
 
     def runs(self, kind: Kind) -> tuple[tuple[int, int], ...]:
-        """The stretches of statements that compute ``kind``: the first statement and the one behind the last."""
+        """The intervals of statements that compute ``kind``, half-open."""
         runs: list[tuple[int, int]] = []
         for moment in self.moments:
             if moment.doing is kind:
@@ -83,7 +83,7 @@ class Occupancy:
 
 @dataclass(slots=True)
 class _Memory:
-    """Live registers while the statements go by: name -> (value, kind)."""
+    """Live registers during the run: name -> (value, kind)."""
 
     graph: Graph
     live: dict[str, tuple[int, Kind]] = field(default_factory=dict)
@@ -93,14 +93,14 @@ class _Memory:
     computed: set[int] = field(default_factory=set)
 
     def kind_of(self, node: int) -> Kind:
-        """What computing ``node`` now would be."""
+        """The kind of a computation of ``node`` now."""
         if node in self.computed:
             return Kind.RECOMPUTED
         phase = self.graph.nodes[node].phase
         return Kind.PLAIN if phase is None else Kind(phase.value)
 
     def run(self, statement: Statement) -> None:
-        """Do what ``statement`` does. A register that is allocated twice or freed for nothing changes nothing."""
+        """Execute ``statement``. A second allocation of a register, or a free of an unknown one, is ignored."""
         match statement:
             case Allocate(register, value) if register not in self.used:
                 kind, size = self.kind_of(self.graph.producer[value]), self.graph.size[value]
@@ -125,16 +125,16 @@ class _Memory:
 
 
 def occupancy(graph: Graph, statements: Sequence[Statement], profile: Sequence[int], at_most: int = 2000) -> Occupancy:
-    """What lives in memory while ``statements`` run, in at most ``at_most`` moments.
+    """The values in memory while ``statements`` run, in at most ``at_most`` moments.
 
-    Where there are more statements, neighbours are put together and shown by the one with the most memory in use, so
-    that no high point is lost; its bytes are exact.
+    If there are more statements, a moment stands for several neighbours. It has the exact bytes of the one with the
+    most memory in use, so no maximum is lost.
 
     Args:
         graph: The graph.
-        statements: The plan, good or bad.
-        profile: Memory in use at each statement, from the replay; says which statement stands for its neighbours.
-        at_most: Most moments.
+        statements: The plan, valid or not.
+        profile: Memory in use at each statement, from the replay; it selects the statement for each moment.
+        at_most: Largest number of moments.
     """
     each = max(1, -(-len(statements) // at_most))
     memory = _Memory(graph)

@@ -1,4 +1,4 @@
-"""The matrices R and S of a plan as pictures of bounded size."""
+"""The matrices R and S of a plan as images of bounded size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FIRST, AGAIN = 1, 2
-"""What a cell of R says: nodes are computed for the first time there, or some again."""
+"""Values of a cell of R: only first computations, or at least one recomputation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Raster:
     """R and S with a cell for each ``each`` x ``each`` stages and nodes.
 
     Attributes:
-        each: 1 unless the graph has more nodes than cells were asked for.
+        each: 1 unless the graph has more nodes than the requested number of cells.
         computed: uint8[stages, nodes]; ``AGAIN`` if anything in the cell is a recomputation, else ``FIRST``, else 0.
         kept: uint8[stages, nodes]; 1 if a value of these nodes is kept into one of these stages.
     """
@@ -35,7 +35,7 @@ def raster(plan: Plan, at_most: int = 400) -> Raster | None:
     """R and S of ``plan``, in at most ``at_most`` + 1 rows; None for a plan that has no stages.
 
     Stages end with the first computations in document order (Checkmate 4.6); a plan with another order, or one that
-    reads what was never computed, has none. The last row is for what happens after the last first computation.
+    reads a value that was never computed, has none. The last row is for computations after the last first computation.
     """
     import numpy as np
 

@@ -1,7 +1,7 @@
-"""The judge: replays the statements of a plan one by one and says what is wrong with them.
+"""The judge: an independent replay of a plan, statement by statement, with a finding for every fault.
 
-It knows the graph and the statements and nothing else. It shares no code with what derives plans or with any
-solver, and it trusts nothing: neither register counts, nor sizes, nor order.
+It knows only the graph and the statements. It shares no code with the derivation of plans or with any solver, and it
+checks everything: register counts, sizes and order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
 
 
 class Severity(StrEnum):
-    """How bad a finding is. One error makes a plan invalid."""
+    """The severity of a finding. One error makes a plan invalid."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -24,7 +24,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing the judge has to say.
+    """One fault of a plan.
 
     Attributes:
         code: Short stable name, for machines: ``missing-input``.
@@ -41,12 +41,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What the judge saw.
+    """The result of a replay.
 
     Attributes:
         findings: In the order of the statements.
         peak_bytes: Largest memory in use, fixed memory included.
-        peak_statement: The first statement at which it is; None for an empty plan.
+        peak_statement: The first statement with that much; None for an empty plan.
         residents: ``(value, bytes)`` of the registers live at that statement, the largest first.
         workspace_bytes: Workspace of the node computed at that statement.
         cost: Sum of the costs of all computes.
@@ -79,7 +79,7 @@ class _Register:
 
 @dataclass(slots=True)
 class _Judge:
-    """State of one replay. ``freed`` remembers where registers and values went, for the findings."""
+    """State of one replay. ``freed_register`` and ``freed_value`` have the last free of each, for the findings."""
 
     graph: Graph
     any_order: bool
@@ -99,7 +99,7 @@ class _Judge:
         self.findings.append(Finding(code, place + message, at))
 
     def allocate(self, at: int, statement: Allocate) -> None:
-        """Make room; a register name is used once, a value has one live register."""
+        """Allocate a register. A register name is used once, and a value has one live register."""
         name, value = statement.register, statement.value
         label = self.graph.value_name(value)
         if name in self.live or name in self.freed_register:
@@ -113,9 +113,10 @@ class _Judge:
             self.complain(
                 "value-live-twice",
                 at,
-                f"allocate {label} though register {self.holder[value]} still holds it "
+                f"allocate {label} while register {self.holder[value]} still holds it "
                 f"(allocated at {self.live[self.holder[value]].allocated})",
             )
+        # Count the graph's size, not the stated one: a plan cannot lower its peak by understating sizes.
         self.live[name] = _Register(value, self.graph.size[value], at)
         self.holder[value] = name
         self.memory += self.graph.size[value]
@@ -126,7 +127,7 @@ class _Judge:
         for value in node.inputs:
             self.read(at, node.id, value)
         if not node.recompute and self.times[statement.node]:
-            self.complain("recomputed", at, f"compute {node.id} again; it says recompute: false")
+            self.complain("recomputed", at, f"compute {node.id} again, but it has recompute: false")
         if not self.times[statement.node]:
             if statement.node < self.highest_first and not self.any_order:
                 later = self.graph.nodes[self.highest_first].id
@@ -141,6 +142,7 @@ class _Judge:
                 at,
                 f"compute {node.id} names {len(statement.registers)} registers; the node has {len(values)} outputs",
             )
+        # The counts may differ, which is a finding of its own; check the pairs that exist.
         for value, name in zip(values, statement.registers, strict=False):
             self.fill(at, node.id, value, name)
         return node.workspace
@@ -187,12 +189,13 @@ class _Judge:
             self.complain("freed-unused", at, f"deallocate {name} ({label}), which was never computed")
         self.freed_register[name] = at
         self.memory -= register.size
+        # Another register holds the value if it was allocated twice; that one stays readable.
         if self.holder.get(register.value) == name:
             del self.holder[register.value]
             self.freed_value[register.value] = at
 
     def finish(self) -> None:
-        """Check what must hold after the last statement."""
+        """Check the end: every node was computed, and exactly the graph outputs are in memory."""
         for node, times in zip(self.graph.nodes, self.times, strict=True):
             if times == 0:
                 self.complain("never-computed", None, f"{node.id} is never computed")
@@ -208,7 +211,7 @@ class _Judge:
             if not name or not self.live[name].filled:
                 freed = f", freed at {self.freed_value[value]}" if value in self.freed_value else ""
                 self.complain(
-                    "missing-output", None, f"output {self.graph.value_name(value)} is not there at the end{freed}"
+                    "missing-output", None, f"output {self.graph.value_name(value)} is not in memory at the end{freed}"
                 )
 
 
@@ -216,12 +219,12 @@ def replay(graph: Graph, statements: Sequence[Statement], *, any_order: bool = F
     """Replay ``statements`` in time linear in their number and their reads.
 
     Args:
-        graph: The graph they are for.
+        graph: The graph of the plan.
         statements: The plan.
         any_order: Whether first computations may leave the document order.
 
     Returns:
-        What was seen; a faulty statement is reported and the replay goes on.
+        The result. A faulty statement is a finding, and the replay continues.
     """
     judge = _Judge(graph, any_order, times=[0] * len(graph.nodes))
     profile = []
@@ -236,6 +239,7 @@ def replay(graph: Graph, statements: Sequence[Statement], *, any_order: bool = F
                 judge.deallocate(at, statement)
         profile.append(graph.fixed_memory + judge.memory + workspace)
     judge.finish()
+    # max returns the first of equal maxima, which is the first statement at the peak.
     peak_at = max(range(len(profile)), key=profile.__getitem__) if profile else None
     return Replay(
         findings=tuple(judge.findings),

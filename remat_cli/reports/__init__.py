@@ -1,1 +1,1 @@
-"""Results for people and pipelines: made from results only."""
+"""Reports for people and programs, made from results only."""

@@ -1,4 +1,4 @@
-"""Drawing with characters: the memory bar, and labels under a drawing that point at columns of it."""
+"""Drawing with characters: the memory bar, and labels below a drawing that point at its columns."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Mark:
     label: str
     style: str = ""
     leftward: bool = False
-    """Whether the label rather stands left of its column."""
+    """Whether the label prefers the left side of its column."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What stands in columns ``start`` to ``stop`` - 1 of a line, and whether it starts or ends with a corner."""
+    """The text in columns ``start`` to ``stop`` - 1 of a line, and whether it starts or ends with a corner."""
 
     start: int
     stop: int
@@ -82,13 +82,13 @@ def _place(candidates: Sequence[_Piece], lines: list[list[_Piece]]) -> tuple[int
 
 
 def _apart(one: _Piece, other: _Piece) -> bool:
-    """Whether two pieces leave enough room between them; where two corners meet they may touch."""
+    """Whether two pieces have enough space between them; two corners may touch."""
     left, right = (one, other) if one.start < other.start else (other, one)
     return left.stop + (0 if left.ends and right.starts else 2) <= right.start
 
 
 def memory_bar(report: Report, width: int, style: Style) -> list[Text]:
-    """Peak against budget: fixed memory, the rest of the peak, what is left or over, and the no-remat peak."""
+    """Peak and budget as a bar: fixed memory, the rest of the peak, the unused or missing part, the no-remat peak."""
     fixed, peak, budget = report.graph.fixed_memory, report.replay.peak_bytes, report.budget_bytes
     before = report.no_remat_peak_bytes
     scale = max(fixed, peak, budget or 0, before)

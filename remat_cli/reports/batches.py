@@ -1,4 +1,4 @@
-"""What ``remat max-batch`` prints."""
+"""The output of ``remat max-batch``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from remat_cli.reports.words import exact_bytes
 from remat_cli.units import format_bytes, format_percent
 
 _AMONG = {
-    Scope.ANY_ORDER: "whatever their order",
-    Scope.DOCUMENT_ORDER: "among plans that keep the order of the document",
+    Scope.ANY_ORDER: "among all plans, in any order",
+    Scope.DOCUMENT_ORDER: "among plans in document order",
 }
 
 
 def batch_text(facts: BatchFacts, graph: Graph, style: Style) -> str:
-    """The batch, what its plan needs and costs, and how sure it is that none is larger."""
+    """The batch, the memory and cost of its plan, and the proof that larger batches are impossible."""
     from rich.text import Text
 
     base = graph.total_cost
@@ -39,7 +39,7 @@ def batch_text(facts: BatchFacts, graph: Graph, style: Style) -> str:
 
 
 def _times(facts: BatchFacts) -> str:
-    return f"; with it {facts.found / facts.without:.2f} times as many" if facts.without and facts.found else ""
+    return f"; the plan takes {facts.found / facts.without:.2f} times as many" if facts.without and facts.found else ""
 
 
 def _tried(facts: BatchFacts) -> str:
@@ -47,7 +47,7 @@ def _tried(facts: BatchFacts) -> str:
 
 
 def _certainty(facts: BatchFacts) -> str:
-    proof = f"proven impossible from {facts.impossible:,} on, {_AMONG[facts.scope]}"
+    proof = f"{facts.impossible:,} or more is proven impossible {_AMONG[facts.scope]}"
     unknown = range(facts.found + 1, facts.impossible)
     if not unknown:
         return proof

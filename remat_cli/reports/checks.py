@@ -1,4 +1,4 @@
-"""The report on many plans checked at once, in every form that the report on one has."""
+"""The report on several plans checked at once, in every format of the report on one plan."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _WIDE = 72
-"""Columns from which on there is room for budgets and overheads."""
+"""Columns needed to show budgets and overheads."""
 _SHOWN = 5
-"""Findings of each plan that are listed; the rest are counted."""
+"""Findings of each plan that are listed; the others are counted."""
 
 
 def status(checked: Checked) -> str:
@@ -40,7 +40,7 @@ def summary(plans: Sequence[Checked]) -> str:
 
 
 def checks_text(plans: Sequence[Checked], style: Style) -> str:
-    """A row for each plan, what is wrong with those that have something wrong, and the sum of it all."""
+    """A row for each plan, the findings of the plans that have any, and a summary."""
     from rich.text import Text
 
     parts: list[RenderableType] = []
@@ -71,7 +71,7 @@ def _row(checked: Checked, style: Style) -> tuple[str, ...]:
 
 
 def _details(checked: Checked, style: Style) -> list[RenderableType]:
-    """What is wrong with one plan; nothing if nothing is."""
+    """The findings of one plan; empty if it has none."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -119,7 +119,7 @@ def checks_json(plans: Sequence[Checked]) -> str:
 
 
 def checks_github(plans: Sequence[Checked]) -> str:
-    """The annotations of every plan, one after the other, and a notice or an error with the sum."""
+    """The annotations of every plan in turn, and a notice or an error with the summary."""
     from remat_cli.reports.github import command, plan_github
 
     text = ""
@@ -139,5 +139,5 @@ def checks_github(plans: Sequence[Checked]) -> str:
 
 
 def worst_code(plans: Sequence[Checked]) -> int:
-    """The exit code of them all: 2 if any cannot be read, else 1 if any is invalid or over budget, else 0."""
+    """The exit code for all plans: 2 if any cannot be read, else 1 if any is invalid or over budget, else 0."""
     return max(({"ok": 0, "no": 1, "unreadable": 2}[status(checked)] for checked in plans), default=0)

@@ -1,4 +1,4 @@
-"""What ``remat compare`` prints: a table of overheads for people, rows for programs."""
+"""The output of ``remat compare``: a table of overheads for people, rows for programs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _EVERY = frozenset({Scope.ANY_ORDER, Scope.DOCUMENT_ORDER})
 _MEANING = {
     Ended.NONE: "no fit: the strategy has no plan within the budget",
     Ended.LIMIT: "time: no plan before the time limit",
-    Ended.REFUSED: "n/a: the strategy does not take this graph",
-    Ended.FAILED: "FAILED: the strategy, its solver or its process broke",
-    Ended.INTERRUPTED: "not run: interrupted before",
+    Ended.REFUSED: "n/a: the strategy does not take this graph, or needs a package that is not installed",
+    Ended.FAILED: "FAILED: the strategy, its solver or its process failed",
+    Ended.INTERRUPTED: "not run: interrupted before its turn",
 }
 _COLOURS = {
     Ended.FAILED: "red",
@@ -60,7 +60,7 @@ _COLUMNS = (
 
 
 def comparison_text(comparison: Comparison, style: Style) -> str:
-    """Overheads of all strategies at all budgets, the best of each budget marked, and why cells are empty."""
+    """Overheads of all strategies at all budgets, with the best of each budget marked and empty cells explained."""
     from rich.text import Text
 
     graph = comparison.graph
@@ -118,7 +118,8 @@ def _cell(row: Row, best: float | None, style: Style) -> Text:
 def _legend(comparison: Comparison, style: Style) -> list[str]:
     lines = []
     if any(row.optimal for row in comparison.rows):
-        lines.append(f"{style.glyph('✓', '=')} claimed optimal by the strategy, in the scope that its bound holds for")
+        mark = style.glyph("✓", "=")
+        lines.append(f"{mark} claimed optimal by the strategy, among the schedules for which its bound holds")
         claims = dict.fromkeys((row.strategy, row.scope) for row in comparison.rows if row.optimal and row.scope)
         narrow = [(strategy, Scope(scope)) for strategy, scope in claims if scope not in _EVERY]
         lines += [f"  {strategy}: only among {AMONG[scope]} ({scope})" for strategy, scope in narrow]
@@ -131,7 +132,7 @@ def _legend(comparison: Comparison, style: Style) -> list[str]:
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """One line for each strategy and budget, with a header; no value where there is none."""
+    """One line for each strategy and budget, with a header; missing values are empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
     writer.writeheader()

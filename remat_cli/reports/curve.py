@@ -31,7 +31,7 @@ _ENDED = {
 
 @dataclass(frozen=True, slots=True)
 class CurveRow:
-    """One budget and what became of it.
+    """One budget and its result.
 
     Attributes:
         asked: The budget as asked: ``80%``.
@@ -53,7 +53,7 @@ class CurveRow:
 
 
 def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, *, outcome: str = "", wall_s: float = 0.0) -> str:
-    """A line per budget: peak, overhead, what any plan costs at least, and how sure that is.
+    """A line per budget: peak, overhead, lower bound on the overhead, gap and status.
 
     Args:
         graph: The graph.
@@ -70,7 +70,7 @@ def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, *, outcome:
     solved = [row.report for row in rows if row.report is not None]
     good = len(solved) == len(rows)
     mark = style.glyph("✓", "ok:") if good else style.glyph("✗", "no:") if not solved else style.glyph("•", "in part:")
-    words = f"{mark} {len(solved)} of {count(len(rows), 'budget')} with a plan"
+    words = f"{mark} a plan for {len(solved)} of {count(len(rows), 'budget')}"
     range_words = ""
     if solved:
         most, least = _overhead(solved[0]), _overhead(solved[-1])
@@ -86,7 +86,7 @@ def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, *, outcome:
 
 
 def _summary(graph: Graph, rows: Sequence[CurveRow], style: Style, wall_s: float) -> list[tuple[str, str]]:
-    """What was asked and where the plans are, as labelled lines."""
+    """The graph, the strategies, the time and the files, as labelled lines."""
     cost = cost_words(graph.total_cost, graph.cost_unit)
     lines = [
         ("graph", f"{style.clean(graph.name)}: {graph_words(graph)}"),
@@ -134,7 +134,7 @@ def _gap(report: Report) -> str:
 
 
 def _scopes(rows: Sequence[CurveRow], style: Style) -> list[RenderableType]:
-    """For which schedules the bounds hold, where that is not all."""
+    """The schedules for which the bounds hold, if those are not all schedules."""
     by_scope: dict[Scope, list[str]] = {}
     for row in rows:
         if row.report is not None and row.report.claim.scope is not Scope.ANY_ORDER:
@@ -146,11 +146,11 @@ def _scopes(rows: Sequence[CurveRow], style: Style) -> list[RenderableType]:
         (scope.value, AMONG[scope] + ("" if every else f": {', '.join(budgets)}"))
         for scope, budgets in by_scope.items()
     ]
-    return [title("Proofs", " speak of"), fields(lines, style)]
+    return [title("Proofs", " hold among"), fields(lines, style)]
 
 
 def _reasons(rows: Sequence[CurveRow], style: Style) -> list[RenderableType]:
-    """Why there is no plan: for the largest budget without one, which is the hardest to see; it covers the smaller."""
+    """Why there is no plan for the largest budget without one; that reason covers the smaller budgets too."""
     missing = [row for row in rows if row.report is None]
     if not missing:
         return []
@@ -215,7 +215,7 @@ def curve_json(graph: Graph, rows: Sequence[CurveRow]) -> str:
 
 
 def curve_csv(rows: Sequence[CurveRow]) -> str:
-    """The points of :func:`curve_document` as CSV with a header; what is not known is empty."""
+    """The points of :func:`curve_document` as CSV with a header; unknown values are empty."""
     target = io.StringIO()
     names = ["budget", "budget_asked", "status", *_KNOWN, "plan", "reason", "hint"]
     writer = csv.DictWriter(target, names, lineterminator="\n")

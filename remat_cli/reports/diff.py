@@ -1,4 +1,4 @@
-"""What changed from one plan to another: for people, for pull requests, and for machines."""
+"""The report on the difference of two plans: as text, as Markdown, as annotations, and as a document."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SHOWN_ROWS = 8
-"""Nodes of each kind that are listed; the rest are counted."""
+"""Nodes of each kind that are listed; the others are counted."""
 _ROUNDING = 1e-9
 
 
 def headline(difference: Difference) -> str:
-    """What matters, in a line: ``peak -11.0%, cost +1.2%, 3 nodes more are recomputed``."""
+    """The main changes in one line: ``peak -11.0%, cost +1.2%, 3 nodes newly recomputed``."""
     same = {"="} == {_signed(difference.peak_increase), _signed(difference.cost_increase)}
     if same and not _kinds(difference):
         return "peak, cost and what is recomputed are the same"
@@ -33,7 +33,7 @@ def headline(difference: Difference) -> str:
 
 
 def diff_text(difference: Difference, found: Sequence[Finding], style: Style) -> str:
-    """The two plans side by side, the nodes recomputed otherwise, and why the new one will not do."""
+    """The two plans side by side, the nodes with another number of computations, and why the new plan fails."""
     from rich.text import Text
 
     mark = style.glyph("✗", "no:") if found else style.glyph("✓", "ok:")
@@ -72,7 +72,7 @@ def diff_markdown(difference: Difference, found: Sequence[Finding], *, old_path:
 
 
 def diff_github(difference: Difference, found: Sequence[Finding], *, new_path: str) -> str:
-    """An error annotation for every reason why the new plan will not do, or a notice that it will."""
+    """An error annotation for every reason why the new plan fails, or a notice that it passes."""
     from remat_cli.reports.github import command
 
     lines = [command("error", f.message, file=new_path, title=f"remat diff: {f.code}") for f in found]
@@ -124,7 +124,7 @@ def _side(report: Report, path: str) -> dict[str, Any]:
 
 
 def _rows(difference: Difference) -> list[tuple[str, ...]]:
-    """What is worth comparing: its name, old, new, and the change where there is a number for it."""
+    """The compared facts: name, old, new, and the change if it is a number."""
     old, new = difference.old, difference.new
     rows: list[tuple[str, ...]] = []
     sides = (old, new)
@@ -158,7 +158,7 @@ def _kinds(difference: Difference) -> list[tuple[str, tuple[Recomputation, ...]]
     kinds = (
         ("newly recomputed", difference.added),
         ("no longer recomputed", difference.removed),
-        ("recomputed otherwise", difference.changed),
+        ("recomputed more or less often", difference.changed),
     )
     return [(kind, nodes) for kind, nodes in kinds if nodes]
 
@@ -169,7 +169,7 @@ def _node_row(r: Recomputation, difference: Difference, style: Style) -> tuple[s
 
 
 def _extra(r: Recomputation, difference: Difference) -> str:
-    """What it costs more, where the units allow to say so."""
+    """The extra cost, if both plans have the same unit."""
     if not difference.same_unit:
         return ""
     sign = "+" if r.extra_cost >= 0 else "-"
@@ -177,7 +177,7 @@ def _extra(r: Recomputation, difference: Difference) -> str:
 
 
 def _signed(ratio: float | None) -> str:
-    """A change with its sign; ``=`` for none, nothing where there is no ratio."""
+    """A change with its sign; ``=`` for none, empty if there is no ratio."""
     if ratio is None:
         return ""
     if abs(ratio) < _ROUNDING:

@@ -1,4 +1,4 @@
-"""Graphs, and what a plan computes of them, as DOT, the language of Graphviz."""
+"""Graphs and the computations of a plan as DOT, the language of Graphviz."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def dot_text(graph: Graph, times: Sequence[int] | None = None) -> str:
 
     Args:
         graph: The graph.
-        times: How often a plan computes each node; what is computed again gets a bold frame. None without a plan.
+        times: How often a plan computes each node; recomputed nodes get a bold frame. None without a plan.
     """
     lines = [
         f"digraph {_quoted(graph.name)} {{",
@@ -55,7 +55,7 @@ def dot_text(graph: Graph, times: Sequence[int] | None = None) -> str:
 
 
 def _label(lines: Sequence[str]) -> str:
-    """Lines as one quoted label. Graphviz reads escapes and HTML entities in labels: both are taken out of the text."""
+    """Lines as one quoted label. Graphviz interprets escapes and HTML entities in labels, so the text is escaped."""
     return '"' + "\\n".join(map(_escaped, lines)) + '"'
 
 

@@ -1,4 +1,4 @@
-"""The words of ``remat explain``."""
+"""The text and the document of ``remat explain``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN_NAMES = 4
 
 
 def explanation_text(explanation: Explanation, style: Style) -> str:
-    """What the node is, its life statement by statement, and what else could be done with it."""
+    """The facts about the node, its events statement by statement, and the alternatives."""
     from rich.text import Text
 
     report, graph = explanation.report, explanation.report.graph
@@ -30,25 +30,25 @@ def explanation_text(explanation: Explanation, style: Style) -> str:
     parts: list[RenderableType] = [Text.assemble((style.clean(head), "bold"), f": {times}"), ""]
     parts.append(fields(_facts(explanation, style), style))
     if not report.valid:
-        words = "This plan is invalid (see remat check); what follows is what it says, and no change of it was tried."
+        words = "This plan is invalid (see remat check). The events below are as it says; no change was tried."
         parts += ["", Text(words, style="red")]
     total, peak = len(report.replay.profile), report.replay.peak_statement
     at_peak = "" if peak is None else f"; the peak is at {peak:,}"
-    parts.append(title("By statement", f", of {total:,} from 0{at_peak}"))
+    parts.append(title("By statement", f", 0 to {total - 1:,}{at_peak}"))
     parts.append(fields(_events(explanation, style), style))
     if explanation.keep:
-        parts.append(title("If it were kept", " instead of computed again"))
+        parts.append(title("If it were kept", " instead of recomputed"))
         parts.append(fields([_kept(change, explanation, style) for change in explanation.keep], style))
     if explanation.drop:
-        parts.append(title("If it were dropped", " between two uses and computed once more"))
+        parts.append(title("If it were dropped", " between two uses and recomputed"))
         parts.append(fields([_dropped(change, explanation, style) for change in explanation.drop], style))
     if explanation.skipped:
-        parts.append(Text(f"  shorter stretches that were not tried: {explanation.skipped:,}"))
+        parts.append(Text(f"  shorter intervals not tried: {explanation.skipped:,}"))
     return render(style, *parts)
 
 
 def _facts(explanation: Explanation, style: Style) -> list[tuple[str, str]]:
-    """What the graph says of the node."""
+    """The facts of the graph about the node."""
     report, graph, index = explanation.report, explanation.report.graph, explanation.node
     node, values = graph.nodes[index], graph.values_of(index)
     rows = [("cost", f"{cost_words(node.cost, graph.cost_unit)} each time")]
@@ -64,7 +64,7 @@ def _facts(explanation: Explanation, style: Style) -> list[tuple[str, str]]:
     if not node.recompute:
         rows.append(("note", "it may be computed only once (recompute: false), so its values are never dropped"))
     if kept := [graph.value_name(v) for v in values if v in graph.outputs]:
-        rows.append(("note", f"{_named(kept)} must be there at the end: an output of the graph"))
+        rows.append(("note", f"{_named(kept)} must be in memory at the end: an output of the graph"))
     return [(label, style.clean(text)) for label, text in rows]
 
 
@@ -76,18 +76,18 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _events(explanation: Explanation, style: Style) -> list[tuple[str, str]]:
-    """Everything that happens to the node and its values, by statement."""
+    """All events of the node and its values, by statement."""
     last = len(explanation.report.replay.profile)
     events: list[tuple[int, int, str]] = []
     for k, (at, stage) in enumerate(explanation.computed):
         place = "after the last stage" if stage is None else f"in the stage of {stage}"
-        events.append((at, 0, f"computed again {place}" if k else "computed for the first time"))
+        events.append((at, 0, f"recomputed {place}" if k else "computed for the first time"))
     for life in explanation.lives:
         for k, (at, reader) in enumerate(life.reads):
             latest = k == len(life.reads) - 1 and life.freed is not None
             events.append((at, 1, f"{life.value} read {'for the last time ' if latest else ''}by {reader}"))
         until = last if life.freed is None else life.freed
-        stretch = f"{count(until - life.allocated, 'statement')} of {format_bytes(life.size_bytes)}"
+        stretch = f"{count(until - life.allocated, 'statement')} in memory ({format_bytes(life.size_bytes)})"
         if life.freed is None:
             events.append((last - 1, 2, f"{life.value} stays to the end, after {stretch}"))
         else:
@@ -108,7 +108,7 @@ def _kept(change: Change, explanation: Explanation, style: Style) -> tuple[str, 
     if change.cost_change < 0:
         saved = f"saves {cost_words(-change.cost_change, graph.cost_unit)}"
     if change.others:
-        saved += f", as {_named(change.others)} would be computed less often too"
+        saved += f"; {_named(change.others)} would be computed less often too"
     return _row(change, explanation, saved, style)
 
 
@@ -116,12 +116,12 @@ def _dropped(change: Change, explanation: Explanation, style: Style) -> tuple[st
     graph = explanation.report.graph
     paid = f"costs {cost_words(change.cost_change, graph.cost_unit)} more"
     if change.others:
-        paid += f", as {_named(change.others)} would have to be computed again for it"
+        paid += f"; {_named(change.others)} would have to be recomputed too"
     return _row(change, explanation, paid, style)
 
 
 def _row(change: Change, explanation: Explanation, price: str, style: Style) -> tuple[str, str]:
-    """The stretch, and what would become of peak and cost."""
+    """The range of statements, and the peak and cost after the change."""
     report = explanation.report
     before, after, budget = report.replay.peak_bytes, change.peak_bytes, report.budget_bytes
     more = "more" if after > before else "less"
@@ -173,7 +173,7 @@ def _change_document(change: Change) -> dict[str, Any]:
 
 
 def no_such_node(name: str, graph: Graph) -> tuple[str, str]:
-    """The message and the hint for a node that is not in the graph: the closest names, or where to look."""
+    """The message and the hint for a node that is not in the graph: the closest names, or where to find them."""
     import difflib
 
     close = difflib.get_close_matches(name, [node.id for node in graph.nodes], n=3, cutoff=0.5)

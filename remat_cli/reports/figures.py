@@ -21,7 +21,7 @@ _DASHES = ("-", "--", ":", "-.")
 
 @contextmanager
 def matplotlib_settings() -> Iterator[None]:
-    """Matplotlib with settings of our own, whatever the user's are, and bytes that do not change from run to run."""
+    """Matplotlib with fixed settings, independent of the user's, and with the same bytes in every run."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -79,7 +79,7 @@ def _overheads(axes: Axes, comparison: Comparison) -> None:
     axes.fill_between(budgets, 0, bounds, color="#BBBBBB", label="no plan (proven)", linewidth=0, step="pre")
     for k, (strategy, rows) in enumerate(comparison.by_strategy().items()):
         held = [(row.budget_bytes / unit[0], 100 * row.overhead) for row in rows if row.overhead is not None]
-        # A plan stays a plan with more memory, and nothing is known in between: steps, not slopes.
+        # Steps: a plan remains valid with more memory, and budgets in between were not solved.
         axes.plot(*_columns(held), label=strategy, drawstyle="steps-post", **look(k))
     missing = [row for row in comparison.rows if row.ended in {Ended.NONE, Ended.LIMIT}]
     edge = max([1e-3, *tops]) * 1.12
@@ -113,7 +113,7 @@ def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float
 
 
 def look(k: int) -> dict[str, Any]:
-    """Colour, marker and dashes of the k-th strategy: never told apart by colour alone."""
+    """Colour, marker and dashes of the k-th strategy, so that strategies never differ by colour alone."""
     return {
         "color": COLOURS[k % len(COLOURS)],
         "marker": _MARKERS[k % len(_MARKERS)],

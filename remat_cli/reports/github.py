@@ -11,7 +11,7 @@ from remat_cli.reports.words import overhead_words, peak_words, verdict
 
 
 def plan_github(report: Report, *, plan_path: str, line_of: Callable[[int], int | None]) -> str:
-    """One ``::error`` or ``::warning`` per finding, the first 20 then a count; a ``::notice`` when all is well.
+    """One ``::error`` or ``::warning`` per finding, the first 20 and then a count; a ``::notice`` if there are none.
 
     Args:
         report: The plan as replayed.
@@ -35,7 +35,7 @@ def plan_github(report: Report, *, plan_path: str, line_of: Callable[[int], int 
 
 
 def command(name: str, message: str, **properties: str | int | None) -> str:
-    """The workflow command ``::name key=value,...::message``, escaped as GitHub reads it; None is left out."""
+    """The workflow command ``::name key=value,...::message``, escaped for GitHub; None values are left out."""
     given = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items() if value is not None)
     return f"::{name}{' ' if given else ''}{given}::{_data(message)}"
 

@@ -1,4 +1,4 @@
-"""What ``remat show GRAPH`` prints: a graph in numbers, as text and as a document."""
+"""The output of ``remat show GRAPH``: a graph in numbers, as text and as a document."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHOWN_OPS = 6
 
 
 def graph_text(summary: GraphSummary, style: Style) -> str:
-    """Size, memory, bounds, what weighs and costs most, and budgets worth trying; lines that end with a newline."""
+    """Size, memory, bounds, largest values, costliest operations, and budgets to try, as lines of text."""
     from rich.text import Text
 
     shape = f"{count(summary.nodes, 'node')}, {count(summary.values, 'value')}, {count(summary.edges, 'edge')}"
@@ -73,16 +73,16 @@ def _memory(summary: GraphSummary, style: Style) -> list[tuple[str, str]]:
     outputs = f"{count(summary.outputs, 'output')} of {format_bytes(summary.output_bytes)}"
     share = ", the same as no-remat" if bound == peak else f", {share_words(bound, peak)} of no-remat" if peak else ""
     return [
-        ("memory", f"values {format_bytes(summary.value_bytes)} in all{fixed}, {outputs}"),
+        ("memory", f"all values {format_bytes(summary.value_bytes)}{fixed}, {outputs}"),
         ("no-remat", f"peak {exact_bytes(peak)}{at}"),
-        ("bound", f"no plan stays below {exact_bytes(bound)}{share}: {why}"),
+        ("bound", f"every plan needs at least {exact_bytes(bound)}{share}: {why}"),
     ]
 
 
 def _sizes(
     words: str, meaning: str, items: Sequence[Any], style: Style, *, whole: int | None = None
 ) -> list[RenderableType]:
-    """A table of names and bytes, with shares of ``whole`` if given, else bars against the largest."""
+    """A table of names and bytes, with shares of ``whole`` if given, else with bars relative to the largest."""
     if not items:
         return []
     sizes = [item.bytes for item in items]
@@ -95,7 +95,7 @@ def _sizes(
 
 
 def _costs(summary: GraphSummary, style: Style) -> list[RenderableType]:
-    """The costliest kinds of operation; the costliest nodes where no node says what it is."""
+    """The costliest kinds of operation; the costliest nodes if no node names its operation."""
     if not summary.total_cost:
         return []
     if all(share.op is None for share in summary.ops):

@@ -9,11 +9,11 @@ from remat_cli.plan.check import Report
 from remat_cli.plan.io import peak_claim_to_document
 
 SHOWN_RESIDENTS = 100
-"""Residents at the peak that are listed; ``peak_value_count`` says how many there are."""
+"""Values at the peak that are listed; ``peak_value_count`` is their number."""
 
 
 def report_document(report: Report) -> dict[str, Any]:
-    """The report as JSON values. What a solver said stands in ``claim``; everything else was replayed.
+    """The report as JSON values. ``claim`` comes from the strategy; everything else comes from the replay.
 
     ``lower_bound`` and ``gap`` repeat the claim's bound (null when it has none) against the replayed cost.
     """
@@ -71,7 +71,7 @@ def report_json(report: Report) -> str:
 
 
 def document_json(document: dict[str, Any]) -> str:
-    """``document`` as text that depends on nothing but its content.
+    """``document`` as text that depends only on its content.
 
     Raises:
         ValueError: If it holds a number that JSON cannot express.

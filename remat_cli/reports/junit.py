@@ -13,7 +13,7 @@ from remat_cli.plan.replay import Finding, Severity
 from remat_cli.reports.words import certainty, cost_words, count, overhead_words, peak_words
 
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot hold, even escaped."""
+"""Characters that XML 1.0 cannot express, even escaped."""
 
 
 def plan_junit(report: Report, *, plan_path: str) -> str:
@@ -31,7 +31,7 @@ def checks_junit(plans: Sequence[Checked]) -> str:
 
 
 def _document(suites: Sequence[ElementTree.Element]) -> str:
-    """The suites as one document, with their numbers added up."""
+    """The suites as one document, with totals."""
     root = ElementTree.Element("testsuites", name="remat check")
     root.extend(suites)
     for number in ("tests", "failures", "errors", "skipped"):
@@ -72,7 +72,7 @@ def _suite(report: Report, plan_path: str) -> ElementTree.Element:
 def _case(
     suite: ElementTree.Element, path: str, name: str, findings: Sequence[Finding], said: str, *, skipped: bool = False
 ) -> bool:
-    """Add a test case; it fails if a finding is an error. Warnings go to its output, beside what was ``said``."""
+    """Add a test case; it fails if a finding is an error. Warnings go to its output, after ``said``."""
     case = ElementTree.SubElement(suite, "testcase", classname=_clean(path), name=name)
     errors = [f for f in findings if f.severity is Severity.ERROR]
     if errors:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from remat_cli.reports.style import Style, render
 
 _NARROW = 24
-"""Below this width indenting costs more than it tells."""
+"""Below this width, text is not indented: the space is worth more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def listing_text(entries: Sequence[Entry], style: Style) -> str:
 
 
 def _hanging(text: str, width: int) -> str:
-    """``text`` in lines, all but the first indented, so that it is seen where the next one begins."""
+    """``text`` in lines, all but the first indented, so that the next entry stands out."""
     if width < _NARROW:
         return text
     return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

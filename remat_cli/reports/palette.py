@@ -1,4 +1,4 @@
-"""Colours and marks of all figures: Okabe and Ito's palette, told apart by the colour-blind, never by colour alone."""
+"""Colours and marks of all figures: Okabe and Ito's palette for the colour-blind, and never colour alone."""
 
 from __future__ import annotations
 

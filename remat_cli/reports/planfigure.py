@@ -21,7 +21,7 @@ _CELLS = 300
 
 
 def plan_figure(report: Report, plan: Plan, format: str) -> bytes:
-    """Memory over statements, what is computed when, and the matrices R and S, as ``svg`` or ``png``.
+    """Memory over statements, the computations, and the matrices R and S, as ``svg`` or ``png``.
 
     Raises:
         UsageError: If matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""The two tables of every report on a plan, for text and for pages: what lives at the peak, and what is recomputed."""
+"""The two tables of every report on a plan, for text and pages: values at the peak, and recomputed nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Rows:
 
     Attributes:
         cells: Texts, the same number in every row.
-        shares: What every row is of the whole, 0 to 1.
+        shares: The share of every row in the whole, 0 to 1.
     """
 
     cells: Sequence[tuple[str, ...]]
@@ -24,11 +24,11 @@ class Rows:
 
 
 def peak_rows(report: Report, most: int) -> Rows:
-    """Name, size and share of what lives at the peak.
+    """Name, size and share of every value in memory at the peak.
 
     Args:
         report: The report.
-        most: Values to name, the largest first; the rest is one row. Workspace and fixed memory follow.
+        most: Number of values to name, the largest first; the rest is one row. Workspace and fixed memory follow.
     """
     peak = report.replay.peak_bytes
     rows = [(r.value, r.size_bytes) for r in report.peak_values[:most]]
@@ -47,7 +47,7 @@ def recomputed_rows(report: Report, most: int) -> Rows:
 
     Args:
         report: The report.
-        most: Nodes to name, the dearest first; the rest is one row, without a number of computations.
+        most: Number of nodes to name, the costliest first; the rest is one row, without a number of computations.
     """
     nodes = report.recomputed
     extra = math.fsum(r.extra_cost for r in nodes)

@@ -1,4 +1,4 @@
-"""What became of a plan on a device, for people."""
+"""The report on a run of a plan on a device, as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from remat_cli.reports.style import Style, fields, render
 from remat_cli.units import format_bytes, format_duration, format_percent
 
 _SHOWN = 5
-"""How many names are listed."""
+"""The number of names that are listed."""
 
 
 def run_text(ran: Mapping[str, Any], style: Style) -> str:
@@ -30,7 +30,7 @@ def run_text(ran: Mapping[str, Any], style: Style) -> str:
     ascii_mark = {"✓": "ok:", "✗": "NO:", "?": "?"}[mark]
     headline = Text.assemble((f"{style.glyph(mark, ascii_mark)} {words}", f"bold {color}"), f": {_verdict(ran)}")
     rows = [
-        ("graph", f"{ran['graph']}: {ran['computations']} computations, {ran['recomputations']} of them again"),
+        ("graph", f"{ran['graph']}: {ran['computations']} computations, {ran['recomputations']} of them repeated"),
         ("device", f"{ran['device']}, torch {ran['torch']}"),
         *_memory_rows(ran),
         ("time", _time(ran)),
@@ -38,20 +38,20 @@ def run_text(ran: Mapping[str, Any], style: Style) -> str:
     if ran["result"] is not None:
         rows.append(("result", f"{ran['result']:.9g} (weights and inputs are random)"))
     if not ran["finite"]:
-        rows.append(("", "some results are infinite or NaN, so that equality says less"))
+        rows.append(("", "some results are infinite or NaN, so equality is weaker evidence"))
     return render(style, headline, "", fields(rows, style))
 
 
 def _verdict(ran: Mapping[str, Any]) -> str:
     if ran["identical"] is None:
-        return "without recomputation it does not fit this device, so there is nothing to compare with"
+        return "the step without recomputation does not fit this device, so there is nothing to compare with"
     if ran["identical"]:
-        return f"all {ran['compared']} results are bit for bit those without recomputation"
+        return f"all {ran['compared']} results equal those without recomputation, bit for bit"
     listed = ", ".join(ran["differing"][:_SHOWN])
     more = len(ran["differing"]) - _SHOWN
     text = f"{listed}{f' and {more} more' if more > 0 else ''}"
     if ran["unsteady"]:
-        text += f"; {len(ran['unsteady'])} of all results differ between runs without recomputation already"
+        text += f"; {len(ran['unsteady'])} of all results differ even between runs without recomputation"
     return text
 
 
@@ -73,23 +73,23 @@ def _memory_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _blocks_rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What PyTorch's allocator makes of the plan on CUDA: in blocks, and taken from the device."""
+    """The plan in PyTorch's allocator on CUDA: allocated blocks, and memory taken from the device."""
     reserved, wanted = memory["reserved"], memory["predicted_reserved"]
     return [
-        ("in blocks", f"{_exact(memory['predicted_blocks'])} predicted: what the allocator does not split off counts"),
+        ("in blocks", f"{_exact(memory['predicted_blocks'])} predicted, with the parts of blocks that stay unused"),
         ("reserved", f"{_exact(reserved)} taken from the device{_off(reserved, wanted)}"),
-        ("", f"and {format_bytes(memory['libraries'])} for good by libraries"),
+        ("", f"and {format_bytes(memory['libraries'])} kept by libraries"),
     ]
 
 
 def _against(memory: Mapping[str, Any], device: str) -> str:
-    """How measured and predicted peak relate. On a CPU workspace is not seen, so it is left out of both."""
+    """The measured against the predicted peak. On a CPU, workspace is not measured, so both leave it out."""
     predicted = memory["predicted_without_workspace"] if device == "cpu" else memory["predicted"]
     return _off(memory["measured"], predicted)
 
 
 def _off(measured: int, predicted: int) -> str:
-    """How far a measured number is from the predicted one."""
+    """The difference between a measured and a predicted number."""
     difference = measured - predicted
     if difference == 0:
         return ", as predicted to the byte"

@@ -1,7 +1,7 @@
 """Findings on plans as SARIF 2.1.0 (OASIS, 27 March 2020), which code scanning of GitHub, GitLab and editors read.
 
-Rules are the codes of findings, and those never change. There are no times and no absolute positions of this machine
-in it, so that the same plans give the same bytes.
+Rules are the codes of findings, which never change. The document has no times and no absolute paths, so the same plans
+give the same bytes.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from remat_cli.version import __version__
 UNREADABLE = "unreadable"
 RULES = {
     "claimed-bound": "The claimed lower bound is above the cost of the plan itself.",
-    "claimed-cost": "The claimed cost is not what the replay counts.",
+    "claimed-cost": "The claimed cost differs from the replayed cost.",
     "claimed-gap": "The claimed gap does not follow from the claimed cost and lower bound.",
     "claimed-optimal": "The plan claims to be optimal, but its own bound leaves a gap.",
     "claimed-peak": "The claimed bound on the peak is above the peak of the plan itself.",
     "double-free": "A register is freed that is not allocated.",
     "freed-unused": "A register is freed before anything was computed into it.",
-    "left-over": "A register is never freed though it holds no output of the graph.",
+    "left-over": "A register is never freed, although it holds no output of the graph.",
     "missing-input": "A node is computed while one of its inputs is not in memory.",
     "missing-output": "An output of the graph is not in memory at the end.",
     "missing-register": "A node writes into a register that is not allocated.",
     "never-computed": "A node of the graph is never computed.",
-    "other-graph": "The plan is for another graph than the one given.",
+    "other-graph": "The plan is for a different graph.",
     "out-of-order": "A node is computed for the first time after a later node of the document.",
     "over-budget": "The peak memory of the plan is above the budget.",
     "overwritten": "A node writes into a register that already holds its value.",
     "recomputed": "A node that may be computed only once is computed again.",
-    "register-count": "A compute names another number of registers than its node has outputs.",
+    "register-count": "The number of registers of a compute differs from the number of outputs of its node.",
     "register-reused": "A register name is allocated twice.",
-    UNREADABLE: "The file holds no plan that can be read.",
+    UNREADABLE: "The file contains no readable plan.",
     "value-live-twice": "A value is allocated while another register still holds it.",
-    "wrong-register": "A node writes a value into a register that was allocated for another.",
-    "wrong-size": "An allocation has another size than its value has in the graph.",
+    "wrong-register": "A node writes a value into a register that was allocated for another value.",
+    "wrong-size": "The size of an allocation differs from the size of its value in the graph.",
 }
-"""What every code of a finding means."""
+"""The meaning of every code of a finding."""
 
 _CODES = list(RULES)
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -66,7 +66,7 @@ def plans_sarif(plans: Sequence[Checked]) -> str:
     }
     run = {
         "tool": {"driver": driver},
-        # Each once, as the standard wants, also where a file is named twice.
+        # Each file once, as the standard demands, even if it is named twice.
         "artifacts": [{"location": location} for location in {c.name: _artifact(c) for c in plans}.values()],
         "columnKind": "unicodeCodePoints",
         "results": results,
@@ -101,7 +101,7 @@ def _result(checked: Checked, code: str, level: str, words: str, place: tuple[in
 
 
 def _artifact(checked: Checked) -> dict[str, str]:
-    """Where the file is: relative to the root of the sources, unless it was named from the root of the machine."""
+    """The file's location: relative to the root of the sources, unless its path is absolute."""
     path = PurePath(checked.name)
     if path.is_absolute():
         return {"uri": path.as_uri()}

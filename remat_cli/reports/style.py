@@ -1,4 +1,4 @@
-"""How reports look: width, colour, alphabet; and the few pieces of layout that all text reports are made of.
+"""The style of text reports: width, colour, alphabet, and the few pieces of layout that all of them share.
 
 rich does the layout and is imported only when something is rendered. Text from documents never reaches rich as
 markup, and never reaches a terminal raw: see :meth:`Style.clean`.
@@ -26,10 +26,10 @@ _SHORTEST_NAME = 12
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What the place that a report goes to can show.
+    """The abilities of the terminal or file to which a report goes.
 
     Attributes:
-        width: Columns; less than 40 counts as 40. No line is longer.
+        width: Columns; values below 40 count as 40. No line is longer.
         color: Whether to use ANSI colours.
         unicode: Whether to use more than ASCII, for drawing and for text from documents.
     """
@@ -40,15 +40,15 @@ class Style:
 
     @property
     def columns(self) -> int:
-        """Columns that reports are laid out for."""
+        """Columns for which reports are laid out."""
         return max(self.width, NARROWEST)
 
     def glyph(self, drawn: str, ascii_only: str) -> str:
-        """``drawn`` where Unicode is shown, else ``ascii_only``."""
+        """``drawn`` if the style has Unicode, else ``ascii_only``."""
         return drawn if self.unicode else ascii_only
 
     def clean(self, text: str) -> str:
-        """``text`` from a document, fit for a terminal: what does not print (or is not ASCII) is escaped."""
+        """``text`` from a document, safe for a terminal: unprintable (or non-ASCII) characters are escaped."""
         if text.isprintable() and (self.unicode or text.isascii()):
             return text
         return "".join(
@@ -57,7 +57,7 @@ class Style:
         )
 
     def short(self, text: str, columns: int) -> str:
-        """``text`` cleaned and, if it takes more than ``columns``, cut in the middle: both ends of an id matter."""
+        """``text`` cleaned and, if it is wider than ``columns``, cut in the middle: both ends of an id matter."""
         from rich.cells import cell_len, set_cell_size
 
         text = self.clean(text)
@@ -73,7 +73,7 @@ class Style:
 
 
 def render(style: Style, *renderables: RenderableType) -> str:
-    """``renderables`` one below the other; every line ends with a newline and none is longer than the style allows."""
+    """``renderables`` one below the other; every line ends with a newline, and none is wider than the style."""
     from rich.console import Console
 
     encoding = "utf-8" if style.unicode else "ascii"  # rich draws boxes in what the file can encode
@@ -101,7 +101,7 @@ def render(style: Style, *renderables: RenderableType) -> str:
 
 
 def cells(drawn: Iterable[tuple[str, str]]) -> Text:
-    """One line from ``(character, colour)`` pairs, with as few colour codes as possible; blanks get none."""
+    """One line from ``(character, colour)`` pairs, with as few colour codes as possible and none for blanks."""
     from rich.text import Text
 
     line = Text()
@@ -118,7 +118,7 @@ def title(words: str, rest: str = "") -> Text:
 
 
 def fields(rows: Sequence[tuple[str, str]], style: Style) -> Table:
-    """Labels on the left, what they stand for on the right, wrapped there. Lines without a label continue."""
+    """Labels on the left, wrapped text on the right. A row without a label continues the row above."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""The report on a plan that people read, after ``remat solve`` and ``remat check``."""
+"""The text report on a plan, after ``remat solve`` and ``remat check``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 SHOWN_ROWS = 8
-"""Rows of every table; the rest are counted."""
+"""Rows of every table; the others are counted."""
 
 _ENDED = {
     "finished": "",
@@ -49,16 +49,16 @@ def plan_text(
     outcome: str = "",
     checking: bool = False,
 ) -> str:
-    """What was asked, what came out, where the peak is, what is recomputed, and how sure that is.
+    """The report on a plan: budget, peak, cost, claim, values at the peak, and recomputed nodes.
 
     Args:
         report: The plan as replayed.
         style: Where it goes.
         run: Timings in seconds under names that end in ``_s``; the largest is the whole.
         path: Name of the plan's file.
-        outcome: How the search ended: ``finished`` needs no words, ``time limit`` and ``interrupted`` get some;
+        outcome: How the search ended: ``finished`` adds no line, ``time limit`` and ``interrupted`` add a sentence;
             anything else is shown as it is.
-        checking: Whether somebody else's plan is checked, so that its claim is only reported.
+        checking: Whether a plan is checked rather than made, so that its claim is only reported.
 
     Returns:
         Lines that end with a newline.
@@ -78,7 +78,7 @@ def plan_text(
 
 
 def verdict_line(report: Report, style: Style) -> Text:
-    """The answer and the two numbers behind it."""
+    """The answer, with the peak and the overhead."""
     from rich.text import Text
 
     good = report.ok
@@ -96,7 +96,7 @@ def _plain(words: str) -> Text:
 def _summary(
     report: Report, style: Style, run: Mapping[str, Any], path: str | None, checking: bool
 ) -> list[tuple[str, str]]:
-    """What was asked and what came out, as labelled lines."""
+    """The budget and the results, as labelled lines."""
     graph = report.graph
     rows = [("graph", f"{style.clean(graph.name)}: {graph_words(graph)}"), ("made by", style.clean(maker(report)))]
     rows += budget_rows(report, style)
@@ -106,7 +106,7 @@ def _summary(
     rows.append(("peak", f"{exact_bytes(peak)}{', ' if against else ''}{against}"))
     rows.append(("cost", cost_line(report)))
     if report.order is not None:
-        rows.append(("order", f"not that of the document; found by: {style.clean(report.order)}"))
+        rows.append(("order", f"not the document's; found by {style.clean(report.order)}"))
     rows.append(("claim" if checking else "optimal?", claim_line(report, style, checking=checking)))
     if report.valid and report.claim.peak is not None:
         rows.append(("least peak?", least_peak_words(report)))
@@ -137,7 +137,7 @@ def budget_rows(report: Report, style: Style) -> list[tuple[str, str]]:
 
 
 def cost_line(report: Report) -> str:
-    """The cost and what of it is recomputation."""
+    """The cost and the part of it that is recomputation."""
     graph, cost = report.graph, report.replay.cost
     words = cost_words(cost, graph.cost_unit)
     if not report.valid and cost < graph.total_cost:
@@ -145,28 +145,27 @@ def cost_line(report: Report) -> str:
     if not report.recomputed:
         return f"{words}; nothing is recomputed"
     if graph.total_cost == 0 or all(r.extra_cost == 0 for r in report.recomputed):
-        return f"{words}; what is recomputed costs nothing"
+        return f"{words}; recomputation costs nothing"
     extra = cost_words(cost - graph.total_cost, graph.cost_unit)
     return f"{words}, {format_percent(report.overhead)} over no-remat (+{extra})"
 
 
 def claim_line(report: Report, style: Style, *, checking: bool) -> str:
-    """How sure it is that no cheaper plan fits; when checking, who says so."""
+    """How certain it is that no cheaper plan fits; in a check, as a claim."""
     if not report.valid:
         return "void: the plan is invalid"
     words = certainty(report)
     if checking and not words.startswith("certainly"):
-        return f"{words}. Its maker says so, for {_made_for(report)}; it is not verified here"
+        return f"{words}. Claimed by the strategy for {_made_for(report)}; not verified here"
     return words
 
 
 def _made_for(report: Report) -> str:
-    """The budget that the claim speaks of; named where it is not the one that the report is about."""
-    if report.made_for_bytes == report.budget_bytes:
-        return "the budget it was made for"
+    """The budget for which the claim holds, with its size if the report is about another budget."""
     if report.made_for_bytes is None:
-        return "no budget, as it was made"
-    return f"the budget of {exact_bytes(report.made_for_bytes)} it was made for"
+        return "an unlimited budget"
+    own = "the plan's own budget"
+    return own if report.made_for_bytes == report.budget_bytes else f"{own} of {exact_bytes(report.made_for_bytes)}"
 
 
 def _timing(run: Mapping[str, Any]) -> str:
@@ -184,7 +183,7 @@ def _timing(run: Mapping[str, Any]) -> str:
 
 
 def peak_section(report: Report, style: Style) -> list[RenderableType]:
-    """Where the peak is and the largest of what lives there."""
+    """The statement of the peak and the largest values in memory there."""
     at = report.replay.peak_statement
     if at is None:
         return []
@@ -195,7 +194,7 @@ def peak_section(report: Report, style: Style) -> list[RenderableType]:
 
 
 def recomputed_section(report: Report, style: Style) -> list[RenderableType]:
-    """What is recomputed most."""
+    """The recomputed nodes with the largest extra cost."""
     if not report.recomputed:
         return []
     rows = recomputed_rows(report, SHOWN_ROWS)
@@ -205,10 +204,10 @@ def recomputed_section(report: Report, style: Style) -> list[RenderableType]:
 
 
 def findings_lines(report: Report, style: Style) -> list[RenderableType]:
-    """The first findings, and how many more there are."""
+    """The first findings, and the number of the others."""
     from rich.text import Text
 
-    findings = [f for f in report.findings if f.code != OVER_BUDGET]  # the verdict says that one
+    findings = [f for f in report.findings if f.code != OVER_BUDGET]  # the verdict has that one
     if not findings:
         return []
     errors = sum(f.severity is Severity.ERROR for f in findings)

@@ -1,4 +1,4 @@
-"""The memory timeline of a plan in the terminal, and an answer to "why is my peak here?"."""
+"""The memory timeline of a plan for the terminal, and an answer to "why is my peak here?"."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Plot:
 
 
 def plan_show(report: Report, plan: Plan, style: Style) -> str:
-    """What ``remat show PLAN`` prints: verdict, claim, timeline, what lives at the peak, what is recomputed."""
+    """The output of ``remat show PLAN``: verdict, claim, timeline, values at the peak, recomputed nodes."""
     graph = report.graph
     rows = [
         ("graph", f"{style.clean(graph.name)}: {graph_words(graph)}"),
@@ -65,7 +65,7 @@ def plan_show(report: Report, plan: Plan, style: Style) -> str:
 
 
 def timeline_text(report: Report, statements: Sequence[Statement], style: Style) -> str:
-    """Memory over statements as text, what lives at the peak, and why the peak is where it is."""
+    """Memory over statements as text, the values at the peak, and why the peak is where it is."""
     return render(style, *timeline_lines(report, statements, style))
 
 
@@ -114,13 +114,13 @@ def _plot(report: Report, statements: Sequence[Statement], width: int) -> _Plot:
 
 
 def _columns(statement: int, n: int, width: int) -> tuple[int, int]:
-    """The first and the last of the columns in which ``statement`` of ``n`` stands."""
+    """The first and the last column of ``statement`` out of ``n``."""
     last = ((statement + 1) * width - 1) // n
     return min(last, -(-statement * width // n)), last
 
 
 def _axis(report: Report, scale: int) -> dict[int, str]:
-    """Labels of the rows, from 0 at the top; where two fall on one row, the more important one."""
+    """Labels of the rows, from 0 at the top; if two fall on one row, the more important one."""
     amounts = [(report.graph.fixed_memory, "fixed"), (report.replay.peak_bytes, "peak")]
     if report.budget_bytes is not None:
         amounts.append((report.budget_bytes, "budget"))
@@ -133,7 +133,7 @@ def _row(amount: int, scale: int) -> int:
 
 
 def _area(report: Report, plot: _Plot, scale: int, style: Style, labels: dict[int, str], gutter: int) -> list[Text]:
-    """The rows of the drawing, the top first."""
+    """The rows of the drawing, from the top."""
     from rich.text import Text
 
     budget, fixed = report.budget_bytes, report.graph.fixed_memory
@@ -159,14 +159,14 @@ def _area(report: Report, plot: _Plot, scale: int, style: Style, labels: dict[in
 
 
 def _eighths(part: int, whole: int) -> int:
-    """``part`` of ``whole`` in eighths, 0 to 8; a part that is there is at least one."""
+    """``part`` of ``whole`` in eighths, 0 to 8; at least 1 for a part above zero."""
     if part <= 0 or whole <= 0:
         return 0
     return min(8, max(1, (16 * part + whole) // (2 * whole)))
 
 
 def why_peak(report: Report, statements: Sequence[Statement], style: Style) -> str:
-    """Why the peak is where it is: what the node needs at once, and what else waits there for whom."""
+    """Why the peak is where it is: what the node itself needs, and which other values are in memory then."""
     graph, at = report.graph, report.replay.peak_statement
     here = next((s.node for s in statements[at:] if isinstance(s, Compute)), None) if at is not None else None
     if at is None or here is None:
@@ -181,8 +181,8 @@ def why_peak(report: Report, statements: Sequence[Statement], style: Style) -> s
     why = f"Why: {name} needs {_listed(needs)} at once" if needs else f"Why: {name} itself needs nothing"
     if waiting:
         total, (largest, size) = sum(size for _, size in waiting), waiting[0]
-        values = "1 value waits" if len(waiting) == 1 else f"{len(waiting):,} values wait"
-        why += f". Besides, {values} there ({format_bytes(total)})"
+        values = "1 other value is" if len(waiting) == 1 else f"{len(waiting):,} other values are"
+        why += f". {values} in memory ({format_bytes(total)})"
         if len(waiting) > 1:
             why += (
                 f"; the largest, {style.short(graph.value_name(largest), style.columns // 2)} ({format_bytes(size)}),"
@@ -191,32 +191,32 @@ def why_peak(report: Report, statements: Sequence[Statement], style: Style) -> s
             why += f"; {style.short(graph.value_name(largest), style.columns // 2)}"
         why += f" is {_next_use(graph, statements, at, largest, style)}. {_may_go(graph, waiting, style)}"
     elif graph.fixed_memory:
-        why += ", and nothing else is there but the fixed memory"
+        why += ", and only the fixed memory is in memory beside it"
     else:
-        why += ", and nothing else is there"
+        why += ", and nothing else is in memory"
     bound = peak_bound(graph).bytes
     if report.valid and report.replay.peak_bytes == bound:
         return f"{why}. No plan of this graph has a smaller peak."
-    return f"{why}. No plan of this graph can stay below {format_bytes(bound)}."
+    return f"{why}. Every plan of this graph needs at least {format_bytes(bound)}."
 
 
 def _may_go(graph: Graph, waiting: Sequence[tuple[int, int]], style: Style) -> str:
-    """Which of the values that wait could be dropped and computed again, and which of them at the least cost a byte."""
+    """How many of the ``waiting`` values could be dropped and recomputed, and the cheapest of them per byte."""
     free = [(v, size) for v, size in waiting if size and graph.nodes[graph.producer[v]].recompute]
     if not free:
-        return "It may not be computed again" if len(waiting) == 1 else "None of them may be computed again"
+        return "It may not be recomputed" if len(waiting) == 1 else "None of them may be recomputed"
     best, size = min(free, key=lambda item: (graph.nodes[graph.producer[item[0]]].cost / item[1], item[0]))
     cost = style.clean(cost_words(graph.nodes[graph.producer[best]].cost, graph.cost_unit))
     if len(waiting) == 1:
-        return f"It may be computed again, for {cost}"
+        return f"It may be recomputed, for {cost}"
     total = format_bytes(sum(size for _, size in free))
     some = "All of them" if len(free) == len(waiting) else f"{len(free):,} of them ({total})"
     name = style.short(graph.value_name(best), style.columns // 2)
-    return f"{some} may be computed again, cheapest for its size {name}: {cost} for {format_bytes(size)}"
+    return f"{some} may be recomputed; the cheapest per byte is {name}, {cost} for {format_bytes(size)}"
 
 
 def _next_use(graph: Graph, statements: Sequence[Statement], at: int, value: int, style: Style) -> str:
-    """What ``value``, resident at statement ``at``, is kept for."""
+    """The next use of ``value``, which is in memory at statement ``at``."""
     computes = [(i, s.node) for i, s in enumerate(statements[at:], at) if isinstance(s, Compute)]
     for position, node in computes:
         if value in graph.nodes[node].inputs:

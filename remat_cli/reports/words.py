@@ -1,4 +1,4 @@
-"""What a report says in words: the verdict, the cost, and how sure its maker is that no plan is cheaper."""
+"""Wording of reports: the verdict, the cost, and the claim that no plan is cheaper."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.units import format_bytes, format_count, format_percent
 
 AMONG = {
-    Scope.ANY_ORDER: "all schedules, whatever their order",
-    Scope.DOCUMENT_ORDER: "all schedules that keep the order of the document",
+    Scope.ANY_ORDER: "all schedules, in any order",
+    Scope.DOCUMENT_ORDER: "all schedules in document order",
     Scope.FRONTIER: "frontier-advancing schedules",
     Scope.CHAIN_PERSISTENT: "memory-persistent schedules of the chain",
     Scope.RESTRICTED: "the schedules that the strategy searched",
 }
 _NONE = {
     Scope.ANY_ORDER: "no schedule in any order",
-    Scope.DOCUMENT_ORDER: "no schedule that keeps the order of the document",
+    Scope.DOCUMENT_ORDER: "no schedule in document order",
     Scope.FRONTIER: "no frontier-advancing schedule",
     Scope.CHAIN_PERSISTENT: "no memory-persistent schedule of the chain",
     Scope.RESTRICTED: "no schedule that the strategy searched",
@@ -27,7 +27,7 @@ _NONE = {
 _EXACT = 1e-9
 """Relative differences below this are rounding."""
 _TINY = 1e-6
-"""Gaps below this are told apart from none, but not worth their digits."""
+"""Gaps below this are shown as "less than", because their digits say nothing."""
 
 
 def count(number: int, noun: str) -> str:
@@ -54,12 +54,12 @@ def exact_bytes(number: int) -> str:
 
 
 def share_words(part: float, whole: float) -> str:
-    """``part`` of ``whole`` as a percentage; empty when the whole is nothing."""
+    """``part`` of ``whole`` as a percentage; empty if the whole is zero."""
     return format_percent(part / whole) if whole else ""
 
 
 def size_column(sizes: Sequence[int]) -> list[str]:
-    """``sizes`` in bytes for one column: all in the unit of the largest, so that they can be compared at a glance."""
+    """``sizes`` in bytes for one column, all in the unit of the largest, so that they are easy to compare."""
     largest = max(sizes, default=0)
     if largest < 1000:
         return [f"{size} B" for size in sizes]
@@ -68,7 +68,7 @@ def size_column(sizes: Sequence[int]) -> list[str]:
 
 
 def cost_column(costs: Sequence[float], unit: str) -> list[str]:
-    """``costs`` for one column, the largest first, in its power of 1000 with the sign of something added.
+    """``costs`` for one column, the largest first, all in its power of 1000 and with a plus sign.
 
     A sum of many may follow at the end and be larger; the unit is still that of the first.
     """
@@ -81,7 +81,7 @@ def cost_column(costs: Sequence[float], unit: str) -> list[str]:
 
 
 def _scaled(amount: float, largest: float, factor: float, unit: str) -> str:
-    """``amount`` in ``unit`` with as many decimals as give the largest four digits; never a bare zero for little."""
+    """``amount`` in ``unit``, with as many decimals as give ``largest`` four digits; ``<0.001`` instead of a zero."""
     top = largest / factor
     decimals = 3 if top < 9.9995 else 2 if top < 99.995 else 1 if top < 999.95 else 0
     if 0 < amount / factor < 0.5 * 10**-decimals:
@@ -90,7 +90,7 @@ def _scaled(amount: float, largest: float, factor: float, unit: str) -> str:
 
 
 def share_column(parts: Sequence[float], whole: float) -> list[str]:
-    """Shares of ``whole`` in percent with one decimal; empty when the whole is nothing."""
+    """Shares of ``whole`` in percent with one decimal; empty if the whole is zero."""
     if not whole:
         return ["" for _ in parts]
     return ["<0.1%" if 0 < part / whole < 0.0005 else f"{100 * part / whole:.1f}%" for part in parts]
@@ -115,7 +115,7 @@ def peak_words(report: Report) -> str:
 
 
 def overhead_words(report: Report) -> str:
-    """What recomputation costs, relative to no-remat."""
+    """The cost of recomputation, relative to no-remat."""
     if not report.recomputed:
         return "nothing is recomputed"
     if all(r.extra_cost == 0 for r in report.recomputed):
@@ -124,15 +124,15 @@ def overhead_words(report: Report) -> str:
 
 
 def maker(report: Report) -> str:
-    """Who made the plan: ``checkmate-ilp with highs 1.15.1``."""
+    """The strategy and the solver that made the plan: ``checkmate-ilp with highs 1.15.1``."""
     return report.strategy + (f" with {report.solver}" if report.solver else "")
 
 
 def certainty(report: Report) -> str:
-    """How sure we are that no cheaper plan fits: exactly what the claim says of its scope, and no more.
+    """How certain it is that no cheaper plan fits: exactly the claim for its scope, and no more.
 
-    A plan that recomputes nothing is beyond doubt: every plan computes every node once. Anything else is what
-    the maker claims.
+    A plan that recomputes nothing is certainly optimal, because every plan computes every node once. Anything else
+    is a claim of the strategy.
     """
     claim, unit = report.claim, report.graph.cost_unit
     base, cost = report.graph.total_cost, report.replay.cost
@@ -151,26 +151,27 @@ def certainty(report: Report) -> str:
         return f"as cheap as the lower bound: {none} is cheaper{beyond}"
     if claim.lower_bound <= base * (1 + _EXACT):
         least = cost_words(base, unit)
-        return f"no proof: nothing is known but that every plan costs at least {least} (no-remat)"
+        return f"no proof: the only known bound is the cost without recomputation, {least}"
     if claim.scope is Scope.RESTRICTED:
         return f"no proof: the lower bound {bound} (gap {gap}) holds only among {among}"
     return f"{none} is more than {gap} cheaper (lower bound {bound}){beyond}"
 
 
 def least_peak_words(report: Report) -> str:
-    """How sure it is that no plan has a smaller peak, where the plan was made for the least one."""
+    """How certain it is that no plan has a smaller peak, for a plan made by ``--minimize peak``."""
     claim, peak = report.claim.peak, report.replay.peak_bytes
     if claim is None:
         return ""
     none, beyond = f"{_NONE[claim.scope]} ({claim.scope.value})", _beyond(claim.scope).replace("cheaper", "lower")
     if claim.lower_bound_bytes >= peak:
-        return f"proven: {none} has a smaller one{beyond}"
+        return f"proven: {none} has a smaller peak{beyond}"
     most = format_bytes(peak - claim.lower_bound_bytes)
-    return f"the least found; {none} stays below {exact_bytes(claim.lower_bound_bytes)}, {most} less{beyond}"
+    least = exact_bytes(claim.lower_bound_bytes)
+    return f"the least peak found; {none} has a peak below {least}, which is {most} less{beyond}"
 
 
 def _beyond(scope: Scope) -> str:
-    """What the claim leaves open."""
+    """The part of the answer that the claim leaves open."""
     if scope in (Scope.ANY_ORDER, Scope.DOCUMENT_ORDER):
         return ""
     return "; others may be cheaper"

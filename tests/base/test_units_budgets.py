@@ -45,8 +45,8 @@ def test_budgets_as_written(text, texts):
         ("1:1000:1", f"makes more than {MOST_BUDGETS} budgets"),
         (",".join("9" * 250), f"makes more than {MOST_BUDGETS} budgets"),
         ("4G:16G:1G", "is ambiguous"),
-        ("", "has an empty place"),
-        ("4GB,,8GB", "has an empty place"),
+        ("", "has an empty entry"),
+        ("4GB,,8GB", "has an empty entry"),
         ("none", "is not a size"),
     ],
 )

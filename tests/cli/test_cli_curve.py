@@ -25,7 +25,7 @@ def test_a_plan_for_every_budget_and_a_table(remat):
     solved = remat("solve", TOY, "--budgets", "60%:100%:20%")
     assert solved.code == 0
     assert names() == ["toy.100pct.plan.json", "toy.80pct.plan.json"]
-    assert "2 of 3 budgets with a plan: 0% over no-remat to 12.4%" in solved.out
+    assert "a plan for 2 of 3 budgets: 0% over no-remat to 12.4%" in solved.out
     assert "node grad/bn1 alone needs 201.3 MB" in " ".join(solved.out.split())
     for name, budget in (("toy.80pct.plan.json", "80%"), ("toy.100pct.plan.json", "100%")):
         assert remat("check", name, "--budget", budget).code == 0
@@ -162,7 +162,7 @@ def test_a_report_names_the_budget_that_the_claim_speaks_of(remat):
     checked = remat("check", "toy.plan.json", "--budget", "250MB", "--format", "json")
     assert (json.loads(checked.out)["budget"], json.loads(checked.out)["plan_budget"]) == (250_000_000, 216_426_499)
     words = " ".join(remat("check", "toy.plan.json", "--budget", "250MB").out.split())
-    assert "Its maker says so, for the budget of 216.4 MB (216,426,499 bytes) it was made for" in words
+    assert "Claimed by the strategy for the plan's own budget of 216.4 MB (216,426,499 bytes)" in words
 
 
 # The least peak
@@ -173,7 +173,7 @@ def test_the_least_peak_and_what_is_proven_of_it(remat):
     assert solved.code == 0
     words = " ".join(solved.out.split())
     assert "fits: peak 203.4 MB of 203.4 MB, 12.4% over no-remat" in words
-    assert "proven: no schedule that keeps the order of the document (document-order) has a smaller one" in words
+    assert "proven: no schedule in document order (document-order) has a smaller peak" in words
     plan = json.loads(Path("toy.plan.json").read_text())
     assert (plan["budget"], plan["claim"]["cost"]) == (203_424_260, 10_892_000_003)
     assert plan["claim"]["peak"] == {"lower_bound": 203_424_260, "scope": "document-order"}

@@ -110,7 +110,7 @@ def test_the_command(remat):
     assert done.code == 0
     assert "the largest batch within 80 B at 30.0% over no-remat is 16" in done.out
     assert "2.00 times as many" in done.out
-    assert "proven impossible from 17 on" in done.out
+    assert "17 or more is proven impossible" in done.out
     done = remat("max-batch", "chain.json", "--memory", "80", "--batch", "1", "--max-overhead", "3GB")
     assert (done.code, "is no percentage" in done.err) == (2, True)
     done = remat("max-batch", "chain.json", "--memory", "80")

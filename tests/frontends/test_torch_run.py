@@ -191,7 +191,7 @@ def test_the_command_reports_and_exits_by_the_verdict(tmp_path, monkeypatch, cap
     Path("conv.plan.json").write_text(dump_document(plan_to_document(plan)), encoding="utf-8")
     assert run(["run", "conv.plan.json"]) == 0
     text = capsys.readouterr().out
-    assert "identical: all 10 results are bit for bit those without recomputation" in text
+    assert "identical: all 10 results equal those without recomputation, bit for bit" in text
     assert "per step (median of 3)" in text
     assert run(["run", "conv.plan.json", "--format", "json", "--steps", "1"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -56,11 +56,11 @@ CASES = {
     "wrong-size": (changed(0, Allocate("%0", 0, 11)), "statement 0: allocate a:0 takes 11 bytes; the graph says 10"),
     "value-live-twice": (
         changed(2, Allocate("%9", 0), GOOD[2]),
-        "statement 2: allocate a:0 though register %0 still holds it (allocated at 0)",
+        "statement 2: allocate a:0 while register %0 still holds it (allocated at 0)",
     ),
     "recomputed": (
         changed(7, Allocate("%8", 0), Compute(0, ("%8",)), Deallocate("%8"), GOOD[7]),
-        "statement 8: compute a again; it says recompute: false",
+        "statement 8: compute a again, but it has recompute: false",
     ),
     "register-count": (
         changed(4, Compute(1, ("%1",))),
@@ -87,7 +87,7 @@ CASES = {
     ),
     "never-computed": (GOOD[:7] + GOOD[9:], "c is never computed"),
     "left-over": (GOOD[:9], "bn:0 in %1 (allocated at 2) is never freed"),
-    "missing-output": ((*GOOD, Deallocate("%3")), "output c:0 is not there at the end, freed at 10"),
+    "missing-output": ((*GOOD, Deallocate("%3")), "output c:0 is not in memory at the end, freed at 10"),
 }
 
 

@@ -1,1 +1,1 @@
-"""One file per command: parse, one call of the api, report, exit code."""
+"""One file per command: parse the arguments, make one call into the library, print the report, return an exit code."""

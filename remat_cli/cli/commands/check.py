@@ -26,8 +26,8 @@ Examples:
   remat check graph.plan.json --graph graph.json
   remat check 'plans/**/*.plan.json' --budget 16GB --format sarif > plans.sarif
 
-Several plans, or a pattern in quotes, give a row for each and a sum; a file that cannot be read is a row too, and
-the others are still checked. --format json then gives a remat-checks/1 document, see remat schema checks.
+Several plans, or a pattern in quotes, give a row for each plan and a summary. A file that cannot be read is a row too,
+and the others are still checked. --format json then writes a remat-checks/1 document (see remat schema checks).
 
 Exits with 0 if every plan is valid and within the budget, with 1 if one is not, with 2 if one cannot be read."""
 
@@ -35,9 +35,9 @@ Exits with 0 if every plan is valid and within the budget, with 1 if one is not,
 @click.command("check", epilog=_EPILOG)
 @click.argument("plans", metavar="PLAN...", type=params.READABLE, nargs=-1, required=True)
 @click.option(
-    "-b", "--budget", type=params.BUDGET, help="Hold the plan against this budget instead of the one it was made for."
+    "-b", "--budget", type=params.BUDGET, help="Check the plan against this budget instead of the plan's own."
 )
-@click.option("--graph", type=params.READABLE, help="Make sure that the plan is for this graph.")
+@click.option("--graph", type=params.READABLE, help="Also check that the plan is for this graph.")
 @params.format_option("text", "json", "github", "junit", "sarif")
 @params.node_link_option
 @params.color_option
@@ -46,8 +46,8 @@ def command(
 ) -> int:
     """Replay every PLAN statement by statement: is it valid, and does it fit?
 
-    The replay trusts nothing the plan says of itself. What the plan's maker claims (that no plan is cheaper, say)
-    is shown as a claim. A PLAN may be a pattern such as 'plans/*.json'.
+    The replay does not trust the plan. Claims of the strategy that made it, such as optimality, are shown as claims. A
+    PLAN may be a pattern such as 'plans/*.json'.
     """
     from remat_cli.plan.checks import Checked, check_files, is_pattern
     from remat_cli.plan.io import load_plan
@@ -56,7 +56,7 @@ def command(
     if "-" in plans and graph == "-":
         raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")
     if keys is not None and graph is None:
-        raise UsageError("--keys is for the graph of --graph", hint="add --graph, or leave it out")
+        raise UsageError("--keys is for the graph of --graph", hint="add --graph, or leave --keys out")
     out = Output(color)
     if len(plans) == 1 and not is_pattern(plans[0]):
         plan, document = load_plan(plans[0])
@@ -78,7 +78,7 @@ def _graph(path: str | None, keys: str | None) -> Graph | None:
 
 
 def _judge(plan: Plan, budget: Budget | None, given: Graph | None) -> Report:
-    """The report on a plan, against another budget and beside the graph that it should be for."""
+    """The report on a plan, for another budget or none, and compared with the graph that it should be for."""
     from dataclasses import replace
 
     from remat_cli.graph.analysis import no_remat_peak
@@ -92,7 +92,7 @@ def _judge(plan: Plan, budget: Budget | None, given: Graph | None) -> Report:
 
 
 def _formatted(checked: Checked, format: str, out: Output) -> str:
-    """One plan, in full."""
+    """The full report on one plan."""
     report = checked.report
     assert report is not None
     if format == "json":
@@ -117,7 +117,7 @@ def _formatted(checked: Checked, format: str, out: Output) -> str:
 
 
 def _formatted_all(plans: Sequence[Checked], format: str, out: Output) -> str:
-    """Many plans, a row each."""
+    """The report on several plans, one row each."""
     from remat_cli.reports.checks import checks_github, checks_json, checks_text
 
     if format == "junit":

@@ -28,31 +28,34 @@ Examples:
   remat compare graph.json --budgets 40%:90%:5% --format svg -o graph.svg --results graph.rows.jsonl
   remat compare graph.json --budgets 40%:90%:5% --format html -o graph.html
 
-A strategy that has no plan, does not take the graph or breaks is a cell that says so. With --results the rows are kept
-as they come, and an interrupted comparison goes on from there. Exits with 0, or with 1 if no strategy has any plan."""
+If a strategy has no plan, does not take the graph or fails, its cell says so. --results saves each row as it is
+finished, and an interrupted comparison continues from the saved rows. Exits with 0, or with 1 if no strategy has any
+plan."""
 
 
 @click.command("compare", epilog=_EPILOG)
 @click.argument("graph", type=params.READABLE)
-@click.option("--budgets", type=params.BUDGETS, required=True, help="Like 4GB:16GB:1GB, 50%:90%:10% or 8GB,12GB.")
-@click.option("--strategies", default="all", show_default=True, help="Names with options, with commas between them.")
+@click.option("--budgets", type=params.BUDGETS, required=True, help="As in 4GB:16GB:1GB, 50%:90%:10% or 8GB,12GB.")
+@click.option("--strategies", default="all", show_default=True, help="Names with options, separated by commas.")
 @params.solver_option
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for each cell.")
 @params.gap_option
 @click.option("--threads", type=click.IntRange(1), help="Threads for each cell.  [default: the strategy's choice]")
 @params.seed_option
-@click.option("--jobs", type=click.IntRange(1), help="Cells at a time on this machine.  [default: one a core]")
+@click.option("--jobs", type=click.IntRange(1), help="Cells at a time on this machine.  [default: one per core]")
 @click.option("--dask", metavar="ADDRESS", help="Run the cells on the Dask cluster of this scheduler instead.")
-@click.option("--results", type=click.Path(path_type=Path, dir_okay=False), help="Keep rows here, and go on from them.")
-@click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", show_default=True, help="Where it goes.")
+@click.option(
+    "--results", type=click.Path(path_type=Path, dir_okay=False), help="Save rows to this file, and reuse saved ones."
+)
+@params.output_option
 @params.format_option("text", "json", "csv", "html", "svg", "png")
 @params.node_link_option
 @params.quiet_option
 @params.color_option
 def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any) -> int:
-    """Compare what strategies make of GRAPH at several memory budgets.
+    """Compare strategies on GRAPH at several memory budgets.
 
-    Every plan is replayed by the same judge. GRAPH is a JSON or YAML file, or - for standard input.
+    Every plan is replayed by the same checker. GRAPH is a JSON or YAML file, or - for standard input.
     """
     from remat_cli.api.reading import read_graph
     from remat_cli.files import require_writable
@@ -65,7 +68,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     out = Output(options["color"], options["quiet"])
     format = options["format"]
     if format == "png" and output == "-":
-        raise UsageError("a PNG is no text", hint="name a file with -o")
+        raise UsageError("a PNG must go to a file", hint="name a file with -o")
     if options["dask"] is not None and options["jobs"] is not None:
         raise UsageError("--jobs is for this machine", hint="with --dask, the cluster's workers decide")
     require_writable(output)
@@ -97,7 +100,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
 
 @contextmanager
 def _progress(out: Output, model: Graph) -> Iterator[Callable[[Row, int, int], None] | None]:
-    """Progress on stderr: a live bar on a terminal, elsewhere a line for every row."""
+    """Show progress on stderr: a live bar on a terminal, elsewhere a line for every row."""
     if out.quiet:
         yield None
         return
@@ -115,7 +118,7 @@ def _progress(out: Output, model: Graph) -> Iterator[Callable[[Row, int, int], N
 
 
 def _words(row: Row) -> str:
-    """What became of a row, in a line."""
+    """The outcome of a row in one line."""
     from remat_cli.units import format_duration, format_percent
 
     if row.cost is None:

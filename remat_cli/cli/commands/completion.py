@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 _EPILOG = """\b
-To use it, add to your shell's start file:
+To use it, add this line to your shell's start file:
   bash  ~/.bashrc                      eval "$(remat completion bash)"
   zsh   ~/.zshrc                       eval "$(remat completion zsh)"
   fish  ~/.config/fish/config.fish     remat completion fish | source"""

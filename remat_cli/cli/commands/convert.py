@@ -31,39 +31,41 @@ Examples:
 
 _BY_SUFFIX = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".dot": "dot", ".gv": "dot"}
 _SHOWN = 20
-"""How many nodes without a measured cost are named; the rest are counted."""
+"""The number of nodes without a measured cost that are named; the others are counted."""
 
 
 @click.command("convert", epilog=_EPILOG)
 @click.argument("file", metavar="GRAPH|PLAN|MODEL", type=params.READABLE)
-@click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", show_default=True, help="Where it goes.")
+@params.output_option
 @click.option(
     "--to",
     type=click.Choice(["json", "yaml", "node-link", "dot"]),
-    help="Format to write; default: by the suffix of -o, else json.",
+    help="Format to write.  [default: by the suffix of -o, else json]",
 )
-@click.option("--costs", metavar="TRACE", type=params.READABLE, help="Trace of torch.profiler to take costs from.")
+@click.option("--costs", metavar="TRACE", type=params.READABLE, help="Take costs from this trace of torch.profiler.")
 @click.option(
-    "--scale-unmatched", is_flag=True, help="With --costs: scale the costs of nodes that are not in the trace to fit."
+    "--scale-unmatched",
+    is_flag=True,
+    help="With --costs: rescale the costs of nodes that are not in the trace.",
 )
 @click.option(
     "--dim",
     metavar="NAME=SIZE",
     multiple=True,
-    help="For models: size of a symbolic dimension, as in batch=32.",
+    help="For models: the size of a symbolic dimension, as in batch=32.",
 )
 @click.option(
     "--backward",
     type=click.Choice(["none", "checkmate", "operator"]),
     default="none",
     show_default=True,
-    help="For models of a forward pass: rule by which a loss and a backward pass are derived.",
+    help="For models of a forward pass: the rule that derives a loss and a backward pass.",
 )
 @click.option(
     "--default-cost",
     metavar="FLOPS",
     type=int,
-    help="For models: cost per element of operators without a rule for it, which are refused otherwise.",
+    help="For models: cost per element of operators without a formula; without this option they are refused.",
 )
 @params.node_link_option
 @params.quiet_option
@@ -83,26 +85,26 @@ def command(
 ) -> None:
     """Write a graph or a plan in another format, in its canonical form and the newest version of its schema.
 
-    Reads graph and plan documents (JSON, YAML), node-link JSON of networkx, and GraphML; and models: ONNX (needs
-    remat[onnx]), archives of torch.export (.pt2), and what print_readable() of torch.fx writes. Notes on standard error
-    say which costs and sizes were read, which are derived or defaults, and what the other format cannot hold.
+    Reads graph and plan documents (JSON, YAML), and node-link JSON and GraphML of networkx. Also reads models: ONNX
+    (needs remat[onnx]), archives of torch.export (.pt2), and dumps of print_readable() of torch.fx. Notes on standard
+    error say which costs and sizes were read, derived or set to defaults, and what the other format cannot express.
 
-    With --costs, a node costs the mean time of the events named like it or else like its operation; device time where
-    the trace has any, else time of the host.
+    With --costs, the cost of a node is the mean time of the events with its id, or else with the name of its operation.
+    It is device time if the trace has any, else host time.
     """
     from remat_cli.files import require_writable, write_text
 
     out = Output(color, quiet)
     if scale_unmatched and costs is None:
-        raise UsageError("--scale-unmatched says what --costs is to do", hint="name a trace with --costs")
+        raise UsageError("--scale-unmatched needs --costs", hint="name a trace with --costs")
     if file == costs == "-":
-        raise UsageError("graph and trace cannot both be standard input", hint="put one of them into a file")
+        raise UsageError("the graph and the trace cannot both come from standard input", hint="give one as a file")
     target = _target(to, output)
     require_writable(output)
     read = _read(file, keys, dim, backward, default_cost)
     if isinstance(read, Document):
         if costs is not None:
-            raise UsageError("--costs is for graphs, and this is a plan", hint="convert the graph, and solve it again")
+            raise UsageError("--costs is for graphs, but this is a plan", hint="convert the graph, and solve it again")
         text, notes = _plan_text(read, target, keys)
     else:
         graph, notes = read
@@ -127,7 +129,7 @@ def _target(to: str | None, output: str) -> str:
     suffix = Path(output).suffix.lower()
     if suffix not in _BY_SUFFIX:
         raise UsageError(
-            f"{output}: its suffix tells no format", hint="name it .json, .yaml or .dot, or say it with --to"
+            f"{output}: cannot tell the format from the suffix", hint="name it .json, .yaml or .dot, or add --to"
         )
     return _BY_SUFFIX[suffix]
 
@@ -148,13 +150,13 @@ def _read(
 
         if wishes != Wishes():
             raise UsageError(
-                "--dim, --backward and --default-cost are for models, and this is none",
-                hint="leave them out, or give a .onnx or .pt2 file, or a text that print_readable() of torch.fx wrote",
+                "--dim, --backward and --default-cost are for models, but this is not a model",
+                hint="leave them out, or give a .onnx or .pt2 file, or a dump of print_readable() of torch.fx",
             )
         document = read_source(file)
         return document if kind_of(document) == "plan" else _graph(document, keys)
     if keys is not None:
-        raise UsageError("--keys is for node-link graphs, and this is a model", hint="leave it out")
+        raise UsageError("--keys is for node-link graphs, but this is a model", hint="leave it out")
     found = import_model(file, format, wishes)
     return found.graph, list(found.notes)
 
@@ -163,14 +165,14 @@ def _plan_text(document: Document, target: str, keys: str | None) -> tuple[str, 
     from remat_cli.plan.io import plan_from_document, plan_to_document
 
     if keys is not None:
-        raise UsageError("--keys is for node-link graphs, and this is a plan", hint="leave it out")
+        raise UsageError("--keys is for node-link graphs, but this is a plan", hint="leave it out")
     plan = plan_from_document(document)
     if target == "dot":
         from remat_cli.reports.dot import dot_text
 
         return dot_text(plan.graph, _times(plan)), []
     if target == "node-link":
-        raise UsageError("node-link JSON holds graphs, and this is a plan", hint="write it --to json, yaml or dot")
+        raise UsageError("node-link JSON is for graphs, but this is a plan", hint="use --to json, yaml or dot")
     return _document_text(plan_to_document(plan), target), []
 
 
@@ -184,7 +186,7 @@ def _graph(document: Document, keys: str | None) -> tuple[Graph, list[str]]:
 
 
 def _measured(graph: Graph, costs: str, scale: bool) -> tuple[Graph, list[str]]:
-    """The graph with costs of a trace, and what was matched."""
+    """The graph with costs from a trace, and notes on the nodes that were matched."""
     from remat_cli.files import read_text
     from remat_cli.frontends.kineto import measured_costs
 
@@ -200,12 +202,12 @@ def _measured(graph: Graph, costs: str, scale: bool) -> tuple[Graph, list[str]]:
         more = ", ..." if len(found.kept) > _SHOWN else ""
         notes.append(f"costs not in the trace, {how}: {', '.join(found.kept[:_SHOWN])}{more} ({len(found.kept)} nodes)")
     if found.unlinked:
-        notes.append(f"{found.unlinked} pieces of device work name no event that launched them, and count nowhere")
+        notes.append(f"{found.unlinked} device events name no event that launched them, and are not counted")
     return found.graph, notes
 
 
 def _graph_text(graph: Graph, target: str) -> tuple[str, list[str]]:
-    """The text, and what of the graph it does not hold."""
+    """The text, and the facts of the graph that it leaves out."""
     if target == "dot":
         from remat_cli.reports.dot import dot_text
 
@@ -214,7 +216,7 @@ def _graph_text(graph: Graph, target: str) -> tuple[str, list[str]]:
         from remat_cli.graph.nodelink_out import graph_to_node_link
 
         text, lost = graph_to_node_link(graph)
-        return text, [f"node-link JSON cannot hold {what}" for what in lost]
+        return text, [f"node-link JSON cannot express {what}" for what in lost]
     from remat_cli.graph.io import graph_to_document
 
     return _document_text(graph_to_document(graph), target), []

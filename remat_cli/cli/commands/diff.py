@@ -23,16 +23,16 @@ Examples:
   git show main:net.plan.json | remat diff - net.plan.json --max-cost-increase 1%
   remat diff old.plan.json new.plan.json --format markdown >> "$GITHUB_STEP_SUMMARY"
 
-Plans of different graphs are compared too, by the ids of their nodes, and the report says that they are.
+Plans of different graphs are compared by the ids of their nodes, and the report says so.
 
-Exits with 0 if the new plan will do; with 1 if it is invalid, over its own budget, or beyond a tolerance."""
+Exits with 0 if the new plan passes; with 1 if it is invalid, over its own budget, or beyond a tolerance."""
 
 
 @click.command("diff", epilog=_EPILOG)
 @click.argument("old", type=params.READABLE)
 @click.argument("new", type=params.READABLE)
-@click.option("--max-cost-increase", type=params.PERCENT, help="By how much the cost may grow: 1%.  [default: any]")
-@click.option("--max-peak-increase", type=params.PERCENT, help="By how much the peak may grow: 0%.  [default: any]")
+@click.option("--max-cost-increase", type=params.PERCENT, help="Percentage by which the cost may grow.  [default: any]")
+@click.option("--max-peak-increase", type=params.PERCENT, help="Percentage by which the peak may grow.  [default: any]")
 @params.format_option("text", "json", "github", "markdown")
 @params.color_option
 def command(
@@ -43,9 +43,9 @@ def command(
     format: str,
     color: str,
 ) -> int:
-    """Say what changed from the plan OLD to the plan NEW: peak, cost, what is recomputed, and what is claimed.
+    """Show what changed from the plan OLD to the plan NEW: peak, cost, recomputed nodes, and claims.
 
-    Both are replayed; nothing that they say of themselves is trusted.
+    Both plans are replayed; neither is trusted.
     """
     from remat_cli.plan.check import check
     from remat_cli.plan.difference import beyond, compare_plans
@@ -58,7 +58,7 @@ def command(
     if max_cost_increase is not None and not difference.same_unit:
         units = f"{before.graph.cost_unit} and {after.graph.cost_unit}"
         hint = "leave --max-cost-increase out"
-        raise UsageError(f"the costs cannot be compared: they are in different units, {units}", hint=hint)
+        raise UsageError(f"the costs cannot be compared: their units differ, {units}", hint=hint)
     found = beyond(difference, max_cost_increase=max_cost_increase, max_peak_increase=max_peak_increase)
     out = Output(color)
     out.report(_formatted(difference, found, format, old, new, out))

@@ -1,4 +1,4 @@
-"""``remat explain``: what a plan does with one node, and what else could be done."""
+"""``remat explain``: what a plan does with one node, and the alternatives."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Exits with 0, or with 1 if the plan is invalid."""
 def command(plan: str, node: str, format: str, color: str) -> int:
     """Explain what PLAN does with NODE: when it is computed, read and dropped, and how long its values stay.
 
-    Also tried, by replaying a changed plan: what keeping the node would do where it is computed again, and what
-    dropping it would do where it waits.
+    The report also has alternatives, each from replaying a changed plan: keep the node's values instead of recomputing
+    them, and drop them instead of keeping them.
     """
     from remat_cli.plan.check import check
     from remat_cli.plan.explanation import explain
@@ -36,7 +36,7 @@ def command(plan: str, node: str, format: str, color: str) -> int:
     loaded, _ = load_plan(plan)
     places = {item.id: i for i, item in enumerate(loaded.graph.nodes)}
     values = {loaded.graph.value_name(v): producer for v, producer in enumerate(loaded.graph.producer)}
-    found = places.get(node, values.get(node))  # relu1 and its value relu1:0 are both understood
+    found = places.get(node, values.get(node))  # a node (relu1) or one of its values (relu1:0)
     if found is None:
         message, hint = no_such_node(node, loaded.graph)
         raise UsageError(message, hint=hint)

@@ -27,10 +27,10 @@ Examples:
 
 @click.command("export", epilog=_EPILOG)
 @click.argument("source", required=False)
-@click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", show_default=True, help="Where it goes.")
-@click.option("--list", "listing", is_flag=True, help="List what can be exported.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="torch: where the step is to run; default: cpu.")
-@click.option("--cost", metavar="MODEL", help="torch: what costs mean: flops (default), or roofline:a100.")
+@params.output_option
+@click.option("--list", "listing", is_flag=True, help="List the architectures and their options.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="torch: device for the step.  [default: cpu]")
+@click.option("--cost", metavar="MODEL", help="torch: cost model, flops or roofline:a100.  [default: flops]")
 @params.quiet_option
 @params.color_option
 def command(
@@ -44,9 +44,9 @@ def command(
 ) -> None:
     """Write the graph of a model.
 
-    SOURCE says where it comes from. zoo:NAME{option=value,...} is an architecture that remat knows. torch:FILE.py:NAME
-    is your own model: a function that returns (module, inputs) or (module, inputs, loss), called under fake tensors,
-    so that no weights are allocated; it needs the extra remat[torch].
+    SOURCE names the model. zoo:NAME{option=value,...} is a known architecture. torch:FILE.py:NAME is your own model: a
+    function that returns (module, inputs) or (module, inputs, loss). remat calls it under fake tensors, which allocate
+    no weights. torch: needs the extra remat[torch].
     """
     out = Output(color, quiet)
     if listing:
@@ -68,7 +68,7 @@ def command(
 
 
 def _builder(source: str, device: str | None, cost: str | None) -> Callable[[], Graph]:
-    """What makes the graph of ``source``; nothing is made yet."""
+    """A function that makes the graph of ``source``; names and options are checked now, before it is called."""
     scheme, separator, rest = source.partition(":")
     if not separator or scheme not in {"zoo", "torch"}:
         raise UsageError(

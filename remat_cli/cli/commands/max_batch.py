@@ -1,4 +1,4 @@
-"""``remat max-batch``: how large may a batch be?"""
+"""``remat max-batch``: find the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ Examples:
   remat max-batch vgg16.json --memory 16GB
   remat export 'zoo:unet{batch=8}' | remat max-batch - --memory 16GB --max-overhead 10%
 
-All memory of the graph but its fixed_memory grows with the batch. The batch that the graph was made for comes from
-its metadata unless --batch says it. Exits with 1 if not even one sample fits."""
+All memory of the graph except fixed_memory grows with the batch. Exits with 1 if not even one sample fits."""
 
 
 @click.command("max-batch", epilog=_EPILOG)
@@ -30,14 +29,14 @@ its metadata unless --batch says it. Exits with 1 if not even one sample fits.""
     "--max-overhead",
     default=_ONE_FORWARD,
     show_default=True,
-    help="What may be computed again: one-forward, or a percentage of the cost without recomputation.",
+    help="Limit on recomputation: one-forward, or a percentage of the cost without recomputation.",
 )
 @click.option(
-    "--batch", type=click.IntRange(1), help="Batch that the graph was made for.  [default: from its metadata]"
+    "--batch", type=click.IntRange(1), help="Batch for which the graph was made.  [default: from its metadata]"
 )
 @click.option("--strategy", type=params.STRATEGY, default="auto", show_default=True, help="See remat strategies.")
 @params.solver_option
-@click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command.  [default: 60s a batch]")
+@click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command.  [default: 60s per batch]")
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
 @params.seed_option
 @params.format_option("text", "json")
@@ -45,9 +44,9 @@ its metadata unless --batch says it. Exits with 1 if not even one sample fits.""
 @params.quiet_option
 @params.color_option
 def command(graph: str, memory: int, max_overhead: str, batch: int | None, **options: Any) -> int:
-    """Find the largest batch of GRAPH that fits a memory at bounded extra cost.
+    """Find the largest batch of GRAPH that fits into a memory at bounded extra cost.
 
-    Every batch that is found has a replayed plan; every batch called impossible is proven to be.
+    Every batch that is reported has a replayed plan. A batch is called impossible only if that is proven.
     """
     from remat_cli.api.reading import read_graph
     from remat_cli.cli.progress import ProgressLine, showing
@@ -87,16 +86,18 @@ def _most_cost(graph: Graph, text: str) -> float:
         return one_forward(graph)
     share = parse_budget(text)
     if not share.relative:
-        raise UsageError(f'--max-overhead: "{text}" is no percentage', hint="write one-forward, or a share like 30%")
+        raise UsageError(
+            f'--max-overhead: "{text}" is not a percentage', hint="write one-forward, or a percentage such as 30%"
+        )
     return graph.total_cost * (1 + float(share.amount) / 100)
 
 
 def _batch_of(graph: Graph) -> int:
-    """The batch that the graph's metadata names, where exporters put it."""
+    """The batch that the graph's metadata names: at the top, or among the options of the exporter."""
     metadata: Any = graph.metadata if isinstance(graph.metadata, dict) else {}
     options: Any = metadata.get("options")
     for place in (metadata, options if isinstance(options, dict) else {}):
         found = place.get("batch")
         if isinstance(found, int) and not isinstance(found, bool) and found > 0:
             return found
-    raise UsageError("the graph does not say what batch it was made for", hint="say it with --batch")
+    raise UsageError("the graph does not say for which batch it was made", hint="say it with --batch")

@@ -25,8 +25,8 @@ Examples:
 @click.option("--repeats", type=click.IntRange(1, 1000), default=10, show_default=True, help="Samples per operation.")
 @click.option("--warmup", type=click.IntRange(0, 1000), default=2, show_default=True, help="Calls before the samples.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
-@click.option("--force", is_flag=True, help="Do it although GRAPH was exported for another PyTorch or device.")
-@click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", show_default=True, help="Where it goes.")
+@click.option("--force", is_flag=True, help="Accept a GRAPH that was exported for another PyTorch or device.")
+@params.output_option
 @params.quiet_option
 @params.color_option
 def command(
@@ -42,9 +42,9 @@ def command(
 ) -> None:
     """Run every operation of GRAPH on a device, and write the graph with measured costs.
 
-    GRAPH comes from remat export torch:... or zoo:torch/.... Costs become the median time of a call in microseconds,
-    outputs and workspace what was really allocated. Inputs are random. A graph that was exported with another minor
-    version of PyTorch, or for another device, is refused. Needs the extra remat[torch].
+    GRAPH comes from remat export torch:... or zoo:torch/.... Costs become the median time of a call in microseconds;
+    sizes of outputs and workspace become the bytes that were allocated. Inputs are random. A graph that was exported
+    with another minor version of PyTorch, or for another device, is refused. Needs the extra remat[torch].
     """
     from remat_cli.files import require_writable, write_text
     from remat_cli.frontends.torch.profile import profile

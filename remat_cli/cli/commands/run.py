@@ -14,7 +14,7 @@ Examples:
   remat run step.plan.json --device cuda --steps 20 --format json
   remat run step.plan.json --graph step.json
 
-Exits with 0 if all results are bit for bit those without recomputation, with 1 if not, or if the
+Exits with 0 if all results equal those without recomputation bit for bit. Exits with 1 if one differs, or if the
 device runs out of memory."""
 
 
@@ -25,19 +25,19 @@ device runs out of memory."""
 )
 @click.option("--steps", type=click.IntRange(1, 100_000), default=3, show_default=True, help="Steps to time.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of weights, inputs and random operations.")
-@click.option("--graph", type=params.READABLE, help="Make sure that the plan does what this graph says.")
-@click.option("--force", is_flag=True, help="Run it although it was exported for another PyTorch or device.")
+@click.option("--graph", type=params.READABLE, help="Also check that the plan is for this graph.")
+@click.option("--force", is_flag=True, help="Accept a PLAN that was exported for another PyTorch or device.")
 @params.format_option("text", "json")
 @params.color_option
 def command(
     plan: str, device: str, steps: int, seed: int, graph: str | None, force: bool, format: str, color: str
 ) -> int:
-    """Run PLAN with random weights and inputs, beside the same graph without recomputation.
+    """Run PLAN with random weights and inputs, and compare it with the same graph without recomputation.
 
-    PLAN is of a graph from remat export torch:... or zoo:torch/...; nothing of your code is needed. The loss, every
-    gradient and every updated buffer are compared bit for bit, and the measured peak with the predicted one. On a CPU
-    the peak is that of live storages; on CUDA what was allocated and reserved. A plan that was exported with another
-    minor version of PyTorch, or for another device, is refused. Needs the extra remat[torch].
+    The graph of PLAN comes from remat export torch:... or zoo:torch/...; your own code is not needed. The loss, every
+    gradient and every updated buffer are compared bit for bit, and the measured peak with the predicted one. On a CPU,
+    the peak is that of live storages; on CUDA, it is the allocated and the reserved memory. A plan that was exported
+    with another minor version of PyTorch, or for another device, is refused. Needs the extra remat[torch].
     """
     if plan == "-" and graph == "-":
         raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")

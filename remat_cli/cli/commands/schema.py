@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 _KINDS = ("batch", "checks", "comparison", "curve", "diff", "explanation", "graph", "graph-summary", "plan", "report")
-"""As in ``graph.document``, which would take its time to load before anybody asks for a schema."""
+"""The kinds of ``graph.document``, repeated here because importing that module would slow down ``--help``."""
 
 
 @click.command("schema", epilog="Example: remat schema graph > graph-v1.json")

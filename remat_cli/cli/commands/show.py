@@ -1,4 +1,4 @@
-"""``remat show``: what a graph or a plan looks like."""
+"""``remat show``: describe a graph or a plan."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ Examples:
 
 @click.command("show", epilog=_EPILOG)
 @click.argument("file", metavar="GRAPH|PLAN", type=params.READABLE)
-@click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", help="Where it goes.")
+@params.output_option
 @params.format_option("text", "json", "html", "svg", "png")
 @params.node_link_option
 @params.color_option
 def command(file: str, output: str, format: str, keys: str | None, color: str) -> None:
-    """Show what a graph or a plan looks like.
+    """Describe a graph or a plan.
 
-    For a graph: nodes, sizes, working sets, what bounds its memory from below, and budgets worth trying. For a plan:
-    its memory over time, why the peak is where it is, and what is recomputed. --format html makes a page for a browser
-    that needs no other file; svg and png are figures for papers.
+    For a graph: nodes, sizes, working sets, lower bounds on its memory, and budgets to try. For a plan: its memory over
+    time, the cause of its peak, and the recomputed nodes. --format html writes a self-contained page for a browser; svg
+    and png are figures for papers.
     """
     from remat_cli.api.reading import read_source
     from remat_cli.graph.document import kind_of
 
     out = Output(color)
     if format == "png" and output == "-":
-        raise UsageError("a PNG is no text", hint="name a file with -o")
+        raise UsageError("a PNG must go to a file", hint="name a file with -o")
     document = read_source(file)
     is_plan = kind_of(document) == "plan"
     if is_plan and keys is not None:
-        raise UsageError("--keys is for node-link graphs, and this is a plan", hint="leave it out")
+        raise UsageError("--keys is for node-link graphs, but this is a plan", hint="leave it out")
     require_writable(output)
     made_by = current().command_line()
     shown = _plan(document, format, made_by, out) if is_plan else _graph(document, format, keys, made_by, out)

@@ -29,12 +29,12 @@ Examples:
   remat solve graph.json --budget 80% --strategy 'checkmate-ilp{stage_split=2}' --solver cbc
   remat export zoo:unet | remat solve - --budget 60% -o - | remat check -
 
-The plan goes to GRAPH.plan.json in the current directory unless -o says otherwise; the report goes to standard
-output, or to standard error when the plan is there (-o -). Ctrl-C stops the search and keeps the best plan found;
-a second Ctrl-C stops at once.
+The plan goes to GRAPH.plan.json in the current directory unless -o names another file. The report goes to standard
+output, or to standard error with -o -. Ctrl-C stops the search and keeps the best plan found; a second Ctrl-C stops at
+once.
 
-With --budgets there is a plan for each, in GRAPH.BUDGET.plan.json; -o names a folder, or files by a pattern with
-{budget} in it. The time limit is for all together."""
+With --budgets, each plan goes to GRAPH.BUDGET.plan.json; -o names a folder, or a pattern with {budget} in it. The time
+limit is for all budgets together."""
 
 
 @click.command("solve", epilog=_EPILOG)
@@ -48,14 +48,14 @@ With --budgets there is a plan for each, in GRAPH.BUDGET.plan.json; -o names a f
 @click.option(
     "--budgets",
     type=params.BUDGETS,
-    help="Several budgets, a plan for each: 4GB:16GB:1GB (start:stop:step), 50%:95%:5%, or 8GB,12GB.",
+    help="Several budgets, one plan for each: 4GB:16GB:1GB (start:stop:step), 50%:95%:5%, or 8GB,12GB.",
 )
 @click.option(
     "--minimize",
     type=click.Choice(["cost", "peak"]),
     default="cost",
     show_default=True,
-    help="cost within a budget; or peak: the least memory that any plan needs, then the cost there.",
+    help="cost: the cheapest plan within a budget. peak: the least peak of any plan, then the cheapest such plan.",
 )
 @click.option("--strategy", type=params.STRATEGY, default="auto", show_default=True, help="See remat strategies.")
 @params.solver_option
@@ -64,9 +64,9 @@ With --budgets there is a plan for each, in GRAPH.BUDGET.plan.json; -o names a f
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
 @params.seed_option
 @click.option("--reorder", is_flag=True, help="Also search for a better order of the nodes than the document's.")
-@click.option("-o", "--output", type=click.Path(allow_dash=True), help="Where the plan goes; - for standard output.")
-@click.option("--write-model", type=click.Path(path_type=Path), help="Also write the MILP: a .lp or .mps file.")
-@click.option("--solver-log", type=click.Path(path_type=Path), help="Also write the solver's log.")
+@click.option("-o", "--output", type=click.Path(allow_dash=True), help="File for the plan; - for standard output.")
+@click.option("--write-model", type=click.Path(path_type=Path), help="Also write the MILP to this .lp or .mps file.")
+@click.option("--solver-log", type=click.Path(path_type=Path), help="Also write the solver's log to this file.")
 @click.option("-v", "--verbose", is_flag=True, help="Also show each stage of the search: its time, and what it gained.")
 @click.option("--require-optimal", is_flag=True, help="Exit with 1 unless the plan is proven optimal.")
 @params.format_option("text", "json", "csv")
@@ -76,7 +76,7 @@ With --budgets there is a plan for each, in GRAPH.BUDGET.plan.json; -o names a f
 def command(graph: str, output: str | None, verbose: bool, require_optimal: bool, **options: Any) -> int:
     """Find the cheapest plan of GRAPH within a memory budget, or within each of several.
 
-    GRAPH is a JSON or YAML file (JSON for big ones), or - for standard input.
+    GRAPH is a JSON or YAML file (JSON is faster for big graphs), or - for standard input.
     """
     from remat_cli.api.reading import read_graph
     from remat_cli.cli.progress import ProgressLine, showing
@@ -134,7 +134,7 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
 
 
 def _jobs(options: SolveOptions) -> int:
-    """How many budgets to look at together: one a thread, or a core. A model to write down comes from one at a time."""
+    """How many budgets to solve at a time: one per thread or core; one alone if it writes a model or a log."""
     import os
 
     if options.write_model is not None or options.solver_log is not None:
@@ -172,7 +172,7 @@ def _asked(options: dict[str, Any]) -> Budget | tuple[Budget, ...] | None:
     chosen = typed or given
     least = options["minimize"] == "peak"
     if least and (typed or (given and source("minimize") is not ParameterSource.COMMANDLINE)):
-        raise UsageError(f"--minimize peak asks for the smallest budget, and --{chosen[0]} gives one", hint=_ONE)
+        raise UsageError(f"--minimize peak and --{chosen[0]} exclude each other", hint=_ONE)
     if least:
         chosen = []
     elif not chosen:
@@ -195,7 +195,7 @@ _ONE = "leave one of them out"
 
 
 def _refuse_files(options: dict[str, Any], purpose: str) -> None:
-    """Refuse the model and the log of a solver where there would be one of each for every run."""
+    """Refuse ``--write-model`` and ``--solver-log`` where several runs would write to the same file."""
     for name in ("write_model", "solver_log"):
         if options[name] is not None:
             raise UsageError(f"--{name.replace('_', '-')} is for {purpose}", hint="leave it out")
@@ -214,7 +214,7 @@ def _report(solved: Any, path: str, out: Output, format: str) -> None:
 
 
 def _note_unused(out: Output, strategy: str, options: SolveOptions) -> None:
-    """Say which files were asked for and not written, because no solver ran."""
+    """Name the requested files that were not written, because no solver ran."""
     if options.write_model is not None:
         out.note(f"remat: {options.write_model} was not written: {strategy} builds no model")
     if options.solver_log is not None and not options.solver_log.exists():

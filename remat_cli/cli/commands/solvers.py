@@ -21,7 +21,7 @@ Examples:
 @params.format_option("text", "json")
 @params.color_option
 def command(check: bool, format: str, color: str) -> int:
-    """List the MIP solvers: version, where each lives, its licence, and whether it can be used here."""
+    """List the MIP solvers: version, path, licence, and whether each can be used here."""
     from remat_cli.solvers.registry import SOLVERS
 
     out = Output(color)

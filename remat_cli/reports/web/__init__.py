@@ -1,1 +1,1 @@
-"""Pages for a browser: each one a file that needs nothing else."""
+"""Pages for a browser, each one a self-contained file."""

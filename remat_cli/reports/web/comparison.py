@@ -33,12 +33,12 @@ def comparison_page(comparison: Comparison, command: str) -> str:
         command: The command that makes the page.
 
     Raises:
-        UsageError: If what draws the page is not installed.
+        UsageError: If plotly or Jinja2 is not installed.
     """
     note = (
-        "A plan stays a plan with more memory, and nothing is known in between: steps, not slopes. No plan can lie in "
-        "the grey area: that is proven. Crosses at the top are budgets without a plan. Click a name to hide its line, "
-        "double-click to see it alone."
+        "The lines are steps, because a plan remains valid with more memory and budgets in between were not solved. "
+        "No plan can lie in the grey area: that is proven. Crosses at the top are budgets without a plan. Click a name "
+        "to hide its line, double-click to see it alone."
     )
     words = "Cost over no-remat against budget, a line for each strategy."
     scale = _logarithmic(comparison)
@@ -90,7 +90,7 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _look(k: int) -> dict[str, Any]:
-    """Colour, marker and dashes of the k-th strategy: never told apart by colour alone."""
+    """Colour, marker and dashes of the k-th strategy, so that strategies never differ by colour alone."""
     colour = COLOURS[k % len(COLOURS)]
     colour = INK if colour == "#000000" else colour
     return {
@@ -103,11 +103,11 @@ def _look(k: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Where overheads stand on their axis.
+    """The positions of overheads on their axis.
 
     Attributes:
         decades: The powers of ten that a logarithmic axis shows, in percent; none for a linear one.
-        cut: Whether overheads above nothing stand at its foot, where zero does: they are too small to tell apart.
+        cut: Whether overheads just above zero are drawn at zero, because they are too small to distinguish.
     """
 
     decades: tuple[int, ...]
@@ -115,17 +115,17 @@ class _Scale:
 
     @property
     def foot(self) -> float:
-        """Where a logarithmic axis has its zero: half a decade below the first."""
+        """The position of zero on a logarithmic axis: half a decade below the first."""
         return float(10.0 ** (self.decades[0] - 0.5))
 
     def place(self, percent: float) -> float:
-        """Where ``percent`` is drawn."""
+        """The position of ``percent``."""
         if not self.decades:
             return percent
         return percent if percent >= 10.0 ** self.decades[0] else self.foot
 
     def above(self, most: float, k: int) -> float:
-        """Where crosses of the k-th strategy are drawn: above ``most``, a few rows that do not cover each other."""
+        """The height of the crosses of the k-th strategy: above ``most``, in rows that do not cover each other."""
         row = k % 6
         if not self.decades:
             return 1.12 * most * (1 + 0.03 * row)
@@ -133,9 +133,9 @@ class _Scale:
 
 
 _DECADES = 7
-"""How many powers of ten a logarithmic axis shows at most."""
+"""The largest number of powers of ten on a logarithmic axis."""
 _MANY_DECADES = 4
-"""From so many on, a linear axis would show most of the lines as one at its foot."""
+"""From this number on, a linear axis would draw most of the lines as one near zero."""
 
 
 def _logarithmic(comparison: Comparison) -> _Scale:
@@ -164,7 +164,7 @@ def _overheads(comparison: Comparison, scale: _Scale) -> list[dict[str, Any]]:
             "y": [scale.place(bound) for bound in bounds],
             "text": [f"no plan below {bound:.4g}%" for bound in bounds],
             "mode": "lines",
-            # What holds for a budget holds for all smaller ones: the step reaches back.
+            # A bound for a budget holds for all smaller budgets too, so the step reaches back.
             "line": {"shape": "vh", "width": 1, "color": "#8a9199"},
             "fill": "tozeroy",
             "fillcolor": "rgba(138,145,153,0.35)",

@@ -21,9 +21,9 @@ SYMBOLS = {
     None: "circle",
 }
 _GL_FROM = 1500
-"""From so many nodes or edges on, WebGL draws them; below, SVG does, which prints better."""
+"""From this number of nodes or edges on, WebGL draws them, which is fast; below, SVG does, which prints better."""
 _SMALLEST, _LARGEST = 5.0, 26.0
-"""Diameters in pixels; with many nodes the largest is smaller, so that neighbours can still be told apart."""
+"""Diameters in pixels; with many nodes the largest is smaller, so that neighbours stay distinguishable."""
 
 
 def graph_page(graph: Graph, summary: GraphSummary, command: str) -> str:
@@ -35,12 +35,12 @@ def graph_page(graph: Graph, summary: GraphSummary, command: str) -> str:
         command: The command that makes the page.
 
     Raises:
-        UsageError: If what draws the page is not installed.
+        UsageError: If plotly or Jinja2 is not installed.
     """
     note = (
-        "What a node reads is to its left; the backward pass runs from right to left below. The larger a node, the "
-        "more bytes it makes; the brighter, the more it costs. Drag to zoom, double-click to see it all again, point "
-        "at a node for its numbers. Thin lines are values that the backward pass reads again."
+        "A node is to the right of the nodes that it reads; the backward pass runs from right to left below. Larger "
+        "nodes make more bytes, brighter nodes cost more. Thin lines are forward values that the backward pass reads. "
+        "Drag to zoom, double-click to zoom out, point at a node for its numbers."
     )
     drawing = Chart("graph", _traces(graph, layered(graph)), _layout(graph), 620, "The nodes of the graph in layers.")
     return render_page(
@@ -64,7 +64,7 @@ def node_sizes(graph: Graph) -> list[float]:
 
 
 def node_shades(graph: Graph) -> list[float]:
-    """Powers of ten of the costs; what costs nothing stands with the cheapest. At most six powers are told apart."""
+    """Powers of ten of the costs; zero costs count as the cheapest. At most six powers are distinguished."""
     costs = [node.cost for node in graph.nodes]
     top = max(costs, default=0.0)
     least = max(min((c for c in costs if c > 0), default=1.0), top * 1e-6)
@@ -88,7 +88,7 @@ def _traces(graph: Graph, layout: Layout) -> list[dict[str, Any]]:
     within, across = edges(graph)
     big = max(len(graph.nodes), len(within) + len(across)) > _GL_FROM
     kind = "scattergl" if big else "scatter"
-    # So many that they touch would be a wall: then each is fainter.
+    # Many nodes touch each other, so each is fainter then.
     faint = 0.3 * min(1.0, max(0.35, 500 / max(1, len(across))))
     lines = [("read by the backward pass", across, 0.5, faint), ("edges", within, 1.1, 0.55)]
     traces: list[dict[str, Any]] = [
@@ -207,7 +207,7 @@ def _facts(summary: GraphSummary) -> list[tuple[str, str]]:
         ("cost", cost_words(summary.total_cost, summary.cost_unit)),
         ("fixed memory", exact_bytes(summary.fixed_bytes)),
         ("no-remat peak", exact_bytes(summary.no_remat_peak_bytes)),
-        ("least budget", f"{exact_bytes(summary.bound_bytes)}{at}: no plan stays below"),
+        ("least budget", f"{exact_bytes(summary.bound_bytes)}{at}: every plan needs at least this"),
     ]
 
 

@@ -16,10 +16,10 @@ def matrices(plan: Plan) -> Section:
     title = "The matrices R and S"
     drawn = raster(plan)
     if drawn is None:
-        return Section(title, "This plan has no stages: it does not compute all nodes first in the order of its graph.")
+        return Section(title, "This plan has no stages: its first computations are not in the order of its graph.")
     note = (
-        "Stage t ends with the first computation of node t. R: what is computed in each stage. S: what is kept into "
-        "each stage from the one before."
+        "Stage t ends with the first computation of node t. R: the nodes computed in each stage. S: the values kept "
+        "from the stage before into each stage."
     )
     if drawn.each > 1:
         note += f" Each cell stands for {drawn.each} nodes in {drawn.each} stages, and is filled if any of them is."
@@ -43,7 +43,7 @@ def _heatmap(plan: Plan, drawn: Raster, which: str) -> dict[str, Any]:
     return {
         "type": "heatmap",
         "z": cells,
-        # Names and not numbers, so that pointing at a cell shows them; see the ticks of the layout.
+        # Names instead of numbers, so that pointing at a cell shows them; the layout sets the ticks.
         "x": [_cell_name(plan, k, drawn.each) for k in range(columns)],
         "y": [_cell_name(plan, k, drawn.each, "stage ") for k in range(rows)],
         "zmin": -0.5,
@@ -64,7 +64,7 @@ def _heatmap(plan: Plan, drawn: Raster, which: str) -> dict[str, Any]:
 
 
 def _cell_name(plan: Plan, k: int, each: int, what: str = "") -> str:
-    """The name of the k-th column or row of ``each`` nodes; begins with its number, so that no two are the same."""
+    """The name of the k-th column or row of ``each`` nodes; begins with its number, so that names are unique."""
     nodes = plan.graph.nodes
     first, last = k * each, min((k + 1) * each, len(nodes)) - 1
     if first >= len(nodes):

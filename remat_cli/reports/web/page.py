@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 INK, PAPER = "#010203", "#FCFDFE"
-"""Stand-ins in charts for the colour of text and for one close to the background: the page knows light from dark."""
+"""Placeholders in charts for the colour of text and for a shade of the background; the page sets both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Chart:
         traces: Plotly's ``data``.
         layout: Plotly's ``layout``, without colours of text and background: the page sets those, light or dark.
         height: In pixels.
-        words: What it shows, for those who cannot see it.
+        words: A description for screen readers.
         square: Whether it shares a line with its neighbour if there is room.
-        logarithmic: Traces and layout of the same on a logarithmic scale; the page then has a switch.
-        begins: The scale that is shown first, if there are two.
+        logarithmic: The traces and the layout on a logarithmic scale; the page then has a switch.
+        begins: The scale that is shown first, if there are two scales.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a few words, and what belongs under them."""
+    """A heading, a short text, and the charts and the table below it."""
 
     title: str
     note: str = ""
@@ -75,11 +75,11 @@ class Page:
     Attributes:
         title: Of the window, and the heading.
         verdict: The answer, in a few words; may be empty.
-        good: Whether that answer is a good one; None for neither.
+        good: Whether the answer is yes; None if there is no answer.
         facts: ``(name, text)``, shown first.
         sections: The rest.
         command: The command that made the page.
-        problems: What is wrong, in sentences.
+        problems: The findings, as sentences.
     """
 
     title: str
@@ -96,7 +96,7 @@ def render_page(page: Page) -> str:
 
     Raises:
         UsageError: If plotly or Jinja2 is not installed.
-        ValueError: If a chart is none that plotly knows.
+        ValueError: If a chart does not follow plotly's schema.
     """
     template = _template()
     charts = [chart for section in page.sections for chart in section.charts]
@@ -111,7 +111,7 @@ def render_page(page: Page) -> str:
 
 
 def label(text: str, most: int = 60) -> str:
-    """``text`` inside a chart: plotly takes ``<b>`` and the like for markup; long names lose their middle."""
+    """``text`` for a chart: markup of plotly (``<b>`` and others) is escaped, and long names lose their middle."""
     half = (most - 1) // 2
     return escape(text if len(text) <= most else f"{text[:half]}…{text[-half:]}", quote=False)
 
@@ -135,7 +135,7 @@ def _figure(traces: Sequence[dict[str, Any]], layout: dict[str, Any]) -> dict[st
 
 
 def _embeddable(document: Any) -> str:
-    """``document`` as JSON that cannot end a script element."""
+    """``document`` as JSON that is safe inside a script element."""
     text = json.dumps(document, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -149,7 +149,7 @@ def _plotly_js() -> str:
 
 def _template() -> Template:
     try:
-        import plotly  # noqa: F401 - only to find out whether it is there
+        import plotly  # noqa: F401 - only to test whether it is installed
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed", hint="install it with: pip install 'remat[plot]'") from None

@@ -1,4 +1,4 @@
-"""The page of a plan: memory over time, R and S, what lives at the peak, what is recomputed, and the claim."""
+"""The page of a plan: memory over time, R and S, values at the peak, recomputed nodes, and the claim."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def plan_page(report: Report, plan: Plan, command: str) -> str:
     """The page of ``plan`` as HTML.
 
     Args:
-        report: What the judge says of the plan.
+        report: The report of the replay.
         plan: The plan.
         command: The command that makes the page.
 
     Raises:
-        UsageError: If what draws the page is not installed.
+        UsageError: If plotly or Jinja2 is not installed.
     """
     errors = [f.message for f in report.findings if f.code != OVER_BUDGET]
     problems = errors[:_SHOWN_PROBLEMS]
@@ -78,10 +78,10 @@ def _bound(report: Report) -> str:
 
 
 def _solve_command(plan: Plan) -> str:
-    """The command that makes such a plan from its graph, as far as the plan tells."""
+    """The command that makes such a plan from its graph, as far as the plan records it."""
     told = plan.provenance
     if "remat" not in told:
-        return "not said in the plan"
+        return "not recorded in the plan"
     command = ["remat", "solve", f"{plan.graph.name or 'graph'}.json"]
     if told.get("minimize"):
         command += ["--minimize", str(told["minimize"])]
@@ -106,14 +106,14 @@ def _timeline(report: Report, plan: Plan) -> list[Section]:
     if not report.replay.profile:
         return [Section("Memory over time", "The plan is empty.")]
     seen = occupancy(report.graph, plan.statements, report.replay.profile)
-    note = "What lives in memory at every statement; point at the drawing to see the largest values, drag to zoom in."
+    note = "Memory in use at every statement. Point at the drawing to see the largest values; drag to zoom in."
     if seen.each > 1:
         note += (
-            f" Of every {seen.each} neighbouring statements the one with the most memory in use is shown, so no high "
-            f"point is lost: {len(seen.moments):,} of {seen.statements:,}."
+            f" Of every {seen.each} neighbouring statements, the drawing shows the one with the most memory in use: "
+            f"{len(seen.moments):,} of {seen.statements:,}."
         )
     chart = Chart("timeline", _timeline_traces(report, seen), _timeline_layout(report), 520, "Memory over statements.")
-    return [Section("Memory over time", note, (chart,)), Section("Why the peak is there", _why(report, plan))]
+    return [Section("Memory over time", note, (chart,)), Section("Why the peak is here", _why(report, plan))]
 
 
 def _why(report: Report, plan: Plan) -> str:
@@ -121,7 +121,7 @@ def _why(report: Report, plan: Plan) -> str:
 
 
 def _timeline_traces(report: Report, seen: Occupancy) -> list[dict[str, Any]]:
-    # A moment lasts until the next one begins; the last one until the end.
+    # A moment lasts until the next one begins, and the last one until the end.
     begins = [*(moment.first for moment in seen.moments), seen.statements]
     moments = [*seen.moments, seen.moments[-1]]
     traces: list[dict[str, Any]] = []
@@ -196,7 +196,7 @@ def _levels(report: Report, end: int) -> list[dict[str, Any]]:
 
 
 def _strip(seen: Occupancy) -> list[dict[str, Any]]:
-    """What is being computed, as a strip below."""
+    """The kind of each computation, as a strip below the drawing."""
     traces: list[dict[str, Any]] = []
     for kind in Kind:
         if runs := seen.runs(kind):
