@@ -11,13 +11,13 @@ import numpy as np
 from remat_cli.control import Control
 from remat_cli.errors import LimitReached
 from remat_cli.graph.model import Graph
-from remat_cli.milp.compile import Compiled, append_block, compile_model
+from remat_cli.milp.compile import Compiled, append_block
 from remat_cli.milp.decode import Decoder, overfull
 from remat_cli.milp.event_support import common
 from remat_cli.milp.retention import InStageRows, RetentionModel, Support, build, in_stage_rows, support_within
-from remat_cli.mip import Bools, Floats, LinearModel
+from remat_cli.mip import Bools, Floats, LinearModel, Row
 from remat_cli.plan.matrices import least_recomputation_between, matrices_of
-from remat_cli.solvers.base import Outcome, Request, SolverProgress
+from remat_cli.solvers.base import Outcome, SolverProgress
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.ceiling import Cheaper
 
@@ -67,7 +67,7 @@ class Retention:
     depth: float | None = None
     relaxed: Floats | None = None
     blocks: list[InStageRows] = field(default_factory=list)
-    cuts: list[tuple[list[int], list[float], float, float]] = field(default_factory=list)
+    cuts: list[Row] = field(default_factory=list)
 
     @classmethod
     def over(cls, best: Incumbent, depth: float | None, *, support: Support | None = None) -> Retention:
@@ -98,7 +98,7 @@ class Retention:
         remaining = control.remaining_s()
         if remaining is not None and remaining < time.monotonic() - began_s:
             raise LimitReached("the time limit came while a model was built", hint="give more time with --time-limit")
-        return cls(best, stated, compile_model(stated.model), depth)
+        return cls(best, stated, stated.compiled(), depth)
 
     def holding_best(self) -> Retention:
         """This model, or one over a support that holds the best schedule if this one does not."""
@@ -150,7 +150,7 @@ class Retention:
     def _kept_columns(self) -> list[list[int]]:
         """The column of every variable of every value's gaps; -1 where there is none."""
         columns = self.compiled.column_of
-        return [[columns.get(id(var), -1) for var in gaps.kept] for gaps in self.stated.gaps]
+        return [columns[list(gaps.kept)].tolist() for gaps in self.stated.gaps]
 
     def solve(self, control: Control, *, rounds: int = _ROUNDS) -> Outcome | None:
         """Solve the model, stating in-stage rows where its schedules need them, until it ends or time is up.
@@ -250,19 +250,19 @@ class Retention:
                 var = stated.computed(t, i)
                 if var is None:
                     return None
-                values[columns[id(var)]] = 1.0
+                values[columns[var]] = 1.0
         for v, intervals in enumerate(seen.kept):
             gaps = stated.gaps[v]
             for k, var in enumerate(gaps.kept):
                 if any(s <= gaps.events[k] and gaps.events[k + 1] <= e for s, e in intervals):
-                    values[columns[id(var)]] = 1.0
+                    values[columns[var]] = 1.0
         level = 0.0
         for var, changes in stated.running:
-            level += sum(size * values[columns[id(x)]] for size, x in changes)
-            values[columns[id(var)]] = level
+            level += sum(size * values[columns[x]] for size, x in changes)
+            values[columns[var]] = level
         for block in self.blocks:
             for var, sources in block.levels:
-                values[columns[id(var)]] = max(values[columns[id(s)]] for s in sources)
+                values[columns[var]] = max(values[columns[s]] for s in sources)
         return values
 
     def _run(
@@ -275,18 +275,9 @@ class Retention:
         listen: bool = True,
     ) -> Outcome:
         context = self.best.context
-        return context.solver.solve(
-            Request(
-                model=model,
-                control=control,
-                gap=min(context.gap / 4, _GAP) if gap is None else gap,
-                threads=context.threads,
-                seed=context.seed,
-                start=start if context.solver.warm_start else None,
-                on_progress=self._listen if listen else None,
-                log_path=context.solver_log,
-            )
-        )
+        least = min(context.gap / 4, _GAP) if gap is None else gap
+        listener = self._listen if listen else None
+        return context.solver.solve(context.request(model, control, gap=least, start=start, on_progress=listener))
 
     def _listen(self, incumbent: SolverProgress) -> None:
         if incumbent.values is not None:
