@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import ClassVar
 
 from remat_cli import running
@@ -17,6 +18,7 @@ from remat_cli.mip import Floats, LinearModel
 from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Outcome, SolverProgress, Termination
+from remat_cli.solvers.checked import as_solved
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.bounds import safe_bound
@@ -60,8 +62,6 @@ class CheckmateIlp(Strategy):
             return large
         context.control.report(Progress("building the model"))
         run = _Run.start(Task(task.graph, budget), Formulation(self.frontier, self.stage_split), context)
-        if context.write_model is not None:
-            write_model(run.decoder.compiled.model, context.write_model)
         if self.relax:
             return run.relaxation()
         return run.search()
@@ -160,7 +160,14 @@ class _Run:
         context = self.context
         if not self.formulation.minimize_peak:
             context.control.report(Progress(context.solver.title))
+            if context.write_model is not None:
+                self._write(model, context.write_model)
         return context.solver.solve(context.request(model, context.control, on_progress=self._progress))
+
+    def _write(self, model: LinearModel, path: Path) -> None:
+        """Write ``model`` as the solver gets it; the next round's, with its cuts, takes its place."""
+        solved, factor = as_solved(model)
+        write_model(solved, path, note=f"the objective is a cost in units of {self.stated.cost_scale / factor!r}")
 
     def _progress(self, incumbent: SolverProgress) -> None:
         """Pass the solver's news on, and keep its schedules in case it does not stop in time."""

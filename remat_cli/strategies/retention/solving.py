@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from remat_cli.milp.retention import InStageRows, RetentionModel, Support, build
 from remat_cli.mip import Bools, Floats, LinearModel, Row
 from remat_cli.plan.matrices import least_recomputation_between, matrices_of
 from remat_cli.solvers.base import Outcome, SolverProgress
+from remat_cli.solvers.checked import as_solved
+from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.ceiling import Cheaper
 
@@ -59,6 +62,7 @@ class Retention:
         relaxed: Solution of the linear relaxation, once it was rounded.
         blocks: The in-stage rows so far.
         cuts: Rows that cut off schedules over the budget by the solver's tolerance.
+        solved: The model of the last solve as a whole: windows and relaxations aside.
     """
 
     best: Incumbent
@@ -68,6 +72,7 @@ class Retention:
     relaxed: Floats | None = None
     blocks: list[InStageRows] = field(default_factory=list)
     cuts: list[Row] = field(default_factory=list)
+    solved: LinearModel | None = None
 
     @classmethod
     def over(cls, best: Incumbent, depth: float | None, *, support: Support | None = None) -> Retention:
@@ -167,7 +172,8 @@ class Retention:
             if control.stopping():
                 break
             start = self._start()
-            outcome = self._run(self.model, control, start=start)
+            self.solved = self.model
+            outcome = self._run(self.solved, control, start=start)
             if outcome.values is None or not self._refine(outcome.values):
                 break
         return outcome
@@ -191,6 +197,15 @@ class Retention:
         cuts = decoder.cover_cuts(chosen)
         self.cuts += cuts
         return bool(cuts)
+
+    def write(self, path: Path) -> None:
+        """Write what the solver got in the last solve as a whole, or would get in the first where there was none.
+
+        Args:
+            path: ``.lp`` or ``.mps``.
+        """
+        model, factor = as_solved(self.model if self.solved is None else self.solved)
+        write_model(model, path, note=f"the objective is a cost in units of {self.stated.cost_scale / factor!r}")
 
     @property
     def decoder(self) -> Decoder:
