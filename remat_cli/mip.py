@@ -5,8 +5,10 @@ Neither side knows the other, so this module imports neither Pyomo nor a solver.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,23 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+
+class Row(NamedTuple):
+    """``lower <= sum of coefficients[k] * x[columns[k]] <= upper``; a column that comes up twice counts twice.
+
+    A tuple, since models have a hundred thousand of them.
+    """
+
+    columns: Sequence[int]
+    coefficients: Sequence[float]
+    lower: float
+    upper: float
+
+
+def linear(lower: float, terms: Sequence[tuple[float, int]], upper: float) -> Row:
+    """``lower <= sum of coefficient * x[column] <= upper`` for ``(coefficient, column)`` terms."""
+    return Row([column for _, column in terms], [coefficient for coefficient, _ in terms], lower, upper)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,18 +82,34 @@ class LinearModel:
         """The linear relaxation: the same model without integrality."""
         return replace(self, integer=np.zeros(self.columns, dtype=np.bool_))
 
-    def with_rows(self, rows: Sequence[tuple[Sequence[int], Sequence[float], float, float]]) -> LinearModel:
-        """The model with rows ``(columns, coefficients, lower, upper)`` appended."""
+    def with_rows(self, rows: Sequence[Row]) -> LinearModel:
+        """The model with ``rows`` appended."""
         if not rows:
             return self
-        counts = np.array([len(r[0]) for r in rows], dtype=np.int64)
+        starts, indices, values = _by_rows(rows)
         return replace(
             self,
-            starts=np.concatenate([self.starts, self.starts[-1] + np.cumsum(counts)]),
-            indices=np.concatenate([self.indices, *(np.asarray(r[0], dtype=np.int64) for r in rows)]),
-            values=np.concatenate([self.values, *(np.asarray(r[1], dtype=np.float64) for r in rows)]),
-            row_lower=np.concatenate([self.row_lower, np.array([r[2] for r in rows])]),
-            row_upper=np.concatenate([self.row_upper, np.array([r[3] for r in rows])]),
+            starts=np.concatenate([self.starts, self.starts[-1] + starts[1:]]),
+            indices=np.concatenate([self.indices, indices]),
+            values=np.concatenate([self.values, values]),
+            row_lower=np.concatenate([self.row_lower, np.array([row.lower for row in rows], dtype=np.float64)]),
+            row_upper=np.concatenate([self.row_upper, np.array([row.upper for row in rows], dtype=np.float64)]),
+        )
+
+    def with_columns(self, count: int, names: Sequence[str]) -> LinearModel:
+        """The model with ``count`` columns appended, continuous from 0 to 1, in no row yet and without cost.
+
+        Args:
+            count: How many.
+            names: Of all columns.
+        """
+        return replace(
+            self,
+            cost=np.append(self.cost, np.zeros(count)),
+            lower=np.append(self.lower, np.zeros(count)),
+            upper=np.append(self.upper, np.ones(count)),
+            integer=np.append(self.integer, np.zeros(count, dtype=np.bool_)),
+            column_names=names,
         )
 
     def objective(self, x: Floats) -> float:
@@ -93,3 +128,81 @@ class LinearModel:
             np.abs(x - np.round(x))[self.integer],
         ]
         return max((float(p.max()) for p in parts if len(p)), default=0.0) if self.columns else 0.0
+
+
+@dataclass(slots=True)
+class Builder:
+    """Puts a model together: columns are called by the numbers that adding them returns.
+
+    Attributes:
+        cost: Of each column so far.
+        upper: Upper bound of each; the lower bounds are 0.
+        integer: Whether it is integral.
+        rows: Rows so far.
+    """
+
+    cost: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    integer: list[bool] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+    def binaries(self, cost: Iterable[float]) -> range:
+        """Add a column of 0 or 1 for each ``cost``; their numbers."""
+        return self._columns(cost, 1.0, integer=True)
+
+    def amounts(self, cost: Iterable[float]) -> range:
+        """Add a continuous column from 0 on for each ``cost``; their numbers."""
+        return self._columns(cost, math.inf, integer=False)
+
+    def _columns(self, cost: Iterable[float], upper: float, *, integer: bool) -> range:
+        first = len(self.cost)
+        self.cost.extend(cost)
+        added = range(first, len(self.cost))
+        self.upper.extend([upper] * len(added))
+        self.integer.extend([integer] * len(added))
+        return added
+
+    def build(self) -> LinearModel:
+        """The model."""
+        starts, indices, values = _by_rows(self.rows)
+        return LinearModel(
+            cost=np.array(self.cost, dtype=np.float64),
+            lower=np.zeros(len(self.cost)),
+            upper=np.array(self.upper, dtype=np.float64),
+            integer=np.array(self.integer, dtype=np.bool_),
+            starts=starts,
+            indices=indices,
+            values=values,
+            row_lower=np.array([row.lower for row in self.rows], dtype=np.float64),
+            row_upper=np.array([row.upper for row in self.rows], dtype=np.float64),
+        )
+
+
+def _by_rows(rows: Sequence[Row]) -> tuple[Ints, Ints, Floats]:
+    """``starts``, ``indices`` and ``values`` of ``rows``."""
+    counts = [len(row.columns) for row in rows]
+    total = sum(counts)
+    return compressed(
+        np.repeat(np.arange(len(rows)), counts),
+        np.fromiter((column for row in rows for column in row.columns), dtype=np.int64, count=total),
+        np.fromiter((value for row in rows for value in row.coefficients), dtype=np.float64, count=total),
+        len(rows),
+    )
+
+
+def compressed(row: Ints, column: Ints, value: Floats, rows: int) -> tuple[Ints, Ints, Floats]:
+    """``starts``, ``indices`` and ``values`` of a matrix by its terms, each row sorted by column.
+
+    Args:
+        row: int64[terms].
+        column: int64[terms].
+        value: float64[terms]; those of one place are summed, and zeros are left out.
+        rows: Number of rows.
+    """
+    width = int(column.max(initial=0)) + 1
+    place, where = np.unique(row * width + column, return_inverse=True)
+    values = np.bincount(where, weights=value, minlength=len(place))
+    place, values = place[values != 0], values[values != 0]
+    row, column = np.divmod(place, width)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int64)
+    return starts, column, values

@@ -10,8 +10,11 @@ from importlib import import_module
 from typing import Any
 
 _ELSEWHERE = {
+    "EqualityExpression": "pyomo.core.expr.relational_expr",
+    "InequalityExpression": "pyomo.core.expr.relational_expr",
     "LinearExpression": "pyomo.core.expr.numeric_expr",
     "MonomialTermExpression": "pyomo.core.expr.numeric_expr",
+    "RangedExpression": "pyomo.core.expr.relational_expr",
     "generate_standard_repn": "pyomo.repn.standard_repn",
 }
 

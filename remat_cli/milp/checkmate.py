@@ -20,9 +20,10 @@ from typing import Any
 from remat_cli.control import Control
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp import _pyomo as pyo
-from remat_cli.milp.compile import under_construction
-from remat_cli.milp.rows import LinearRow, add_rows, linear
+from remat_cli.milp.compile import Compiled, under_construction
+from remat_cli.milp.statement import Statement
+from remat_cli.mip import Row as LinearRow
+from remat_cli.mip import linear
 
 _EXACT_UNITS = 10_000
 """Up to this budget, in units of the sizes' gcd, memory rows are stated in those units and hold exactly."""
@@ -61,41 +62,57 @@ class Formulation:
 
 @dataclass(slots=True)
 class CheckmateModel:
-    """The Pyomo model with what is needed to read its answers.
+    """The Pyomo model with what is needed to read its answers. Variables are called by their numbers.
 
     Attributes:
-        model: The ``ConcreteModel``; minimises cost / ``cost_scale`` (or peak bytes / ``unit_bytes``).
+        statement: The model; minimises cost / ``cost_scale`` (or peak bytes / ``unit_bytes``).
         graph: The graph, with its closing node where one is needed.
         rows: One per row of R.
         unit_bytes: Memory rows are stated in this unit.
         cost_scale: The objective is stated in this unit.
         R: Variable of (row, node).
         S: Variable of (row, value).
-        control: Looked at now and then while the model is built.
+        U: Variable of (row, node).
+        fixed: Value of the variables that are constant.
     """
 
-    model: Any
+    statement: Statement
     graph: Graph
     rows: tuple[Row, ...]
     budget_bytes: int
     unit_bytes: float
     cost_scale: float
-    control: Control
-    R: dict[tuple[int, int], Any] = field(default_factory=dict)
-    S: dict[tuple[int, int], Any] = field(default_factory=dict)
+    R: dict[tuple[int, int], int] = field(default_factory=dict)
+    S: dict[tuple[int, int], int] = field(default_factory=dict)
+    U: dict[tuple[int, int], int] = field(default_factory=dict)
+    fixed: dict[int, int] = field(default_factory=dict)
 
-    def computed(self, row: int, node: int) -> Any | None:
+    @property
+    def model(self) -> Any:
+        """The ``ConcreteModel``."""
+        return self.statement.model
+
+    def compiled(self) -> Compiled:
+        """The arrays."""
+        return self.statement.compiled()
+
+    def computed(self, row: int, node: int) -> int | None:
         """R[row, node] as a variable; None where it is a constant."""
         var = self.R[row, node]
-        return None if var.fixed else var
+        return None if var in self.fixed else var
 
-    def kept(self, row: int, value: int) -> Any | None:
+    def kept(self, row: int, value: int) -> int | None:
         """S[row, value] as a variable; None where there is none."""
         return self.S.get((row, value))
 
-    def choices(self) -> list[tuple[tuple[int, int], Any | None]]:
+    def choices(self) -> list[tuple[tuple[int, int], int | None]]:
         """Every (row, node) that a solution may compute, with its variable; None where it always does."""
-        return [(pair, self.computed(*pair)) for pair, var in self.R.items() if not var.fixed or var.value == 1]
+        return [(pair, self.computed(*pair)) for pair, var in self.R.items() if self.fixed.get(var, 1) == 1]
+
+    def fix(self, variable: int, value: int) -> None:
+        """Make a variable constant."""
+        self.fixed[variable] = value
+        self.statement.variables[variable].fix(value)
 
 
 def rows_of(graph: Graph, formulation: Formulation) -> tuple[Row, ...]:
@@ -136,41 +153,42 @@ def build(graph: Graph, budget_bytes: int, formulation: Formulation, control: Co
     """
     graph = closed(graph)
     stated = CheckmateModel(
-        model=pyo.ConcreteModel(name=f"checkmate {graph.name}"),
+        statement=Statement.named(f"checkmate {graph.name}", control),
         graph=graph,
         rows=rows_of(graph, formulation),
         budget_bytes=budget_bytes,
         unit_bytes=memory_unit(graph, budget_bytes),
         cost_scale=graph.total_cost or 1.0,
-        control=control,
     )
     with under_construction():
+        peak = stated.statement.amounts("peak", [0])[0] if formulation.minimize_peak else None
         _variables(stated, formulation)
-        add_rows(stated.model, "dependencies", _dependencies(stated), stated.control)
-        add_rows(stated.model, "retention", _retention(stated), stated.control)
-        add_rows(stated.model, "coverage", _coverage(stated, formulation), stated.control)
-        _memory(stated, formulation)
-        _objective(stated, formulation)
+        stated.statement.add_rows("dependencies", _dependencies(stated))
+        stated.statement.add_rows("retention", _retention(stated))
+        stated.statement.add_rows("coverage", _coverage(stated, formulation))
+        _memory(stated, peak)
+        if peak is not None:
+            stated.statement.minimise([peak], [1.0])
+        else:  # (1a) total cost in units of one run of everything
+            costs = [graph.nodes[k].cost / stated.cost_scale for _, k in stated.R]
+            stated.statement.minimise(list(stated.R.values()), costs)
     return stated
 
 
 def _variables(stated: CheckmateModel, formulation: Formulation) -> None:
     """R and S, with what is known of R fixed."""
-    graph, model = stated.graph, stated.model
-    pairs = [(t, k) for t, row in enumerate(stated.rows) for k in range(row.width)]
+    graph, statement = stated.graph, stated.statement
+    stated.R = statement.binaries("R", [(t, k) for t, row in enumerate(stated.rows) for k in range(row.width)])
     kept = [(t, v) for t, row in enumerate(stated.rows) for v in range(graph.first_value[row.before])]
-    model.R = pyo.Var(pairs, domain=pyo.Binary)
-    model.S = pyo.Var(kept, domain=pyo.Binary)
-    stated.R.update(model.R.items())
-    stated.S.update(model.S.items())
+    stated.S = statement.binaries("S", kept)
     for t, row in enumerate(stated.rows):
         if row.required is not None:
-            stated.R[t, row.required].fix(1)
+            stated.fix(stated.R[t, row.required], 1)
     if formulation.frontier:
         # `recompute: false`: only in the row that requires the node (its first computation).
         for (_, k), var in stated.R.items():
-            if not graph.nodes[k].recompute and not var.fixed:
-                var.fix(0)
+            if not graph.nodes[k].recompute and var not in stated.fixed:
+                stated.fix(var, 0)
 
 
 def _dependencies(stated: CheckmateModel) -> Iterator[LinearRow]:
@@ -182,7 +200,7 @@ def _dependencies(stated: CheckmateModel) -> Iterator[LinearRow]:
                 terms = [(1.0, R[t, k]), (-1.0, R[t, graph.producer[v]])]
                 if (t, v) in S:
                     terms.append((-1.0, S[t, v]))
-                yield linear(None, terms, 0.0)
+                yield linear(-math.inf, terms, 0.0)
 
 
 def _retention(stated: CheckmateModel) -> Iterator[LinearRow]:
@@ -194,7 +212,7 @@ def _retention(stated: CheckmateModel) -> Iterator[LinearRow]:
             terms.append((-1.0, R[t - 1, graph.producer[v]]))
         if (t - 1, v) in S:
             terms.append((-1.0, S[t - 1, v]))
-        yield linear(None, terms, 0.0)
+        yield linear(-math.inf, terms, 0.0)
 
 
 def _coverage(stated: CheckmateModel, formulation: Formulation) -> Iterator[LinearRow]:
@@ -205,13 +223,13 @@ def _coverage(stated: CheckmateModel, formulation: Formulation) -> Iterator[Line
     stages = range(len(stated.rows))
     for k, node in enumerate(graph.nodes):
         if not any(graph.readers[v] for v in graph.values_of(k)):
-            yield linear(1.0, [(1.0, R[t, k]) for t in stages], None)
+            yield linear(1.0, [(1.0, R[t, k]) for t in stages], math.inf)
         if not node.recompute:
-            yield linear(None, [(1.0, R[t, k]) for t in stages], 1.0)
+            yield linear(-math.inf, [(1.0, R[t, k]) for t in stages], 1.0)
         if k:
             # First computations in document order: k not before k - 1.
             for t in stages:
-                yield linear(None, [(1.0, R[t, k]), *((-1.0, R[s, k - 1]) for s in range(t + 1))], 0.0)
+                yield linear(-math.inf, [(1.0, R[t, k]), *((-1.0, R[s, k - 1]) for s in range(t + 1))], 0.0)
 
 
 def _free_sites(graph: Graph, width: int) -> Iterator[tuple[int, int]]:
@@ -225,26 +243,19 @@ def _free_sites(graph: Graph, width: int) -> Iterator[tuple[int, int]]:
                 yield v, k
 
 
-def _memory(stated: CheckmateModel, formulation: Formulation) -> None:
+def _memory(stated: CheckmateModel, peak: int | None) -> None:
     """(2), (3), (7a-c): FREE and U, and the budget; workspace has a row of its own beside the recurrence."""
-    graph, model = stated.graph, stated.model
+    graph, statement = stated.graph, stated.statement
     sites = [(t, v, k) for t, row in enumerate(stated.rows) for v, k in _free_sites(graph, row.width)]
-    model.FREE = pyo.Var(sites, domain=pyo.Binary)
-    free = dict(model.FREE.items())
+    free = statement.binaries("FREE", sites)
     limit = (stated.budget_bytes - graph.fixed_memory) / stated.unit_bytes
-    model.U = pyo.Var(
-        list(stated.R), domain=pyo.NonNegativeReals, bounds=(0, None if formulation.minimize_peak else limit)
-    )
-    add_rows(stated.model, "free", _free_rows(stated, free), stated.control)
-    add_rows(stated.model, "usage", _usage_rows(stated, free, dict(model.U.items())), stated.control)
-    if formulation.minimize_peak:
-        model.peak = pyo.Var(domain=pyo.NonNegativeReals)
-        add_rows(stated.model, "budget", _peak_rows(stated, model.peak), stated.control)
-    else:
-        add_rows(stated.model, "budget", _workspace_rows(stated, limit), stated.control)
+    stated.U = statement.amounts("U", list(stated.R), limit if peak is None else None)
+    statement.add_rows("free", _free_rows(stated, free))
+    statement.add_rows("usage", _usage_rows(stated, free))
+    statement.add_rows("budget", _workspace_rows(stated, limit) if peak is None else _peak_rows(stated, peak))
 
 
-def _free_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], Any]) -> Iterator[LinearRow]:
+def _free_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], int]) -> Iterator[LinearRow]:
     """(7b-c) FREE[t,v,k] = 1 exactly when k runs, v is not kept, and no later reader of v runs in row t."""
     graph, R, S = stated.graph, stated.R, stated.S
     for (t, v, k), var in free.items():
@@ -254,19 +265,17 @@ def _free_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], Any]) ->
             hazards.append((1.0, S[t + 1, v]))
         hazards.extend((1.0, R[t, j]) for j in graph.readers[v] if k < j < stated.rows[t].width)
         most = float(len(hazards))
-        yield linear(0.0, [(1.0, var), *hazards], None)  # 1 - FREE <= hazards
-        yield linear(None, [(most, var), *hazards], most - 1.0)  # most * (1 - FREE) >= hazards
+        yield linear(0.0, [(1.0, var), *hazards], math.inf)  # 1 - FREE <= hazards
+        yield linear(-math.inf, [(most, var), *hazards], most - 1.0)  # most * (1 - FREE) >= hazards
 
 
-def _usage_rows(
-    stated: CheckmateModel, free: dict[tuple[int, int, int], Any], U: dict[tuple[int, int], Any]
-) -> Iterator[LinearRow]:
+def _usage_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], int]) -> Iterator[LinearRow]:
     """(2), (3) U[t,0] = kept + out_0 R[t,0]; U[t,k] = U[t,k-1] - freed after k-1 + out_k R[t,k]."""
-    graph, R, S, unit = stated.graph, stated.R, stated.S, stated.unit_bytes
-    freed_after: dict[tuple[int, int], list[tuple[float, Any]]] = {}
+    graph, R, S, U, unit = stated.graph, stated.R, stated.S, stated.U, stated.unit_bytes
+    freed_after: dict[tuple[int, int], list[tuple[float, int]]] = {}
     for (t, v, k), var in free.items():
         freed_after.setdefault((t, k), []).append((graph.size[v] / unit, var))
-    kept: dict[int, list[tuple[float, Any]]] = {}
+    kept: dict[int, list[tuple[float, int]]] = {}
     for (t, v), var in S.items():
         kept.setdefault(t, []).append((-graph.size[v] / unit, var))
     for (t, k), var in U.items():
@@ -280,27 +289,14 @@ def _usage_rows(
 
 def _workspace_rows(stated: CheckmateModel, limit: float) -> Iterator[LinearRow]:
     """U[t,k] + workspace of k, if it runs, within the budget."""
-    for (t, k), var in stated.model.U.items():
+    for (t, k), var in stated.U.items():
         workspace = stated.graph.nodes[k].workspace
         if workspace:
-            yield linear(None, [(1.0, var), (workspace / stated.unit_bytes, stated.R[t, k])], limit)
+            yield linear(-math.inf, [(1.0, var), (workspace / stated.unit_bytes, stated.R[t, k])], limit)
 
 
-def _peak_rows(stated: CheckmateModel, peak: Any) -> Iterator[LinearRow]:
+def _peak_rows(stated: CheckmateModel, peak: int) -> Iterator[LinearRow]:
     """The peak is at least every U[t,k] and its workspace."""
-    for (t, k), var in stated.model.U.items():
+    for (t, k), var in stated.U.items():
         workspace = stated.graph.nodes[k].workspace / stated.unit_bytes
-        yield linear(None, [(1.0, var), (-1.0, peak), *([(workspace, stated.R[t, k])] if workspace else [])], 0.0)
-
-
-def _objective(stated: CheckmateModel, formulation: Formulation) -> None:
-    """(1a) Total cost in units of one run of everything; or the peak."""
-    if formulation.minimize_peak:
-        stated.model.objective = pyo.Objective(expr=stated.model.peak)
-        return
-    nodes, scale = stated.graph.nodes, stated.cost_scale
-    stated.model.objective = pyo.Objective(
-        expr=pyo.LinearExpression(
-            linear_coefs=[nodes[k].cost / scale for _, k in stated.R], linear_vars=list(stated.R.values())
-        )
-    )
+        yield linear(-math.inf, [(1.0, var), (-1.0, peak), *([(workspace, stated.R[t, k])] if workspace else [])], 0.0)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, overload
 
 import numpy as np
 
 from remat_cli.milp import _pyomo as pyo
-from remat_cli.mip import Floats, Ints, LinearModel
+from remat_cli.mip import Floats, Ints, LinearModel, Row, compressed
 
 _PYOMO_LOG = logging.getLogger("pyomo")
 _entrance = threading.Lock()
@@ -28,16 +28,16 @@ class Compiled:
 
     Attributes:
         model: The arrays.
-        column_of: ``id`` of a Pyomo variable to its column. Variables that are fixed, or that no row and no
-            objective mentions, have none.
-        variables: The variable of each column.
+        column_of: int64[variables], the column of the variable of each number; -1 for those that are fixed, or that no
+            row and no objective mentions.
         rows_of: Name of a constraint component to its rows: int64[...].
+        name: The name of the variable of a number.
     """
 
     model: LinearModel
-    column_of: dict[int, int]
-    variables: Sequence[Any]
+    column_of: Ints
     rows_of: dict[str, Ints]
+    name: Callable[[int], str]
 
 
 @contextmanager
@@ -65,19 +65,25 @@ def under_construction() -> Iterator[None]:
                     gc.enable()
 
 
-def compile_model(model: Any) -> Compiled:
+def compile_model(model: Any, name: Callable[[int], str] | None = None) -> Compiled:
     """Compile a Pyomo model that minimises a linear objective under linear rows.
 
     What Pyomo's own ``LinearStandardFormCompiler`` makes of it, number for number, but for rows that always hold; and
     without SciPy, whose statistics Pyomo would import with it, in half a second.
 
     Args:
-        model: A ``ConcreteModel`` with one active objective, to be minimised.
+        model: A ``ConcreteModel`` with one active objective, to be minimised. The index of every variable is its
+            number: from 0 on, over all components in the order in which they were added.
+        name: What to call the variable of a number; None for Pyomo's names.
 
     Raises:
-        ValueError: If something is not linear.
+        ValueError: If something is not linear, or a variable has another index.
     """
     with under_construction():
+        numbered = [item for component in model.component_objects(pyo.Var) for item in component.items()]
+        if [number for number, _ in numbered] != list(range(len(numbered))):
+            raise ValueError("the index of a variable is not its number")
+        variables = [variable for _, variable in numbered]
         terms = _Terms()
         objective = next(model.component_data_objects(pyo.Objective, active=True))
         offset = terms.add(objective.expr)
@@ -87,7 +93,7 @@ def compile_model(model: Any) -> Compiled:
         for rows in model.component_objects(pyo.Constraint, active=True):
             first = len(sides)
             for row in rows.values():
-                lower, body, upper = row.to_bounded_expression(evaluate_bounds=True)
+                lower, body, upper = row.to_bounded_expression()
                 # 1 for <=, -1 for >=, 0 for ==; a row with two sides is two.
                 for side, kind in ((upper, 0),) if lower == upper else ((upper, 1), (lower, -1)):
                     if side is not None:
@@ -95,7 +101,7 @@ def compile_model(model: Any) -> Compiled:
                         kinds.append(kind)
             rows_of[rows.name] = np.arange(first, len(sides))
         rhs, kind_of = np.array(sides, dtype=np.float64), np.array(kinds, dtype=np.int64)
-        return _compiled(terms, offset, rhs, kind_of, rows_of)
+        return _compiled(variables, terms, offset, rhs, kind_of, rows_of, name or (lambda k: str(variables[k].name)))
 
 
 @dataclass(slots=True)
@@ -103,17 +109,13 @@ class _Terms:
     """The terms of one linear expression after the other.
 
     Attributes:
-        columns: Variables that come up, each with all of its component, in the order in which they do.
-        of: ``id`` of a variable to its place among them.
         counts: Terms of each expression.
-        places: Of the variable of each term.
+        numbers: Of the variable of each term.
         coefs: Of each term.
     """
 
-    columns: list[Any] = field(default_factory=list)
-    of: dict[int, int] = field(default_factory=dict)
     counts: list[int] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     coefs: list[float] = field(default_factory=list)
 
     def add(self, expression: Any) -> float:
@@ -125,38 +127,31 @@ class _Terms:
             expression = pyo.LinearExpression(
                 constant=standard.constant, linear_coefs=standard.linear_coefs, linear_vars=standard.linear_vars
             )
-        constant, before, of = 0.0, len(self.places), self.of
+        constant, before, term_type = 0.0, len(self.numbers), pyo.MonomialTermExpression
         for term in expression.args:
-            if type(term) is pyo.MonomialTermExpression:
+            if type(term) is term_type:
                 coef, variable = term.args
-                key = id(variable)
-                self.places.append(of[key] if key in of else self._place(variable))
+                self.numbers.append(variable.index())
                 self.coefs.append(coef)
             elif isinstance(term, Real):
                 constant += float(term)
-            else:
-                self.places.append(self._place(term))
+            else:  # a variable by itself
+                self.numbers.append(term.index())
                 self.coefs.append(1.0)
-        self.counts.append(len(self.places) - before)
+        self.counts.append(len(self.numbers) - before)
         return constant
-
-    def _place(self, variable: Any) -> int:
-        for other in variable.parent_component().values():
-            if id(other) not in self.of:
-                self.of[id(other)] = len(self.columns)
-                self.columns.append(other)
-        return self.of[id(variable)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Names(Sequence[str]):
-    """Names of Pyomo variables, put together when somebody asks: hardly anyone does, and it takes long."""
+    """Names of columns, put together when somebody asks: hardly anyone does, and it takes long."""
 
-    variables: Sequence[Any]
+    numbers: Ints
+    name: Callable[[int], str]
 
     def __len__(self) -> int:
         """Number of names."""
-        return len(self.variables)
+        return len(self.numbers)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -167,33 +162,40 @@ class _Names(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | Sequence[str]:
         """One name, or several."""
         if isinstance(index, slice):
-            return _Names(self.variables[index])
-        name: str = self.variables[index].name
-        return name
+            return _Names(self.numbers[index], self.name)
+        return self.name(int(self.numbers[index]))
 
 
-def _compiled(terms: _Terms, offset: float, rhs: Floats, kind: Ints, rows_of: dict[str, Ints]) -> Compiled:
+def _compiled(
+    variables: Sequence[Any],
+    terms: _Terms,
+    offset: float,
+    rhs: Floats,
+    kind: Ints,
+    rows_of: dict[str, Ints],
+    name: Callable[[int], str],
+) -> Compiled:
     """Arrays of all terms, the objective first; duplicates summed, zeros and fixed variables out, columns sorted."""
-    total = len(terms.columns)
-    row = np.repeat(np.arange(len(terms.counts)), terms.counts)
-    key = row * total + np.array(terms.places, dtype=np.int64)
-    key, where = np.unique(key, return_inverse=True)
-    coefs = np.bincount(where, weights=np.array(terms.coefs, dtype=np.float64), minlength=len(key))
-    key, coefs = key[coefs != 0], coefs[coefs != 0]
-    row, place = np.divmod(key, max(1, total))
-    fixed = np.array([v.fixed for v in terms.columns], dtype=np.bool_)
+    starts, place, coefs = compressed(
+        np.repeat(np.arange(len(terms.counts)), terms.counts),
+        np.array(terms.numbers, dtype=np.int64),
+        np.array(terms.coefs, dtype=np.float64),
+        len(terms.counts),
+    )
+    row = np.repeat(np.arange(len(terms.counts)), np.diff(starts))
+    fixed = np.array([v.fixed for v in variables], dtype=np.bool_)
     if fixed.any():
-        at = np.array([v.value if v.fixed else 0.0 for v in terms.columns], dtype=np.float64)
+        at = np.array([v.value if v.fixed else 0.0 for v in variables], dtype=np.float64)
         shift = np.bincount(row, weights=coefs * at[place], minlength=1 + len(rhs))
         offset, rhs = offset + float(shift[0]), rhs - shift[1:]
         row, place, coefs = row[~fixed[place]], place[~fixed[place]], coefs[~fixed[place]]
     used = np.unique(place)
-    column = np.zeros(total, dtype=np.int64)
-    column[used] = np.arange(len(used))
-    columns = [terms.columns[k] for k in used]
+    column_of = np.full(len(variables), -1, dtype=np.int64)
+    column_of[used] = np.arange(len(used))
+    columns = [variables[number] for number in used.tolist()]
     cost = np.zeros(len(used))
     own = row == 0
-    cost[column[place[own]]] = coefs[own]
+    cost[column_of[place[own]]] = coefs[own]
     counts = np.bincount(row[~own] - 1, minlength=len(rhs))
     # A row without terms says nothing if it holds, and else that nothing fits: that is for the solver to say.
     stays = (counts > 0) | ((kind <= 0) & (rhs > 0)) | ((kind >= 0) & (rhs < 0))
@@ -209,47 +211,46 @@ def _compiled(terms: _Terms, offset: float, rhs: Floats, kind: Ints, rows_of: di
             upper=np.array([np.inf if upper is None else upper for _, upper in bounds], dtype=np.float64),
             integer=np.array([not v.is_continuous() for v in columns], dtype=np.bool_),
             starts=np.concatenate([[0], np.cumsum(counts[stays])]).astype(np.int64),
-            indices=column[place[~own]],
+            indices=column_of[place[~own]],
             values=coefs[~own],
             row_lower=np.where(kind <= 0, rhs, -np.inf),
             row_upper=np.where(kind >= 0, rhs, np.inf),
-            column_names=_Names(columns),
+            column_names=_Names(used, name),
         ),
-        column_of={id(v): index for index, v in enumerate(columns)},
-        variables=columns,
+        column_of=column_of,
         rows_of=rows_of,
+        name=name,
     )
 
 
-def append_block(compiled: Compiled, block: Any) -> Compiled:
-    """``compiled`` with the rows of ``block`` appended, and its new variables as new columns.
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows to append to a compiled model, over its variables and new ones.
 
-    Args:
-        compiled: The main model; not changed.
-        block: A ``ConcreteModel`` with rows over variables of the main model and its own, and any objective: the costs
-            of its own variables count, those of the main model's variables do not count twice.
+    Attributes:
+        first: Number of the first new variable: as many as there are before.
+        added: How many are new; continuous, from 0 to 1, without cost.
+        rows: Over the numbers of variables.
     """
-    extra = compile_model(block)
-    main = compiled.model
-    where = dict(compiled.column_of)
-    for key in extra.column_of:
-        where.setdefault(key, len(where))
-    to_main = np.empty(extra.model.columns, dtype=np.int64)
-    for key, column in extra.column_of.items():
-        to_main[column] = where[key]
-    new = np.flatnonzero(to_main >= main.columns)
-    variables = [*compiled.variables, *(extra.variables[j] for j in new.tolist())]
-    model = replace(
-        main,
-        cost=np.concatenate([main.cost, extra.model.cost[new]]),
-        lower=np.concatenate([main.lower, extra.model.lower[new]]),
-        upper=np.concatenate([main.upper, extra.model.upper[new]]),
-        integer=np.concatenate([main.integer, extra.model.integer[new]]),
-        starts=np.concatenate([main.starts, main.starts[-1] + extra.model.starts[1:]]),
-        indices=np.concatenate([main.indices, to_main[extra.model.indices]]),
-        values=np.concatenate([main.values, extra.model.values]),
-        row_lower=np.concatenate([main.row_lower, extra.model.row_lower]),
-        row_upper=np.concatenate([main.row_upper, extra.model.row_upper]),
-        column_names=_Names(variables),
-    )
-    return Compiled(model, where, variables, compiled.rows_of)
+
+    first: int
+    added: int
+    rows: tuple[Row, ...]
+
+
+def append_block(compiled: Compiled, block: Block) -> Compiled:
+    """``compiled`` with the variables and rows of ``block`` appended.
+
+    Raises:
+        ValueError: If the variables of another block are missing, or a row speaks of one that has no column.
+    """
+    known, main = compiled.column_of, compiled.model
+    if block.first != len(known):
+        raise ValueError(f"a block that follows variable {block.first} cannot follow variable {len(known)}")
+    column_of = np.append(known, main.columns + np.arange(block.added))
+    numbers = np.append(np.flatnonzero(known >= 0), block.first + np.arange(block.added))
+    rows = [row._replace(columns=column_of[list(row.columns)].tolist()) for row in block.rows]
+    if any(min(row.columns, default=0) < 0 for row in rows):
+        raise ValueError("a row speaks of a variable that has no column")
+    model = main.with_columns(block.added, _Names(numbers, compiled.name)).with_rows(rows)
+    return Compiled(model, column_of, compiled.rows_of, compiled.name)

@@ -9,25 +9,26 @@ For schedules in any order only those values count that are made before t and re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 from remat_cli.graph.analysis import last_readers, working_set
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.graph.order import always_waiting
-from remat_cli.milp import _pyomo as pyo
-from remat_cli.milp.rows import linear
+from remat_cli.mip import Builder, LinearModel, Row, linear
 
-IMPOSSIBLE = "impossible"
+Impossible = Literal["impossible"]
+IMPOSSIBLE: Impossible = "impossible"
 """What :func:`build` returns when no schedule in document order, or in any order, fits the budget."""
 
 _MOST_TERMS = 100_000
 """Terms that are stated."""
 
 
-def build(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> Any:
+def build(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> LinearModel | Impossible | None:
     """The model, which minimises the cost of recomputation (C0 left out) in units of C0.
 
     Args:
@@ -36,7 +37,7 @@ def build(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> Any:
         any_order: Whether the bound is to hold for schedules in any topological order.
 
     Returns:
-        A ``ConcreteModel``; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some
+        The model; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some
         stage giving up everything that may be recomputed does not make enough room.
     """
     graph = closed(graph)
@@ -46,26 +47,12 @@ def build(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> Any:
     if any(sum(parts.values()) < need for need, parts in rows):
         return IMPOSSIBLE
     rows = rows[:: 1 + sum(len(parts) for _, parts in rows) // _MOST_TERMS]  # fewer rows are a bound, too
-    model = pyo.ConcreteModel(name=f"cover {graph.name}")
     used = sorted({i for _, parts in rows for i in parts})
-    model.x = pyo.Var(used, domain=pyo.Binary)
-    x = dict(model.x.items())
-    bodies = [
-        (
-            1.0,
-            pyo.LinearExpression(linear_coefs=[b / need for b in parts.values()], linear_vars=[x[i] for i in parts]),
-            None,
-        )
-        for need, parts in rows
-    ]
-    model.rows = pyo.Constraint(range(len(bodies)), rule=lambda _, index: bodies[index])
     scale = graph.total_cost or 1.0
-    model.objective = pyo.Objective(
-        expr=pyo.LinearExpression(
-            linear_coefs=[graph.nodes[i].cost / scale for i in used], linear_vars=list(x.values())
-        )
-    )
-    return model
+    model = Builder()
+    x = dict(zip(used, model.binaries(graph.nodes[i].cost / scale for i in used), strict=True))
+    model.rows = [Row([x[i] for i in parts], [b / need for b in parts.values()], 1.0, math.inf) for need, parts in rows]
+    return model.build()
 
 
 def cover_rows(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> list[tuple[int, dict[int, int]]]:
@@ -114,19 +101,17 @@ class PriceModel:
     """The dual of the cover bound's relaxation; whatever a solver answers, prices made of it hold.
 
     Attributes:
-        model: The ``ConcreteModel``.
+        model: The arrays. The first columns are the weights of the rows.
         graph: With its closing node.
         rows: The cover rows.
-        weights: One variable per row.
     """
 
-    model: Any
+    model: LinearModel
     graph: Graph
     rows: tuple[tuple[int, dict[int, int]], ...]
-    weights: tuple[Any, ...]
 
-    def prices(self, weight_of: Mapping[int, float]) -> Prices:
-        """Prices from the answer of a solver: ``weight_of[id(variable)]``.
+    def prices(self, values: Sequence[float]) -> Prices:
+        """Prices from the answer of a solver, of which the weights are read; or from any weights, one per row.
 
         With x_i = 1 for every node computed more than once, every row y >= 0 gives sum c x >= sum y + sum (c - A'y) x,
         and p x = p - p (1 - x) where the price p = c - A'y is negative.
@@ -134,8 +119,8 @@ class PriceModel:
         scale = self.graph.total_cost or 1.0
         left = [node.cost for node in self.graph.nodes]
         base = 0.0
-        for (need, parts), variable in zip(self.rows, self.weights, strict=True):
-            weight = max(0.0, weight_of.get(id(variable), 0.0)) * scale
+        for (need, parts), value in zip(self.rows, values[: len(self.rows)], strict=True):
+            weight = max(0.0, float(value)) * scale
             base += weight
             for i, size in parts.items():
                 left[i] -= weight * size / need
@@ -159,22 +144,13 @@ def price_model(graph: Graph, budget_bytes: int) -> PriceModel:
     for index, (need, parts) in enumerate(rows):
         for i, size in parts.items():
             offered.setdefault(i, []).append((size / need, index))
-    model = pyo.ConcreteModel(name=f"prices {graph.name}")
-    model.weight = pyo.Var(range(len(rows)), bounds=(0, None))
-    model.excess = pyo.Var(sorted(offered), bounds=(0, None))
-    weights, excess = list(model.weight.values()), dict(model.excess.items())
-    bodies = [
-        linear(
-            None,
-            [*((share, weights[index]) for share, index in offered[i]), (-1.0, excess[i])],
-            graph.nodes[i].cost / scale,
-        )
-        for i in excess
-    ]
-    model.rows = pyo.Constraint(range(len(bodies)), rule=lambda _, index: bodies[index])
-    terms = [*((-1.0, var) for var in weights), *((1.0, var) for var in excess.values())]
-    model.objective = pyo.Objective(expr=linear(None, terms, None)[1])
-    return PriceModel(model, graph, tuple(rows), tuple(weights))
+    model = Builder()
+    weights = model.amounts([-1.0] * len(rows))
+    excess = model.amounts([1.0] * len(offered))
+    for (i, shares), own in zip(sorted(offered.items()), excess, strict=True):
+        terms = [*((share, weights[index]) for share, index in shares), (-1.0, own)]
+        model.rows.append(linear(-math.inf, terms, graph.nodes[i].cost / scale))
+    return PriceModel(model.build(), graph, tuple(rows))
 
 
 def _waiting(graph: Graph) -> Iterable[Sequence[int]]:

@@ -7,19 +7,18 @@ is needed counts with all of it: the same whole numbers satisfy them, and a few 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import last_readers, no_remat_profile
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp import _pyomo as pyo
 from remat_cli.milp.checkmate import memory_unit
-from remat_cli.milp.compile import under_construction
-from remat_cli.milp.cover_bound import IMPOSSIBLE
-from remat_cli.milp.rows import LinearRow, add_rows, linear
+from remat_cli.milp.cover_bound import IMPOSSIBLE, Impossible
+from remat_cli.milp.statement import watched
+from remat_cli.mip import Builder, LinearModel, Row, linear
 
 
 def dense_terms(graph: Graph) -> int:
@@ -78,7 +77,7 @@ def stages_of(graph: Graph, budget_bytes: int) -> Iterator[Stage]:
         )
 
 
-def build(graph: Graph, budget_bytes: int, control: Control) -> Any:
+def build(graph: Graph, budget_bytes: int, control: Control) -> LinearModel | Impossible | None:
     """The model, which minimises the cost of recomputation (C0 left out) in units of C0.
 
     Args:
@@ -87,7 +86,7 @@ def build(graph: Graph, budget_bytes: int, control: Control) -> Any:
         control: Looked at while building.
 
     Returns:
-        A ``ConcreteModel``; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some
+        The model; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some
         stage giving up everything that may be recomputed does not make enough room.
 
     Raises:
@@ -100,29 +99,21 @@ def build(graph: Graph, budget_bytes: int, control: Control) -> Any:
     if any(stage.most < stage.need for stage in stages):
         return IMPOSSIBLE
     unit = memory_unit(graph, budget_bytes)
-    model = pyo.ConcreteModel(name=f"cover {graph.name}")
     used = sorted({graph.producer[v] for stage in stages for v in stage.made})
-    with under_construction():
-        model.x = pyo.Var(used, domain=pyo.Binary)
-        model.given = pyo.Var(range(len(stages)), bounds=(0, None))
-        x, given = dict(model.x.items()), list(model.given.values())
+    scale = graph.total_cost or 1.0
+    model = Builder()
+    x = dict(zip(used, model.binaries(graph.nodes[i].cost / scale for i in used), strict=True))
+    given = model.amounts([0.0] * len(stages))
 
-        def terms(values: tuple[int, ...], sign: float) -> list[tuple[float, Any]]:
-            return [(sign * graph.size[v] / unit, x[graph.producer[v]]) for v in values]
+    def terms(values: tuple[int, ...], sign: float) -> list[tuple[float, int]]:
+        return [(sign * graph.size[v] / unit, x[graph.producer[v]]) for v in values]
 
-        def running() -> Iterator[LinearRow]:
-            for t, stage in enumerate(stages):
-                before = [(-1.0, given[t - 1])] if t else []
-                yield linear(0.0, [(1.0, given[t]), *before, *terms(stage.made, -1.0), *terms(stage.read, 1.0)], 0.0)
+    def rows() -> Iterator[Row]:
+        for t, stage in enumerate(stages):
+            before = [(-1.0, given[t - 1])] if t else []
+            yield linear(0.0, [(1.0, given[t]), *before, *terms(stage.made, -1.0), *terms(stage.read, 1.0)], 0.0)
+            if stage.need > 0:
+                yield linear(stage.need / unit, [(1.0, given[t]), *terms(stage.own, -1.0)], math.inf)
 
-        def needed() -> Iterator[LinearRow]:
-            for t, stage in enumerate(stages):
-                if stage.need > 0:
-                    yield linear(stage.need / unit, [(1.0, given[t]), *terms(stage.own, -1.0)], None)
-
-        add_rows(model, "running", running(), control)
-        add_rows(model, "needed", needed(), control)
-        scale = graph.total_cost or 1.0
-        costs = [graph.nodes[i].cost / scale for i in used]
-        model.objective = pyo.Objective(expr=pyo.LinearExpression(linear_coefs=costs, linear_vars=list(x.values())))
-    return model
+    model.rows.extend(watched(rows(), control))
+    return model.build()

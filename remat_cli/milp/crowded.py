@@ -22,42 +22,46 @@ knapsack over what the forward pass saves; with all stages for cuts it is the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import working_set
 from remat_cli.graph.model import Graph
-from remat_cli.milp import _pyomo as pyo
-from remat_cli.milp.compile import under_construction
-from remat_cli.milp.rows import LinearRow, add_rows, linear
+from remat_cli.milp.statement import watched
+from remat_cli.mip import Builder, Floats, LinearModel, Row, linear
 
 
 @dataclass(frozen=True, slots=True)
 class CutModel:
-    """The Pyomo model with what is needed to read its answers.
+    """The model with what is needed to read its answers.
 
     Attributes:
-        model: The ``ConcreteModel``; minimises the cost of what is computed again, as a share of C0.
+        builder: Columns and rows; they minimise the cost of what is computed again, as a share of C0.
         graph: The graph.
         cuts: Stages, ascending.
-        kept: S, by (k, value).
-        again: R, by (k, node); nodes that may be computed only once have none.
+        kept: Column of S, by (k, value).
+        again: Column of R, by (k, node); nodes that may be computed only once have none.
     """
 
-    model: Any
+    builder: Builder
     graph: Graph
     cuts: tuple[int, ...]
-    kept: dict[tuple[int, int], Any]
-    again: dict[tuple[int, int], Any]
+    kept: dict[tuple[int, int], int]
+    again: dict[tuple[int, int], int]
+
+    @property
+    def model(self) -> LinearModel:
+        """The arrays."""
+        return self.builder.build()
 
     def block(self, k: int) -> range:
         """The nodes that are first computed in block k."""
         end = self.cuts[k + 1] + 1 if k + 1 < len(self.cuts) else len(self.graph.nodes)
         return range(self.cuts[k] + 1, end)
 
-    def sources(self, k: int, v: int) -> list[tuple[float, Any]] | None:
+    def sources(self, k: int, v: int) -> list[tuple[float, int]] | None:
         """Terms of which one must be 1 for v to be at hand in block k; None where it is anyway."""
         kept = self.kept.get((k, v))
         if kept is None:
@@ -65,15 +69,15 @@ class CutModel:
         again = self.again.get((k, self.graph.producer[v]))
         return [(1.0, kept)] if again is None else [(1.0, kept), (1.0, again)]
 
-    def computes(self, value_of: Callable[[Any], float]) -> tuple[int, ...]:
-        """The schedule that an answer stands for; ``value_of`` gives the value of a variable.
+    def computes(self, values: Floats) -> tuple[int, ...]:
+        """The schedule that an answer stands for: ``values: float64[columns]``.
 
         What is computed again is so right before what reads it first, and stays to the next cut if need be.
         """
         graph = self.graph
         kept: list[set[int]] = [set() for _ in self.cuts]
-        for (k, v), var in self.kept.items():
-            if value_of(var) > 0.5 or not graph.nodes[graph.producer[v]].recompute:
+        for (k, v), column in self.kept.items():
+            if values[column] > 0.5 or not graph.nodes[graph.producer[v]].recompute:
                 kept[k].add(v)
         computes = list(range(self.cuts[0] + 1))
         there = set(range(graph.first_value[self.cuts[0] + 1]))
@@ -112,22 +116,24 @@ def build(graph: Graph, cuts: Sequence[int], room_bytes: int, control: Control) 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.
     """
-    model = pyo.ConcreteModel(name=f"cuts {graph.name}")
-    with under_construction():
-        model.S = pyo.Var([(k, v) for k, t in enumerate(cuts) for v in range(graph.first_value[t])], domain=pyo.Binary)
-        steps = [(k, i) for k, t in enumerate(cuts) for i in range(t) if graph.nodes[i].recompute]
-        model.R = pyo.Var(steps, domain=pyo.Binary)
-        stated = CutModel(model, graph, tuple(cuts), dict(model.S.items()), dict(model.R.items()))
-        add_rows(model, "reads", _reads(stated), control)
-        add_rows(model, "chains", _chains(stated), control)
-        add_rows(model, "room", _room(stated, room_bytes), control)
-        scale = graph.total_cost or 1.0
-        terms = [(graph.nodes[i].cost / scale, var) for (_, i), var in stated.again.items()]
-        model.objective = pyo.Objective(expr=linear(None, terms, None)[1])
+    scale = graph.total_cost or 1.0
+    builder = Builder()
+    steps = [(k, i) for k, t in enumerate(cuts) for i in range(t) if graph.nodes[i].recompute]
+    again = dict(zip(steps, builder.binaries(graph.nodes[i].cost / scale for _, i in steps), strict=True))
+    places = [(k, v) for k, t in enumerate(cuts) for v in range(graph.first_value[t])]
+    kept = dict(zip(places, builder.binaries([0.0] * len(places)), strict=True))
+    stated = CutModel(builder, graph, tuple(cuts), kept, again)
+    builder.rows.extend(watched(_rows(stated, room_bytes), control))
     return stated
 
 
-def _reads(stated: CutModel) -> Iterator[LinearRow]:
+def _rows(stated: CutModel, room_bytes: int) -> Iterator[Row]:
+    yield from _reads(stated)
+    yield from _chains(stated)
+    yield from _room(stated, room_bytes)
+
+
+def _reads(stated: CutModel) -> Iterator[Row]:
     """What a block reads, and in the end the graph outputs."""
     graph = stated.graph
     for k in range(len(stated.cuts)):
@@ -136,22 +142,22 @@ def _reads(stated: CutModel) -> Iterator[LinearRow]:
             read.update(graph.outputs)
         for v in sorted(read):
             if (sources := stated.sources(k, v)) is not None:
-                yield linear(1.0, sources, None)
+                yield linear(1.0, sources, math.inf)
 
 
-def _chains(stated: CutModel) -> Iterator[LinearRow]:
+def _chains(stated: CutModel) -> Iterator[Row]:
     """What is computed again needs its inputs, and what is kept across the next cut has to be there."""
     for (k, j), var in stated.again.items():
         for v in stated.graph.nodes[j].inputs:
             sources = stated.sources(k, v)
             assert sources is not None, "inputs of a node before the cut are made before it"
-            yield linear(0.0, [*sources, (-1.0, var)], None)
+            yield linear(0.0, [*sources, (-1.0, var)], math.inf)
     for (k, v), var in stated.kept.items():
         if k and (sources := stated.sources(k - 1, v)) is not None:
-            yield linear(0.0, [*sources, (-1.0, var)], None)
+            yield linear(0.0, [*sources, (-1.0, var)], math.inf)
 
 
-def _room(stated: CutModel, room_bytes: int) -> Iterator[LinearRow]:
+def _room(stated: CutModel, room_bytes: int) -> Iterator[Row]:
     """What is there at a cut, in units of the room."""
     graph, unit = stated.graph, max(1, room_bytes)
     for k, t in enumerate(stated.cuts):
@@ -159,4 +165,4 @@ def _room(stated: CutModel, room_bytes: int) -> Iterator[LinearRow]:
         beside = [v for v in range(graph.first_value[t]) if v not in own and graph.size[v]]
         if beside:
             terms = [(graph.size[v] / unit, stated.kept[k, v]) for v in beside]
-            yield linear(None, terms, (room_bytes - working_set(graph, t)) / unit)
+            yield linear(-math.inf, terms, (room_bytes - working_set(graph, t)) / unit)

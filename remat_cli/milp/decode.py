@@ -6,17 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from remat_cli.graph.closing import CLOSING_ID
 from remat_cli.graph.model import Graph
 from remat_cli.milp.compile import Compiled
-from remat_cli.mip import Floats, Ints
+from remat_cli.mip import Floats, Ints, Row
 from remat_cli.plan.liveness import DEAD, walk_back
-
-CutRow = tuple[list[int], list[float], float, float]
 
 
 class Stated(Protocol):
@@ -25,14 +23,14 @@ class Stated(Protocol):
     graph: Graph
     budget_bytes: int
 
-    def computed(self, stage: int, node: int, /) -> Any | None:
-        """R as a variable; None where it is a constant."""
+    def computed(self, stage: int, node: int, /) -> int | None:
+        """The number of R as a variable; None where it is a constant."""
 
-    def kept(self, stage: int, value: int, /) -> Any | None:
-        """S as a variable; None where there is none."""
+    def kept(self, stage: int, value: int, /) -> int | None:
+        """The number of S as a variable; None where there is none."""
 
-    def choices(self) -> list[tuple[tuple[int, int], Any | None]]:
-        """Every (stage, node) that a solution may compute, with its variable; None where it always does."""
+    def choices(self) -> list[tuple[tuple[int, int], int | None]]:
+        """Every (stage, node) that a solution may compute, and its variable; None where it always does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Decoder:
     def of(cls, stated: Stated, compiled: Compiled) -> Decoder:
         """The decoder of ``stated``, compiled to ``compiled``."""
         choices = sorted(stated.choices(), key=lambda choice: choice[0])
-        columns = [-1 if var is None else compiled.column_of.get(id(var), -1) for _, var in choices]
+        columns = [-1 if var is None else int(compiled.column_of[var]) for _, var in choices]
         return cls(
             stated=stated,
             compiled=compiled,
@@ -82,7 +80,7 @@ class Decoder:
         end = len(nodes) - (nodes[-1].id == CLOSING_ID)
         return tuple(takewhile(lambda k: k < end, (k for _, k in chosen)))
 
-    def cover_cuts(self, chosen: Sequence[tuple[int, int]]) -> list[CutRow]:
+    def cover_cuts(self, chosen: Sequence[tuple[int, int]]) -> list[Row]:
         """Rows that every schedule within the budget meets and ``chosen`` does not; none if it is within the budget.
 
         A solver may exceed a row by its tolerance, 1e-6 of it: kilobytes of gigabytes. For each step that is really
@@ -90,7 +88,7 @@ class Decoder:
         """
         return [row for step in _overfull_steps(self.stated, chosen) if (row := self._cut(chosen, step)) is not None]
 
-    def _cut(self, chosen: Sequence[tuple[int, int]], step: _Step) -> CutRow | None:
+    def _cut(self, chosen: Sequence[tuple[int, int]], step: _Step) -> Row | None:
         stated, graph = self.stated, self.stated.graph
         t, k = chosen[step.position]
         node = graph.nodes[k]
@@ -108,8 +106,8 @@ class Decoder:
                 reasons.append(stated.computed(t, reader))
             else:
                 reasons.append(stated.kept(t + 1, v))
-        columns = sorted({self.compiled.column_of[id(r)] for r in reasons if r is not None})
-        return (columns, [1.0] * len(columns), -math.inf, len(columns) - 1.0) if columns else None
+        columns = sorted({int(self.compiled.column_of[r]) for r in reasons if r is not None})
+        return Row(columns, [1.0] * len(columns), -math.inf, len(columns) - 1.0) if columns else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,16 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from remat_cli.control import Control
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp import _pyomo as pyo
 from remat_cli.milp.checkmate import memory_unit
-from remat_cli.milp.compile import under_construction
-from remat_cli.milp.rows import LinearRow, add_rows, linear
+from remat_cli.milp.compile import Block, Compiled, under_construction
+from remat_cli.milp.statement import Statement
+from remat_cli.mip import Row, linear
 
 Support = tuple[tuple[int, ...], ...]
 """For every node the stages, ascending, in which it may be computed again."""
@@ -75,13 +76,13 @@ class Gaps:
 
     Attributes:
         events: Stages, ascending: the first computation, and every stage in which it may be computed or read again.
-        kept: One variable per gap: ``kept[k]`` is S[t,v] for ``events[k] < t <= events[k + 1]``.
+        kept: One variable per gap, by number: ``kept[k]`` is S[t,v] for ``events[k] < t <= events[k + 1]``.
     """
 
     events: tuple[int, ...]
-    kept: tuple[Any, ...]
+    kept: tuple[int, ...]
 
-    def into(self, stage: int) -> Any | None:
+    def into(self, stage: int) -> int | None:
         """S[stage, v]: whether the value is kept into ``stage``; None if it cannot be needed there."""
         k = bisect_left(self.events, stage) - 1
         return self.kept[k] if 0 <= k < len(self.kept) else None
@@ -89,46 +90,60 @@ class Gaps:
 
 @dataclass(slots=True)
 class RetentionModel:
-    """The Pyomo model with what is needed to read its answers.
+    """The Pyomo model with what is needed to read its answers. Variables are called by their numbers.
 
     Attributes:
-        model: The ``ConcreteModel``; minimises cost / ``cost_scale``.
+        statement: The model; minimises cost / ``cost_scale``.
         graph: The graph, with its closing node where one is needed.
         support: Where nodes may be computed again.
         budget_bytes: Fixed memory included.
         unit_bytes: Memory rows are stated in this unit.
         cost_scale: The objective is stated in this unit.
-        control: Looked at now and then while the model is built.
         R: Variable of (stage, node), first computations left out.
         gaps: One per value.
         stated_steps: (stage, node) whose in-stage row is there.
         running: For every stage the variable of what is kept past it, in ``unit_bytes``, and the terms by which it
             differs from the one before; empty where the frontier rows do without.
+        numbers: How many variables there are, with those of in-stage rows.
     """
 
-    model: Any
+    statement: Statement
     graph: Graph
     support: Support
     budget_bytes: int
     unit_bytes: float
     cost_scale: float
-    control: Control
-    R: dict[tuple[int, int], Any] = field(default_factory=dict)
+    R: dict[tuple[int, int], int] = field(default_factory=dict)
     gaps: list[Gaps] = field(default_factory=list)
     stated_steps: set[tuple[int, int]] = field(default_factory=set)
-    running: list[tuple[Any, list[tuple[float, Any]]]] = field(default_factory=list)
+    running: list[tuple[int, list[tuple[float, int]]]] = field(default_factory=list)
+    numbers: int = 0
 
-    def computed(self, stage: int, node: int) -> Any | None:
+    @property
+    def model(self) -> Any:
+        """The ``ConcreteModel``."""
+        return self.statement.model
+
+    def compiled(self) -> Compiled:
+        """The arrays, without in-stage rows."""
+        return self.statement.compiled()
+
+    def computed(self, stage: int, node: int) -> int | None:
         """R[stage, node] as a variable; None for a first computation, or where it is 0."""
         return self.R.get((stage, node))
 
-    def kept(self, stage: int, value: int) -> Any | None:
+    def kept(self, stage: int, value: int) -> int | None:
         """S[stage, value] as a variable; None where it is 0."""
         return self.gaps[value].into(stage)
 
-    def choices(self) -> list[tuple[tuple[int, int], Any | None]]:
+    def choices(self) -> list[tuple[tuple[int, int], int | None]]:
         """Every (stage, node) that a solution may compute, with its variable; None for first computations."""
         return [*(((i, i), None) for i in range(len(self.graph.nodes))), *self.R.items()]
+
+    def block(self, added: int, rows: Iterable[Row]) -> Block:
+        """``rows`` to append, over variables so far and ``added`` more, which have the next numbers."""
+        self.numbers += added
+        return Block(self.numbers - added, added, tuple(rows))
 
     @property
     def room(self) -> float:
@@ -174,38 +189,32 @@ def build(
         support = full_support(graph) if support_depth is None else support_within(graph, support_depth)
     support = widened(graph, support, also)
     stated = RetentionModel(
-        model=pyo.ConcreteModel(name=f"retention {graph.name}"),
+        statement=Statement.named(f"retention {graph.name}", control),
         graph=graph,
         support=support,
         budget_bytes=budget_bytes,
         unit_bytes=memory_unit(graph, budget_bytes),
         cost_scale=cost_scale or graph.total_cost or 1.0,
-        control=control,
     )
     with under_construction():
         _variables(stated)
-        add_rows(stated.model, "dependencies", _dependencies(stated), stated.control)
-        add_rows(stated.model, "retention", _retention(stated), stated.control)
         _run_memory(stated)
-        add_rows(stated.model, "memory", _memory(stated), stated.control)
-        add_rows(stated.model, "frontier", _frontier(stated), stated.control)
-        nodes, scale = graph.nodes, stated.cost_scale
-        coefs = [nodes[i].cost / scale for _, i in stated.R]
-        constant = graph.total_cost / scale
-        stated.model.objective = pyo.Objective(
-            expr=pyo.LinearExpression(constant=constant, linear_coefs=coefs, linear_vars=list(stated.R.values()))
-        )
+        stated.numbers = len(stated.statement.variables)
+        stated.statement.add_rows("dependencies", _dependencies(stated))
+        stated.statement.add_rows("retention", _retention(stated))
+        stated.statement.add_rows("memory", _memory(stated))
+        stated.statement.add_rows("frontier", _frontier(stated))
+        coefs = [graph.nodes[i].cost / stated.cost_scale for _, i in stated.R]
+        stated.statement.minimise(list(stated.R.values()), coefs, graph.total_cost / stated.cost_scale)
     return stated
 
 
 def _variables(stated: RetentionModel) -> None:
-    graph, support, model = stated.graph, stated.support, stated.model
-    model.R = pyo.Var([(t, i) for i, stages in enumerate(support) for t in stages], domain=pyo.Binary)
-    stated.R.update(model.R.items())
+    graph, support, statement = stated.graph, stated.support, stated.statement
+    stated.R = statement.binaries("R", [(t, i) for i, stages in enumerate(support) for t in stages])
     events = [_events(graph, support, v) for v in range(len(graph.size))]
-    model.S = pyo.Var([(e, v) for v, stages in enumerate(events) for e in stages[1:]], domain=pyo.Binary)
-    kept = dict(model.S.items())
-    stated.gaps = [Gaps(stages, tuple(kept[e, v] for e in stages[1:])) for v, stages in enumerate(events)]
+    kept = iter(statement.binaries("S", [(e, v) for v, stages in enumerate(events) for e in stages[1:]]).values())
+    stated.gaps = [Gaps(stages, tuple(islice(kept, len(stages) - 1))) for stages in events]
 
 
 def _events(graph: Graph, support: Support, value: int) -> tuple[int, ...]:
@@ -219,35 +228,33 @@ def _events(graph: Graph, support: Support, value: int) -> tuple[int, ...]:
     return tuple(sorted({maker, *read, *(t for t in support[maker] if t < last)}))
 
 
-def _dependencies(stated: RetentionModel) -> Iterator[LinearRow]:
+def _dependencies(stated: RetentionModel) -> Iterator[Row]:
     """R[t,j] <= R[t,i] + S[t,v] for every value v of node i that j reads; R[j,j] = 1."""
     graph, R = stated.graph, stated.R
     for j, node in enumerate(graph.nodes):
         for v in node.inputs:
             i = graph.producer[v]
+            into = stated.gaps[v].into
             for t in (j, *stated.support[j]):
-                sources = [var for var in (R.get((t, i)), stated.kept(t, v)) if var is not None]
-                needed = R.get((t, j))
-                terms = [(-1.0, var) for var in sources]
-                if needed is None:
-                    yield linear(None, terms, -1.0)
+                sources = [var for var in (R.get((t, i)), into(t)) if var is not None]
+                signs = [-1.0] * len(sources)
+                if t == j:
+                    yield Row(sources, signs, -math.inf, -1.0)
                 else:
-                    yield linear(None, [(1.0, needed), *terms], 0.0)
+                    yield Row([R[t, j], *sources], [1.0, *signs], -math.inf, 0.0)
 
 
-def _retention(stated: RetentionModel) -> Iterator[LinearRow]:
+def _retention(stated: RetentionModel) -> Iterator[Row]:
     """S[t+1,v] <= S[t,v] + R[t,i] for every value v of node i, at the stages t where something can happen to v."""
     for v, gaps in enumerate(stated.gaps):
         maker = stated.graph.producer[v]
         for k in range(1, len(gaps.kept)):
-            terms = [(1.0, gaps.kept[k]), (-1.0, gaps.kept[k - 1])]
             again = stated.R.get((gaps.events[k], maker))
-            if again is not None:
-                terms.append((-1.0, again))
-            yield linear(None, terms, 0.0)
+            before = [gaps.kept[k - 1]] if again is None else [gaps.kept[k - 1], again]
+            yield Row([gaps.kept[k], *before], [1.0, *[-1.0] * len(before)], -math.inf, 0.0)
 
 
-def _frontier(stated: RetentionModel) -> Iterator[LinearRow]:
+def _frontier(stated: RetentionModel) -> Iterator[Row]:
     """What t reads and writes, its workspace, and everything else kept into stage t+1, within the budget."""
     graph, unit = stated.graph, stated.unit_bytes
     waiting = _waiting_past(stated) if stated.running else _waiting_beside(stated)
@@ -256,13 +263,13 @@ def _frontier(stated: RetentionModel) -> Iterator[LinearRow]:
         own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
         room = stated.room - own / unit
         if most > room:
-            yield linear(None, terms, room)
+            yield linear(-math.inf, terms, room)
 
 
-def _waiting_beside(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, Any]], float]]:
+def _waiting_beside(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, int]], float]]:
     """For every stage t what is kept into stage t+1 and neither read nor written by t, as a sum, and its most."""
     graph, unit = stated.graph, stated.unit_bytes
-    kept: list[list[tuple[float, Any]]] = [[] for _ in graph.nodes]
+    kept: list[list[tuple[float, int]]] = [[] for _ in graph.nodes]
     for v, gaps in enumerate(stated.gaps):
         size = graph.size[v] / unit
         if size == 0:
@@ -276,7 +283,7 @@ def _waiting_beside(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, 
         yield terms, math.fsum(size for size, _ in terms)
 
 
-def _waiting_past(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, Any]], float]]:
+def _waiting_past(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, int]], float]]:
     """The same by the running sum: everything kept past t, less what t reads and writes; a few terms for each stage."""
     graph, unit = stated.graph, stated.unit_bytes
     most = [0.0] * (len(graph.nodes) + 1)
@@ -293,7 +300,7 @@ def _waiting_past(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, An
         yield [(1.0, var), *terms], level + math.fsum(c for c, _ in terms) + 1e-9 * (1.0 + level)
 
 
-def _memory(stated: RetentionModel) -> Iterator[LinearRow]:
+def _memory(stated: RetentionModel) -> Iterator[Row]:
     """Kept past t = kept past t-1 + what changes at t."""
     before = None
     for var, changes in stated.running:
@@ -307,8 +314,7 @@ def _run_memory(stated: RetentionModel) -> None:
     graph = stated.graph
     if sum(gaps.events[-1] - gaps.events[0] for gaps in stated.gaps) <= _DENSE_MOST:
         return
-    stated.model.M = pyo.Var(range(len(graph.nodes)), bounds=(0, None))
-    stated.running.extend((var, []) for var in stated.model.M.values())
+    stated.running.extend((var, []) for var in stated.statement.amounts("M", range(len(graph.nodes))).values())
     for v, gaps in enumerate(stated.gaps):
         size = graph.size[v] / stated.unit_bytes
         for k, var in enumerate(gaps.kept if size else ()):
@@ -318,15 +324,15 @@ def _run_memory(stated: RetentionModel) -> None:
 
 @dataclass(frozen=True, slots=True)
 class InStageRows:
-    """In-stage rows as a block to compile on its own and append.
+    """In-stage rows as a block to append.
 
     Attributes:
-        block: A ``ConcreteModel`` over variables of the main model and its own w.
+        block: Rows over variables of the main model and their own w.
         levels: Every w with the variables whose maximum it is, in an order in which they can be computed.
     """
 
-    block: Any
-    levels: tuple[tuple[Any, tuple[Any, ...]], ...]
+    block: Block
+    levels: tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def in_stage_rows(stated: RetentionModel, steps: Iterable[tuple[int, int]]) -> InStageRows | None:
@@ -342,34 +348,30 @@ def in_stage_rows(stated: RetentionModel, steps: Iterable[tuple[int, int]]) -> I
     stated.stated_steps.update(new)
     builder = _InStage(stated)
     rows = [builder.row(t, k) for t, k in new]
-    block = pyo.ConcreteModel()
-    block.w = pyo.Var(range(len(builder.sources)), bounds=(0, 1))
-    variables = list(block.w.values())
-    named = [tuple(variables[s] if isinstance(s, int) else s for s in sources) for sources in builder.sources]
-    bodies = [linear(0.0, [(1.0, variables[k]), (-1.0, s)], None) for k, of in enumerate(named) for s in of]
-    for terms, room in rows:
-        bodies.append(linear(None, [(c, variables[x] if isinstance(x, int) else x) for c, x in terms], room))
-    block.rows = pyo.Constraint(range(len(bodies)), rule=lambda _, index: bodies[index])
-    block.objective = pyo.Objective(
-        expr=pyo.LinearExpression(linear_coefs=[0.0] * len(variables), linear_vars=variables)
-    )
-    return InStageRows(block, tuple(zip(variables, named, strict=True)))
+    levels = tuple(builder.levels.items())
+    maxima = [linear(0.0, [(1.0, level), (-1.0, source)], math.inf) for level, sources in levels for source in sources]
+    return InStageRows(stated.block(len(levels), [*maxima, *rows]), levels)
 
 
 @dataclass(slots=True)
 class _InStage:
-    """Collects the w variables (by number) while in-stage rows are put together."""
+    """Collects the w variables while in-stage rows are put together.
+
+    Attributes:
+        stated: The model.
+        levels: Every w with the variables whose maximum it is.
+        known: The w of (stage, value, reader).
+    """
 
     stated: RetentionModel
-    sources: list[tuple[Any, ...]] = field(default_factory=list)
-    known: dict[tuple[int, int, int], int | None] = field(default_factory=dict)
+    levels: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    known: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
-    def row(self, t: int, k: int) -> tuple[list[tuple[float, Any]], float]:
-        """Terms and room of the row for node k in stage t."""
+    def row(self, t: int, k: int) -> Row:
+        """The row for node k in stage t."""
         stated, graph, unit = self.stated, self.stated.graph, self.stated.unit_bytes
-        again = stated.R[t, k]
         node = graph.nodes[k]
-        terms: list[tuple[float, Any]] = [((sum(node.outputs) + node.workspace) / unit, again)]
+        terms = [((sum(node.outputs) + node.workspace) / unit, stated.R[t, k])]
         room = stated.room
         read_by_t = set(graph.nodes[t].inputs)
         for v in range(graph.first_value[k]):
@@ -382,17 +384,17 @@ class _InStage:
             kept = stated.kept(t, v)
             if kept is not None and graph.size[v]:
                 terms.append((graph.size[v] / unit, kept))
-        return terms, room
+        return linear(-math.inf, terms, room)
 
-    def _level(self, t: int, v: int, k: int) -> Any | None:
+    def _level(self, t: int, v: int, k: int) -> int | None:
         """The variable that says whether v is live while k runs in stage t; None if it never is."""
         readers = [j for j in self.stated.graph.readers[v] if k <= j < t and (t, j) in self.stated.R]
-        level: Any = self.stated.kept(t + 1, v)
+        level = self.stated.kept(t + 1, v)
         for j in reversed(readers):
             key = (t, v, j)
             if key not in self.known:
-                sources = (self.stated.R[t, j],) if level is None else (self.stated.R[t, j], level)
-                self.known[key] = len(self.sources)
-                self.sources.append(sources)
+                self.known[key] = self.stated.numbers + len(self.levels)
+                read = self.stated.R[t, j]
+                self.levels[self.known[key]] = (read,) if level is None else (read, level)
             level = self.known[key]
         return level

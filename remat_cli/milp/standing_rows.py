@@ -8,13 +8,13 @@ what it reads and writes, its workspace and all that stands is resident. The in-
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from remat_cli.milp import _pyomo as pyo
+from remat_cli.milp.compile import Block
 from remat_cli.milp.retention import RetentionModel
-from remat_cli.milp.rows import linear
+from remat_cli.mip import Row, linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,21 @@ class Standing:
     """A continuous variable that is 1 where a value stands through a stage: at least ``kept`` less ``again``.
 
     Attributes:
-        variable: The variable.
+        variable: Its number.
         kept: S[t+1,v]; None if node t reads the value, which then has to be there in any case.
         again: R[t,i] of the node i that makes the value.
     """
 
-    variable: Any
-    kept: Any | None
-    again: Any
+    variable: int
+    kept: int | None
+    again: int
+
+    def row(self) -> Row:
+        """``variable >= kept - again``."""
+        terms = [(1.0, self.variable), (1.0, self.again)]
+        if self.kept is None:
+            return linear(1.0, terms, math.inf)
+        return linear(0.0, [*terms, (-1.0, self.kept)], math.inf)
 
 
 @dataclass(slots=True)
@@ -41,41 +48,29 @@ class StandingRows:
         steps: (stage, node) whose row is there.
         levels: Every variable so far.
         known: What :meth:`_standing` found, by (stage, value).
-        blocks: Every block so far: a variable is worth nothing without the one it belongs to.
     """
 
     stated: RetentionModel
     steps: set[tuple[int, int]] = field(default_factory=set)
     levels: list[Standing] = field(default_factory=list)
-    known: dict[tuple[int, int], Any] = field(default_factory=dict)
-    blocks: list[Any] = field(default_factory=list)
+    known: dict[tuple[int, int], int | bool | None] = field(default_factory=dict)
 
-    def block(self, steps: Iterable[tuple[int, int]]) -> Any | None:
+    def block(self, steps: Iterable[tuple[int, int]]) -> Block | None:
         """Rows for the memory in use while node k is computed again in stage t, for each new (t, k) of ``steps``.
 
         Returns:
-            A ``ConcreteModel`` to compile and append; None if every row is there already.
+            What to append to the model; None if every row is there already.
         """
         new = sorted(step for step in set(steps) if step not in self.steps and step in self.stated.R)
         if not new:
             return None
         self.steps.update(new)
-        block = pyo.ConcreteModel()
-        self.blocks.append(block)
-        block.standing = pyo.VarList(bounds=(0, 1))
         first = len(self.levels)
-        bodies = [self._row(block, t, k) for t, k in new]
-        for level in self.levels[first:]:
-            if level.kept is None:
-                bodies.append(linear(1.0, [(1.0, level.variable), (1.0, level.again)], None))
-            else:
-                bodies.append(linear(0.0, [(1.0, level.variable), (1.0, level.again), (-1.0, level.kept)], None))
-        block.rows = pyo.Constraint(range(len(bodies)), rule=lambda _, index: bodies[index])
-        some = self.stated.R[new[0]]
-        block.objective = pyo.Objective(expr=pyo.LinearExpression(linear_coefs=[0.0], linear_vars=[some]))
-        return block
+        rows = [self._row(t, k, first) for t, k in new]
+        levels = self.levels[first:]
+        return self.stated.block(len(levels), [*rows, *(level.row() for level in levels)])
 
-    def _row(self, block: Any, t: int, k: int) -> Any:
+    def _row(self, t: int, k: int, first: int) -> Row:
         graph, unit = self.stated.graph, self.stated.unit_bytes
         node = graph.nodes[k]
         own = sum(node.outputs) + node.workspace + sum(graph.size[v] for v in node.inputs)
@@ -84,27 +79,31 @@ class StandingRows:
         for v in range(graph.first_value[t]):
             if graph.size[v] == 0 or graph.producer[v] == k or v in node.inputs:
                 continue
-            level = self._standing(block, t, v)
+            level = self._standing(t, v, first)
             if level is True:
                 room -= graph.size[v] / unit
             elif level is not None:
                 terms.append((graph.size[v] / unit, level))
-        return linear(None, terms, room)
+        return linear(-math.inf, terms, room)
 
-    def _standing(self, block: Any, t: int, v: int) -> Any:
-        """Whether v stands through stage t: a variable, True, or None where it cannot."""
+    def _standing(self, t: int, v: int, first: int) -> int | bool | None:
+        """Whether v stands through stage t: a variable, True, or None where it cannot.
+
+        A new variable follows those of ``levels`` from ``first`` on, which are of the same block.
+        """
         if (t, v) in self.known:
             return self.known[t, v]
         graph = self.stated.graph
-        kept = None if v in graph.nodes[t].inputs else self.stated.kept(t + 1, v)
+        read = v in graph.nodes[t].inputs
+        kept = None if read else self.stated.kept(t + 1, v)
         again = self.stated.computed(t, graph.producer[v])
-        level: Any
-        if kept is None and v not in graph.nodes[t].inputs:
+        level: int | bool | None
+        if kept is None and not read:
             level = None
         elif again is None:
             level = True if kept is None else kept
         else:
-            level = block.standing.add()
+            level = self.stated.numbers + len(self.levels) - first
             self.levels.append(Standing(level, kept, again))
         self.known[t, v] = level
         return level

@@ -25,7 +25,7 @@ _WITHOUT_SOLUTION = {Termination.INFEASIBLE, Termination.UNBOUNDED, Termination.
 
 
 def solve_around(request: Request, solve: Callable[[Request], Outcome]) -> Outcome:
-    """What every adapter does: answer what needs no solver, and hand over the rest with a well-scaled objective.
+    """What every adapter does: begin the log, answer what needs no solver, and hand over the rest well scaled.
 
     Solvers accept reduced costs of -1e-7. With costs in units of the whole graph's cost that is more than some
     columns cost: CBC and GLPK then "prove" bounds above the optimum (1.000447 for 1.000130 on VGG16 at 60%, with
@@ -35,29 +35,42 @@ def solve_around(request: Request, solve: Callable[[Request], Outcome]) -> Outco
         request: What was asked.
         solve: Solves the scaled request.
     """
+    _note(request, f"a model of {request.model.columns} columns and {request.model.rows} rows, gap {request.gap:g}")
     done = without_solving(request)
     if done is not None:
+        _note(request, done.log.removeprefix("remat: "))
         return done
-    factor = objective_scale(request.model.cost)
+    model, factor = as_solved(request.model)
     if factor == 1.0:
         return solve(request)
-    if request.log_path is not None:
-        with SolverLog(request.log_path) as log:
-            log.note(f"the objective is multiplied by {factor!r} for the solver")
+    _note(request, f"the objective is multiplied by {factor!r} for the solver")
     listener = request.on_progress
 
     def on_progress(news: SolverProgress) -> None:
         if listener is not None:
             listener(replace(news, objective=_over(news.objective, factor), bound=_over(news.bound, factor)))
 
-    model = request.model
-    scaled = replace(model, cost=model.cost * factor, offset=model.offset * factor)
-    found = solve(replace(request, model=scaled, on_progress=None if listener is None else on_progress))
-    objective = None if found.values is None else model.objective(found.values)
+    found = solve(replace(request, model=model, on_progress=None if listener is None else on_progress))
+    objective = None if found.values is None else request.model.objective(found.values)
     bound = _over(found.bound, factor)
     if bound is not None and objective is not None:
         bound = min(bound, objective)
     return replace(found, objective=objective, bound=bound)
+
+
+def _note(request: Request, text: str) -> None:
+    """Put a remark into the log of the request."""
+    if request.log_path is not None:
+        with SolverLog(request.log_path) as log:
+            log.note(text)
+
+
+def as_solved(model: LinearModel) -> tuple[LinearModel, float]:
+    """``model`` as solvers get it, and what its objective is multiplied by for that."""
+    factor = objective_scale(model.cost)
+    if factor == 1.0:
+        return model, factor
+    return replace(model, cost=model.cost * factor, offset=model.offset * factor), factor
 
 
 def objective_scale(cost: Floats) -> float:

@@ -23,7 +23,7 @@ _LP_LINE = 8
 """Terms on one line of an LP file; some readers have line buffers of 255 or 560 characters."""
 
 
-def write_model(model: LinearModel, path: Path, *, named: bool = True) -> None:
+def write_model(model: LinearModel, path: Path, *, named: bool = True, note: str = "") -> None:
     """Write ``model`` to ``path``; its suffix, ``.mps`` or ``.lp``, says how.
 
     Columns are called by ``model.column_names`` (characters that a format cannot hold become ``_``) or, without
@@ -33,16 +33,19 @@ def write_model(model: LinearModel, path: Path, *, named: bool = True) -> None:
         model: What to write.
         path: The file.
         named: Whether to use the model's column names.
+        note: A comment for the first line; ASCII.
 
     Raises:
         UsageError: If the suffix is neither, or the file cannot be written.
     """
-    writers = {".mps": _write_mps, ".lp": _write_lp}
-    writer = writers.get(path.suffix.lower())
+    writers = {".mps": (_write_mps, "*"), ".lp": (_write_lp, "\\")}
+    writer, mark = writers.get(path.suffix.lower(), (None, ""))
     if writer is None:
         raise UsageError(f"{path}: a model file ends in .mps or .lp", hint=f"write {path.stem}.lp instead")
     try:
         with path.open("w", encoding="ascii", newline="\n") as stream:
+            if note:
+                stream.write(f"{mark} {note}\n")
             writer(model, _names(model) if named else [f"c{i}" for i in range(model.columns)], stream)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None

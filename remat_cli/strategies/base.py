@@ -16,8 +16,9 @@ from typing import ClassVar
 
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
+from remat_cli.mip import Floats, LinearModel
 from remat_cli.plan.model import Scope
-from remat_cli.solvers.base import Solver
+from remat_cli.solvers.base import Request, Solver, SolverProgress
 
 IGNORABLE = ("costs", "sizes", "budget")
 """What a strategy may leave out of account, in the order in which it is told."""
@@ -137,6 +138,35 @@ class Context:
     write_model: Path | None = None
     solver_log: Path | None = None
     trace: list[StageRecord] = field(default_factory=list)
+
+    def request(
+        self,
+        model: LinearModel,
+        control: Control,
+        *,
+        gap: float | None = None,
+        start: Floats | None = None,
+        on_progress: Callable[[SolverProgress], None] | None = None,
+    ) -> Request:
+        """What the solver is asked to do with ``model``: the one way from these options to a request.
+
+        Args:
+            model: What to minimise.
+            control: Clock of this solve, which may be shorter than the strategy's.
+            gap: Relative gap at which to stop; None for the one asked for.
+            start: A solution to start from, for solvers that can.
+            on_progress: Gets news on the way.
+        """
+        return Request(
+            model=model,
+            control=control,
+            gap=self.gap if gap is None else gap,
+            threads=self.threads,
+            seed=self.seed,
+            start=start if self.solver.warm_start else None,
+            on_progress=on_progress,
+            log_path=self.solver_log,
+        )
 
 
 @dataclass(frozen=True, slots=True)

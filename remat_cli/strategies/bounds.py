@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
+from remat_cli.milp import cover_bound as cover
+from remat_cli.milp import cover_running
 from remat_cli.plan.model import Scope
-from remat_cli.solvers.base import Request, Termination
+from remat_cli.solvers.base import Termination
 from remat_cli.strategies.base import Bound, Context
-
-if TYPE_CHECKING:
-    from remat_cli.milp.cover_bound import Prices
 
 _SOLVER_TOLERANCE = 1e-6
 """A solver's bound on a model scaled to about 1 may be too high by this much."""
@@ -42,10 +40,6 @@ def cover_bound(
         A bound for document order, or for any; infinite if no such schedule fits, because some stage needs more room
         than giving up all that may be recomputed would make.
     """
-    from remat_cli.milp import cover_bound as cover  # half a second of Pyomo, which keep-all can do without
-    from remat_cli.milp import cover_running
-    from remat_cli.milp.compile import compile_model
-
     trivial = Bound(graph.total_cost, Scope.ANY_ORDER)
     scope = Scope.ANY_ORDER if any_order else Scope.DOCUMENT_ORDER
     if not any_order and cover_running.dense_terms(graph) > _MOST_TERMS:
@@ -54,13 +48,10 @@ def cover_bound(
         model = cover.build(graph, budget_bytes, any_order=any_order)
     if model is None:
         return trivial
-    if model == cover.IMPOSSIBLE:
+    if isinstance(model, str):
         return Bound(math.inf, scope)
     control = shortened(context.control, time_limit_s)
-    compiled = compile_model(model)
-    outcome = context.solver.solve(
-        Request(compiled.model, control, gap=1e-6, threads=context.threads, seed=context.seed)
-    )
+    outcome = context.solver.solve(context.request(model, control, gap=1e-6))
     if outcome.termination is Termination.INFEASIBLE or outcome.bound is None:
         return trivial
     scale = graph.total_cost or 1.0
@@ -79,8 +70,6 @@ def quick_bound(graph: Graph, budget_bytes: int, control: Control) -> Bound:
     Returns:
         A bound for document order; infinite as for :func:`cover_bound`.
     """
-    from remat_cli.milp import cover_running
-
     base = graph.total_cost
     if cover_running.dense_terms(graph) <= _MOST_TERMS:
         return Bound(base, Scope.ANY_ORDER)
@@ -90,7 +79,7 @@ def quick_bound(graph: Graph, budget_bytes: int, control: Control) -> Bound:
     return Bound(bound, Scope.DOCUMENT_ORDER) if bound > base else Bound(base, Scope.ANY_ORDER)
 
 
-def recompute_prices(graph: Graph, budget_bytes: int, context: Context, *, time_limit_s: float) -> Prices:
+def recompute_prices(graph: Graph, budget_bytes: int, context: Context, *, time_limit_s: float) -> cover.Prices:
     """What recomputing nodes costs beyond what every schedule within the budget must pay.
 
     Args:
@@ -99,19 +88,12 @@ def recompute_prices(graph: Graph, budget_bytes: int, context: Context, *, time_
         context: Solver and control.
         time_limit_s: Time for it; without an answer by then every node has its own cost for a price.
     """
-    from remat_cli.milp import cover_bound as cover
-    from remat_cli.milp.compile import compile_model
-
     plain = cover.Prices(0.0, tuple(node.cost for node in graph.nodes), (0.0,) * len(graph.nodes))
     stated = cover.price_model(graph, budget_bytes)
     if not stated.rows or any(sum(parts.values()) < need for need, parts in stated.rows):
         return plain
-    compiled = compile_model(stated.model)
-    control = shortened(context.control, time_limit_s)
-    outcome = context.solver.solve(Request(compiled.model, control, threads=context.threads, seed=context.seed))
-    if outcome.values is None:
-        return plain
-    return stated.prices({key: float(outcome.values[column]) for key, column in compiled.column_of.items()})
+    outcome = context.solver.solve(context.request(stated.model, shortened(context.control, time_limit_s)))
+    return plain if outcome.values is None else stated.prices(outcome.values.tolist())
 
 
 def shortened(control: Control, time_limit_s: float) -> Control:

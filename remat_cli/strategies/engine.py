@@ -114,6 +114,7 @@ class Stage:
         unlimited_s: Seconds at most where there is no limit; None for ``most_s``.
         least_s: With less time than this left it has no turn.
         until: It is left out once the verdict is that good; None for the goal of the search.
+        writes_model: Whether it has its turn whatever the verdict where a model is to be written.
         kernels: Compiled loops that it needs. Under a time limit it waits for its turn until they are compiled.
         maker: Text form of the strategy that is credited; empty for the one that was asked.
     """
@@ -128,6 +129,7 @@ class Stage:
     unlimited_s: float | None = None
     least_s: float = 0.0
     until: Verdict | None = None
+    writes_model: bool = False
     kernels: tuple[compiling.Group, ...] = ()
     maker: str = ""
 
@@ -198,8 +200,10 @@ class _Pursuit:
     def _wanted(self, stage: Stage, clock: Control) -> bool:
         until = self.incumbent.goal if stage.until is None else stage.until
         remaining = clock.remaining_s()
-        late = remaining is not None and remaining < stage.least_s
-        return not late and self.incumbent.verdict < until and stage.when.holds(self.incumbent)
+        if remaining is not None and remaining < stage.least_s:
+            return False
+        writing = stage.writes_model and self.incumbent.context.write_model is not None
+        return (writing or self.incumbent.verdict < until) and stage.when.holds(self.incumbent)
 
     def _postponed(self, stage: Stage, clock: Control, maker: str) -> bool:
         """Have the kernels of ``stage`` compiled beside the work; whether the stage has to wait for them.

@@ -202,6 +202,7 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
             options={"depth": depth, "first": first},
             when=SPARSE if len(depths) > 1 else ALWAYS,
             until=Verdict.SETTLED if first else None,
+            writes_model=first,
         )
         if first:
             yield Stage(
@@ -334,6 +335,7 @@ AUTO = (
         "the optimum; part of the time, since a in-stage-proof may need the rest",
         when=nodes(most=SMALL),
         until=Verdict.SETTLED,
+        writes_model=True,
         share=0.3,
         maker="optimal",
     ),
@@ -359,6 +361,7 @@ AUTO = (
         "the optimum, or a bound close to it",
         when=nodes(SMALL + 1),
         until=Verdict.SETTLED,
+        writes_model=True,
         maker="optimal",
     ),
     Stage("search", turns(_SEARCHED), "what exact methods leave open", maker="search"),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from remat_cli.mip import LinearModel
+from remat_cli.mip import LinearModel, Row
 
 INF = np.inf
 
@@ -84,7 +84,7 @@ def test_the_relaxation_forgets_integrality_alone():
 
 
 def test_rows_are_appended():
-    more = model().with_rows([([1], [2.0], -INF, 1.0), ([], [], 0.0, 0.0), ([0, 1], [1.0, 3.0], 5.0, INF)])
+    more = model().with_rows([Row([1], [2.0], -INF, 1.0), Row([], [], 0.0, 0.0), Row([0, 1], [1.0, 3.0], 5.0, INF)])
     assert more.rows == 5
     assert more.starts.tolist() == [0, 2, 4, 5, 5, 7]
     assert more.indices.tolist() == [0, 1, 0, 1, 1, 0, 1]
@@ -109,6 +109,6 @@ def test_appended_rows_mean_what_a_dense_matrix_means(data):
     dense = data.draw(hnp.arrays(np.float64, (rows, 2), elements=_NUMBER))
     upper = data.draw(hnp.arrays(np.float64, rows, elements=_NUMBER))
     point = data.draw(hnp.arrays(np.float64, 2, elements=_NUMBER))
-    more = model().with_rows([([0, 1], row.tolist(), -INF, limit) for row, limit in zip(dense, upper, strict=True)])
+    more = model().with_rows([Row([0, 1], row.tolist(), -INF, limit) for row, limit in zip(dense, upper, strict=True)])
     expected = max(model().violation(point), *(dense @ point - upper))
     assert more.violation(point) == pytest.approx(expected, abs=1e-9)

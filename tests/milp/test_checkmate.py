@@ -14,7 +14,6 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph, Node
 from remat_cli.milp.checkmate import Formulation, build
-from remat_cli.milp.compile import compile_model
 from remat_cli.milp.decode import Decoder
 from remat_cli.plan.derive import derive, peak, prune
 from remat_cli.plan.replay import replay
@@ -27,7 +26,7 @@ UNIT = build_graph("unit-chain{n=17}")
 
 def stated(graph: Graph, budget: int, formulation: Formulation | None = None) -> Decoder:
     model = build(graph, budget, formulation or Formulation(), Control())
-    return Decoder.of(model, compile_model(model.model))
+    return Decoder.of(model, model.compiled())
 
 
 def solved(decoder: Decoder, *, relax: bool = False, gap: float = 1e-7) -> Outcome:
@@ -203,7 +202,7 @@ def test_cover_cuts_reject_what_is_over_the_budget_and_nothing_else() -> None:
         loose = stated(graph, full)  # a model that does not know the smaller budget, and the cuts alone
         columns = {name: j for j, name in enumerate(loose.compiled.model.column_names)}
         names = decoder.compiled.model.column_names
-        moved = [([columns[names[j]] for j in cols], coefs, low, high) for cols, coefs, low, high in cuts]
+        moved = [cut._replace(columns=[columns[names[j]] for j in cut.columns]) for cut in cuts]
         outcome = Highs().solve(Request(loose.compiled.model.with_rows(moved), gap=1e-7, threads=1))
         assert outcome.values is not None
         assert loose.computes(loose.chosen(outcome.values)) != tuple(range(len(graph.nodes)))

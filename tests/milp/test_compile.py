@@ -13,11 +13,11 @@ from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.graph.closing import closed
-from remat_cli.milp import cover_bound, cover_running, retention
+from remat_cli.milp import retention
 from remat_cli.milp.checkmate import Formulation
 from remat_cli.milp.checkmate import build as build_checkmate
-from remat_cli.milp.compile import Compiled, append_block, compile_model
+from remat_cli.milp.compile import Block, Compiled, append_block, compile_model
+from remat_cli.mip import Row
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
 from remat_cli.zoo.registry import build_graph
@@ -29,9 +29,12 @@ def assert_same(model: Any, compiled: Compiled) -> None:
     rhs = np.asarray(form.rhs, dtype=np.float64)
     kind = np.array([row.bound_type for row in form.rows])
     arrays = compiled.model
-    assert list(compiled.column_of) == [id(v) for v in form.columns] == [id(v) for v in compiled.variables]
-    assert list(arrays.column_names) == [v.name for v in form.columns]
-    assert list(arrays.column_names[1:3]) == [v.name for v in form.columns[1:3]]
+    place = {v.name: column for column, v in enumerate(form.columns)}
+    assert place == {
+        v.name: compiled.column_of[v.index()]
+        for v in model.component_data_objects(Var)
+        if compiled.column_of[v.index()] >= 0
+    }
     assert arrays.offset == form.c_offset[0]
     rows_of: dict[str, list[int]] = {}
     for index, row in enumerate(form.rows):
@@ -56,26 +59,34 @@ def test_every_formulation_compiles_to_what_pyomo_makes_of_it(spec: str) -> None
     graph = build_graph(spec)
     budget = no_remat_peak(graph) * 3 // 4
     control = Control()
-    models = [
-        retention.build(graph, budget, 1.0, control).model,
-        retention.build(graph, budget, None, control).model,
-        cover_bound.build(graph, budget),
-        cover_running.build(graph, budget, control),
-        cover_bound.price_model(closed(graph), budget).model,
+    stated: list[Any] = [
+        retention.build(graph, budget, 1.0, control),
+        retention.build(graph, budget, None, control),
     ]
     if len(graph.nodes) < 30:
         forms = (Formulation(), Formulation(frontier=False, stage_split=2), Formulation(minimize_peak=True))
-        models += [build_checkmate(graph, budget, form, control).model for form in forms]
-    for model in models:
-        assert_same(model, compile_model(model))
+        stated += [build_checkmate(graph, budget, form, control) for form in forms]
+    for model in stated:
+        assert_same(model.model, model.compiled())
+
+
+def test_columns_are_called_by_their_keys() -> None:
+    graph = build_graph("unit-chain{n=6}")
+    stated = retention.build(graph, 5, None, Control())
+    compiled = stated.compiled()
+    named = {(t, i): compiled.model.column_names[compiled.column_of[number]] for (t, i), number in stated.R.items()}
+    assert named == {(t, i): f"R[{t},{i}]" for t, i in stated.R}
+    assert list(compiled.model.column_names[1:3]) == list(compiled.model.column_names)[1:3]
+    peak = build_checkmate(graph, 5, Formulation(minimize_peak=True), Control()).compiled().model
+    assert [name for name, cost in zip(peak.column_names, peak.cost, strict=True) if cost] == ["peak[0]"]
 
 
 def test_duplicates_fixed_variables_constants_and_ranges_compile_as_in_pyomo() -> None:
     model = ConcreteModel()
     model.x = Var(range(6), domain=Binary)
-    model.y = Var(bounds=(-3, None))
-    model.z = Var()
-    x, y = model.x, model.y
+    model.y = Var([6], bounds=(-3, None))
+    model.z = Var([7])
+    x, y = model.x, model.y[6]
     model.x[2].fix(1)
     model.plain = Constraint(expr=2 * x[0] + 3 * x[2] + y + 1 <= 7)
     model.ranged = Constraint(expr=(1, x[1] + 4 * y - x[1] * 0.5, 9))
@@ -103,14 +114,43 @@ def test_what_is_not_linear_is_refused() -> None:
         compile_model(model)
 
 
+def test_a_variable_whose_index_is_not_its_number_is_refused() -> None:
+    model = ConcreteModel()
+    model.x = Var(range(2), domain=Binary)
+    model.y = Var(range(2), domain=Binary)
+    model.objective = Objective(expr=model.x[0] + model.y[0])
+    with pytest.raises(ValueError, match="not its number"):
+        compile_model(model)
+
+
+def test_a_block_out_of_turn_or_over_unknown_variables_is_refused() -> None:
+    model = ConcreteModel()
+    model.x = Var(range(3), domain=Binary)
+    model.objective = Objective(expr=model.x[0] + model.x[1])
+    model.rows = Constraint(range(1), rule=lambda m, _: m.x[0] + m.x[1] >= 1)
+    compiled = compile_model(model)
+    assert compiled.column_of.tolist() == [0, 1, -1]
+    more = append_block(compiled, Block(3, 1, (Row([1, 3], [1.0, -1.0], 0.0, 1.0),)))
+    assert more.column_of.tolist() == [0, 1, -1, 2]
+    assert more.model.indices[-2:].tolist() == [1, 2]
+    assert (more.model.lower[2], more.model.upper[2], more.model.integer[2]) == (0.0, 1.0, False)
+    with pytest.raises(ValueError, match="cannot follow"):
+        append_block(more, Block(3, 1, ()))
+    with pytest.raises(ValueError, match="has no column"):
+        append_block(compiled, Block(3, 0, (Row([0, 2], [1.0, 1.0], 0.0, 1.0),)))
+
+
 def test_names_of_appended_columns_follow_those_of_the_model() -> None:
     graph = build_graph("unit-chain{n=6}")
     stated = retention.build(graph, 5, None, Control())
     rows = retention.in_stage_rows(stated, list(stated.R))
     assert rows is not None
-    compiled = append_block(compile_model(stated.model), rows.block)
-    assert list(compiled.model.column_names) == [v.name for v in compiled.variables]
-    assert [compiled.column_of[id(v)] for v in compiled.variables] == list(range(compiled.model.columns))
+    before = stated.compiled()
+    compiled = append_block(before, rows.block)
+    names = list(compiled.model.column_names)
+    assert names[: before.model.columns] == list(before.model.column_names)
+    assert names[before.model.columns :] == [f"w[{number}]" for number, _ in rows.levels]
+    assert len(names) == compiled.model.columns
 
 
 def test_neither_scipy_nor_all_of_pyomo_is_loaded() -> None:

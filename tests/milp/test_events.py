@@ -14,8 +14,8 @@ from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.milp import cover_bound, retention
-from remat_cli.milp.compile import compile_model
 from remat_cli.milp.event_support import event_support
+from remat_cli.mip import LinearModel
 from remat_cli.solvers.base import Request
 from remat_cli.solvers.highs import Highs
 from remat_cli.zoo.registry import build_graph
@@ -40,7 +40,7 @@ def graph_of(seed: int, low: int, high: int) -> Graph:
 def optimum(graph: Graph, budget: int, support: retention.Support) -> float | None:
     """Optimum over ``support`` without in-stage rows."""
     stated = retention.build(graph, budget, None, Control(), support=support)
-    outcome = Highs().solve(Request(compile_model(stated.model).model, gap=1e-9, threads=1))
+    outcome = Highs().solve(Request(stated.compiled().model, gap=1e-9, threads=1))
     return None if outcome.objective is None else round(outcome.objective * stated.cost_scale, 6)
 
 
@@ -48,7 +48,8 @@ def cover(graph: Graph, budget: int) -> float:
     model = cover_bound.build(graph, budget)
     if model is None:
         return graph.total_cost
-    outcome = Highs().solve(Request(compile_model(model).model, gap=1e-9, threads=1))
+    assert isinstance(model, LinearModel)
+    outcome = Highs().solve(Request(model, gap=1e-9, threads=1))
     assert outcome.bound is not None
     return graph.total_cost * (1 + outcome.bound)
 
@@ -93,7 +94,7 @@ def test_prices_hold_whatever_the_weights(seed: int) -> None:
     rng = random.Random(seed)
     budget = rng.randint(peak_bound(graph).bytes, no_remat_peak(graph))
     stated = cover_bound.price_model(graph, budget)
-    prices = stated.prices({id(var): rng.choice((-0.1, 0.0, rng.random() / 4)) for var in stated.weights})
+    prices = stated.prices([rng.choice((-0.1, 0.0, rng.random() / 4)) for _ in stated.rows])
     nodes = range(len(graph.nodes))
     assert all(price >= 0 for price in prices.of_node)
     for _ in range(200):
@@ -107,11 +108,12 @@ def test_prices_hold_whatever_the_weights(seed: int) -> None:
 def test_prices_reach_the_relaxed_cover_bound() -> None:
     graph = closed(build_graph("unit-chain{n=17}"))
     stated = cover_bound.price_model(graph, 5)
-    compiled = compile_model(stated.model)
-    outcome = Highs().solve(Request(compiled.model, threads=1))
+    outcome = Highs().solve(Request(stated.model, threads=1))
     assert outcome.values is not None
-    prices = stated.prices({key: outcome.values[column] for key, column in compiled.column_of.items()})
-    relaxed = Highs().solve(Request(compile_model(cover_bound.build(graph, 5)).model.relaxed(), threads=1))
+    prices = stated.prices(outcome.values.tolist())
+    model = cover_bound.build(graph, 5)
+    assert isinstance(model, LinearModel)
+    relaxed = Highs().solve(Request(model.relaxed(), threads=1))
     assert relaxed.objective is not None
     assert prices.base == pytest.approx(relaxed.objective * graph.total_cost)
     assert prices.base > 0

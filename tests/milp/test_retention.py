@@ -16,8 +16,9 @@ from remat_cli.graph.model import Graph
 from remat_cli.milp import cover_bound, cover_running, retention
 from remat_cli.milp.checkmate import Formulation
 from remat_cli.milp.checkmate import build as build_checkmate
-from remat_cli.milp.compile import append_block, compile_model
+from remat_cli.milp.compile import append_block
 from remat_cli.milp.decode import Decoder, overfull
+from remat_cli.mip import LinearModel
 from remat_cli.plan.derive import peak, prune
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
@@ -41,7 +42,7 @@ def graph_of(seed: int, low: int = 2, high: int = 6) -> Graph:
 def optimum(graph: Graph, budget: int, *, all_rows: bool) -> float | None:
     """Optimum over the full support, all in-stage rows at once or only those that turn out to matter."""
     stated = retention.build(graph, budget, None, Control())
-    compiled = compile_model(stated.model)
+    compiled = stated.compiled()
     blocks = []  # keep the variables alive: columns are found by their identity
     steps = list(stated.R) if all_rows else []
     for _ in range(200):
@@ -90,7 +91,7 @@ def test_equals_the_papers_milp_on_larger_graphs(seed: int) -> None:
     graph = graph_of(1000 + seed, 8, 11)
     budget = (no_remat_peak(graph) + peak_bound(graph).bytes) // 2
     decoder = build_checkmate(graph, budget, Formulation(), Control())
-    outcome = Highs().solve(Request(compile_model(decoder.model).model, gap=1e-7, threads=1))
+    outcome = Highs().solve(Request(decoder.compiled().model, gap=1e-7, threads=1))
     paper = None if outcome.objective is None else round(outcome.objective * decoder.cost_scale, 6)
     assert optimum(graph, budget, all_rows=False) == paper
 
@@ -98,7 +99,7 @@ def test_equals_the_papers_milp_on_larger_graphs(seed: int) -> None:
 def test_training_chain_relaxation_is_tight_where_the_papers_is_not() -> None:
     graph = build_graph("unit-chain{n=17}")
     stated = retention.build(graph, 4, None, Control())
-    compiled = compile_model(stated.model)
+    compiled = stated.compiled()
     rows = retention.in_stage_rows(stated, list(stated.R))
     assert rows is not None
     model = append_block(compiled, rows.block).model
@@ -122,7 +123,7 @@ def test_cover_bound_is_never_above_the_truth(seed: int) -> None:
             assert budget < floor
             continue
         assert budget >= floor
-        outcome = Highs().solve(Request(compile_model(model).model, gap=1e-7, threads=1))
+        outcome = Highs().solve(Request(model, gap=1e-7, threads=1))
         assert outcome.bound is not None
         bound = graph.total_cost * (1 + outcome.bound)
         assert truth is None or bound <= truth * (1 + 1e-6)
@@ -138,9 +139,9 @@ def test_cover_bound_by_running_sums_is_the_same(seed: int) -> None:
         if plain is None or plain == cover_bound.IMPOSSIBLE:
             assert running == plain
             continue
-        answers = [
-            Highs().solve(Request(compile_model(m).model, gap=0.0, threads=1)).objective for m in (plain, running)
-        ]
+        assert isinstance(plain, LinearModel)
+        assert isinstance(running, LinearModel)
+        answers = [Highs().solve(Request(m, gap=0.0, threads=1)).objective for m in (plain, running)]
         assert answers[1] == pytest.approx(answers[0], abs=1e-6)
 
 
@@ -158,7 +159,8 @@ def test_frontier_rows_by_running_sums_are_the_same(seed: int, monkeypatch: pyte
 def test_cover_bound_is_worth_something() -> None:
     graph = build_graph("unit-chain{n=17}")
     model = cover_bound.build(graph, 5)
-    outcome = Highs().solve(Request(compile_model(model).model, gap=1e-7, threads=1))
+    assert isinstance(model, LinearModel)
+    outcome = Highs().solve(Request(model, gap=1e-7, threads=1))
     assert outcome.bound is not None
     assert graph.total_cost * (1 + outcome.bound) == pytest.approx(22)  # the optimum
 

@@ -15,7 +15,6 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, no_remat_profile, working_set
 from remat_cli.graph.model import Graph
 from remat_cli.milp import crowded
-from remat_cli.milp.compile import compile_model
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.model import Compute, Scope
 from remat_cli.plan.replay import replay
@@ -44,15 +43,12 @@ def small_graph(rng: random.Random, n: int) -> Graph:
 def solved(graph: Graph, cuts: list[int], room: int) -> tuple[float, tuple[int, ...]] | None:
     """The optimum, in the graph's unit, and the schedule; None if there is none."""
     stated = crowded.build(graph, cuts, room, Control())
-    compiled = compile_model(stated.model)
-    outcome = Highs().solve(Request(compiled.model, Control(), gap=1e-9, threads=1))
+    outcome = Highs().solve(Request(stated.model, Control(), gap=1e-9, threads=1))
     if outcome.termination is Termination.INFEASIBLE:
         return None
     assert outcome.values is not None
     assert outcome.objective is not None
-    values, columns = outcome.values, compiled.column_of
-    computes = stated.computes(lambda var: values[columns[id(var)]] if id(var) in columns else 0.0)
-    return graph.total_cost * (1 + outcome.objective), computes
+    return graph.total_cost * (1 + outcome.objective), stated.computes(outcome.values)
 
 
 def cheapest_choice(graph: Graph, stage: int, room: int) -> float:

@@ -16,9 +16,8 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp import _pyomo as pyo
 from remat_cli.milp import cover_running
-from remat_cli.milp.compile import compile_model
+from remat_cli.mip import LinearModel
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request
 from remat_cli.solvers.highs import Highs
@@ -35,11 +34,8 @@ from remat_cli.zoo.registry import build_graph
 def relaxed(graph: Graph, budget: int) -> float:
     """The linear relaxation by a solver, as a share of C0."""
     model = cover_running.build(graph, budget, Control())
-    for variable in model.x.values():
-        variable.domain = pyo.Reals
-        variable.setlb(0)
-        variable.setub(1)
-    outcome = Highs().solve(Request(compile_model(model).model, Control(), threads=1))
+    assert isinstance(model, LinearModel)
+    outcome = Highs().solve(Request(model.relaxed(), Control(), threads=1))
     assert outcome.bound is not None
     return outcome.bound
 

@@ -13,7 +13,7 @@ from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.milp import cover_bound, retention
-from remat_cli.milp.compile import compile_model
+from remat_cli.mip import Row
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request
 from remat_cli.solvers.highs import Highs
@@ -87,7 +87,7 @@ def test_a_rehearsal_proves_nothing_and_finds_the_rows() -> None:
 def optimum(graph: Graph, budget: int, cheaper: Cheaper | None, support: retention.Support) -> float | None:
     """Optimum without in-stage rows, with the rows that everything below a ceiling meets."""
     stated = retention.build(graph, budget, None, Control(), support=support)
-    compiled = compile_model(stated.model)
+    compiled = stated.compiled()
     model = compiled.model if cheaper is None else compiled.model.with_rows(cheaper.rows(stated, compiled))
     outcome = Highs().solve(Request(model, gap=1e-9, threads=1))
     return None if outcome.objective is None else round(outcome.objective * stated.cost_scale, 6)
@@ -112,7 +112,7 @@ def test_what_is_below_a_ceiling_stays_and_what_is_above_it_goes() -> None:
         if least is None or least == graph.total_cost:
             continue
         stated = cover_bound.price_model(end, budget)
-        weights = {id(var): rng.choice((0.0, rng.random() / 6)) for var in stated.weights}
+        weights = [rng.choice((0.0, rng.random() / 6)) for _ in stated.rows]
         solved = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
         solved.cost = 2 * least
         for prices in (stated.prices(weights), Cheaper.than_best(solved).prices):
@@ -129,9 +129,7 @@ def test_what_is_below_a_ceiling_stays_and_what_is_above_it_goes() -> None:
     assert counted > 500
 
 
-def rows_of(
-    graph: Graph, budget: int, cheaper: Cheaper, support: retention.Support
-) -> list[tuple[list[int], list[float], float, float]]:
+def rows_of(graph: Graph, budget: int, cheaper: Cheaper, support: retention.Support) -> list[Row]:
     """The rows on counts, without the ceiling."""
     stated = retention.build(graph, budget, None, Control(), support=support)
-    return cheaper.rows(stated, compile_model(stated.model))[1:]
+    return cheaper.rows(stated, stated.compiled())[1:]

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_profile, working_set
 from remat_cli.milp import crowded
-from remat_cli.milp.compile import compile_model
-from remat_cli.mip import Floats
 from remat_cli.plan.liveness import heights
 from remat_cli.plan.model import Scope
-from remat_cli.solvers.base import Request, Termination
+from remat_cli.solvers.base import Termination
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.engine import Engine
@@ -102,8 +100,7 @@ class CrowdedStages(Engine):
     def _solved(self, control: Control, *, bounding: bool) -> tuple[int, ...] | None:
         graph, context = self.incumbent.graph, self.incumbent.context
         stated = crowded.build(graph, self.cuts, self.room, context.control)
-        compiled = compile_model(stated.model)
-        outcome = context.solver.solve(Request(compiled.model, control, _GAP, context.threads, context.seed))
+        outcome = context.solver.solve(context.request(stated.model, control, gap=_GAP))
         if bounding and outcome.termination is Termination.INFEASIBLE:
             self.incumbent.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
         elif bounding and outcome.bound is not None:
@@ -111,12 +108,7 @@ class CrowdedStages(Engine):
             self.incumbent.raise_bound(Bound(safe_bound(graph, total), Scope.DOCUMENT_ORDER))
         if outcome.values is None or outcome.termination is not Termination.OPTIMAL:
             return None
-        return stated.computes(_reader(outcome.values, compiled.column_of))
-
-
-def _reader(values: Floats, columns: Mapping[int, int]) -> Callable[[Any], float]:
-    """Gives the value of a variable; 0 for one that no row mentions."""
-    return lambda var: float(values[columns[id(var)]]) if id(var) in columns else 0.0
+        return stated.computes(outcome.values)
 
 
 def _most_crowded(computes: Sequence[int], in_use: Sequence[int]) -> tuple[int, int]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import ClassVar
 
 from remat_cli import running
-from remat_cli.control import Control, Progress
+from remat_cli.control import Progress
 from remat_cli.errors import Interrupted, LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.milp.checkmate import CheckmateModel, Formulation, build
-from remat_cli.milp.compile import compile_model
 from remat_cli.milp.decode import Decoder
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.model import Scope
-from remat_cli.solvers.base import Outcome, Request, SolverProgress, Termination
+from remat_cli.solvers.base import Outcome, SolverProgress, Termination
+from remat_cli.solvers.checked import as_solved
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.bounds import safe_bound
@@ -61,8 +62,6 @@ class CheckmateIlp(Strategy):
             return large
         context.control.report(Progress("building the model"))
         run = _Run.start(Task(task.graph, budget), Formulation(self.frontier, self.stage_split), context)
-        if context.write_model is not None:
-            write_model(run.decoder.compiled.model, context.write_model)
         if self.relax:
             return run.relaxation()
         return run.search()
@@ -96,7 +95,7 @@ class _Run:
 
         def state() -> tuple[CheckmateModel, Decoder]:
             stated = build(task.graph, budget_bytes, formulation, context.control)
-            return stated, Decoder.of(stated, compile_model(stated.model))
+            return stated, Decoder.of(stated, stated.compiled())
 
         try:
             # Nothing in Pyomo's compiler looks at the clock, and half a model is worth no waiting.
@@ -157,21 +156,18 @@ class _Run:
             self.best = (cost, Schedule(sequence))
             self.context.publish(Found(self.best[1], exhausted=False, used_solver=True))
 
-    def _solve(self, model: LinearModel, *, control: Control | None = None) -> Outcome:
+    def _solve(self, model: LinearModel) -> Outcome:
         context = self.context
         if not self.formulation.minimize_peak:
             context.control.report(Progress(context.solver.title))
-        return context.solver.solve(
-            Request(
-                model=model,
-                control=control or context.control,
-                gap=context.gap,
-                threads=context.threads,
-                seed=context.seed,
-                on_progress=self._progress,
-                log_path=context.solver_log,
-            )
-        )
+            if context.write_model is not None:
+                self._write(model, context.write_model)
+        return context.solver.solve(context.request(model, context.control, on_progress=self._progress))
+
+    def _write(self, model: LinearModel, path: Path) -> None:
+        """Write ``model`` as the solver gets it; the next round's, with its cuts, takes its place."""
+        solved, factor = as_solved(model)
+        write_model(solved, path, note=f"the objective is a cost in units of {self.stated.cost_scale / factor!r}")
 
     def _progress(self, incumbent: SolverProgress) -> None:
         """Pass the solver's news on, and keep its schedules in case it does not stop in time."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -13,10 +12,11 @@ from remat_cli import running
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 from remat_cli.milp import checkmate, retention
-from remat_cli.milp.compile import Compiled, compile_model
+from remat_cli.milp.compile import Compiled
+from remat_cli.milp.decode import Stated
 from remat_cli.mip import Bools, Floats, Ints, LinearModel
 from remat_cli.plan.matrices import least_recomputation_between
-from remat_cli.solvers.base import Outcome, Request
+from remat_cli.solvers.base import Outcome
 from remat_cli.strategies.base import Context
 
 _GAP = 1e-6
@@ -44,15 +44,7 @@ class Relaxation:
 
     def solve(self, context: Context) -> Outcome:
         """Solve it."""
-        request = Request(
-            self.model,
-            context.control,
-            gap=_GAP,
-            threads=context.threads,
-            seed=context.seed,
-            log_path=context.solver_log,
-        )
-        return context.solver.solve(request)
+        return context.solver.solve(context.request(self.model, context.control, gap=_GAP))
 
     def rounded(self, values: Floats, threshold: float) -> tuple[int, ...]:
         """What S* keeps by more than ``threshold`` is kept; the rest follows (Checkmate, Algorithm 2)."""
@@ -98,12 +90,12 @@ def relaxation(graph: Graph, budget_bytes: int, formulation: str, control: Contr
         raise
 
 
-def _columns(stated: Any, compiled: Compiled) -> tuple[Ints, ...]:
+def _columns(stated: Stated, compiled: Compiled) -> tuple[Ints, ...]:
     """See :class:`Relaxation`."""
     columns = []
     for v, i in enumerate(stated.graph.producer):
         kept = (stated.kept(t, v) for t in range(i + 1, len(stated.graph.nodes)))
-        found = [-1 if var is None else compiled.column_of.get(id(var), -1) for var in kept]
+        found = [-1 if var is None else compiled.column_of[var] for var in kept]
         columns.append(np.array(found, dtype=np.int64))
     return tuple(columns)
 
@@ -111,9 +103,10 @@ def _columns(stated: Any, compiled: Compiled) -> tuple[Ints, ...]:
 def _checkmate(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
     """The paper's formulation; the budget bounds U, and the rows for workspace."""
     stated = checkmate.build(graph, budget_bytes, checkmate.Formulation(), control)
-    compiled = compile_model(stated.model)
+    compiled = stated.compiled()
     model, columns = compiled.model.relaxed(), _columns(stated, compiled)
-    used = [compiled.column_of[id(u)] for u in stated.model.U.values() if id(u) in compiled.column_of]
+    used = compiled.column_of[list(stated.U.values())]
+    used = used[used >= 0]
     rows = compiled.rows_of.get("budget", np.array([], dtype=np.int64))
 
     def for_budget(other_bytes: int) -> Relaxation:
@@ -131,7 +124,7 @@ def _checkmate(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
 def _retention(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
     """The retention formulation over its full support, frontier rows only."""
     stated = retention.build(graph, budget_bytes, None, control, cost_scale=graph.total_cost or 1.0)
-    compiled = compile_model(stated.model)
+    compiled = stated.compiled()
     return Relaxation(
         stated.graph,
         len(graph.nodes),

@@ -24,6 +24,7 @@ from remat_cli.milp.cover_bound import Prices
 from remat_cli.milp.cover_running import dense_terms
 from remat_cli.milp.event_support import affordable, common, event_support
 from remat_cli.milp.retention import RetentionModel, Support
+from remat_cli.mip import Row
 from remat_cli.strategies.bounds import recompute_prices
 from remat_cli.strategies.incumbent import Incumbent
 
@@ -39,8 +40,6 @@ _CUTOFF_MARGIN = 1e-7
 _PART_OF_GAP = 0.9
 _WORTH = 0.7
 """A ceiling below the best schedule's cost is worth it if it leaves at most so much of the room above the base."""
-
-CutRow = tuple[list[int], list[float], float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +103,19 @@ class Cheaper:
         by_cost = support(costs, self.ceiling - self.base + _MARGIN * self.base)
         return common(by_cost, support(self.prices.of_node, self.slack)) if math.isfinite(self.ceiling) else by_cost
 
-    def rows(self, stated: RetentionModel, compiled: Compiled) -> list[CutRow]:
+    def rows(self, stated: RetentionModel, compiled: Compiled) -> list[Row]:
         """Rows over a retention model that they meet, and few others do: the ceiling itself, and counts of nodes."""
         if math.isinf(self.ceiling):
             return []
-        model, rows = compiled.model, []
+        model = compiled.model
+        rows: list[Row] = []
         priced = np.flatnonzero(model.cost)
         most = (self.ceiling + _CUTOFF_MARGIN * self.base) / stated.cost_scale - model.offset
-        rows.append((priced.tolist(), model.cost[priced].tolist(), -math.inf, most))
+        rows.append(Row(priced.tolist(), model.cost[priced].tolist(), -math.inf, most))
         for i, stages in enumerate(stated.support):
             least = 1.0 if self.prices.of_omission[i] > self.slack else -math.inf
             once = self.prices.of_node[i] + self.graph.nodes[i].cost > self.slack
-            columns = [compiled.column_of.get(id(stated.R[t, i]), -1) for t in stages]
+            columns = [int(compiled.column_of[stated.R[t, i]]) for t in stages]
             if columns and min(columns) >= 0 and (once or least > 0):
-                rows.append((columns, [1.0] * len(columns), least, 1.0 if once else math.inf))
+                rows.append(Row(columns, [1.0] * len(columns), least, 1.0 if once else math.inf))
         return rows

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Termination
-from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.engine import Engine
@@ -73,26 +72,26 @@ class Growing(Engine):
         if (large or late) and writes is None:
             return False
         model = Retention.over(incumbent, depth)
-        if writes is not None:
-            write_model(model.model, writes)
         incumbent.report("rounding the linear relaxation")
         proven = incumbent.done()
         # Rounding at less than the budget is for finding a first schedule.
         shares = _SHARES if (eager or incumbent.computes is None) and not proven else _SHARES[:1]
         share = _FIRST_SHARE if eager or incumbent.computes is None else _LATER_SHARE
         model.round_relaxation(shares, incumbent.step(_SLICE_S, share))
-        if incumbent.verdict >= Verdict.SETTLED or incumbent.context.control.stopping():
+        if (incumbent.verdict >= Verdict.SETTLED and writes is None) or incumbent.context.control.stopping():
             return False
         model = model.holding_best()
         windows = self.windows or Windows(incumbent)
         self.windows, windows.model = windows, model
         # A large model is left to windows of it, which take a schedule to search around.
-        if len(model.model.values) > _WHOLE_LIMIT and incumbent.advancing is not None:
+        if len(model.model.values) > _WHOLE_LIMIT and incumbent.advancing is not None and writes is None:
             windows.work(_MANY_WINDOWS)
         else:
             outcome = model.solve(incumbent.step(_POLISH_S if proven else _SLICE_S, _SOLVE_SHARE))
             if outcome is None or outcome.termination is not Termination.OPTIMAL:
                 windows.work(_FEW_WINDOWS)
+        if writes is not None:
+            model.write(writes)
         return model.model.columns <= _GROWTH_LIMIT
 
 

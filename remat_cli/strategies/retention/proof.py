@@ -14,7 +14,7 @@ from remat_cli.milp.retention import Support, support_within
 from remat_cli.milp.standing_rows import StandingRows
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.plan.model import Scope
-from remat_cli.solvers.base import Outcome, Request, Termination
+from remat_cli.solvers.base import Outcome, Termination
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound, whole
 from remat_cli.strategies.incumbent import Incumbent
@@ -117,9 +117,8 @@ class InStageProof:
         while not best.over() and not control.stopping():
             best.report("proving")
             model = self.model.model
-            start = self._start(model) if context.solver.warm_start else None
             least = context.gap / 4 if gap is None else gap
-            outcome = context.solver.solve(Request(model, control, least, context.threads, context.seed, start))
+            outcome = context.solver.solve(context.request(model, control, gap=least, start=self._start(model)))
             if self.proves:
                 raise_bound(best, proven_cost(self.model, outcome), self.ceiling)
             if outcome.values is None or not self._refine(outcome.values):
@@ -139,8 +138,8 @@ class InStageProof:
             return None
         columns = self.model.compiled.column_of
         for level in self.rows.levels:
-            kept = 1.0 if level.kept is None else values[columns[id(level.kept)]]
-            values[columns[id(level.variable)]] = max(0.0, kept - values[columns[id(level.again)]])
+            kept = 1.0 if level.kept is None else values[columns[level.kept]]
+            values[columns[level.variable]] = max(0.0, kept - values[columns[level.again]])
         return values if model.violation(values) <= _VIOLATION else None
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
 from remat_cli.control import Control
 from remat_cli.errors import LimitReached
-from remat_cli.milp.compile import Compiled, append_block, compile_model
+from remat_cli.milp.compile import Compiled, append_block
 from remat_cli.milp.decode import Decoder, overfull
 from remat_cli.milp.event_support import common
 from remat_cli.milp.retention import InStageRows, RetentionModel, Support, build, in_stage_rows, support_within
-from remat_cli.mip import Bools, Floats, LinearModel
+from remat_cli.mip import Bools, Floats, LinearModel, Row
 from remat_cli.plan.matrices import least_recomputation_between, matrices_of
-from remat_cli.solvers.base import Outcome, Request, SolverProgress
+from remat_cli.solvers.base import Outcome, SolverProgress
+from remat_cli.solvers.checked import as_solved
+from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.ceiling import Cheaper
 
@@ -42,6 +45,7 @@ class Retention:
         relaxed: Solution of the linear relaxation, once it was rounded.
         blocks: The in-stage rows so far.
         cuts: Rows that cut off schedules over the budget by the solver's tolerance.
+        solved: The model of the last solve as a whole: windows and relaxations aside.
     """
 
     best: Incumbent
@@ -50,7 +54,8 @@ class Retention:
     depth: float | None = None
     relaxed: Floats | None = None
     blocks: list[InStageRows] = field(default_factory=list)
-    cuts: list[tuple[list[int], list[float], float, float]] = field(default_factory=list)
+    cuts: list[Row] = field(default_factory=list)
+    solved: LinearModel | None = None
 
     @classmethod
     def over(cls, best: Incumbent, depth: float | None, *, support: Support | None = None) -> Retention:
@@ -68,7 +73,7 @@ class Retention:
         """
         best.report("building the model")
         began_s = time.monotonic()
-        if depth is not None and best.computes is not None and best.context.write_model is None:
+        if depth is not None and best.computes is not None:
             cheaper = Cheaper.than_best(best)
             support = common(support_within(cheaper.graph, depth), cheaper.affordable())
         known = [computes for computes in (best.advancing, best.computes) if computes is not None]
@@ -81,7 +86,7 @@ class Retention:
         remaining = control.remaining_s()
         if remaining is not None and remaining < time.monotonic() - began_s:
             raise LimitReached("the time limit came while a model was built", hint="give more time with --time-limit")
-        return cls(best, stated, compile_model(stated.model), depth)
+        return cls(best, stated, stated.compiled(), depth)
 
     def holding_best(self) -> Retention:
         """This model, or one over a support that holds the best schedule if this one does not."""
@@ -133,7 +138,7 @@ class Retention:
     def _kept_columns(self) -> list[list[int]]:
         """The column of every variable of every value's gaps; -1 where there is none."""
         columns = self.compiled.column_of
-        return [[columns.get(id(var), -1) for var in gaps.kept] for gaps in self.stated.gaps]
+        return [columns[list(gaps.kept)].tolist() for gaps in self.stated.gaps]
 
     def solve(self, control: Control, *, rounds: int = _ROUNDS) -> Outcome | None:
         """Solve the model, stating in-stage rows where its schedules need them, until it ends or time is up.
@@ -150,7 +155,8 @@ class Retention:
             if control.stopping():
                 break
             start = self._start()
-            outcome = self._run(self.model, control, start=start)
+            self.solved = self.model
+            outcome = self._run(self.solved, control, start=start)
             if outcome.values is None or not self._refine(outcome.values):
                 break
         return outcome
@@ -174,6 +180,15 @@ class Retention:
         cuts = decoder.cover_cuts(chosen)
         self.cuts += cuts
         return bool(cuts)
+
+    def write(self, path: Path) -> None:
+        """Write what the solver got in the last solve as a whole, or would get in the first where there was none.
+
+        Args:
+            path: ``.lp`` or ``.mps``.
+        """
+        model, factor = as_solved(self.model if self.solved is None else self.solved)
+        write_model(model, path, note=f"the objective is a cost in units of {self.stated.cost_scale / factor!r}")
 
     @property
     def decoder(self) -> Decoder:
@@ -233,19 +248,19 @@ class Retention:
                 var = stated.computed(t, i)
                 if var is None:
                     return None
-                values[columns[id(var)]] = 1.0
+                values[columns[var]] = 1.0
         for v, intervals in enumerate(seen.kept):
             gaps = stated.gaps[v]
             for k, var in enumerate(gaps.kept):
                 if any(s <= gaps.events[k] and gaps.events[k + 1] <= e for s, e in intervals):
-                    values[columns[id(var)]] = 1.0
+                    values[columns[var]] = 1.0
         level = 0.0
         for var, changes in stated.running:
-            level += sum(size * values[columns[id(x)]] for size, x in changes)
-            values[columns[id(var)]] = level
+            level += sum(size * values[columns[x]] for size, x in changes)
+            values[columns[var]] = level
         for block in self.blocks:
             for var, sources in block.levels:
-                values[columns[id(var)]] = max(values[columns[id(s)]] for s in sources)
+                values[columns[var]] = max(values[columns[s]] for s in sources)
         return values
 
     def _run(
@@ -258,18 +273,9 @@ class Retention:
         listen: bool = True,
     ) -> Outcome:
         context = self.best.context
-        return context.solver.solve(
-            Request(
-                model=model,
-                control=control,
-                gap=min(context.gap / 4, _GAP) if gap is None else gap,
-                threads=context.threads,
-                seed=context.seed,
-                start=start if context.solver.warm_start else None,
-                on_progress=self._listen if listen else None,
-                log_path=context.solver_log,
-            )
-        )
+        least = min(context.gap / 4, _GAP) if gap is None else gap
+        listener = self._listen if listen else None
+        return context.solver.solve(context.request(model, control, gap=least, start=start, on_progress=listener))
 
     def _listen(self, incumbent: SolverProgress) -> None:
         if incumbent.values is not None:

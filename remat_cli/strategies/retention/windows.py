@@ -85,11 +85,11 @@ class Windows(Engine):
         free = np.zeros(model.model.columns, dtype=np.bool_)
         for (t, i), var in stated.R.items():
             if (t if by_stage else i) in inside:
-                free[columns[id(var)]] = True
+                free[columns[var]] = True
         for v, gaps in enumerate(stated.gaps):
             maker = stated.graph.producer[v] in inside
             for k, var in enumerate(gaps.kept):
                 touched = gaps.events[k] < inside.stop and gaps.events[k + 1] >= inside.start
                 if touched if by_stage else maker:
-                    free[columns[id(var)]] = True
+                    free[columns[var]] = True
         return free

@@ -1,0 +1,131 @@
+"""Pyomo models whose variables are called by numbers, which are their columns unless some are left out.
+
+A formulation says its rows once, over numbers; Pyomo takes them from there, with an eye on the clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, TypeVar
+
+from remat_cli.control import Control
+from remat_cli.milp import _pyomo as pyo
+from remat_cli.milp.compile import Compiled, compile_model
+from remat_cli.mip import Row
+
+_LOOK_EVERY = 4096
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def watched(rows: Iterable[Row], control: Control) -> Iterator[Row]:
+    """``rows``, with a look at the clock now and then.
+
+    Raises:
+        LimitReached, Interrupted: If the control stops meanwhile.
+    """
+    control.check()
+    for count, row in enumerate(rows):
+        if count % _LOOK_EVERY == 0:
+            control.check()
+        yield row
+
+
+@dataclass(slots=True)
+class Statement:
+    """A Pyomo model under construction.
+
+    Attributes:
+        model: The ``ConcreteModel``. The index of every variable is its number, whatever its component.
+        control: Looked at now and then.
+        variables: The Pyomo variable of each number.
+        plus: Once each; most coefficients are 1 or -1, and expressions may share their terms.
+        minus: -1 times each.
+        keys: Name, first number and keys of each component.
+    """
+
+    model: Any
+    control: Control
+    variables: list[Any] = field(default_factory=list)
+    plus: list[Any] = field(default_factory=list)
+    minus: list[Any] = field(default_factory=list)
+    keys: list[tuple[str, int, Sequence[Any]]] = field(default_factory=list)
+
+    @classmethod
+    def named(cls, name: str, control: Control) -> Statement:
+        """An empty one."""
+        return cls(pyo.ConcreteModel(name=name), control)
+
+    def binaries(self, name: str, keys: Sequence[Key]) -> dict[Key, int]:
+        """Add a variable of 0 or 1 for each key; their numbers."""
+        return self._variables(name, keys, domain=pyo.Binary)
+
+    def amounts(self, name: str, keys: Sequence[Key], most: float | None = None) -> dict[Key, int]:
+        """Add a continuous variable from 0 to ``most`` for each key; their numbers."""
+        return self._variables(name, keys, domain=pyo.NonNegativeReals, bounds=(0, most))
+
+    def _variables(self, name: str, keys: Sequence[Key], **kind: Any) -> dict[Key, int]:
+        numbers = range(len(self.variables), len(self.variables) + len(keys))
+        component = pyo.Var(numbers, **kind)
+        self.model.add_component(name, component)
+        variables = list(component.values())
+        self.variables.extend(variables)
+        self.plus.extend(map(pyo.MonomialTermExpression, zip(repeat(1.0), variables)))
+        self.minus.extend(map(pyo.MonomialTermExpression, zip(repeat(-1.0), variables)))
+        self.keys.append((name, numbers.start, keys))
+        return dict(zip(keys, numbers, strict=True))
+
+    def add_rows(self, name: str, rows: Iterable[Row]) -> None:
+        """Add ``rows``, over numbers, as one indexed constraint.
+
+        Raises:
+            LimitReached, Interrupted: If the control stops meanwhile.
+        """
+        bodies = [self._relation(row) for row in watched(rows, self.control)]
+
+        def rule(_: Any, index: int) -> Any:
+            if index % _LOOK_EVERY == 0:
+                self.control.check()
+            return bodies[index]
+
+        self.model.add_component(name, pyo.Constraint(range(len(bodies)), rule=rule))
+
+    def _relation(self, row: Row) -> Any:
+        """``row`` in Pyomo; a finished relation, since Pyomo takes its time over tuples."""
+        lower, upper = row.lower, row.upper
+        body = self._sum(row.columns, row.coefficients)
+        if lower == upper:
+            return pyo.EqualityExpression((body, upper))
+        if lower == -math.inf:
+            return pyo.InequalityExpression((body, upper), strict=False)
+        if upper == math.inf:
+            return pyo.InequalityExpression((lower, body), strict=False)
+        return pyo.RangedExpression((lower, body, upper), strict=(False, False))
+
+    def minimise(self, numbers: Sequence[int], coefficients: Sequence[float], constant: float = 0.0) -> None:
+        """Set the objective."""
+        self.model.objective = pyo.Objective(expr=self._sum(numbers, coefficients, constant))
+
+    def _sum(self, numbers: Sequence[int], coefficients: Sequence[float], constant: float = 0.0) -> Any:
+        plus, minus, variables, term = self.plus, self.minus, self.variables, pyo.MonomialTermExpression
+        args = [
+            plus[k] if c == 1.0 else minus[k] if c == -1.0 else term((c, variables[k]))
+            for k, c in zip(numbers, coefficients, strict=True)
+        ]
+        return pyo.LinearExpression([constant, *args] if constant else args)
+
+    def compiled(self) -> Compiled:
+        """The arrays; their columns are called by component and key, such as ``R[3,2]``."""
+        return compile_model(self.model, self.name)
+
+    def name(self, number: int) -> str:
+        """What the variable of ``number`` is called; those that came after the statement are ``w``."""
+        for name, first, keys in reversed(self.keys):
+            if first <= number < first + len(keys):
+                key = keys[number - first]
+                parts = key if isinstance(key, tuple) else (key,)
+                return f"{name}[{','.join(map(str, parts))}]"
+        return f"w[{number}]"
