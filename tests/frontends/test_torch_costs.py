@@ -16,11 +16,11 @@ from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
 from remat_cli.frontends.torch import installed
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES, build_torch_graph
+from remat_cli.frontends.torch.capturing.costs import LAUNCH_US, MACHINES, cost_model
+from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.capturing.naming import clean_path
 from remat_cli.frontends.torch.codec import decode, decode_data, encode, encode_data, operator_named
-from remat_cli.frontends.torch.costs import LAUNCH_US, MACHINES, cost_model
-from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.naming import clean_path
-from remat_cli.frontends.torch.program import Writer
+from remat_cli.frontends.torch.executing.program import Writer
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 

@@ -12,10 +12,10 @@ import torch_models
 import torch_plans
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.program import program, random_nodes
-from remat_cli.frontends.torch.source import as_model
-from remat_cli.frontends.torch.storages import live_storages
+from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.capturing.source import as_model
+from remat_cli.frontends.torch.executing.program import program, random_nodes
+from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document

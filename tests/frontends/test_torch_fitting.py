@@ -15,9 +15,9 @@ from torch_plans import plan_of, repeated
 from remat_cli.api import SolveOptions, fit
 from remat_cli.api.fitting import CachedPlanner
 from remat_cli.errors import CaptureFailed, Infeasible, UsageError
-from remat_cli.frontends.torch import training
-from remat_cli.frontends.torch.fitting import fit_module
-from remat_cli.frontends.torch.halves import halves
+from remat_cli.frontends.torch.executing.forward_backward import halves
+from remat_cli.frontends.torch.training import backend as training
+from remat_cli.frontends.torch.training.fitting import fit_module
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import Compute
 

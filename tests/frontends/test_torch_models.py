@@ -12,12 +12,12 @@ from torch.nn import functional
 from torch_plans import plan_of, repeated
 
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.fitting import fit_module
-from remat_cli.frontends.torch.inputs import new_tensor, seeded
-from remat_cli.frontends.torch.profile import profile
-from remat_cli.frontends.torch.run import run_plan
-from remat_cli.frontends.torch.training import remat_backend
+from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.executing.inputs import new_tensor, seeded
+from remat_cli.frontends.torch.measuring.profile import profile
+from remat_cli.frontends.torch.measuring.run import run_plan
+from remat_cli.frontends.torch.training.backend import remat_backend
+from remat_cli.frontends.torch.training.fitting import fit_module
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -10,8 +10,8 @@ from torch_plans import graph_of
 
 from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.torch.codec import decode_data, operator_named
-from remat_cli.frontends.torch.profile import profile
-from remat_cli.frontends.torch.program import program
+from remat_cli.frontends.torch.executing.program import program
+from remat_cli.frontends.torch.measuring.profile import profile
 from remat_cli.plan.derive import derive
 
 

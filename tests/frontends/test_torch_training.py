@@ -11,13 +11,13 @@ import torch_models
 from torch_plans import graph_of, plan_of, repeated
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.halves import halves
-from remat_cli.frontends.torch.inputs import place_tensors
-from remat_cli.frontends.torch.matching import same_operations
-from remat_cli.frontends.torch.source import as_model
-from remat_cli.frontends.torch.storages import live_storages
-from remat_cli.frontends.torch.training import remat_backend
+from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.capturing.source import as_model
+from remat_cli.frontends.torch.executing.forward_backward import halves
+from remat_cli.frontends.torch.executing.inputs import place_tensors
+from remat_cli.frontends.torch.executing.same_graph import same_operations
+from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.training.backend import remat_backend
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.io import plan_to_document

@@ -14,16 +14,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_plans import graph_of, plan_of, repeated
 
-from remat_cli.frontends.torch import program as programs
-from remat_cli.frontends.torch import training
-from remat_cli.frontends.torch.capture import capture, fake_mode
-from remat_cli.frontends.torch.fitting import fit_module
-from remat_cli.frontends.torch.halves import Halves, halves
-from remat_cli.frontends.torch.inputs import place_tensors
-from remat_cli.frontends.torch.lower import lower
-from remat_cli.frontends.torch.matching import difference, foreign
-from remat_cli.frontends.torch.program import program
-from remat_cli.frontends.torch.source import build_model
+from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
+from remat_cli.frontends.torch.capturing.lower import lower
+from remat_cli.frontends.torch.capturing.source import build_model
+from remat_cli.frontends.torch.executing import program as programs
+from remat_cli.frontends.torch.executing.forward_backward import Halves, halves
+from remat_cli.frontends.torch.executing.inputs import place_tensors
+from remat_cli.frontends.torch.executing.program import program
+from remat_cli.frontends.torch.executing.same_graph import difference, foreign
+from remat_cli.frontends.torch.training import backend as training
+from remat_cli.frontends.torch.training.fitting import fit_module
 from remat_cli.plan.derive import derive
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

@@ -2,7 +2,7 @@
 
 Plain JSON stands for None, booleans, integers, text and lists. Everything else is an object with one key that says
 what it is: ``{"float": "0x1.8p+1"}``, ``{"dtype": "float32"}``. Tensors are expressions, see
-:mod:`remat_cli.frontends.torch.lower`.
+:mod:`remat_cli.frontends.torch.capturing.lower`.
 """
 
 from __future__ import annotations

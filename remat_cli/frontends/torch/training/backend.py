@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.torch.capture import Captured, Model
-from remat_cli.frontends.torch.halves import Halves, halves
+from remat_cli.frontends.torch.capturing.capture import Captured, Model
+from remat_cli.frontends.torch.capturing.lower import lower
+from remat_cli.frontends.torch.executing.forward_backward import Halves, halves
+from remat_cli.frontends.torch.executing.program import require_torch_graph
+from remat_cli.frontends.torch.executing.same_graph import difference, foreign
 from remat_cli.frontends.torch.installed import require_torch
-from remat_cli.frontends.torch.lower import lower
-from remat_cli.frontends.torch.matching import difference, foreign
 from remat_cli.frontends.torch.private import aot, as_given, default_split, real_tensors, takes_its_arguments
-from remat_cli.frontends.torch.program import require_torch_graph
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.io import load_plan

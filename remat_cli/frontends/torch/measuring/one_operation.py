@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.errors import ExecutionFailed
+from remat_cli.frontends.torch.capturing.lower import TANGENTS
+from remat_cli.frontends.torch.capturing.placeholders import SHARES
 from remat_cli.frontends.torch.codec import decode_data
-from remat_cli.frontends.torch.inputs import new_tensor, place_tensor, seeded
-from remat_cli.frontends.torch.lower import TANGENTS
-from remat_cli.frontends.torch.memory import no_memory, out_of_memory
-from remat_cli.frontends.torch.places import SHARES
-from remat_cli.frontends.torch.program import call_function, words
+from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensor, seeded
+from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
+from remat_cli.frontends.torch.executing.program import call_function, words
 from remat_cli.graph.model import Graph
 
 

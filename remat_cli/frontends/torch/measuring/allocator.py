@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from remat_cli.frontends.torch.lower import TANGENTS
+from remat_cli.frontends.torch.capturing.lower import TANGENTS
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Statement
 

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any, cast
 
 from remat_cli.errors import ExecutionFailed, UsageError
+from remat_cli.frontends.torch.capturing.export import FRONTEND, VERSION
+from remat_cli.frontends.torch.capturing.lower import TANGENTS
 from remat_cli.frontends.torch.codec import decode, decode_data, operator_named
-from remat_cli.frontends.torch.export import FRONTEND, VERSION
-from remat_cli.frontends.torch.lower import TANGENTS
-from remat_cli.frontends.torch.memory import no_memory, out_of_memory
+from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.model import Compute, Deallocate, Statement
 

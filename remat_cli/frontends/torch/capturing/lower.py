@@ -26,13 +26,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.capture import Captured
+from remat_cli.frontends.torch.capturing.capture import Captured
+from remat_cli.frontends.torch.capturing.naming import Names
+from remat_cli.frontends.torch.capturing.order import split_order
+from remat_cli.frontends.torch.capturing.placeholders import Place, places_of, result_kind
+from remat_cli.frontends.torch.capturing.plannable import require_plannable
+from remat_cli.frontends.torch.capturing.retained_bytes import kept_bytes, kept_dtype
 from remat_cli.frontends.torch.codec import dtype_name, encode, encode_data
-from remat_cli.frontends.torch.hidden import kept_bytes, kept_dtype
-from remat_cli.frontends.torch.naming import Names
-from remat_cli.frontends.torch.order import split_order
-from remat_cli.frontends.torch.places import Place, places_of, result_kind
-from remat_cli.frontends.torch.plannable import require_plannable
 from remat_cli.frontends.torch.private import is_operator, schema
 from remat_cli.frontends.torch.tensors import (
     constant_bytes,

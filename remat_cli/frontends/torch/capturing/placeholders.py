@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.capture import Captured
+from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.codec import dtype_name
 from remat_cli.frontends.torch.private import descriptors, is_fake, is_operator
 from remat_cli.frontends.torch.tensors import dense_bytes, storage_bytes

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from remat_cli.errors import OutOfMemory, UsageError
-from remat_cli.frontends.torch.allocator import footprint, start_libraries
-from remat_cli.frontends.torch.inputs import new_tensor, place_tensors, seeded
+from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
+from remat_cli.frontends.torch.executing.out_of_memory import memory_told
+from remat_cli.frontends.torch.executing.program import Program, Tangent, generator_state, program, require_torch_graph
+from remat_cli.frontends.torch.executing.same_graph import require_home, require_same
 from remat_cli.frontends.torch.installed import require_present
-from remat_cli.frontends.torch.matching import require_home, require_same
-from remat_cli.frontends.torch.memory import memory_told
-from remat_cli.frontends.torch.program import Program, Tangent, generator_state, program, require_torch_graph
-from remat_cli.frontends.torch.storages import live_storages
+from remat_cli.frontends.torch.measuring.allocator import footprint, start_libraries
+from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive, peak
@@ -34,7 +34,7 @@ class Memory:
         predicted_without_workspace: The same if operations needed nothing besides inputs and outputs.
         measured: On a CPU, all live storages after every operator; on CUDA, what the allocator had handed out.
         predicted_blocks: On CUDA, what the plan's allocations make the allocator hand out, in blocks that it does not
-            split further, by :func:`remat_cli.frontends.torch.allocator.footprint`; None on a CPU.
+            split further, by :func:`remat_cli.frontends.torch.measuring.allocator.footprint`; None on a CPU.
         predicted_reserved: On CUDA, what they make it take from the device; None on a CPU.
         reserved: On CUDA, what it had taken from the device; None on a CPU.
         libraries: On CUDA, what libraries took from it for good before the step; in no other number. None on a CPU.

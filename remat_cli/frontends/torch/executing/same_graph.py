@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.program import resolved
+from remat_cli.frontends.torch.executing.program import resolved
 from remat_cli.graph.model import Graph, Node
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from remat_cli.frontends.torch.capturing.lower import TANGENTS
 from remat_cli.frontends.torch.codec import decode_data
-from remat_cli.frontends.torch.lower import TANGENTS
-from remat_cli.frontends.torch.program import Writer, defined, resolved
+from remat_cli.frontends.torch.executing.program import Writer, defined, resolved
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Statement
 
@@ -58,7 +58,7 @@ def halves(graph: Graph, statements: Sequence[Statement], device: str) -> Halves
     Raises:
         ExecutionFailed: If this torch does not have an operator.
     """
-    from remat_cli.frontends.torch.program import generator_state
+    from remat_cli.frontends.torch.executing.program import generator_state
 
     metadata = graph.metadata
     tangent = next(i for i, node in enumerate(graph.nodes) if node.payload["call"] == TANGENTS)
