@@ -154,7 +154,7 @@ def flop_counter() -> Any:
 
 def formula_flops(plan: Any) -> float:
     """FLOPs of a step by plan as :func:`flop_counter` has them: of what has a formula, whose cost that formula is."""
-    from remat_cli.frontends.torch.capturing.lower import TANGENTS
+    from remat_cli.frontends.aten.program import TANGENTS
     from remat_cli.frontends.torch.codec import operator_named
     from remat_cli.frontends.torch.private import flop_formula
     from remat_cli.plan.model import Compute

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from remat_cli.api import SolveOptions, solve
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
-from remat_cli.frontends.torch.executing.forward_backward import Halves, halves
+from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, forward_backward
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.frontends.torch.models import resnet
 from remat_cli.frontends.torch.training import backend as training
@@ -40,10 +40,10 @@ class Step:
     def __init__(self, monkeypatch):
         self.peaks, self.mode, self.plans = [], None, []
         self.text = ""
-        monkeypatch.setattr(training, "halves", self.watched)
+        monkeypatch.setattr(training, "forward_backward", self.watched)
 
     def watched(self, graph, statements, device):
-        made = halves(graph, statements, device)
+        made = forward_backward(graph, statements, device)
         self.text = made.text
 
         def forward(args):
@@ -60,7 +60,7 @@ class Step:
             self.peaks.append(self.mode.peak_bytes)
             return result
 
-        return Halves(forward, backward, made.saved, made.text)
+        return ForwardBackward(forward, backward, made.saved, made.text)
 
     def planner(self, share):
         def planned(graph):

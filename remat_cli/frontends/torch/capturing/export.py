@@ -6,16 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from remat_cli.frontends.torch.document import FRONTEND, VERSION
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.graph.model import Graph
 
 if TYPE_CHECKING:
     from remat_cli.frontends.torch.capturing.capture import Captured
     from remat_cli.frontends.torch.capturing.costs import CostModel
-
-FRONTEND = "torch"
-VERSION = 1
-"""Version of what payloads and metadata look like."""
 
 
 def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Graph:

@@ -2,51 +2,47 @@
 
 *Values are storages.* An operation that returns several tensors makes several values, each freed on its own. What only
 looks at memory that exists already (views, ``detach``, ``getitem``) is no node: it is written into the arguments of
-whoever reads it, and made again right there. Parameters, buffers, inputs and constants are fixed memory. Two fake
-tensors share memory exactly if they have the same storage, whatever the operator's schema says of it.
+whoever reads it, and made again right there. Parameters, buffers, inputs and constants are fixed memory.
 
 *Tangents* (the gradient of the loss by itself, and what else comes from outside) are the outputs of a node of their
 own, which reads all forward results: so every plan runs the whole forward pass before the backward pass begins.
 
-A node's payload rebuilds it without the user's code::
-
-    {"call": "aten.addmm.default", "args": [...], "kwargs": {...}, "values": [[{"item": null, "shape": ...}]]}
-
-``values`` says for each value which returned tensors lie in it (``item``: the position in the returned tuple, null
-for a tensor on its own). Tensors among the arguments are expressions: ``{"input": k, "part": j}`` is the j-th tensor
-of the k-th value that the node reads, ``{"place": p}`` the p-th placeholder, ``{"constant": c}`` a constant, and
-``{"call": ..., "args": ..., "kwargs": ..., "item": i}`` a view of such.
+Which operations and values there are is told by :mod:`remat_cli.frontends.aten.lower`, as for files. Here every node
+gets the payload that rebuilds it, see :mod:`remat_cli.frontends.torch.document`.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.aten.lower import Computation, Lowered
+from remat_cli.frontends.aten.lower import lower as lower_program
+from remat_cli.frontends.aten.program import TANGENTS, Call
+from remat_cli.frontends.aten.retained_bytes import retained_like
 from remat_cli.frontends.torch.capturing.capture import Captured
-from remat_cli.frontends.torch.capturing.naming import Names
-from remat_cli.frontends.torch.capturing.order import split_order
-from remat_cli.frontends.torch.capturing.placeholders import Place, places_of, result_kind
-from remat_cli.frontends.torch.capturing.plannable import require_plannable
-from remat_cli.frontends.torch.capturing.retained_bytes import kept_bytes, kept_dtype
-from remat_cli.frontends.torch.codec import dtype_name, encode, encode_data
-from remat_cli.frontends.torch.private import is_operator, schema
-from remat_cli.frontends.torch.tensors import (
-    constant_bytes,
-    dense_bytes,
-    describe,
-    is_random,
-    storage,
-    storage_bytes,
-    tensors_in,
+from remat_cli.frontends.torch.capturing.joint_program import JointProgram, joint_program, tensor_name
+from remat_cli.frontends.torch.capturing.placeholders import JointInput, joint_inputs, result_kind
+from remat_cli.frontends.torch.codec import encode, encode_data
+from remat_cli.frontends.torch.document import (
+    Argument,
+    Constant,
+    Data,
+    Input,
+    Operation,
+    Place,
+    Result,
+    Returned,
+    Value,
+    View,
 )
-from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in
+from remat_cli.graph.model import Graph, Node
 
-TANGENTS = "remat.tangents"
-"""What the node of the tangents calls: nothing that PyTorch has."""
 _SAME = ("aten.detach.default", "aten.alias.default")
 """Views that change nothing; without autograd they are the tensor itself."""
 _LARGEST_CONSTANT = 1 << 20
@@ -54,213 +50,8 @@ _LARGEST_CONSTANT = 1 << 20
 
 NodeCost = Callable[[Any], float]
 """Cost of the operation of an FX node; positive."""
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A value before it has a number in the graph.
-
-    Attributes:
-        owner: Position of the node that makes it.
-        index: Which of the node's values it is.
-        part: Which of the tensors in it is meant.
-    """
-
-    owner: int
-    index: int
-    part: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """An FX node whose result lies in memory that exists already."""
-
-    node: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """A placeholder (``key`` is ``place``) or a constant."""
-
-    key: str
-    number: int
-
-
-Source = Value | View | Fixed
-"""Where a tensor comes from."""
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A node under construction. ``values`` and ``sizes``: tensors and bytes of each value."""
-
-    id: str
-    op: str
-    phase: Phase
-    cost: float
-    payload: dict[str, Any] = field(default_factory=dict)
-    reads: dict[tuple[int, int], int] = field(default_factory=dict)
-    values: list[list[dict[str, Any]]] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    recompute: bool = True
-
-
-@dataclass(slots=True)
-class _Lowering:
-    """State of one lowering."""
-
-    captured: Captured
-    cost: NodeCost
-    places: list[Place]
-    names: Names
-    drafts: list[_Draft] = field(default_factory=list)
-    sources: dict[Any, Any] = field(default_factory=dict)
-    owners: dict[int, Source] = field(default_factory=dict)
-    constants: list[dict[str, Any]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def place(self, node: Any, number: int) -> None:
-        """A placeholder that is no tangent."""
-        self.sources[node] = Fixed("place", number)
-        self.owners[storage(node.meta["val"])] = self.sources[node]
-
-    def constant(self, node: Any) -> None:
-        """A tensor in the code."""
-        tensor = getattr(self.captured.joint, node.target)
-        size = storage_bytes(tensor)
-        if size > _LARGEST_CONSTANT:
-            raise CaptureFailed(
-                f"the model holds a constant tensor of {size} bytes", hint="register it as a buffer of the module"
-            )
-        self.sources[node] = Fixed("constant", len(self.constants))
-        self.owners[storage(node.meta["val"])] = self.sources[node]
-        self.constants.append(encode_data(tensor))
-
-    def operation(self, node: Any, phase: Phase) -> None:
-        """A node that calls something."""
-        if node.target is operator.getitem:
-            self._item(node)
-            return
-        result = node.meta.get("val")
-        if not is_operator(node.target):
-            raise CaptureFailed(f"the model uses {node.target}, which remat cannot run again on its own")
-        tensors = tensors_in(result)
-        require_plannable(node, tensors)
-        if not tensors:
-            if isinstance(result, bool | int | float):
-                return  # a number: written where it is read
-            self.notes.append(f"left out {node.target}: it returns nothing")
-            return
-        if schema(node.target).is_mutable:
-            raise CaptureFailed(f"{node.target} writes into its input {node.name}, even after functionalization")
-        old = [storage(tensor) in self.owners for _, tensor in tensors]
-        if all(old):
-            self.sources[node] = View(node)
-        elif any(old):
-            raise CaptureFailed(f"{node.target} returns new memory and a view of old memory at once")
-        else:
-            self._computation(node, phase, tensors)
-
-    def _item(self, node: Any) -> None:
-        parent, item = node.args
-        source = self.sources.get(parent)
-        if isinstance(source, View):
-            self.sources[node] = View(node)
-        elif isinstance(source, dict) and item in source:
-            self.sources[node] = source[item]
-        elif not isinstance(node.meta.get("val"), bool | int | float | None):
-            raise CaptureFailed(f"{parent.target} returns something that is not a tensor: {node.meta.get('val')!r}")
-
-    def _computation(self, node: Any, phase: Phase, tensors: Sequence[tuple[int | None, Any]]) -> None:
-        draft = _Draft(self.names.of(node, phase), schema(node.target).name.rpartition("::")[2], phase, self.cost(node))
-        owner = len(self.drafts)
-        draft.payload = {"call": str(node.target)} | self.arguments(node, draft)
-        if is_random(node):
-            draft.payload["random"] = True
-        found: dict[int | None, Value] = {}
-        for item, tensor in tensors:
-            found[item] = self._new_tensor(draft, owner, node, item, tensor)
-        draft.payload["values"] = draft.values
-        self.sources[node] = found.get(None, found)
-        self.drafts.append(draft)
-
-    def _new_tensor(self, draft: _Draft, owner: int, node: Any, item: int | None, tensor: Any) -> Value:
-        """A tensor that the node ``draft`` makes: in a value of its own, or beside another tensor in the same one."""
-        known = self.owners.get(storage(tensor))
-        description = {"item": item, **describe(tensor), "dtype": dtype_name(kept_dtype(node, item, tensor))}
-        if isinstance(known, Value):
-            draft.values[known.index].append(description)
-            return Value(owner, known.index, len(draft.values[known.index]) - 1)
-        value = Value(owner, len(draft.values))
-        self.owners[storage(tensor)] = value
-        draft.values.append([description])
-        draft.sizes.append(kept_bytes(node, item, tensor))
-        return value
-
-    def tangents(self, nodes: Sequence[Any], results: Sequence[Any]) -> None:
-        """The node that makes the tangents, after all ``results`` of the forward pass."""
-        draft = _Draft(self.names.unique("tangents"), "tangents", Phase.LOSS, 1.0, recompute=False)
-        owner = len(self.drafts)
-        for result in results:
-            value = self.root(result)
-            if value is not None:
-                draft.reads.setdefault((value.owner, value.index), len(draft.reads))
-        for item, node in enumerate(nodes):
-            tensor = node.meta["val"]
-            # Each comes in memory of its own, even if what it belongs to shares memory and the fake one does too.
-            self.owners[storage(tensor)] = self.sources[node] = Value(owner, item)
-            draft.values.append([{"item": item, **describe(tensor)}])
-            draft.sizes.append(dense_bytes(tensor))
-        draft.payload = {"call": TANGENTS, "args": [], "kwargs": {}, "values": draft.values}
-        self.drafts.append(draft)
-
-    def root(self, node: Any) -> Value | None:
-        """The value that holds the result of ``node``; None if it is fixed memory."""
-        source = self.sources[node]
-        while isinstance(source, View):
-            source = self.owners[storage(tensors_in(source.node.meta["val"])[0][1])]
-        return source if isinstance(source, Value) else None
-
-    def arguments(self, node: Any, draft: _Draft) -> dict[str, Any]:
-        """Arguments of ``node`` as JSON; what it reads is noted in ``draft``."""
-
-        def tensor(argument: Any) -> Any:
-            def read(value: Value) -> dict[str, Any]:
-                position = draft.reads.setdefault((value.owner, value.index), len(draft.reads))
-                return {"input": position} | ({"part": value.part} if value.part else {})
-
-            return self.expression(argument, read)
-
-        return {
-            "args": [encode(argument, tensor) for argument in node.args],
-            "kwargs": {key: encode(argument, tensor) for key, argument in node.kwargs.items()},
-        }
-
-    def expression(self, node: Any, read: Callable[[Value], dict[str, Any]]) -> Any:
-        """What an argument that is the result of ``node`` looks like; ``read`` says how values are referred to."""
-        source = self.sources.get(node)
-        if isinstance(source, Value):
-            return read(source)
-        if isinstance(source, Fixed):
-            return {source.key: source.number}
-        if source is None:
-            number = node.meta.get("val")
-            if number is not None and not isinstance(number, bool | int | float):
-                raise CaptureFailed(f"the result of {node.target} is read, and is neither a tensor nor a number")
-            return encode(number, lambda _: None)
-        if not isinstance(source, View):
-            raise CaptureFailed(f"all results of {node.target} are read at once")
-        called, item = source.node, {}
-        if called.target is operator.getitem:
-            item = {"item": called.args[1]}
-            called = called.args[0]
-        if str(called.target) in _SAME:
-            return self.expression(called.args[0], read)
-        return {
-            "call": str(called.target),
-            "args": [encode(a, lambda n: self.expression(n, read)) for a in called.args],
-            "kwargs": {key: encode(a, lambda n: self.expression(n, read)) for key, a in called.kwargs.items()},
-        } | item
+Read = Callable[[int, int], Argument]
+"""How the tensor ``part`` of the value ``number`` is referred to."""
 
 
 def lower(captured: Captured, cost: NodeCost, name: str) -> Graph:
@@ -272,84 +63,166 @@ def lower(captured: Captured, cost: NodeCost, name: str) -> Graph:
         name: Name of the graph.
 
     Returns:
-        The graph; its metadata holds ``places``, ``constants``, ``results`` (loss, gradients, updates of inputs, each
-        with an expression whose values are named by their ids) and ``notes`` on what was left out.
+        The graph; its metadata holds ``places``, ``constants``, ``results`` and ``notes`` on what was left out.
 
     Raises:
         CaptureFailed: If the step does something that cannot be run again without its code.
     """
-    places = places_of(captured)
-    work = _Lowering(captured, cost, places, Names())
-    nodes = list(captured.joint.graph.nodes)
-    placeholders = [node for node in nodes if node.op == "placeholder"]
-    tangents = [node for node, place in zip(placeholders, places, strict=True) if place.kind == "tangent"]
-    results = list(nodes[-1].args[0])
-    for number, node in enumerate(placeholders):
-        if node not in tangents:
-            work.place(node, number)
-    forward_results = [result for result in results[: captured.forward_outputs] if result is not None]
-    forward, backward = split_order(nodes, tangents, forward_results, results)
-    _all(work, forward, Phase.FORWARD)
-    for result in forward_results[-1:]:
-        value = work.root(result)
-        if value is not None:
-            work.drafts[value.owner].phase = Phase.LOSS
-    work.tangents(tangents, forward_results)
-    _all(work, backward, Phase.BACKWARD)
-    return _graph(work, results, name)
-
-
-def _all(work: _Lowering, nodes: Sequence[Any], phase: Phase) -> None:
-    for node in nodes:
-        if node.op == "get_attr":
-            work.constant(node)
-        elif node.op == "call_function":
-            work.operation(node, phase)
-        elif node.op != "placeholder":
-            raise CaptureFailed(f"the model calls {node.target} in a way that remat does not know")
-
-
-def _graph(work: _Lowering, results: Sequence[Any], name: str) -> Graph:
-    first = [0]
-    for draft in work.drafts:
-        first.append(first[-1] + len(draft.sizes))
+    inputs = joint_inputs(captured)
+    joint = joint_program(captured, inputs)
+    constants = [_constant(captured, node) for node in joint.constants]
+    lowered = lower_program(joint.program, name, lambda call, _types: cost(joint.nodes[call.name]))
+    payloads = _Payloads.of(captured, joint, lowered)
     kept: set[int] = set()
 
-    def read(value: Value) -> dict[str, Any]:
-        kept.add(first[value.owner] + value.index)
-        named = {"value": f"{work.drafts[value.owner].id}:{value.index}"}
-        return named | ({"part": value.part} if value.part else {})
+    def read(number: int, part: int) -> Argument:
+        kept.add(number)
+        return Value(number, part)
 
-    described = []
-    for k, result in enumerate(results):
-        kind, of = result_kind(work.captured, k, work.places)
-        if result is not None:
-            described.append({"kind": kind, "of": of, "tensor": work.expression(result, read)})
-    constants = sum(constant_bytes(constant) for constant in work.constants)
-    return Graph(
+    results = _results(captured, inputs, lambda node: payloads.expression(node, read))
+    graph = Graph(
         name=name,
-        nodes=tuple(
-            Node(
-                id=draft.id,
-                cost=draft.cost,
-                inputs=tuple(first[owner] + index for owner, index in draft.reads),
-                outputs=tuple(draft.sizes),
-                recompute=draft.recompute,
-                op=draft.op,
-                phase=draft.phase,
-                payload=draft.payload,
-            )
-            for draft in work.drafts
-        ),
+        nodes=tuple(map(payloads.node, lowered.computations)),
         outputs=tuple(sorted(kept)),
-        fixed_memory=_fixed_bytes(work.captured) + constants,
-        metadata={
-            "places": [place.document() for place in work.places],
-            "constants": work.constants,
-            "results": described,
-            "notes": [*work.notes, *_unused(work.captured)],
-        },
+        fixed_memory=_fixed_bytes(captured) + sum(len(constant.data) for constant in constants),
     )
+    metadata = {
+        "places": [given.placeholder.document() for given in inputs],
+        "constants": [constant.document() for constant in constants],
+        "results": [result.document(graph.value_name) for result in results],
+        "notes": [*joint.notes, *_unused(captured)],
+    }
+    return replace(graph, metadata=metadata)
+
+
+def _constant(captured: Captured, node: Any) -> Data:
+    """A tensor in the code."""
+    tensor = getattr(captured.joint, node.target)
+    size = storage_bytes(tensor)
+    if size > _LARGEST_CONSTANT:
+        raise CaptureFailed(
+            f"the model holds a constant tensor of {size} bytes", hint="register it as a buffer of the module"
+        )
+    return encode_data(tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Payloads:
+    """Makes nodes of computations, with payloads.
+
+    Attributes:
+        joint: The program.
+        lowered: What became of it.
+        first: Number of the first value of every computation.
+        fixed: Tensors in fixed memory, by name.
+        made: Number of the value, and part, of the tensors that operations make.
+        views: Calls that only look at memory.
+    """
+
+    joint: JointProgram
+    lowered: Lowered
+    first: Sequence[int]
+    fixed: Mapping[str, Argument]
+    made: Mapping[str, tuple[int, int]]
+    views: frozenset[str]
+
+    @classmethod
+    def of(cls, captured: Captured, joint: JointProgram, lowered: Lowered) -> _Payloads:
+        """Those of a lowered program."""
+        placeholders = captured.joint.graph.find_nodes(op="placeholder")
+        fixed: dict[str, Argument] = {node.name: Place(number) for number, node in enumerate(placeholders)}
+        fixed |= {node.name: Constant(number) for number, node in enumerate(joint.constants)}
+        first = list(accumulate((len(made.sizes) for made in lowered.computations), initial=0))
+        values = [tensors for made in lowered.computations for tensors in made.values]
+        made = {name: (number, part) for number, tensors in enumerate(values) for part, name in enumerate(tensors)}
+        return cls(joint, lowered, first, fixed, made, frozenset(lowered.views))
+
+    def node(self, made: Computation) -> Node:
+        """The node of a computation."""
+        call = made.call
+        reads: dict[int, int] = {}
+
+        def read(number: int, part: int) -> Argument:
+            return Input(reads.setdefault(number, len(reads)), part)
+
+        args: tuple[Argument, ...] = ()
+        kwargs: dict[str, Argument] = {}
+        if call.op == TANGENTS:  # it is given what it makes, and only comes after what it reads
+            reads = {self.first[owner] + slot: position for position, (owner, slot) in enumerate(made.reads)}
+        else:
+            args, kwargs = self.arguments(self.joint.nodes[call.name], read)
+        slots = {output[0]: slot for slot, output in enumerate(call.outputs) if output is not None}
+        values = tuple(tuple(self._returned(call, slots[name]) for name in tensors) for tensors in made.values)
+        return Node(
+            id=made.id,
+            cost=float(made.cost),
+            inputs=tuple(reads),
+            outputs=made.sizes,
+            recompute=call.op != TANGENTS,
+            op=made.op,
+            phase=call.phase,
+            payload=Operation(call.target, args, kwargs, values, made.random).document(),
+        )
+
+    def _returned(self, call: Call, slot: int) -> Returned:
+        """What a document says of an output of ``call``."""
+        name = call.made_at(slot)
+        spec, like = self.joint.specs[name], retained_like(call, slot, self.lowered.types)
+        return Returned(
+            item=slot if call.op == TANGENTS or name != call.name else None,
+            spec=spec if like is None else replace(spec, dtype=self.joint.specs[like].dtype),
+        )
+
+    def arguments(self, node: Any, read: Read) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
+        """The arguments of the call of an FX node, by position and by name."""
+
+        def tensor(argument: Any) -> Argument:
+            return self.expression(argument, read)
+
+        return (
+            tuple(encode(argument, tensor) for argument in node.args),
+            {key: encode(argument, tensor) for key, argument in node.kwargs.items()},
+        )
+
+    def expression(self, node: Any, read: Read) -> Argument:
+        """What an argument that is the result of an FX node looks like; ``read`` says how values are referred to.
+
+        Raises:
+            CaptureFailed: If it is neither a tensor nor a number.
+        """
+        name = tensor_name(node)
+        if name in self.made:  # before fixed memory: a tangent is a placeholder too
+            return read(*self.made[name])
+        if name in self.fixed:
+            return self.fixed[name]
+        called, item = (node.args[0], node.args[1]) if node.target is operator.getitem else (node, None)
+        if called.name not in self.views:
+            return _number(node)
+        if str(called.target) in _SAME:
+            return self.expression(called.args[0], read)
+        args, kwargs = self.arguments(called, read)
+        return View(str(called.target), args, kwargs, item)
+
+
+def _number(node: Any) -> Argument:
+    """The number that an FX node stands for."""
+    number = node.meta.get("val")
+    if number is None or isinstance(number, bool | int | float):
+        return encode(number, lambda _: None)
+    if tensors_in(number):
+        raise CaptureFailed(f"all results of {node.target} are read at once")
+    raise CaptureFailed(f"the result of {node.target} is read, and is neither a tensor nor a number")
+
+
+def _results(captured: Captured, inputs: Sequence[JointInput], tensor: Callable[[Any], Argument]) -> list[Result]:
+    """What the step gives back: losses, gradients, updates of inputs."""
+    found = []
+    output = next(iter(reversed(captured.joint.graph.nodes)))
+    for number, node in enumerate(output.args[0]):
+        kind, of = result_kind(captured, number, inputs)
+        if node is not None:
+            found.append(Result(kind, of, tensor(node)))
+    return found
 
 
 def _fixed_bytes(captured: Captured) -> int:

@@ -1,37 +1,13 @@
-"""Ids of nodes that say where in the model an operation comes from: ``layer1.0.conv1/convolution``."""
+"""Where in the model an operation comes from: ``layer1.0.conv1``."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Any
-
-from remat_cli.frontends.torch.private import schema
-from remat_cli.graph.model import Phase
 
 _ROOT = re.compile(r"^L\[['\"][^'\"]*['\"]\]\.?")
 _ENTRY = re.compile(r"\.?(?:_modules)?\[['\"]?([^'\"\]]*)['\"]?\]")
 _ODD = re.compile(r"[^\w.\-]+")
-
-
-@dataclass(slots=True)
-class Names:
-    """Gives out ids, each once."""
-
-    taken: dict[str, int] = field(default_factory=dict)
-
-    def of(self, node: Any, phase: Phase) -> str:
-        """An id for the operation of an FX node: the module it belongs to (or is the backward of), and its name."""
-        path = module_path(node)
-        parts = ["grad"] if phase is Phase.BACKWARD else []
-        parts += [path] if path else []
-        return self.unique("/".join([*parts, schema(node.target).name.rpartition("::")[2]]))
-
-    def unique(self, wanted: str) -> str:
-        """``wanted``, with a number if it is taken."""
-        count = self.taken.get(wanted, 0)
-        self.taken[wanted] = count + 1
-        return self.unique(f"{wanted}.{count}") if count else wanted
 
 
 def module_path(node: Any) -> str:
