@@ -23,8 +23,9 @@ from remat_cli.frontends.torch.capturing.costs import LAUNCH_US, MACHINES, cost_
 from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.capturing.naming import clean_path
 from remat_cli.frontends.torch.codec import decode, decode_data, encode, encode_data, operator_named
-from remat_cli.frontends.torch.document import Named, Operation, Returned, Step, TensorSpec, read_step
+from remat_cli.frontends.torch.document import Named, Operation, Returned, Step, TensorSpec
 from remat_cli.frontends.torch.executing.program import Writer
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node
 

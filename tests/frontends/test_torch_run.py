@@ -12,11 +12,11 @@ from torch_plans import graph_of, plan_of, repeated
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, OutOfMemory, UsageError
-from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.executing import program as programs
 from remat_cli.frontends.torch.executing.inputs import place_tensors
 from remat_cli.frontends.torch.measuring import run as running
 from remat_cli.frontends.torch.measuring.run import run_plan, same_bits
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.io import plan_to_document

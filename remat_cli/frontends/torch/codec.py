@@ -56,15 +56,13 @@ def decode(value: Argument, tensor: Callable[[Tensor], Any], devices: Mapping[st
     Raises:
         ExecutionFailed: If this torch has nothing of a name.
     """
-    import torch
-
     match value:
         case Float(text):
             return float.fromhex(text)
         case Complex(real, imag):
             return complex(float.fromhex(real), float.fromhex(imag))
         case Named("device", name):
-            return torch.device(devices.get(name, name))
+            return _device(devices.get(name, name))
         case Named(kind, name):
             return _named(kind, name)
         case tuple():
@@ -73,6 +71,15 @@ def decode(value: Argument, tensor: Callable[[Tensor], Any], devices: Mapping[st
             return value
         case _:
             return tensor(value)
+
+
+def _device(name: str) -> Any:
+    import torch
+
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ExecutionFailed(f"torch {torch.__version__} has no device {name}") from None
 
 
 def _named(kind: str, name: str) -> Any:

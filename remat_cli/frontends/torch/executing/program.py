@@ -25,10 +25,9 @@ from remat_cli.frontends.torch.document import (
     Tensor,
     Value,
     View,
-    read_step,
-    require_torch_graph,
 )
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
+from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Statement
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.document import Step, read_step
+from remat_cli.frontends.torch.document import Step
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.document import Step, read_step, require_torch_graph
+from remat_cli.frontends.torch.document import Step
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.executing.same_graph import require_home
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.measuring.allocator import BLOCK_BYTES, start_libraries
 from remat_cli.frontends.torch.measuring.one_operation import Operations
 from remat_cli.frontends.torch.measuring.workspace import workspaces
+from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.graph.model import Graph, Node
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from remat_cli.errors import OutOfMemory, UsageError
 from remat_cli.frontends.torch.codec import dtype_named
-from remat_cli.frontends.torch.document import Step, read_step, require_torch_graph
+from remat_cli.frontends.torch.document import Step
 from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.executing.program import Program, Tangent, generator_state, program
@@ -19,6 +19,7 @@ from remat_cli.frontends.torch.executing.same_graph import require_home, require
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.measuring.allocator import footprint, start_libraries
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive, peak

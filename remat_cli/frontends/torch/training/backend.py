@@ -15,11 +15,11 @@ from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.capture import Captured, Model
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.codec import dtype_named
-from remat_cli.frontends.torch.document import read_step, require_torch_graph
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, Saved, forward_backward
 from remat_cli.frontends.torch.executing.same_graph import difference, foreign
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.private import aot, as_given, default_split, real_tensors, takes_its_arguments
+from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.io import load_plan
