@@ -215,7 +215,7 @@ def batch(run: Run) -> None:
 def peaks(run: Run) -> None:
     """Plans with measured costs, run beside the graph without recomputation."""
     from remat_cli.frontends.torch.architectures import build_torch_graph
-    from remat_cli.frontends.torch.profile import profile
+    from remat_cli.frontends.torch.measuring.profile import profile
     from remat_cli.graph.analysis import no_remat_peak
 
     name = run.device.name
@@ -236,7 +236,7 @@ def peaks(run: Run) -> None:
 
 
 def _ran(plan: Any, device: str) -> Row:
-    from remat_cli.frontends.torch.run import run_plan
+    from remat_cli.frontends.torch.measuring.run import run_plan
 
     ran = run_plan(plan, device=device, steps=5)
     memory = ran.memory

@@ -96,7 +96,7 @@ class Counted:
         from torch._dynamo.backends.common import aot_autograd
         from torch._functorch import config
 
-        from remat_cli.frontends.torch.costs import flops
+        from remat_cli.frontends.torch.capturing.costs import flops
 
         def compiler(graph: Any, _inputs: Any) -> Any:
             self.flops += sum(flops(node) for node in graph.graph.nodes if node.op == "call_function" and _counts(node))
@@ -121,7 +121,7 @@ def measured_sizes(graph: Any, device: str) -> Any:
     """``graph`` with the sizes and workspaces that its operations have on ``device``, at the costs it had."""
     from dataclasses import replace
 
-    from remat_cli.frontends.torch.profile import profile
+    from remat_cli.frontends.torch.measuring.profile import profile
 
     profiled = profile(graph, device=device, repeats=1, warmup=1)
     nodes = tuple(replace(node, cost=old.cost) for node, old in zip(profiled.nodes, graph.nodes, strict=True))
@@ -154,8 +154,8 @@ def flop_counter() -> Any:
 
 def formula_flops(plan: Any) -> float:
     """FLOPs of a step by plan as :func:`flop_counter` has them: of what has a formula, whose cost that formula is."""
+    from remat_cli.frontends.aten.program import TANGENTS
     from remat_cli.frontends.torch.codec import operator_named
-    from remat_cli.frontends.torch.lower import TANGENTS
     from remat_cli.frontends.torch.private import flop_formula
     from remat_cli.plan.model import Compute
 
@@ -222,7 +222,7 @@ class Bench:
     def remat(self, peer: Row, fixed: int, limit_s: float) -> Row:
         from remat_cli.api import SolveOptions
         from remat_cli.api.fitting import CachedPlanner
-        from remat_cli.frontends.torch.fitting import fit_module
+        from remat_cli.frontends.torch.training.fitting import fit_module
         from remat_cli.units import parse_budget
 
         plans: list[Any] = []

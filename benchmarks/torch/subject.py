@@ -30,7 +30,7 @@ class Subject:
 
     def fit(self, planner: Callable[[Any], Any], reserve_bytes: int = 0, *, cost: str = "measured") -> Subject:
         """From now on it is trained by plan, of graphs with measured sizes and times unless ``cost`` is another."""
-        from remat_cli.frontends.torch.fitting import fit_module
+        from remat_cli.frontends.torch.training.fitting import fit_module
 
         self.module = fit_module(
             self.owner, self.inputs, planner, cost=cost, reserve_bytes=reserve_bytes, unknown="error"

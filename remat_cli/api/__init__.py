@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from remat_cli.api.documents import save_plan as save_plan
     from remat_cli.api.fitting import fit as fit
     from remat_cli.api.importing import import_model as import_model
-    from remat_cli.frontends.torch.export import export_torch as export_torch
+    from remat_cli.frontends.torch.capturing.export import export_torch as export_torch
+    from remat_cli.frontends.torch.measuring.profile import profile as profile
+    from remat_cli.frontends.torch.measuring.run import run_plan as run_plan
+    from remat_cli.frontends.torch.training.backend import remat_backend as remat_backend
     from remat_cli.plan.check import Report as Report
     from remat_cli.planning.batches import MaxBatch as MaxBatch
     from remat_cli.planning.batches import max_batch as max_batch
@@ -37,13 +40,16 @@ else:
         "build_graph": "remat_cli.zoo.registry",
         "check": "remat_cli.api.checking",
         "compare": "remat_cli.planning.comparing.sweep",
-        "export_torch": "remat_cli.frontends.torch.export",
+        "export_torch": "remat_cli.frontends.torch.capturing.export",
         "fit": "remat_cli.api.fitting",
         "import_model": "remat_cli.api.importing",
         "load_graph": "remat_cli.api.documents",
         "load_plan": "remat_cli.api.documents",
         "max_batch": "remat_cli.planning.batches",
         "one_forward": "remat_cli.planning.batches",
+        "profile": "remat_cli.frontends.torch.measuring.profile",
+        "remat_backend": "remat_cli.frontends.torch.training.backend",
+        "run_plan": "remat_cli.frontends.torch.measuring.run",
         "save_graph": "remat_cli.api.documents",
         "save_plan": "remat_cli.api.documents",
         "solve": "remat_cli.planning.solving",

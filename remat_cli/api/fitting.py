@@ -25,7 +25,7 @@ from remat_cli.units import Budget, parse_budget, parse_size
 from remat_cli.version import __version__
 
 if TYPE_CHECKING:
-    from remat_cli.frontends.torch.fitting import Unknown
+    from remat_cli.frontends.torch.training.fitting import Unknown
 
 TIME_LIMIT_S = 60.0
 """How long ``fit`` looks for a plan, unless told otherwise."""
@@ -80,7 +80,7 @@ def fit(
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.fitting import MEASURED, fit_module
+    from remat_cli.frontends.torch.training.fitting import MEASURED, fit_module
 
     kept = parse_size(str(reserve))
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
@@ -129,7 +129,7 @@ class CachedPlanner:
 
     def _with_gaps(self, graph: Graph) -> Plan:
         """A plan whose allocations PyTorch's CUDA allocator can serve within the budget."""
-        from remat_cli.frontends.torch.allocator import least_limit
+        from remat_cli.frontends.torch.measuring.allocator import least_limit
 
         def taken(statements: Sequence[Statement]) -> int:
             return least_limit(graph, statements, state_bytes=self.state_bytes)

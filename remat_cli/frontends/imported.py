@@ -118,14 +118,16 @@ class Names:
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
 
     def unique(self, wanted: str) -> str:
         """``wanted`` without what an id may not hold, numbered if it is taken."""
         clean = _PORT.sub(r".\1", CONTROLS.sub("_", wanted)) or "node"
-        found, number = clean, 1
+        found, number = clean, self._next.get(clean, 1)
         while found in self._taken:
             found, number = f"{clean}.{number}", number + 1
         self._taken.add(found)
+        self._next[clean] = number
         return found
 
 

@@ -16,16 +16,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from remat_cli.api import import_model
 from remat_cli.cli.main import run
 from remat_cli.errors import UsageError
-from remat_cli.frontends.aten import kept
+from remat_cli.frontends.aten import retained_bytes
 from remat_cli.frontends.aten.importing import import_aten
 from remat_cli.frontends.aten.symbols import evaluate, symbols
 from remat_cli.frontends.aten.views import viewable
 from remat_cli.frontends.imported import Wishes
-from remat_cli.frontends.torch import hidden
-from remat_cli.frontends.torch.capture import capture, fake_mode
-from remat_cli.frontends.torch.costs import cost_model
-from remat_cli.frontends.torch.lower import lower
-from remat_cli.frontends.torch.source import build_model
+from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
+from remat_cli.frontends.torch.capturing.costs import cost_model
+from remat_cli.frontends.torch.capturing.lower import lower
+from remat_cli.frontends.torch.capturing.source import build_model
 from remat_cli.graph.io import load_graph
 from remat_cli.graph.model import Phase
 from remat_cli.zoo.training import Backward
@@ -132,12 +131,12 @@ def test_columns_keep_what_they_are_folded_from(tmp_path):
     assert node.outputs[0] > made.nbytes
 
 
-def test_what_keeps_more_than_it_shows_is_what_the_frontend_for_pytorch_found():
-    assert {f"{op}.default" for op in kept.REDUCED} == set(hidden._REDUCED)
-    assert {f"{op}.default" for op in kept.RESHAPED} == set(hidden._RESHAPED)
-    for op, place in kept.REDUCED.items():
-        schema = getattr(torch.ops.aten, op.removeprefix("aten.")).default._schema
-        assert [argument.name for argument in schema.arguments].index("reduction") == place
+def test_arguments_that_decide_what_is_kept_are_where_the_schemas_have_them():
+    table = {op: {place: "reduction"} for op, place in retained_bytes.REDUCED.items()}
+    table |= retained_bytes.STATISTICS | {retained_bytes.GROUPS_BACKWARD: {1: "input"}}
+    for op, places in table.items():
+        arguments = getattr(torch.ops.aten, op.removeprefix("aten.")).default._schema.arguments
+        assert {place: arguments[place].name for place in places} == places
 
 
 def test_attention_and_its_derivative_cost_their_products(tmp_path):

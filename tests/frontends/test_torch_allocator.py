@@ -17,7 +17,8 @@ from torch_plans import graph_of, plan_of, repeated
 from remat_cli.api import SolveOptions
 from remat_cli.api.fitting import CachedPlanner
 from remat_cli.errors import Infeasible
-from remat_cli.frontends.torch.allocator import (
+from remat_cli.frontends.torch.executing.program import defined
+from remat_cli.frontends.torch.measuring.allocator import (
     BLOCK_BYTES,
     LIBRARY_BYTES,
     CachingAllocator,
@@ -27,7 +28,6 @@ from remat_cli.frontends.torch.allocator import (
     least_limit,
     loop_footprint,
 )
-from remat_cli.frontends.torch.program import defined
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Compute

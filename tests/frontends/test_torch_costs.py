@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -14,15 +16,18 @@ import torch
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
+from remat_cli.frontends.aten.program import TANGENTS
 from remat_cli.frontends.torch import installed
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES, build_torch_graph
+from remat_cli.frontends.torch.capturing.costs import LAUNCH_US, MACHINES, cost_model
+from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.capturing.naming import clean_path
 from remat_cli.frontends.torch.codec import decode, decode_data, encode, encode_data, operator_named
-from remat_cli.frontends.torch.costs import LAUNCH_US, MACHINES, cost_model
-from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.naming import clean_path
-from remat_cli.frontends.torch.program import Writer
+from remat_cli.frontends.torch.document import Named, Operation, Returned, Step, TensorSpec
+from remat_cli.frontends.torch.executing.program import Writer
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, Node
 
 
 def linear():
@@ -56,27 +61,39 @@ def test_unknown_cost_models_are_refused(text):
     assert raised.value.hint
 
 
+def through_a_document(argument):
+    """An argument of an operator that goes to JSON and back."""
+    values = ((Returned(None, TensorSpec("float32", (), ())),),)
+    document = Operation("aten.x.default", (argument,), {}, values).document()
+    tangents = Operation(TANGENTS, (), {}, ((Returned(0, TensorSpec("float32", (), ())),),)).document()
+    nodes = (Node("x", 1.0, (), (4,), payload=json.loads(json.dumps(document, allow_nan=False))),)
+    nodes += (Node("t", 1.0, (), (4,), payload=tangents),)
+    metadata = {"places": [], "constants": [], "results": []}
+    return read_step(Graph("x", nodes, (), metadata=metadata)).operations[0].args[0]
+
+
 VALUES = [None, True, 3, -(2**40), "mean", [1, [2, None]], 0.1, math.inf, 1e-300, 2j, torch.float16, torch.strided,
           torch.channels_last, torch.device("cpu")]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", VALUES, ids=str)
 def test_arguments_survive_a_document_exactly(value):
-    there = json.loads(json.dumps(encode(value, lambda _: None), allow_nan=False))
+    there = through_a_document(encode(value, lambda _: None))
     assert decode(there, lambda _: None) == value
     assert type(decode(there, lambda _: None)) is type(value)
 
 
 def test_devices_follow_the_one_that_is_asked_for():
-    assert decode({"device": "cpu"}, lambda _: None, {"cpu": "meta"}) == torch.device("meta")
-    assert decode({"device": "cpu"}, lambda _: None, {"cuda": "cuda:1"}) == torch.device("cpu")
+    assert decode(Named("device", "cpu"), lambda _: None, {"cpu": "meta"}) == torch.device("meta")
+    assert decode(Named("device", "cpu"), lambda _: None, {"cuda": "cuda:1"}) == torch.device("cpu")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
 def test_constants_survive_a_document_exactly(dtype, shape):
     tensor = (torch.randn(shape) * 3).to(dtype)
-    again = decode_data(json.loads(json.dumps(encode_data(tensor))), "cpu")
+    there = json.loads(json.dumps(encode_data(tensor).document()))
+    again = decode_data(replace(encode_data(tensor), data=base64.b64decode(there["data"])), "cpu")
     assert (again.dtype, again.shape) == (dtype, tensor.shape)
     assert torch.equal(again, tensor)
 
@@ -232,6 +249,7 @@ def test_bad_requests_are_refused(tmp_path, monkeypatch, capsys, arguments, word
 
 def test_a_second_device_gets_what_operators_make_from_nothing():
     """A model on cuda:1 while cuda:0 is the current device."""
-    writer = Writer(Graph("x", (), (), metadata={}), "cuda:1")
-    assert writer.argument({"device": "cuda"}, ()) in writer.names
+    step = Step(Graph("x", (), ()), (), (), (), (), tangents=0, device="cuda")
+    writer = Writer(step, "cuda:1")
+    assert writer.argument(Named("device", "cuda"), ()) in writer.names
     assert list(writer.names.values()) == [torch.device("cuda:1")]

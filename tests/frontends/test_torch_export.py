@@ -12,10 +12,10 @@ import torch_models
 import torch_plans
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.program import program, random_nodes
-from remat_cli.frontends.torch.source import as_model
-from remat_cli.frontends.torch.storages import live_storages
+from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.capturing.source import as_model
+from remat_cli.frontends.torch.executing.program import program
+from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document
@@ -86,6 +86,11 @@ class Real:
 
 def same(a, b):
     return a.shape == b.shape and a.dtype == b.dtype and a.numpy().tobytes() == b.numpy().tobytes()
+
+
+def random_nodes(graph):
+    """The nodes that draw random numbers."""
+    return [node for node in graph.nodes if node.payload.get("random")]
 
 
 def shuffled(graph, seed):

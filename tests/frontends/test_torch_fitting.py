@@ -15,9 +15,9 @@ from torch_plans import plan_of, repeated
 from remat_cli.api import SolveOptions, fit
 from remat_cli.api.fitting import CachedPlanner
 from remat_cli.errors import CaptureFailed, Infeasible, UsageError
-from remat_cli.frontends.torch import training
-from remat_cli.frontends.torch.fitting import fit_module
-from remat_cli.frontends.torch.halves import halves
+from remat_cli.frontends.torch.executing.forward_backward import forward_backward
+from remat_cli.frontends.torch.training import backend as training
+from remat_cli.frontends.torch.training.fitting import fit_module
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import Compute
 
@@ -34,9 +34,9 @@ def repeats(monkeypatch):
 
     def counted(graph, statements, device):
         used.append(sum(isinstance(s, Compute) for s in statements) - len(graph.nodes))
-        return halves(graph, statements, device)
+        return forward_backward(graph, statements, device)
 
-    monkeypatch.setattr(training, "halves", counted)
+    monkeypatch.setattr(training, "forward_backward", counted)
     return used
 
 

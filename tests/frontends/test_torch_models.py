@@ -12,12 +12,13 @@ from torch.nn import functional
 from torch_plans import plan_of, repeated
 
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.fitting import fit_module
-from remat_cli.frontends.torch.inputs import new_tensor, seeded
-from remat_cli.frontends.torch.profile import profile
-from remat_cli.frontends.torch.run import run_plan
-from remat_cli.frontends.torch.training import remat_backend
+from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.document import TensorSpec
+from remat_cli.frontends.torch.executing.inputs import new_tensor, seeded
+from remat_cli.frontends.torch.measuring.profile import profile
+from remat_cli.frontends.torch.measuring.run import run_plan
+from remat_cli.frontends.torch.training.backend import remat_backend
+from remat_cli.frontends.torch.training.fitting import fit_module
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -122,14 +123,14 @@ def test_buffers_and_inputs_may_be_expanded():
 
 def test_random_tensors_take_no_memory_besides_their_own_and_keep_to_limits():
     for dtype in ("float32", "bfloat16", "complex64", "float8_e5m2"):
-        tensor = new_tensor({"dtype": dtype, "shape": [3, 4], "stride": [0, 2]}, "cpu", seeded("cpu", 1))
+        tensor = new_tensor(TensorSpec(dtype, (3, 4), (0, 2)), "cpu", seeded("cpu", 1))
         assert (tensor.shape, tensor.stride(), tensor.untyped_storage().nbytes()) == (
             (3, 4),
             (0, 2),
             7 * tensor.dtype.itemsize,
         )
         assert len(set(tensor[0].to(torch.complex64).tolist())) == 4
-    shares = new_tensor({"dtype": "float16", "shape": [99], "stride": [1], "below": 1}, "cpu", seeded("cpu", 1))
+    shares = new_tensor(TensorSpec("float16", (99,), (1,)), "cpu", seeded("cpu", 1), below=1)
     assert 0 <= shares.min() < 0.2 < 0.8 < shares.max() <= 1
 
 

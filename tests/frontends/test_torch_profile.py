@@ -12,11 +12,13 @@ from torch_plans import graph_of
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
-from remat_cli.frontends.torch import profile as profiling
-from remat_cli.frontends.torch.inputs import new_tensor, place_tensors, seeded
-from remat_cli.frontends.torch.profile import profile
-from remat_cli.frontends.torch.single import Operations
-from remat_cli.frontends.torch.workspace import above_end
+from remat_cli.frontends.torch.document import TensorSpec
+from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
+from remat_cli.frontends.torch.measuring import profile as profiling
+from remat_cli.frontends.torch.measuring.one_operation import Operations
+from remat_cli.frontends.torch.measuring.profile import profile
+from remat_cli.frontends.torch.measuring.workspace import above_end
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document, graph_to_document, load_graph
 from remat_cli.zoo.registry import build_graph
 
@@ -58,7 +60,7 @@ def test_sizes_are_those_of_the_device_where_fake_tensors_are_wrong():
 
 def test_the_same_operation_on_tensors_of_the_same_form_is_measured_once(conv):
     graph, measured = conv
-    operations = Operations(graph, "cpu")
+    operations = Operations(read_step(graph), "cpu")
     nodes = {node.id: k for k, node in enumerate(graph.nodes)}
     assert operations.kind(nodes["mul"]) == operations.kind(nodes["grad/mul"])
     assert operations.kind(nodes["add"]) == operations.kind(nodes["grad/add"])
@@ -101,7 +103,8 @@ def test_workspace_is_the_rise_above_the_end(changes, workspace):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex64", "int64", "uint8", "bool", "int8"])
 @pytest.mark.parametrize(("shape", "stride"), [([], []), ([3, 4], [1, 3]), ([2, 0], [1, 1]), ([300], [1])])
 def test_random_tensors_have_type_shape_strides_and_limits(dtype, shape, stride):
-    tensor = new_tensor({"dtype": dtype, "shape": shape, "stride": stride, "below": 200}, "cpu", seeded("cpu", 0))
+    spec = TensorSpec(dtype, tuple(shape), tuple(stride))
+    tensor = new_tensor(spec, "cpu", seeded("cpu", 0), below=200)
     assert str(tensor.dtype) == f"torch.{dtype}"
     assert (list(tensor.shape), list(tensor.stride())) == (shape, stride)
     if not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() > 1:
@@ -111,7 +114,7 @@ def test_random_tensors_have_type_shape_strides_and_limits(dtype, shape, stride)
 
 
 def test_places_are_the_same_for_the_same_seed(conv):
-    places = conv[0].metadata["places"]
+    places = read_step(conv[0]).given
     first, second, other = (place_tensors(places, "cpu", seed) for seed in (1, 1, 2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))

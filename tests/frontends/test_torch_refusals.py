@@ -13,12 +13,12 @@ from torch_plans import graph_of, plain, plan_of, repeated
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, ExitCode, OutOfMemory, UsageError
-from remat_cli.frontends.torch import program as programs
-from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.memory import memory_told, no_memory, out_of_memory
-from remat_cli.frontends.torch.profile import profile
-from remat_cli.frontends.torch.run import run_plan
-from remat_cli.frontends.torch.training import remat_backend
+from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.executing import program as programs
+from remat_cli.frontends.torch.executing.out_of_memory import memory_told, no_memory, out_of_memory
+from remat_cli.frontends.torch.measuring.profile import profile
+from remat_cli.frontends.torch.measuring.run import run_plan
+from remat_cli.frontends.torch.training.backend import remat_backend
 from remat_cli.graph.io import dump_document, graph_to_document
 from remat_cli.plan.io import plan_to_document
 

@@ -12,10 +12,11 @@ from torch_plans import graph_of, plan_of, repeated
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, OutOfMemory, UsageError
-from remat_cli.frontends.torch import program as programs
-from remat_cli.frontends.torch import run as running
-from remat_cli.frontends.torch.inputs import place_tensors
-from remat_cli.frontends.torch.run import run_plan, same_bits
+from remat_cli.frontends.torch.executing import program as programs
+from remat_cli.frontends.torch.executing.inputs import place_tensors
+from remat_cli.frontends.torch.measuring import run as running
+from remat_cli.frontends.torch.measuring.run import run_plan, same_bits
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.io import plan_to_document
@@ -128,7 +129,7 @@ def test_memory_on_cuda_is_that_of_the_allocator(monkeypatch):
     for name in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, lambda name=name: calls.append(name))
     monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: calls.append("manual_seed"))
-    bench = running._Bench(graph, "cuda", 0, place_tensors(graph.metadata["places"], "cpu", 0))
+    bench = running._Bench(read_step(graph), "cuda", 0, place_tensors(read_step(graph).given, "cpu", 0))
     runnable = programs.program(graph, derive(graph, range(len(graph.nodes))), "cpu")
     results, highest, reserved = bench._on_cuda(runnable, lambda k: torch.ones(()))
     assert (highest, reserved) == (graph.fixed_memory + 50_000, 80_000)
@@ -169,7 +170,7 @@ def broken(graph, payload):
         ({"args": [{"input": 0}, {"input": 0}, {"input": 0}]}, ExecutionFailed, r"node layers.2/addmm failed"),
         ({"args": [{"input": 7}]}, UsageError, "a payload that remat did not write"),
         ({"args": [{"what": 7}]}, UsageError, "a payload that remat did not write"),
-        ({"args": [1.5]}, ExecutionFailed, "nothing that remat writes"),
+        ({"args": [1.5]}, UsageError, r"node layers.2/addmm: args\[0\]: 1.5 is nothing that remat writes"),
         ({"kwargs": {"x=1) or print(": 7}}, UsageError, "is not the name of an argument"),
         ({"call": "aten.none_such.default"}, ExecutionFailed, "has no operator"),
     ],

@@ -11,13 +11,14 @@ import torch_models
 from torch_plans import graph_of, plan_of, repeated
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.halves import halves
-from remat_cli.frontends.torch.inputs import place_tensors
-from remat_cli.frontends.torch.matching import same_operations
-from remat_cli.frontends.torch.source import as_model
-from remat_cli.frontends.torch.storages import live_storages
-from remat_cli.frontends.torch.training import remat_backend
+from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.capturing.source import as_model
+from remat_cli.frontends.torch.executing.forward_backward import forward_backward
+from remat_cli.frontends.torch.executing.inputs import place_tensors
+from remat_cli.frontends.torch.executing.same_graph import difference
+from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.reading import read_step
+from remat_cli.frontends.torch.training.backend import remat_backend
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.io import plan_to_document
@@ -112,8 +113,8 @@ def test_evaluation_needs_no_plan():
 def test_the_peak_of_both_halves_is_the_one_predicted(name):
     graph = graph_of(name)
     computes = repeated(graph)
-    both = halves(graph, derive(graph, computes), "cpu")
-    places = place_tensors(graph.metadata["places"], "cpu", 0)
+    both = forward_backward(graph, derive(graph, computes), "cpu")
+    places = place_tensors(read_step(graph).given, "cpu", 0)
     forward = sum(1 for result in graph.metadata["results"] if result["kind"] != "gradient")
     with torch.no_grad(), live_storages()(places) as live:
         results = both.forward(list(places))
@@ -124,7 +125,7 @@ def test_the_peak_of_both_halves_is_the_one_predicted(name):
     assert len(gradients) == len(places)
     updated = {result["of"] for result in graph.metadata["results"] if result["kind"] == "update"}
     copies = sum(places[p].nbytes for p in updated)
-    states = sum(d["shape"][0] for d in both.saved if d.get("host"))
+    states = sum(saved.spec.shape[0] for saved in both.saved if saved.host)
     # States that do not cross the cut are kept for a while too, in either half.
     kept = torch.get_rng_state().numel() * sum(1 for node in graph.nodes if node.payload.get("random"))
     predicted = peak(graph, computes) - graph.fixed_memory
@@ -149,16 +150,17 @@ def test_a_graph_without_a_plan_is_an_error_or_a_warning():
 
 def test_other_shapes_and_other_constants_are_other_graphs():
     graph = graph_of("conv")
-    assert same_operations(graph, graph_of("conv"))
+    assert difference(graph, graph_of("conv")) is None
 
     def wider():
         model, (x, labels) = torch_models.conv()
         return model, (torch.cat([x, x]), torch.cat([labels, labels]))
 
-    assert not same_operations(graph, export_model(wider, name="conv", source="torch:x"))
+    assert "shape" in difference(graph, export_model(wider, name="conv", source="torch:x"))
     other = [constant | {"data": "AAAAAA=="} for constant in graph.metadata["constants"]]
-    assert not same_operations(graph, replace(graph, metadata=graph.metadata | {"constants": other}))
-    assert not same_operations(graph, graph_of("mlp"))
+    said = difference(graph, replace(graph, metadata=graph.metadata | {"constants": other}))
+    assert said == "constants in the code have other values"
+    assert difference(graph, graph_of("mlp")) is not None
 
 
 def test_the_plan_of_one_graph_among_several_is_found(tmp_path):

@@ -10,12 +10,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from remat_cli.api import SolveOptions, solve
-from remat_cli.frontends.torch import training
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
-from remat_cli.frontends.torch.fitting import fit_module
-from remat_cli.frontends.torch.halves import Halves, halves
+from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, forward_backward
+from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.frontends.torch.models import resnet
-from remat_cli.frontends.torch.storages import live_storages
+from remat_cli.frontends.torch.training import backend as training
+from remat_cli.frontends.torch.training.fitting import fit_module
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.check import check
 from remat_cli.plan.model import Compute
@@ -40,10 +40,10 @@ class Step:
     def __init__(self, monkeypatch):
         self.peaks, self.mode, self.plans = [], None, []
         self.text = ""
-        monkeypatch.setattr(training, "halves", self.watched)
+        monkeypatch.setattr(training, "forward_backward", self.watched)
 
     def watched(self, graph, statements, device):
-        made = halves(graph, statements, device)
+        made = forward_backward(graph, statements, device)
         self.text = made.text
 
         def forward(args):
@@ -60,7 +60,7 @@ class Step:
             self.peaks.append(self.mode.peak_bytes)
             return result
 
-        return Halves(forward, backward, made.saved, made.text)
+        return ForwardBackward(forward, backward, made.saved, made.text)
 
     def planner(self, share):
         def planned(graph):

@@ -76,7 +76,7 @@ def _builder(source: str, device: str | None, cost: str | None) -> Callable[[], 
             hint="write zoo:NAME, as in zoo:vgg16, or torch:FILE.py:NAME; remat export --list names all",
         )
     if scheme == "torch":
-        from remat_cli.frontends.torch.export import export_torch
+        from remat_cli.frontends.torch.capturing.export import export_torch
 
         return lambda: export_torch(rest, device=device or "cpu", cost=cost or "flops")
     if device is not None or cost is not None:

@@ -47,7 +47,7 @@ def command(
     with another minor version of PyTorch, or for another device, is refused. Needs the extra remat[torch].
     """
     from remat_cli.files import require_writable, write_text
-    from remat_cli.frontends.torch.profile import profile
+    from remat_cli.frontends.torch.measuring.profile import profile
     from remat_cli.graph.io import dump_document, graph_to_document, load_graph
 
     out = Output(color, quiet)

@@ -41,7 +41,7 @@ def command(
     """
     if plan == "-" and graph == "-":
         raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")
-    from remat_cli.frontends.torch.run import run_plan
+    from remat_cli.frontends.torch.measuring.run import run_plan
     from remat_cli.graph.io import load_graph
     from remat_cli.plan.io import load_plan
     from remat_cli.reports.jsonform import document_json

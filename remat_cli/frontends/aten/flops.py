@@ -7,12 +7,16 @@ so that the costs of a captured step and of an archive of the same module agree.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.aten.program import Call, Ref, TensorType
 from remat_cli.frontends.formulas import einsum_flops
 
+_OWN = ("aten.", "prims.", "remat.")
 Types = Mapping[str, TensorType]
 Rule = Callable[[Call, Types], int]
 
@@ -33,6 +37,57 @@ def elements(call: Call, types: Types) -> int:
     """Elements of the largest tensor that a call reads or makes; at least 1."""
     read = [types[name].elements for name in call.refs() if name in types]
     return max([1, *read, *(made[1].elements for made in call.outputs if made is not None)])
+
+
+@dataclass(slots=True)
+class Costs:
+    """Costs the calls of a file, and counts those without a rule: operators that are not PyTorch's own.
+
+    Attributes:
+        source: Name of the file, for messages.
+        default_cost: FLOPs per element of the largest tensor for operators of others; None refuses them.
+        defaults: Operators that cost what the user said.
+        foreign: Operators that nobody has said a cost for.
+    """
+
+    source: str
+    default_cost: int | None
+    defaults: Counter[str] = field(default_factory=Counter)
+    foreign: Counter[str] = field(default_factory=Counter)
+
+    def of(self, call: Call, types: Types) -> int:
+        """Cost of a call.
+
+        Raises:
+            InputError: If its arguments are not what the rule expects.
+        """
+        if call.target.startswith(_OWN):
+            try:
+                return flops(call, types)
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                problem = Problem(
+                    f"{call.name} ({call.target}) cannot be costed: {error}", hint="are its arguments right?"
+                )
+                raise InputError(self.source, [problem]) from None
+        if self.default_cost is None:
+            self.foreign[call.op] += 1
+            return 1
+        self.defaults[call.op] += 1
+        return self.default_cost * elements(call, types)
+
+    def require_known(self) -> None:
+        """Make sure that every call had a cost.
+
+        Raises:
+            InputError: If one had none.
+        """
+        if self.foreign:
+            told = ", ".join(f"{op} ({times} times)" for op, times in sorted(self.foreign.items()))
+            problem = Problem(
+                f"operators that are not PyTorch's own, without a rule for their cost: {told}",
+                hint="say --default-cost 1 for one FLOP per element of the largest tensor that they touch",
+            )
+            raise InputError(self.source, [problem])
 
 
 def _shape(call: Call, types: Types, position: int, name: str) -> tuple[int, ...]:

@@ -9,10 +9,12 @@ from pathlib import Path
 from remat_cli.errors import UsageError
 from remat_cli.files import read_text
 from remat_cli.frontends.aten.dump import read_dump
-from remat_cli.frontends.aten.lower import Lowered, lower
-from remat_cli.frontends.aten.program import Input, Program, with_phases
+from remat_cli.frontends.aten.flops import Costs
+from remat_cli.frontends.aten.lower import Computation, Lowered, lower
+from remat_cli.frontends.aten.phases import with_phases
+from remat_cli.frontends.aten.program import TANGENTS, Input, Program
 from remat_cli.frontends.aten.pt2 import read_archive
-from remat_cli.frontends.imported import Imported, Made, Model, Wishes, count, live, model_graph
+from remat_cli.frontends.imported import Imported, Made, Model, Operation, Wishes, count, live, model_graph
 from remat_cli.graph.model import Phase
 from remat_cli.zoo.training import Backward
 
@@ -36,16 +38,31 @@ def import_aten(path: str, format: str, wishes: Wishes) -> Imported:
     backward = wishes.backward
     if backward is not Backward.NONE and any(call.phase is not Phase.FORWARD for call in program.calls):
         raise UsageError(f"{path}: it has a backward pass already", hint="leave --backward out")
-    lowered = lower(program, path, wishes.default_cost)
-    model = _model(program, lowered, path)
+    costs = Costs(path, wishes.default_cost)
+    lowered = lower(program, path, costs.of)
+    costs.require_known()
+    model = _model(program, lowered, costs, path)
     alive = live(model, model.outputs)
     graph = model_graph(alive, backward, path)
-    notes = _notes(program, lowered, len(model.operations) - len(alive.operations), alive, backward)
+    notes = _notes(program, lowered, costs, len(model.operations) - len(alive.operations), alive, backward)
     metadata = dict(alive.metadata) | {"backward": str(backward), "notes": list(notes)}
     return Imported(replace(graph, metadata=metadata), notes)
 
 
-def _model(program: Program, lowered: Lowered, path: str) -> Model:
+def _operation(made: Computation) -> Operation:
+    return Operation(
+        id=made.id,
+        op=made.op,
+        reads=made.reads,
+        outputs=made.sizes,
+        flops=int(made.cost),
+        phase=made.call.phase,
+        recompute=not made.random and made.call.op != TANGENTS,
+        differentiable=tuple(output[1].floating for output in made.call.outputs if output is not None),
+    )
+
+
+def _model(program: Program, lowered: Lowered, costs: Costs, path: str) -> Model:
     results = [name for name, _ in program.outputs] + list(lowered.mutated)
     outputs: dict[Made, None] = {}
     for name in results:
@@ -53,15 +70,15 @@ def _model(program: Program, lowered: Lowered, path: str) -> Model:
         if isinstance(where, tuple):
             outputs[where] = None
     floats = Counter(kind.itemsize for kind in lowered.types.values() if kind.floating)
-    costs = {"model": "flops", "by": "formulas", "by_default": dict(sorted(lowered.defaults.items()))}
+    described = {"model": "flops", "by": "formulas", "by_default": dict(sorted(costs.defaults.items()))}
     return Model(
         name=Path(path).stem or "model",
-        operations=tuple(lowered.operations),
+        operations=tuple(map(_operation, lowered.computations)),
         outputs=tuple(outputs),
         fixed_memory=_bytes(program.inputs),
         gradient_memory=_bytes([i for i in program.inputs if i.kind == "parameter" and i.type.floating]),
         element_bytes=floats.most_common(1)[0][0] if floats else 4,
-        metadata=dict(program.metadata) | {"costs": costs, "sizes": {"by": "types in the file"}},
+        metadata=dict(program.metadata) | {"costs": described, "sizes": {"by": "types in the file"}},
     )
 
 
@@ -69,12 +86,14 @@ def _bytes(inputs: tuple[Input, ...] | list[Input]) -> int:
     """Bytes of tensors from outside; what lies in the same memory counts once."""
     storages: dict[str, int] = {}
     for given in inputs:
-        key = f"storage {given.storage}" if given.storage is not None else given.name
+        key = f"storage {given.type.storage}" if given.type.storage is not None else given.name
         storages[key] = max(storages.get(key, 0), given.type.bytes)
     return sum(storages.values())
 
 
-def _notes(program: Program, lowered: Lowered, dead: int, model: Model, backward: Backward) -> tuple[str, ...]:
+def _notes(
+    program: Program, lowered: Lowered, costs: Costs, dead: int, model: Model, backward: Backward
+) -> tuple[str, ...]:
     dimensions = ", ".join(f"{name}={size}" for name, size in program.metadata["dimensions"].items())
     kinds = Counter(given.kind for given in program.inputs)
     told = ", ".join(count(number, kind) for kind, number in sorted(kinds.items())) or "nothing"
@@ -89,19 +108,17 @@ def _notes(program: Program, lowered: Lowered, dead: int, model: Model, backward
         notes.append("results that nobody reads: not in the file, left out")
         if any(kind.stride is None for kind in lowered.types.values()):
             notes.append("strides: not in the file; whether a reshape copies is derived from the views before it")
-    if lowered.defaults:
-        notes.append(
-            "costs by --default-cost: " + ", ".join(f"{op} ({n})" for op, n in sorted(lowered.defaults.items()))
-        )
+    if costs.defaults:
+        notes.append("costs by --default-cost: " + ", ".join(f"{op} ({n})" for op, n in sorted(costs.defaults.items())))
     if lowered.views or dead:
         notes.append(
-            f"left out: {count(lowered.views, 'view')} (their readers read what they look at), "
+            f"left out: {count(len(lowered.views), 'view')} (their readers read what they look at), "
             f"{count(dead, 'operation')} that no output depends on"
         )
     if lowered.in_place:
         notes.append(f"{count(lowered.in_place, 'operation')} in place: said as operations that make a new value")
-    if lowered.random:
-        notes.append(f"computed at most once, for they draw random numbers: {_some(lowered.random)}")
+    if random := [made.id for made in lowered.computations if made.random]:
+        notes.append(f"computed at most once, for they draw random numbers: {_some(random)}")
     if lowered.tracking:
         notes.append(
             f"these update running statistics, which a second computation must not do: {_some(lowered.tracking)}"

@@ -1,6 +1,10 @@
-"""From a graph of ATen operators to operations of remat: one value per piece of memory.
+"""From a program of ATen operators to computations: one value per piece of memory.
 
-*Views are no operations.* Whoever reads them reads what they look at, see :mod:`remat_cli.frontends.aten.views`.
+The only lowering there is: of files, and of the steps that the frontend for PyTorch captures.
+
+*Views are no computations.* Whoever reads them reads what they look at. A program that knows in which memory its
+tensors lie says so, and a call whose results lie in memory that exists already is a view; for others the rules of
+:mod:`remat_cli.frontends.aten.views` tell. Results that share memory with one another are one value.
 
 *Operations in place* make a new value of the same size instead: from there on, all that lay in the old memory lies in
 the new. If that was an input or a buffer, its last version is an output of the graph.
@@ -8,25 +12,50 @@ the new. If that was an input or a buffer, its last version is an output of the 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from remat_cli.errors import InputError, Problem
-from remat_cli.frontends.aten.flops import elements, flops
-from remat_cli.frontends.aten.kept import kept_bytes
 from remat_cli.frontends.aten.program import TANGENTS, Call, Program, Ref, TensorType
+from remat_cli.frontends.aten.retained_bytes import retained_bytes
 from remat_cli.frontends.aten.views import REORDERING, is_view
-from remat_cli.frontends.imported import Made, Names, Operation
+from remat_cli.frontends.imported import Made, Names
 
 _RANDOM_OPERATORS = """
 bernoulli multinomial native_dropout normal poisson rand rand_like randint randint_like randn randn_like randperm
 rrelu_with_noise dropout alpha_dropout feature_dropout uniform exponential
 """
 _RANDOM = frozenset(_RANDOM_OPERATORS.split())
-_OWN = ("aten.", "prims.", "remat.")
 _STATISTICS = ("aten.batch_norm", "aten.native_batch_norm", "aten._native_batch_norm_legit", "aten.instance_norm")
 """Operators that update running statistics where these lie, and do not say so."""
+
+Cost = Callable[[Call, Mapping[str, TensorType]], float]
+"""Cost of a call, given the types of all tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """A call that makes values.
+
+    Attributes:
+        call: The call.
+        id: Unique name.
+        op: Kind of operation.
+        reads: Values that it reads, each once.
+        values: For each value that it makes the names of the tensors in it; empty for a write without a result.
+        sizes: Bytes of each value.
+        cost: At least that of the cheapest call; of the tangents, 1.
+        random: Whether it draws random numbers.
+    """
+
+    call: Call
+    id: str
+    op: str
+    reads: tuple[Made, ...]
+    values: tuple[tuple[str, ...], ...]
+    sizes: tuple[int, ...]
+    cost: float
+    random: bool
 
 
 @dataclass(slots=True)
@@ -34,151 +63,157 @@ class Lowered:
     """What became of a program.
 
     Attributes:
-        operations: In execution order.
+        computations: In execution order.
         where: Memory of each tensor: a value, or the name of what lies in fixed memory.
         types: Type of each tensor.
         mutated: Fixed memory that operations write into.
-        views: How many views were left out.
+        views: Names of the calls that only look at memory.
         in_place: How many operations in place make a new value instead.
-        random: Ids of operations that draw random numbers.
         tracking: Ids of operations that update running statistics on the side.
-        defaults: Operators without a rule that cost what the user said.
     """
 
-    operations: list[Operation] = field(default_factory=list)
+    computations: list[Computation] = field(default_factory=list)
     where: dict[str, Made | str] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
     mutated: dict[str, None] = field(default_factory=dict)
-    views: int = 0
+    views: list[str] = field(default_factory=list)
     in_place: int = 0
-    random: list[str] = field(default_factory=list)
     tracking: list[str] = field(default_factory=list)
-    defaults: Counter[str] = field(default_factory=Counter)
 
 
-def lower(program: Program, source: str, default_cost: int | None) -> Lowered:
-    """The operations of a program that has its phases.
+def lower(program: Program, source: str, cost: Cost) -> Lowered:
+    """The computations of a program that has its phases.
 
     Args:
         program: The program.
         source: Name of the file, for messages.
-        default_cost: FLOPs per element of the largest tensor for operators of others; None refuses them.
+        cost: Cost of a call.
 
     Raises:
-        InputError: If there are operators of others, or a call reads what is nowhere made.
+        InputError: If a call reads what is nowhere made, or the cost cannot be told.
     """
-    return _Lowering(program, source, default_cost).run()
+    work = _Lowering(source, cost)
+    out = work.out
+    for given in program.inputs:
+        out.types[given.name] = given.type
+        out.where[given.name] = given.name
+        work.own(given.type, given.name)
+    for call in program.calls:
+        out.types.update(made for made in call.outputs if made is not None)
+    for call in program.calls:
+        work.call(call)
+    return out
 
 
 class _Lowering:
-    def __init__(self, program: Program, source: str, default_cost: int | None) -> None:
-        self._program = program
+    def __init__(self, source: str, cost: Cost) -> None:
+        self.out = Lowered()
         self._source = source
-        self._default_cost = default_cost
+        self._cost = cost
         self._names = Names()
         self._reordered: set[str] = set()
-        self._foreign: Counter[str] = Counter()
-        self._out = Lowered()
+        self._owners: dict[Hashable, Made | str] = {}
 
-    def run(self) -> Lowered:
-        out = self._out
-        for given in self._program.inputs:
-            out.types[given.name] = given.type
-            out.where[given.name] = given.name
-        for call in self._program.calls:
-            out.types.update(made for made in call.outputs if made is not None)
-        for call in self._program.calls:
-            self._call(call)
-        if self._foreign:
-            told = ", ".join(f"{op} ({times} times)" for op, times in sorted(self._foreign.items()))
-            problem = Problem(
-                f"operators that are not PyTorch's own, without a rule for their cost: {told}",
-                hint="say --default-cost 1 for one FLOP per element of the largest tensor that they touch",
-            )
-            raise InputError(self._source, [problem])
-        return out
+    def own(self, kind: TensorType, where: Made | str) -> None:
+        """Remember what lies in the memory of a tensor, if it is known which that is."""
+        if kind.storage is not None:
+            self._owners[kind.storage] = where
 
-    def _call(self, call: Call) -> None:
+    def call(self, call: Call) -> None:
+        where = self.out.where
         for name in call.refs():
-            if name not in self._out.where:
+            if name not in where:
                 raise InputError(
                     self._source, [Problem(f"{call.name} ({call.target}) reads {name}, made nowhere before")]
                 )
         first = call.argument(0, "self", call.argument(0, "input"))
-        if call.op != TANGENTS and is_view(call, self._out.types, self._is_reordered(first)):
+        if call.op == TANGENTS:
+            self._compute(call)
+        elif self._looks(call, first):
             self._view(call, first)
         elif _in_place(call) and isinstance(first, Ref):
             self._write(call, first)
         else:
-            made = [output for output in call.outputs if output is not None]
-            operation = self._operation(call, [kept_bytes(call, kind, self._out.types) for _, kind in made])
-            for slot, (name, _) in enumerate(made):
-                self._out.where[name] = (len(self._out.operations), slot)
-            self._out.operations.append(operation)
+            self._compute(call)
 
-    def _is_reordered(self, first: object) -> bool:
-        return isinstance(first, Ref) and first.name in self._reordered
+    def _looks(self, call: Call, first: object) -> bool:
+        """Whether a call makes nothing, and only looks at memory."""
+        storages = [output[1].storage for output in call.outputs if output is not None]
+        if storages and None not in storages:
+            known = [storage in self._owners for storage in storages]
+            if any(known) and not all(known):
+                words = f"{call.target} returns new memory and a view of old memory at once"
+                raise InputError(self._source, [Problem(words)])
+            return all(known)
+        return is_view(call, self.out.types, isinstance(first, Ref) and first.name in self._reordered)
 
-    def _view(self, call: Call, first: Ref) -> None:
-        self._out.views += 1
+    def _view(self, call: Call, first: object) -> None:
+        self.out.views.append(call.name)
         for output in call.outputs:
-            if output is not None:
-                self._out.where[output[0]] = self._out.where[first.name]
+            if output is None:
+                continue
+            name, kind = output
+            if kind.storage is not None:
+                self.out.where[name] = self._owners[kind.storage]
+            elif isinstance(first, Ref):
+                self.out.where[name] = self.out.where[first.name]
                 if call.op in REORDERING or first.name in self._reordered:
-                    self._reordered.add(output[0])
+                    self._reordered.add(name)
 
     def _write(self, call: Call, first: Ref) -> None:
         """An operation in place: a new version of the memory that its first argument lies in."""
-        out = self._out
+        out = self.out
         old = out.where[first.name]
-        size = out.types[old].bytes if isinstance(old, str) else out.operations[old[0]].outputs[old[1]]
-        operation = self._operation(call, [size])
-        new = (len(out.operations), 0)
-        out.operations.append(operation)
+        size = out.types[old].bytes if isinstance(old, str) else out.computations[old[0]].sizes[old[1]]
+        new = (len(out.computations), 0)
+        out.computations.append(self._computation(call, [call.made()], [size]))
         out.in_place += 1
         if isinstance(old, str):
             out.mutated[old] = None
         for name in [name for name, where in out.where.items() if where == old]:
             out.where[name] = new
-        for output in call.outputs:
-            if output is not None:
-                out.where[output[0]] = new
+        for name in call.made():
+            out.where[name] = new
 
-    def _operation(self, call: Call, sizes: Sequence[int]) -> Operation:
+    def _compute(self, call: Call) -> None:
+        """New memory for the results of a call: a value for each, but one for those that share it."""
+        values: list[list[str]] = []
+        sizes: list[int] = []
+        places: dict[str, Made] = {}
+        for slot, output in enumerate(call.outputs):
+            if output is None:
+                continue
+            name, kind = output
+            known = None if kind.storage is None or call.op == TANGENTS else self._owners.get(kind.storage)
+            if isinstance(known, tuple):
+                values[known[1]].append(name)
+                places[name] = known
+                continue
+            # Each tangent comes in memory of its own, even if what it belongs to shares memory.
+            places[name] = (len(self.out.computations), len(values))
+            self.own(kind, places[name])
+            values.append([name])
+            sizes.append(retained_bytes(call, slot, self.out.types))
+        self.out.computations.append(self._computation(call, values, sizes))
+        self.out.where.update(places)
+
+    def _computation(self, call: Call, values: list[list[str]], sizes: list[int]) -> Computation:
         base = call.op.partition(".")[2]
-        name = "/".join(part for part in ("grad" if call.phase == "backward" else "", call.module, base) if part)
-        node_id = self._names.unique(name)
-        is_random = _is_random(call, base)
-        if is_random:
-            self._out.random.append(node_id)
+        parts = ("grad" if call.phase == "backward" else "", call.module, base)
+        node_id = self._names.unique("/".join(part for part in parts if part))
         if call.op in _STATISTICS and call.argument(5, "training") is True:
-            self._out.tracking.append(node_id)
-        reads = [self._out.where[name] for name in call.refs()]
-        return Operation(
+            self.out.tracking.append(node_id)
+        reads = [self.out.where[name] for name in call.refs()]
+        return Computation(
+            call=call,
             id=node_id,
-            op=base.rstrip("_"),
+            op=base[:-1] if _in_place(call) else base,
             reads=tuple(dict.fromkeys(read for read in reads if not isinstance(read, str))),
-            outputs=tuple(sizes),
-            flops=1 if call.op == TANGENTS else self._cost(call),
-            phase=call.phase,
-            recompute=not is_random and call.op != TANGENTS,
-            differentiable=tuple(output[1].floating for output in call.outputs if output is not None),
+            values=tuple(map(tuple, values)),
+            sizes=tuple(sizes),
+            cost=1 if call.op == TANGENTS else self._cost(call, self.out.types),
+            random=_is_random(call, base),
         )
-
-    def _cost(self, call: Call) -> int:
-        if call.target.startswith(_OWN):
-            try:
-                return flops(call, self._out.types)
-            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-                problem = Problem(
-                    f"{call.name} ({call.target}) cannot be costed: {error}", hint="are its arguments right?"
-                )
-                raise InputError(self._source, [problem]) from None
-        if self._default_cost is None:
-            self._foreign[call.op] += 1
-            return 1
-        self._out.defaults[call.op] += 1
-        return self._default_cost * elements(call, self._out.types)
 
 
 def _in_place(call: Call) -> bool:
@@ -188,6 +223,8 @@ def _in_place(call: Call) -> bool:
 
 
 def _is_random(call: Call, base: str) -> bool:
+    if call.random is not None:
+        return call.random
     if base == "scaled_dot_product_attention":
         return bool(call.argument(4, "dropout_p", 0.0))
     return base.rstrip("_") in _RANDOM

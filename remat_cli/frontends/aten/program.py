@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.graph.model import Phase
@@ -22,12 +22,18 @@ class TensorType:
         floating: Whether it can have a gradient.
         shape: Its shape.
         stride: Its strides in elements; None where they are not known.
+        device: Kind of device that it is on; None where that is not known.
+        storage: What tensors that lie in the same memory have in common; None where that is not known.
+        storage_bytes: Bytes of that memory; None where that is not known.
     """
 
     itemsize: int
     floating: bool
     shape: tuple[int, ...]
     stride: tuple[int, ...] | None = None
+    device: str | None = None
+    storage: Hashable = None
+    storage_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Make sure that there is a stride for every axis.
@@ -85,6 +91,7 @@ class Call:
         outputs: Name and type of every tensor it returns; None for one that is left out.
         module: Path of the module that it belongs to; empty where that is not known.
         phase: Part of the training step.
+        random: Whether it draws random numbers; None where only the operator tells.
     """
 
     name: str
@@ -94,6 +101,7 @@ class Call:
     outputs: tuple[tuple[str, TensorType] | None, ...]
     module: str = ""
     phase: Phase = Phase.FORWARD
+    random: bool | None = None
 
     @property
     def op(self) -> str:
@@ -105,6 +113,21 @@ class Call:
         if position < len(self.positional):
             return self.positional[position]
         return self.named.get(name, default)
+
+    def made(self) -> list[str]:
+        """Names of the tensors it returns."""
+        return [output[0] for output in self.outputs if output is not None]
+
+    def made_at(self, slot: int) -> str:
+        """Name of an output.
+
+        Raises:
+            ValueError: If that one is left out.
+        """
+        output = self.outputs[slot]
+        if output is None:
+            raise ValueError(f"output {slot} of {self.name} is left out")
+        return output[0]
 
     def refs(self) -> Iterator[str]:
         """Names of the tensors it reads."""
@@ -125,13 +148,11 @@ class Input:
         name: Its name in the graph.
         kind: What it is.
         type: Its type.
-        storage: What tensors that lie in the same memory have in common; None for one on its own.
     """
 
     name: str
     kind: str
     type: TensorType
-    storage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,73 +170,3 @@ class Program:
     calls: tuple[Call, ...]
     outputs: tuple[tuple[str, str], ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
-
-
-def with_phases(program: Program) -> Program:
-    """``program`` with the phase of every call, and with a call that makes the tangents where there are any.
-
-    In a joint graph, gradients come from outside as inputs of their own, the tangents. They are made by a call that
-    reads all results of the forward pass, so that every plan runs the whole forward pass before the backward pass
-    begins. A graph with a loss among its results has its backward pass after that; where there is a single tangent of
-    one number, the last result is the loss.
-    """
-    tangents = [given for given in program.inputs if given.kind == "tangent"]
-    if tangents:
-        return _joint(program, tangents)
-    losses = {name for name, kind in program.outputs if kind == "loss"}
-    if not losses:
-        return program
-    calls: list[Call] = []
-    phase = Phase.FORWARD
-    for call in program.calls:
-        makes_loss = any(made is not None and made[0] in losses for made in call.outputs)
-        calls.append(replace(call, phase=Phase.LOSS if makes_loss else phase))
-        phase = Phase.BACKWARD if makes_loss else phase
-    return replace(program, calls=tuple(calls))
-
-
-def _joint(program: Program, tangents: list[Input]) -> Program:
-    after = {given.name for given in tangents}
-    for call in program.calls:
-        if any(name in after for name in call.refs()):
-            after.update(made[0] for made in call.outputs if made is not None)
-    results = [name for name, _ in program.outputs if name not in after]
-    if not results:  # a backward pass by itself: all it reads comes from outside
-        return replace(program, calls=tuple(replace(call, phase=Phase.BACKWARD) for call in program.calls))
-    early = _ancestors(program, results)
-    dependent = [any(name in after for name in call.refs()) for call in program.calls]
-    first = dependent.index(True) if True in dependent else len(dependent)
-    loss = results[-1] if [t.type.shape for t in tangents] == [()] else None
-    forward: list[Call] = []
-    backward: list[Call] = []
-    for k, call in enumerate(program.calls):
-        is_early = k < first or any(made is not None and made[0] in early for made in call.outputs)
-        makes_loss = any(made is not None and made[0] == loss for made in call.outputs)
-        phase = Phase.LOSS if makes_loss else Phase.FORWARD if is_early else Phase.BACKWARD
-        (forward if is_early else backward).append(replace(call, phase=phase))
-    middle = Call(
-        name="tangents",
-        target=TANGENTS,
-        positional=tuple(Ref(name) for name in results),
-        named={},
-        outputs=tuple((given.name, given.type) for given in tangents),
-        phase=Phase.LOSS,
-    )
-    return replace(
-        program,
-        inputs=tuple(given for given in program.inputs if given.kind != "tangent"),
-        calls=(*forward, middle, *backward),
-    )
-
-
-def _ancestors(program: Program, names: list[str]) -> set[str]:
-    makers = {made[0]: call for call in program.calls for made in call.outputs if made is not None}
-    seen: set[str] = set()
-    stack = list(names)
-    while stack:
-        name = stack.pop()
-        if name not in seen:
-            seen.add(name)
-            if name in makers:
-                stack.extend(makers[name].refs())
-    return seen

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from remat_cli.errors import InputError, Problem
@@ -162,7 +163,7 @@ class _Reader:
         if name is None:
             return []
         storage = self._storages.get(value.get(f"{key}_name", ""))
-        return [Input(name, _KINDS[key], self._types[name], storage)]
+        return [Input(name, _KINDS[key], replace(self._types[name], storage=storage))]
 
     def _calls(self, number: int, node: Mapping[str, Any]) -> list[Call]:
         target = node["target"].removeprefix("torch.ops.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 from remat_cli.spec import build, format_spec, split_spec

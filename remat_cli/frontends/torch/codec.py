@@ -1,32 +1,26 @@
-"""Arguments of operators to JSON values and back, exactly: what goes out comes in again bit for bit.
-
-Plain JSON stands for None, booleans, integers, text and lists. Everything else is an object with one key that says
-what it is: ``{"float": "0x1.8p+1"}``, ``{"dtype": "float32"}``. Tensors are expressions, see
-:mod:`remat_cli.frontends.torch.lower`.
-"""
+"""Arguments of operators between PyTorch and documents, exactly: what goes out comes in again bit for bit."""
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, ExecutionFailed
+from remat_cli.frontends.torch.document import NAMED, Argument, Complex, Data, Float, Named, Tensor, TensorSpec
 from remat_cli.frontends.torch.private import is_operator, schema
 
-_NAMED = ("dtype", "layout", "memory_format")
 _REACHES_OUT = ("aten::from_file",)
 """Operators with tensors as results that open files."""
 
 
-def encode(value: Any, tensor: Callable[[Any], Any]) -> Any:
-    """``value`` as a JSON value.
+def encode(value: Any, tensor: Callable[[Any], Argument]) -> Argument:
+    """``value`` as an argument for a document.
 
     Args:
         value: An argument of an operator, as FX has it.
-        tensor: Makes the JSON value of an FX node.
+        tensor: What stands for an FX node.
 
     Raises:
         CaptureFailed: If it is something that cannot be written down.
@@ -38,58 +32,82 @@ def encode(value: Any, tensor: Callable[[Any], Any]) -> Any:
     if isinstance(value, torch.fx.Node):
         return tensor(value)
     if isinstance(value, list | tuple):
-        return [encode(item, tensor) for item in value]
+        return tuple(encode(item, tensor) for item in value)
     if isinstance(value, float):
-        return {"float": value.hex()}
+        return Float(value.hex())
     if isinstance(value, complex):
-        return {"complex": [value.real.hex(), value.imag.hex()]}
-    for kind in _NAMED:
-        if isinstance(value, getattr(torch, kind)):
-            return {kind: str(value).removeprefix("torch.")}
+        return Complex(value.real.hex(), value.imag.hex())
     if isinstance(value, torch.device):
-        return {"device": value.type}
+        return Named("device", value.type)
+    for kind in NAMED:
+        if isinstance(value, getattr(torch, kind)):
+            return Named(kind, str(value).removeprefix("torch."))
     raise CaptureFailed(f"an operator has an argument that cannot be written down: {type(value).__name__} {value!r}")
 
 
-def decode(
-    value: Any, tensor: Callable[[Mapping[str, Any]], Any], devices: Mapping[str, str] = MappingProxyType({})
-) -> Any:
-    """What :func:`encode` wrote down.
+def decode(value: Argument, tensor: Callable[[Tensor], Any], devices: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """What :func:`encode` was given.
 
     Args:
-        value: The JSON value.
+        value: An argument of a document.
         tensor: Makes what an expression stands for.
         devices: What stands in for devices of a kind among the arguments; others stay.
 
     Raises:
-        ExecutionFailed: If it is not something that :func:`encode` writes.
+        ExecutionFailed: If this torch has nothing of a name.
     """
+    match value:
+        case Float(text):
+            return float.fromhex(text)
+        case Complex(real, imag):
+            return complex(float.fromhex(real), float.fromhex(imag))
+        case Named("device", name):
+            return _device(devices.get(name, name))
+        case Named(kind, name):
+            return _named(kind, name)
+        case tuple():
+            return [decode(item, tensor, devices) for item in value]
+        case None | bool() | int() | str():
+            return value
+        case _:
+            return tensor(value)
+
+
+def _device(name: str) -> Any:
     import torch
 
-    if value is None or isinstance(value, bool | str | int):
-        return value
-    if isinstance(value, list):
-        return [decode(item, tensor, devices) for item in value]
-    if not isinstance(value, Mapping):
-        raise ExecutionFailed(f"a payload holds {value!r}, which is nothing that remat writes")
-    if "float" in value:
-        return float.fromhex(value["float"])  # what is not a number in this form is a ValueError
-    if "complex" in value:
-        return complex(*map(float.fromhex, value["complex"]))
-    if "device" in value:
-        return torch.device(devices.get(value["device"], value["device"]))
-    for kind in _NAMED:
-        if kind in value:
-            found = getattr(torch, value[kind], None)
-            if not isinstance(found, getattr(torch, kind)):
-                raise ExecutionFailed(f"torch {torch.__version__} has no {kind} {value[kind]}")
-            return found
-    return tensor(value)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ExecutionFailed(f"torch {torch.__version__} has no device {name}") from None
+
+
+def _named(kind: str, name: str) -> Any:
+    import torch
+
+    found = getattr(torch, name, None)
+    if not isinstance(found, getattr(torch, kind)):
+        raise ExecutionFailed(f"torch {torch.__version__} has no {kind} {name}")
+    return found
+
+
+def dtype_named(name: str) -> Any:
+    """``torch.float32`` for ``float32``.
+
+    Raises:
+        ExecutionFailed: If this torch has no such type.
+    """
+    return _named("dtype", name)
 
 
 def dtype_name(dtype: Any) -> str:
     """``float32`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
+
+
+def spec_of(tensor: Any) -> TensorSpec:
+    """Type and layout of a tensor."""
+    return TensorSpec(dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()))
 
 
 def operator_named(name: str) -> Any:
@@ -132,19 +150,15 @@ def _parts(name: Any) -> list[str]:
     return parts
 
 
-def encode_data(tensor: Any) -> dict[str, Any]:
+def encode_data(tensor: Any) -> Data:
     """A small tensor with its data, row by row."""
     import torch
 
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return {
-        "dtype": dtype_name(tensor.dtype),
-        "shape": list(tensor.shape),
-        "data": base64.b64encode(bytes(flat.tolist())).decode("ascii"),
-    }
+    return Data(dtype_name(tensor.dtype), tuple(tensor.shape), bytes(flat.tolist()))
 
 
-def decode_data(value: Mapping[str, Any], device: str) -> Any:
+def decode_data(value: Data, device: str) -> Any:
     """The tensor that :func:`encode_data` wrote down, on ``device``.
 
     Raises:
@@ -152,10 +166,9 @@ def decode_data(value: Mapping[str, Any], device: str) -> Any:
     """
     import torch
 
-    raw = bytearray(base64.b64decode(value["data"], validate=True))
-    dtype = getattr(torch, value["dtype"], None)
-    if not isinstance(dtype, torch.dtype) or math.prod(value["shape"]) * dtype.itemsize != len(raw):
+    dtype = getattr(torch, value.dtype, None)
+    if not isinstance(dtype, torch.dtype) or math.prod(value.shape) * dtype.itemsize != len(value.data):
         raise ExecutionFailed("a constant in the graph has another size than its data", hint="export the graph again")
-    if not raw:
-        return torch.empty(value["shape"], dtype=dtype, device=device)
-    return torch.frombuffer(raw, dtype=dtype).reshape(value["shape"]).to(device)
+    if not value.data:
+        return torch.empty(value.shape, dtype=dtype, device=device)
+    return torch.frombuffer(bytearray(value.data), dtype=dtype).reshape(value.shape).to(device)

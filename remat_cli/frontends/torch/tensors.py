@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.codec import dtype_name
 from remat_cli.frontends.torch.private import is_operator, schema, storage_identity
 
 
@@ -38,18 +36,6 @@ def dense_bytes(tensor: Any) -> int:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return int(last + 1) * int(tensor.dtype.itemsize)
-
-
-def describe(tensor: Any) -> dict[str, Any]:
-    """Type and layout of a tensor, for a document."""
-    return {"dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape), "stride": list(tensor.stride())}
-
-
-def constant_bytes(constant: dict[str, Any]) -> int:
-    """Bytes of a constant that is written down."""
-    import torch
-
-    return int(math.prod(constant["shape"]) * getattr(torch, constant["dtype"]).itemsize)
 
 
 def tensors_in(result: Any) -> list[tuple[int | None, Any]]:

@@ -8,8 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+from remat_cli.frontends.torch.measuring.one_operation import Operations
 from remat_cli.frontends.torch.private import profiler_events
-from remat_cli.frontends.torch.single import Operations
 
 _MARK = "remat operation"
 

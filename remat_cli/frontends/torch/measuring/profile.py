@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.allocator import BLOCK_BYTES, start_libraries
+from remat_cli.frontends.torch.document import Step
+from remat_cli.frontends.torch.executing.out_of_memory import memory_told
+from remat_cli.frontends.torch.executing.same_graph import require_home
 from remat_cli.frontends.torch.installed import require_present
-from remat_cli.frontends.torch.lower import TANGENTS
-from remat_cli.frontends.torch.matching import require_home
-from remat_cli.frontends.torch.memory import memory_told
-from remat_cli.frontends.torch.program import require_torch_graph
-from remat_cli.frontends.torch.single import Operations
+from remat_cli.frontends.torch.measuring.allocator import BLOCK_BYTES, start_libraries
+from remat_cli.frontends.torch.measuring.one_operation import Operations
+from remat_cli.frontends.torch.measuring.workspace import workspaces
+from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
-from remat_cli.frontends.torch.workspace import workspaces
 from remat_cli.graph.model import Graph, Node
 
 _BLOCKS = {"cpu": 1, "cuda": BLOCK_BYTES}
@@ -77,6 +77,7 @@ def profile(
         ExecutionFailed: If an operation fails, with the node.
     """
     require_torch_graph(graph)
+    step = read_step(graph)
     if repeats < 1 or warmup < 0:
         raise UsageError("profiling needs at least one repeat, and no negative warm-up")
     require_present(device)
@@ -87,20 +88,21 @@ def profile(
         "the inputs of an operation",
         "operations are run one by one, with their inputs: make room on the device, or profile a smaller batch",
     ):
-        return _profiled(graph, device, repeats, warmup, seed, progress)
+        return _profiled(step, device, repeats, warmup, seed, progress)
 
 
 def _profiled(
-    graph: Graph, device: str, repeats: int, warmup: int, seed: int, progress: Callable[[int, int], None] | None
+    step: Step, device: str, repeats: int, warmup: int, seed: int, progress: Callable[[int, int], None] | None
 ) -> Graph:
-    """``graph`` as measured on a device that is there."""
+    """The graph of ``step`` as measured on a device that is there."""
+    graph = step.graph
     metadata = graph.metadata
     if device == "cuda":
         start_libraries()
-    operations = Operations(graph, device, seed)
+    operations = Operations(step, device, seed)
     kinds: dict[str, list[int]] = {}
-    for index, node in enumerate(graph.nodes):
-        if node.payload["call"] != TANGENTS:
+    for index in range(len(graph.nodes)):
+        if index != step.tangents:
             kinds.setdefault(operations.kind(index), []).append(index)
     groups = list(kinds.values())
     extra = workspaces(operations, [members[0] for members in groups])
@@ -111,12 +113,11 @@ def _profiled(
         found |= dict.fromkeys(members, _measured(operations, members[0], repeats, warmup, workspace))
     block = _BLOCKS[device]
     cheapest = min((m.median_us for m in found.values()), default=_LEAST_US)
-    nodes = [_with(node, found.get(i), block, cheapest) for i, node in enumerate(graph.nodes)]
+    nodes = [_with(step, i, found.get(i), block, cheapest) for i in range(len(graph.nodes))]
     facts = _facts(device, repeats, warmup, len(kinds)) | {
         "spread": {graph.nodes[i].id: round(m.spread, 4) for i, m in sorted(found.items())}
     }
-    fixed = [place["bytes"] for place in metadata["places"] if place["kind"] != "tangent"]
-    padding = sum(_blocks(size, block) - size for size in fixed)
+    padding = sum(-place.storage_bytes % block for place in step.given)
     before = (metadata.get("profile") or {}).get("fixed_padding", 0)
     return replace(
         graph,
@@ -127,11 +128,13 @@ def _profiled(
     )
 
 
-def _with(node: Node, measured: Measured | None, block: int, cheapest_us: float) -> Node:
-    """``node`` with what was measured; the tangents are not run, and cost what the cheapest operation does."""
+def _with(step: Step, index: int, measured: Measured | None, block: int, cheapest_us: float) -> Node:
+    """A node with what was measured; the tangents are not run, and cost what the cheapest operation does."""
+    node = step.graph.nodes[index]
     if measured is None:
         return replace(node, cost=cheapest_us, outputs=tuple(_blocks(size, block) for size in node.outputs))
-    sizes = [max(measured.item_bytes[tensor["item"]] for tensor in tensors) for tensors in node.payload["values"]]
+    values = step.operations[index].values
+    sizes = [max(measured.item_bytes[tensor.item] for tensor in tensors) for tensors in values]
     return replace(
         node,
         cost=measured.median_us,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.torch.capture import Model
+from remat_cli.frontends.torch.capturing.capture import Model
 from remat_cli.frontends.torch.private import convertible
 
 _EXPECTED = (

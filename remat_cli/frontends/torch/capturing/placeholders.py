@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.capture import Captured
-from remat_cli.frontends.torch.codec import dtype_name
+from remat_cli.frontends.torch.capturing.capture import Captured
+from remat_cli.frontends.torch.codec import spec_of
+from remat_cli.frontends.torch.document import Placeholder
 from remat_cli.frontends.torch.private import descriptors, is_fake, is_operator
 from remat_cli.frontends.torch.tensors import dense_bytes, storage_bytes
 
@@ -47,43 +48,24 @@ SHARES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JointInput:
     """A placeholder of the joint graph.
 
     Attributes:
-        kind: ``parameter``, ``buffer``, ``input``, ``captured`` (a tensor that the code refers to) or ``tangent``.
-        name: ``conv1.weight``; ``0`` or ``mask`` for an input by position or keyword.
+        placeholder: What a document says of it.
         number: Which of the compiler's inputs it is; for a tangent which of the results, as :func:`result_kind` has it.
-        dtype: ``float32``.
-        shape: Its shape.
-        stride: Its strides, in elements.
-        storage_bytes: Bytes of the memory it lies in.
-        below: What is in it has to be below this and not negative. None where nothing is known.
     """
 
-    kind: str
-    name: str
-    number: Any
-    dtype: str
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    storage_bytes: int
-    below: int | None
+    placeholder: Placeholder
+    number: int | str
 
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        document = {
-            "kind": self.kind,
-            "name": self.name,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "stride": list(self.stride),
-            "bytes": self.storage_bytes,
-        }
-        return document if self.below is None else document | {"below": self.below}
+    @property
+    def is_tangent(self) -> bool:
+        """Whether it comes from outside after the forward pass."""
+        return self.placeholder.kind == "tangent"
 
 
-def places_of(captured: Captured) -> list[Place]:
+def joint_inputs(captured: Captured) -> list[JointInput]:
     """All placeholders, in order.
 
     Raises:
@@ -92,7 +74,7 @@ def places_of(captured: Captured) -> list[Place]:
     known_kinds = descriptors()
     known = _known(captured)
     limits = _limits(captured.joint.graph)
-    places = []
+    places: list[JointInput] = []
     for node in captured.joint.graph.find_nodes(op="placeholder"):
         value, found = node.meta["val"], node.meta.get("desc")
         if not is_fake(value):
@@ -103,10 +85,10 @@ def places_of(captured: Captured) -> list[Place]:
         if isinstance(found, known_kinds.PlainAOTInput):
             tensor = captured.tensors[found.idx]
             kind, name = known.get(id(tensor), ("captured", f"captured{found.idx}"))
-            places.append(_place(node, kind, name, found.idx, storage_bytes(tensor), limits[node]))
-        elif isinstance(found, known_kinds.TangentAOTInput) and _result_number(found.output) is not None:
-            number = _result_number(found.output)
-            places.append(_place(node, "tangent", f"tangent{number}", number, dense_bytes(value), limits[node]))
+            places.append(JointInput(_placeholder(node, kind, name, storage_bytes(tensor), limits[node]), found.idx))
+        elif isinstance(found, known_kinds.TangentAOTInput) and (number := _result_number(found.output)) is not None:
+            tangent = _placeholder(node, "tangent", f"tangent{number}", dense_bytes(value), limits[node])
+            places.append(JointInput(tangent, number))
         else:
             raise _refused(captured, found, known)
     return places
@@ -136,18 +118,8 @@ def _refused(captured: Captured, found: Any, known: Mapping[int, tuple[str, str]
     )
 
 
-def _place(node: Any, kind: str, name: str, number: Any, size: int, below: int | None) -> Place:
-    value = node.meta["val"]
-    return Place(
-        kind=kind,
-        name=name,
-        number=number,
-        dtype=dtype_name(value.dtype),
-        shape=tuple(value.shape),
-        stride=tuple(value.stride()),
-        storage_bytes=size,
-        below=below,
-    )
+def _placeholder(node: Any, kind: str, name: str, size: int, below: int | None) -> Placeholder:
+    return Placeholder(kind, name, spec_of(node.meta["val"]), size, below)
 
 
 def _known(captured: Captured) -> dict[int, tuple[str, str]]:
@@ -220,7 +192,7 @@ def _used_as_share(user: Any, node: Any) -> list[int]:
     return [1 for k in SHARES.get(str(user.target), ()) if user.args[k] is node]
 
 
-def result_kind(captured: Captured, number: int, places: Sequence[Place]) -> tuple[str, Any]:
+def result_kind(captured: Captured, number: int, places: Sequence[JointInput]) -> tuple[str, int | str]:
     """What the ``number``-th output of the joint graph is: ``result``, ``update`` or ``gradient``, and of what.
 
     Of what: the position of a place for updates and gradients, the number of the result for results; what results share
@@ -231,7 +203,7 @@ def result_kind(captured: Captured, number: int, places: Sequence[Place]) -> tup
     """
     known_kinds = descriptors()
     output = next(iter(reversed(captured.joint.graph.nodes)))
-    inputs = [place.number for place in places if place.kind != "tangent"]
+    inputs = [place.number for place in places if not place.is_tangent]
     if number >= captured.forward_outputs:
         place = number - captured.forward_outputs
         return "gradient", place
@@ -241,8 +213,8 @@ def result_kind(captured: Captured, number: int, places: Sequence[Place]) -> tup
         if isinstance(mutated, known_kinds.PlainAOTInput) and mutated.idx in inputs:
             return "update", inputs.index(mutated.idx)
         raise CaptureFailed(f"the model updates an input that shares memory with another ({mutated})")
-    if _result_number(found) is not None:
-        return "result", _result_number(found)
+    if (result := _result_number(found)) is not None:
+        return "result", result
     raise CaptureFailed(f"the model returns what remat does not know: {type(found).__name__}")
 
 

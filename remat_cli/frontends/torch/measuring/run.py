@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from remat_cli.errors import OutOfMemory, UsageError
-from remat_cli.frontends.torch.allocator import footprint, start_libraries
-from remat_cli.frontends.torch.inputs import new_tensor, place_tensors, seeded
+from remat_cli.frontends.torch.codec import dtype_named
+from remat_cli.frontends.torch.document import Step
+from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
+from remat_cli.frontends.torch.executing.out_of_memory import memory_told
+from remat_cli.frontends.torch.executing.program import Program, Tangent, generator_state, program
+from remat_cli.frontends.torch.executing.same_graph import require_home, require_same
 from remat_cli.frontends.torch.installed import require_present
-from remat_cli.frontends.torch.matching import require_home, require_same
-from remat_cli.frontends.torch.memory import memory_told
-from remat_cli.frontends.torch.program import Program, Tangent, generator_state, program, require_torch_graph
-from remat_cli.frontends.torch.storages import live_storages
+from remat_cli.frontends.torch.measuring.allocator import footprint, start_libraries
+from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive, peak
@@ -34,7 +37,7 @@ class Memory:
         predicted_without_workspace: The same if operations needed nothing besides inputs and outputs.
         measured: On a CPU, all live storages after every operator; on CUDA, what the allocator had handed out.
         predicted_blocks: On CUDA, what the plan's allocations make the allocator hand out, in blocks that it does not
-            split further, by :func:`remat_cli.frontends.torch.allocator.footprint`; None on a CPU.
+            split further, by :func:`remat_cli.frontends.torch.measuring.allocator.footprint`; None on a CPU.
         predicted_reserved: On CUDA, what they make it take from the device; None on a CPU.
         reserved: On CUDA, what it had taken from the device; None on a CPU.
         libraries: On CUDA, what libraries took from it for good before the step; in no other number. None on a CPU.
@@ -141,14 +144,14 @@ def _ran(plan: Plan, replayed: Replay, device: str, steps: int, seed: int) -> Ra
     """What becomes of a plan that may be run here."""
     import torch
 
-    graph, metadata = plan.graph, plan.graph.metadata
+    graph, step = plan.graph, read_step(plan.graph)
     computes = [s.node for s in plan.statements if isinstance(s, Compute)]
     first = list(dict.fromkeys(computes))  # in the plan's own order, so that random numbers are drawn in that order
     libraries = start_libraries() if device == "cuda" else None
-    bench = _Bench(graph, device, seed, place_tensors(metadata["places"], device, seed))
+    bench = _Bench(step, device, seed, place_tensors(step.given, device, seed))
     reference = bench.attempt(program(graph, derive(graph, first), device), steps)
     planned = bench.measure(program(graph, plan.statements, device), steps)
-    names = result_names(metadata)
+    names = result_names(step)
     differing = () if reference is None else _differing(names, planned.results, reference.results)
     unsteady: tuple[str, ...] = ()
     if differing and reference is not None:
@@ -156,7 +159,7 @@ def _ran(plan: Plan, replayed: Replay, device: str, steps: int, seed: int) -> Ra
         unsteady = _differing(names, again.results, reference.results)
     leading = planned.results[names.index("result 0")] if "result 0" in names else None
     blocks = footprint(graph, plan.statements) if device == "cuda" else None
-    states = generator_state(device)[0]().numel() * _repeated_random(graph, computes)
+    states = generator_state(device)[0]().numel() * _repeated_random(step, computes)
     return Ran(
         graph=graph.name,
         device=device,
@@ -209,7 +212,7 @@ class _Measured:
 class _Bench:
     """Weights and inputs, and programs that run with them."""
 
-    graph: Graph
+    step: Step
     device: str
     seed: int
     places: list[Any]
@@ -240,7 +243,7 @@ class _Bench:
         torch.manual_seed(self.seed)
         with live_storages()(self.places) as live:
             results = runnable.run(self.places, tangents)
-        return results, self.graph.fixed_memory + live.peak_bytes, None
+        return results, self.step.graph.fixed_memory + live.peak_bytes, None
 
     def _on_cuda(self, runnable: Program, tangents: Tangent) -> tuple[list[Any], int, int]:
         import torch
@@ -253,7 +256,7 @@ class _Bench:
         results = runnable.run(self.places, tangents)
         torch.cuda.synchronize()
         above = torch.cuda.max_memory_allocated() - before
-        return results, self.graph.fixed_memory + int(above), int(torch.cuda.max_memory_reserved())
+        return results, self.step.graph.fixed_memory + int(above), int(torch.cuda.max_memory_reserved())
 
     def _time(self, runnable: Program, tangents: Tangent, steps: int) -> list[float]:
         import torch
@@ -272,23 +275,25 @@ class _Bench:
         """Ones for a scalar, as backward() has it; random numbers for what a loss outside would send."""
         import torch
 
-        places = [place for place in self.graph.metadata["places"] if place["kind"] == "tangent"]
+        places = [place for place in self.step.places if place.kind == "tangent"]
 
         def make(number: int) -> Any:
             place = places[number]
-            if not place["shape"]:
-                return torch.ones((), dtype=getattr(torch, place["dtype"]), device=self.device)
-            return new_tensor(place, self.device, seeded(self.device, self.seed + number))
+            if not place.spec.shape:
+                return torch.ones((), dtype=dtype_named(place.spec.dtype), device=self.device)
+            return new_tensor(place.spec, self.device, seeded(self.device, self.seed + number), below=place.below)
 
         return make
 
 
-def result_names(metadata: Mapping[str, Any]) -> list[str]:
+def result_names(step: Step) -> list[str]:
     """What to call the results: ``result 0``, ``gradient of conv1.weight``, ``update of bn1.running_mean``."""
     names = []
-    for result in metadata["results"]:
-        of = result["of"] if result["kind"] == "result" else "of " + metadata["places"][result["of"]]["name"]
-        names.append(f"{result['kind']} {of}")
+    for result in step.results:
+        of = (
+            f"of {step.places[result.of].name}" if isinstance(result.of, int) and result.kind != "result" else result.of
+        )
+        names.append(f"{result.kind} {of}")
     return names
 
 
@@ -297,9 +302,9 @@ def without_workspace(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(replace(node, workspace=0) for node in graph.nodes))
 
 
-def _repeated_random(graph: Graph, computes: Sequence[int]) -> int:
+def _repeated_random(step: Step, computes: Sequence[int]) -> int:
     """How many random operations are computed more than once."""
-    return sum(1 for i, node in enumerate(graph.nodes) if (node.payload or {}).get("random") and computes.count(i) > 1)
+    return sum(1 for i, operation in enumerate(step.operations) if operation.random and computes.count(i) > 1)
 
 
 def _differing(names: Sequence[str], found: Sequence[Any], wanted: Sequence[Any]) -> tuple[str, ...]:

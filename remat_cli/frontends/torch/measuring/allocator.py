@@ -14,7 +14,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from remat_cli.frontends.torch.lower import TANGENTS
+from remat_cli.frontends.torch.document import Step
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Statement
 
@@ -200,9 +201,10 @@ def footprint(graph: Graph, statements: Iterable[Statement]) -> Footprint:
         statements: A valid plan of it.
     """
     allocator = CachingAllocator()
-    for size in fixed_sizes(graph):
+    step = read_step(graph)
+    for size in _fixed(step):
         allocator.allocate(size)
-    _step(allocator, graph, statements, USUAL)
+    _step(allocator, step, statements, USUAL)
     return Footprint(allocator.peak_allocated, allocator.peak_reserved)
 
 
@@ -248,13 +250,20 @@ def loop_footprint(
     Raises:
         NoRoom: If the limit does not allow the loop.
     """
+    return _loop(read_step(graph), statements, limit_bytes, state_bytes, habit)
+
+
+def _loop(
+    step: Step, statements: Sequence[Statement], limit_bytes: int | None, state_bytes: int, habit: Habit
+) -> Footprint:
+    """As :func:`loop_footprint`."""
     allocator = CachingAllocator(limit_bytes)
-    for size in fixed_sizes(graph, state_bytes):
+    for size in _fixed(step, state_bytes):
         allocator.allocate(size)
-    states = _states(graph, state_bytes)
-    for step in range(_LOOP):
-        left = _step(allocator, graph, statements, habit, LIBRARY_BYTES if step == 0 else 0)
-        if step == 0:
+    states = _states(step, state_bytes)
+    for number in range(_LOOP):
+        left = _step(allocator, step, statements, habit, LIBRARY_BYTES if number == 0 else 0)
+        if number == 0:
             for size in states:
                 allocator.allocate(size)
         left += [allocator.allocate(size) for size in states[::2]]  # what an optimizer works with for all at once
@@ -264,9 +273,10 @@ def loop_footprint(
 
 
 def _step(
-    allocator: CachingAllocator, graph: Graph, statements: Iterable[Statement], habit: Habit, libraries: int = 0
+    allocator: CachingAllocator, step: Step, statements: Iterable[Statement], habit: Habit, libraries: int = 0
 ) -> list[Block | None]:
     """Follow one step; the blocks of what is left at its end. ``libraries``: what each pass takes for good."""
+    graph = step.graph
     held: dict[str, Block | None] = {}
     allocator.allocate(libraries)
     for statement in statements:
@@ -277,23 +287,29 @@ def _step(
             for register, value in reversed(made) if habit.last_first else made:
                 held[register] = allocator.allocate(graph.size[value])
             allocator.release(first or allocator.allocate(node.workspace))
-            if node.payload["call"] == TANGENTS:
+            if statement.node == step.tangents:
                 allocator.allocate(libraries)
         elif isinstance(statement, Deallocate):
             allocator.release(held.pop(statement.register))
     return list(held.values())
 
 
-def fixed_sizes(graph: Graph, state_bytes: int = 0) -> list[int]:
+def fixed_sizes(graph: Graph) -> list[int]:
     """Bytes of parameters, buffers and inputs, one by one, and of what else is in fixed memory, as one."""
-    sizes = [int(place["bytes"]) for place in graph.metadata["places"] if place["kind"] != "tangent"]
+    return _fixed(read_step(graph))
+
+
+def _fixed(step: Step, state_bytes: int = 0) -> list[int]:
+    """As :func:`fixed_sizes`, without ``state_bytes`` of the rest."""
+    sizes = [place.storage_bytes for place in step.given]
+    graph = step.graph
     padding = int((graph.metadata.get("profile") or {}).get("fixed_padding", 0))  # to whole blocks, which is done here
     return [*sizes, max(0, graph.fixed_memory - padding - state_bytes - sum(sizes))]
 
 
-def _states(graph: Graph, state_bytes: int) -> list[int]:
+def _states(step: Step, state_bytes: int) -> list[int]:
     """``state_bytes`` in two pieces for every parameter, as large as it in proportion."""
-    parameters = [int(place["bytes"]) for place in graph.metadata["places"] if place["kind"] == "parameter"]
+    parameters = [place.storage_bytes for place in step.places if place.kind == "parameter"]
     if not any(parameters):
         return [state_bytes]
     share = state_bytes / (2 * sum(parameters))
@@ -310,16 +326,17 @@ def least_limit(graph: Graph, statements: Sequence[Statement], *, state_bytes: i
         statements: A valid plan of it.
         state_bytes: As in :func:`loop_footprint`.
     """
-    return max(_least_limit(graph, statements, state_bytes, habit) for habit in _HABITS)
+    step = read_step(graph)
+    return max(_least_limit(step, statements, state_bytes, habit) for habit in _HABITS)
 
 
-def _least_limit(graph: Graph, statements: Sequence[Statement], state_bytes: int, habit: Habit) -> int:
-    freely = loop_footprint(graph, statements, state_bytes=state_bytes, habit=habit)
+def _least_limit(step: Step, statements: Sequence[Statement], state_bytes: int, habit: Habit) -> int:
+    freely = _loop(step, statements, None, state_bytes, habit)
     low, high = freely.allocated_bytes, freely.reserved_bytes  # no more is ever needed, and no less is ever enough
     while high - low > high // 100:
         middle = (low + high) // 2
         try:
-            loop_footprint(graph, statements, limit_bytes=middle, state_bytes=state_bytes, habit=habit)
+            _loop(step, statements, middle, state_bytes, habit)
         except NoRoom:
             low = middle
         else:

@@ -6,20 +6,29 @@ dispatch of its operators and little else.
 
 from __future__ import annotations
 
-import contextlib
-import keyword
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from remat_cli.errors import ExecutionFailed, UsageError
+from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.torch.codec import decode, decode_data, operator_named
-from remat_cli.frontends.torch.export import FRONTEND, VERSION
-from remat_cli.frontends.torch.lower import TANGENTS
-from remat_cli.frontends.torch.memory import no_memory, out_of_memory
-from remat_cli.graph.model import Graph, Node
+from remat_cli.frontends.torch.document import (
+    Argument,
+    Constant,
+    Input,
+    Operation,
+    Place,
+    Result,
+    Step,
+    Tensor,
+    Value,
+    View,
+)
+from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
+from remat_cli.frontends.torch.reading import read_step, require_torch_graph
+from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Statement
 
 Tangent = Callable[[int], Any]
@@ -91,7 +100,7 @@ class Program:
 class Writer:
     """A function under construction. ``names`` are the operators and other objects that the code refers to."""
 
-    graph: Graph
+    step: Step
     device: str
     names: dict[str, Any] = field(default_factory=dict)
     operators: dict[str, str] = field(default_factory=dict)
@@ -99,6 +108,12 @@ class Writer:
     nodes: list[str | None] = field(default_factory=list)
     repeats: Counter[int] = field(default_factory=Counter)
     done: Counter[int] = field(default_factory=Counter)
+
+    def scope(self) -> dict[str, Any]:
+        """What the code refers to."""
+        get_state, set_state = generator_state(self.device)
+        constants = [decode_data(constant, self.device) for constant in self.step.constants]
+        return {**self.names, "constants": constants, "get_state": get_state, "set_state": set_state}
 
     def line(self, text: str, node: str | None = None) -> None:
         """One line of the function."""
@@ -112,20 +127,16 @@ class Writer:
             self.names[variable] = operator_named(name)
         return self.operators[name]
 
-    def call(self, payload: Mapping[str, Any], inputs: Sequence[int]) -> str:
-        """The text of a call."""
-        arguments = [self.argument(a, inputs) for a in payload["args"]]
-        for key, argument in payload["kwargs"].items():
-            if not key.isidentifier() or keyword.iskeyword(key):  # or a document could smuggle in code
-                raise ValueError(f"{key!r} is not the name of an argument")
-            arguments.append(f"{key}={self.argument(argument, inputs)}")
-        text = f"{self.operator(payload['call'])}({', '.join(arguments)})"
-        return f"{text}[{int(payload['item'])}]" if payload.get("item") is not None else text
+    def call(self, called: Operation | View, inputs: Sequence[int]) -> str:
+        """The text of a call; ``inputs``: the values that the node reads."""
+        arguments = [self.argument(argument, inputs) for argument in called.args]
+        arguments += [f"{key}={self.argument(argument, inputs)}" for key, argument in called.kwargs.items()]
+        return f"{self.operator(called.call)}({', '.join(arguments)})"
 
-    def argument(self, value: Any, inputs: Sequence[int]) -> str:
+    def argument(self, value: Argument, inputs: Sequence[int]) -> str:
         """The text of an argument; what has no literal becomes a variable."""
-        home = self.graph.metadata.get("device", self.device.partition(":")[0])
-        decoded = decode(value, lambda expression: _Text(self.tensor(expression, inputs)), {home: self.device})
+        home = self.step.device or self.device.partition(":")[0]
+        decoded = decode(value, lambda tensor: _Text(self.tensor(tensor, inputs)), {home: self.device})
         return self.literal(decoded)
 
     def literal(self, value: Any) -> str:
@@ -138,32 +149,41 @@ class Writer:
         self.names[variable] = value
         return variable
 
-    def tensor(self, expression: Mapping[str, Any], inputs: Sequence[int]) -> str:
+    def tensor(self, tensor: Tensor, inputs: Sequence[int]) -> str:
         """The text of a tensor among the arguments."""
-        if "call" in expression:
-            return self.call(expression, inputs)
-        if "place" in expression:
-            return f"places[{int(expression['place'])}]"
-        if "constant" in expression:
-            return f"constants[{int(expression['constant'])}]"
-        value = expression["value"] if "value" in expression else inputs[expression["input"]]
-        return f"v{int(value)}_{int(expression.get('part', 0))}"
+        match tensor:
+            case View():
+                text = self.call(tensor, inputs)
+                return text if tensor.item is None else f"{text}[{tensor.item}]"
+            case Place(number):
+                return f"places[{number}]"
+            case Constant(number):
+                return f"constants[{number}]"
+            case Input(position, part):
+                return f"v{inputs[position]}_{part}"
+            case Value(number, part):
+                return f"v{number}_{part}"
+
+    def result(self, result: Result) -> str:
+        """The text of a result of the step."""
+        return self.argument(result.tensor, ())
 
     def compute(self, index: int) -> None:
         """One computation of a node."""
-        node = self.graph.nodes[index]
+        graph, operation = self.step.graph, self.step.operations[index]
+        node, numbers = graph.nodes[index], graph.values_of(index)
         self.done[index] += 1
-        if node.payload["call"] == TANGENTS:
-            for k, value in enumerate(self.graph.values_of(index)):
+        if index == self.step.tangents:
+            for k, value in enumerate(numbers):
                 self.line(f"v{value}_0 = tangent({k})", node.id)
             return
-        random = bool(node.payload.get("random")) and self.repeats[index] > 1
-        if random:
+        repeated = operation.random and self.repeats[index] > 1
+        if repeated:
             self._before_random(index)
-        text = self.call(node.payload, node.inputs)
+        text = self.call(operation, node.inputs)
         parts = [
-            (f"v{value}_{part}", tensor["item"])
-            for value, tensors in zip(self.graph.values_of(index), node.payload["values"], strict=True)
+            (f"v{value}_{part}", tensor.item)
+            for value, tensors in zip(numbers, operation.values, strict=True)
             for part, tensor in enumerate(tensors)
         ]
         if [item for _, item in parts] == [None]:
@@ -171,17 +191,16 @@ class Writer:
         else:
             self.line(f"t = {text}", node.id)
             for name, item in parts:
-                self.line(f"{name} = t[{int(item)}]", node.id)
+                self.line(f"{name} = t[{item}]", node.id)
             self.line("t = None")
-        if random and self.done[index] > 1:
+        if repeated and self.done[index] > 1:
             self.line("set_state(now)")
-        if random and self.done[index] == self.repeats[index]:
+        if repeated and self.done[index] == self.repeats[index]:
             self.line(f"del s{index}")
 
     def waiting(self, index: int) -> bool:
         """Whether a random node has been computed and will be again, so that a state is kept for it."""
-        random = bool((self.graph.nodes[index].payload or {}).get("random"))
-        return random and 0 < self.done[index] < self.repeats[index]
+        return self.step.operations[index].random and 0 < self.done[index] < self.repeats[index]
 
     def _before_random(self, index: int) -> None:
         """Keep the generator's state before the first computation; go back to it before the others."""
@@ -193,26 +212,7 @@ class Writer:
 
     def free(self, value: int) -> None:
         """The end of an instance of a value."""
-        node = self.graph.producer[value]
-        tensors = self.graph.nodes[node].payload["values"][value - self.graph.first_value[node]]
-        self.line("del " + ", ".join(f"v{value}_{part}" for part in range(len(tensors))))
-
-
-def require_torch_graph(graph: Graph) -> dict[str, Any]:
-    """The metadata of a graph that this frontend made.
-
-    Raises:
-        UsageError: If it comes from elsewhere, or from a newer remat.
-    """
-    metadata = graph.metadata
-    if not isinstance(metadata, dict) or metadata.get("frontend") != FRONTEND:
-        raise UsageError(
-            f"the graph {graph.name} was not made by the PyTorch frontend, so there is nothing to run",
-            hint="make it with remat export torch:FILE.py:NAME",
-        )
-    if metadata.get("version") != VERSION:
-        raise UsageError(f"the graph {graph.name} was made for another version of remat", hint="export it again")
-    return metadata
+        self.line("del " + ", ".join(f"v{value}_{part}" for part in range(len(self.step.tensors(value)))))
 
 
 def program(graph: Graph, statements: Sequence[Statement], device: str) -> Program:
@@ -224,35 +224,11 @@ def program(graph: Graph, statements: Sequence[Statement], device: str) -> Progr
         device: Where to make what the operators make from nothing.
 
     Raises:
-        UsageError: If the graph is not of this frontend.
+        UsageError: If the graph is not of this frontend, or damaged.
         ExecutionFailed: If it needs operators that this torch does not have.
     """
-    metadata = require_torch_graph(graph)
-    with written_by_remat(graph):
-        return _program(graph, statements, device, metadata)
-
-
-_DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, SyntaxError)
-
-
-@contextlib.contextmanager
-def written_by_remat(graph: Graph) -> Iterator[None]:
-    """While inside, payloads of ``graph`` are read, and trouble with that is said of the document.
-
-    Raises:
-        UsageError: If there is trouble.
-    """
-    try:
-        yield
-    except _DAMAGE as error:
-        raise UsageError(
-            f"the graph {graph.name} holds a payload that remat did not write: {type(error).__name__}: {error}",
-            hint="export it again",
-        ) from error
-
-
-def _program(graph: Graph, statements: Sequence[Statement], device: str, metadata: Mapping[str, Any]) -> Program:
-    writer = Writer(graph, device)
+    require_torch_graph(graph)
+    writer = Writer(read_step(graph), device)
     writer.repeats.update(s.node for s in statements if isinstance(s, Compute))
     holds: dict[str, int] = {}
     for statement in statements:
@@ -261,19 +237,10 @@ def _program(graph: Graph, statements: Sequence[Statement], device: str, metadat
             writer.compute(statement.node)
         elif isinstance(statement, Deallocate):
             writer.free(holds.pop(statement.register))
-    values = {graph.value_name(value): value for value in range(len(graph.size))}
-    results = [resolved(result["tensor"], values) for result in metadata["results"]]
-    writer.line(f"return [{', '.join(writer.tensor(result, ()) for result in results)}]")
-    return _compiled(writer, [decode_data(constant, device) for constant in metadata["constants"]])
-
-
-def resolved(expression: Any, values: Mapping[str, int]) -> Any:
-    """An expression of the metadata with indices for the names of values."""
-    if isinstance(expression, list):
-        return [resolved(item, values) for item in expression]
-    if not isinstance(expression, dict):
-        return expression
-    return {key: values[item] if key == "value" else resolved(item, values) for key, item in expression.items()}
+    writer.line(f"return [{', '.join(map(writer.result, writer.step.results))}]")
+    text = "\n".join(["def step(places, tangent):", *writer.lines]) + "\n"
+    [step] = defined(text, writer.scope(), "step")
+    return Program(step, text, (None, *writer.nodes), device)
 
 
 def defined(text: str, scope: dict[str, Any], *names: str) -> list[Any]:
@@ -286,16 +253,8 @@ def defined(text: str, scope: dict[str, Any], *names: str) -> list[Any]:
     return [scope.pop(name) for name in names]
 
 
-def _compiled(writer: Writer, constants: list[Any]) -> Program:
-    get_state, set_state = generator_state(writer.device)
-    scope = {**writer.names, "constants": constants, "get_state": get_state, "set_state": set_state}
-    text = "\n".join(["def step(places, tangent):", *writer.lines]) + "\n"
-    [step] = defined(text, scope, "step")
-    return Program(step, text, (None, *writer.nodes), writer.device)
-
-
 def call_function(
-    graph: Graph,
+    step: Step,
     index: int,
     device: str,
     places: Mapping[int, Any],
@@ -305,7 +264,7 @@ def call_function(
     """A function that makes the call of one node and returns what it returns.
 
     Args:
-        graph: A graph that this frontend made.
+        step: A graph that this frontend made.
         index: The node; not that of the tangents.
         device: Where to make what the operator makes from nothing.
         places: Tensors for the places that it reads.
@@ -314,16 +273,13 @@ def call_function(
 
     Raises:
         ExecutionFailed: If this torch does not have the operator.
-        UsageError: If the payload is damaged.
     """
-    writer = Writer(graph, device)
-    node = graph.nodes[index]
-    with written_by_remat(graph):
-        text = f"def call():\n    return {writer.call(node.payload, node.inputs)}\n"
-        scope = {**writer.names, "places": places, "constants": constants}
-        scope |= {f"v{value}_{part}": t for value, tensors in values.items() for part, t in enumerate(tensors)}
-        [function] = defined(text, scope, "call")
-        return cast("Callable[[], Any]", function)
+    writer = Writer(step, device)
+    text = f"def call():\n    return {writer.call(step.operations[index], step.graph.nodes[index].inputs)}\n"
+    scope = {**writer.names, "places": places, "constants": constants}
+    scope |= {f"v{value}_{part}": t for value, tensors in values.items() for part, t in enumerate(tensors)}
+    [function] = defined(text, scope, "call")
+    return cast("Callable[[], Any]", function)
 
 
 def generator_state(device: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
@@ -333,11 +289,6 @@ def generator_state(device: str) -> tuple[Callable[[], Any], Callable[[Any], Non
     if device.startswith("cuda"):
         return partial(torch.cuda.get_rng_state, device), partial(torch.cuda.set_rng_state, device=device)
     return torch.get_rng_state, torch.set_rng_state
-
-
-def random_nodes(graph: Graph) -> list[Node]:
-    """The nodes that draw random numbers."""
-    return [node for node in graph.nodes if isinstance(node.payload, dict) and node.payload.get("random")]
 
 
 def words(error: Exception) -> str:

@@ -8,47 +8,54 @@ that makes them makes of random inputs (the indices of a pooling layer).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from remat_cli.frontends.torch.codec import dtype_named
+from remat_cli.frontends.torch.document import Placeholder, TensorSpec
 
 _FALLBACK_LIMIT = 2
 """Integers of which nothing is known are 0 or 1."""
 
 
-def new_tensor(description: Mapping[str, Any], device: str, generator: Any, *, scale: float = 1.0) -> Any:
+def new_tensor(spec: TensorSpec, device: str, generator: Any, *, below: int | None = None, scale: float = 1.0) -> Any:
     """A random tensor.
 
     Args:
-        description: ``dtype``, ``shape``, ``stride``, and ``below`` where numbers have to be below something.
+        spec: Its type and layout.
         device: Where to make it.
         generator: Source of random numbers, on that device.
+        below: What its numbers have to be below; None for anything.
         scale: Standard deviation of floating-point numbers.
     """
-    return _filled(_empty(description, device), description, generator, scale)
+    return _filled(_empty(spec, device), below, generator, scale)
 
 
-def place_tensor(place: Mapping[str, Any], device: str, generator: Any) -> Any:
+def place_tensor(place: Placeholder, device: str, generator: Any) -> Any:
     """What may be in a place of a graph: weights of a usual size, positive vectors and buffers, inputs around 0."""
-    return _filled_place(_empty(place, device), place, generator)
+    return _filled_place(_empty(place.spec, device), place, generator)
 
 
-def place_tensors(places: Sequence[Mapping[str, Any]], device: str, seed: int) -> list[Any]:
-    """A tensor for each place that is not a tangent; the same for the same seed, device and version of torch.
+def place_tensors(places: Sequence[Placeholder], device: str, seed: int) -> list[Any]:
+    """A tensor for each of ``places``; the same for the same seed, device and version of torch.
 
     All are made before any is filled: what filling needs for a while must not lie between them, where an allocator
     that keeps what it has could never give it back.
+
+    Args:
+        places: Placeholders that are not tangents.
+        device: Where to make them.
+        seed: Of the random numbers.
     """
     source = seeded(device, seed)
-    wanted = [place for place in places if place["kind"] != "tangent"]
-    empty = [_empty(place, device) for place in wanted]
-    return [_filled_place(tensor, place, source) for tensor, place in zip(empty, wanted, strict=True)]
+    empty = [_empty(place.spec, device) for place in places]
+    return [_filled_place(tensor, place, source) for tensor, place in zip(empty, places, strict=True)]
 
 
-def _empty(description: Mapping[str, Any], device: str) -> Any:
+def _empty(spec: TensorSpec, device: str) -> Any:
     import torch
 
-    dtype = getattr(torch, description["dtype"])
-    return torch.empty_strided(tuple(description["shape"]), tuple(description["stride"]), dtype=dtype, device=device)
+    return torch.empty_strided(spec.shape, spec.stride, dtype=dtype_named(spec.dtype), device=device)
 
 
 def _whole(tensor: Any) -> Any:
@@ -58,14 +65,14 @@ def _whole(tensor: Any) -> Any:
     return torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // tensor.dtype.itemsize,), (1,))
 
 
-def _filled(tensor: Any, description: Mapping[str, Any], generator: Any, scale: float) -> Any:
+def _filled(tensor: Any, limit: int | None, generator: Any, scale: float) -> Any:
     """``tensor`` with random numbers in it.
 
     In place, since others count what is alive meanwhile.
     """
     import torch
 
-    dtype, limit = tensor.dtype, description.get("below")
+    dtype = tensor.dtype
     flat = _whole(tensor)
     flat = torch.view_as_real(flat) if dtype.is_complex else flat
     if flat.dtype in {torch.float16, torch.bfloat16, torch.float32, torch.float64}:
@@ -82,12 +89,12 @@ def _filled(tensor: Any, description: Mapping[str, Any], generator: Any, scale: 
     return tensor
 
 
-def _filled_place(tensor: Any, place: Mapping[str, Any], generator: Any) -> Any:
-    shape = place["shape"]
-    weight = place["kind"] == "parameter" and len(shape) > 1
+def _filled_place(tensor: Any, place: Placeholder, generator: Any) -> Any:
+    shape = place.spec.shape
+    weight = place.kind == "parameter" and len(shape) > 1
     scale = 1 / math.sqrt(max(1, math.prod(shape[1:]))) if weight else 1.0
-    _filled(tensor, place, generator, scale)
-    if weight or place["kind"] not in {"parameter", "buffer"} or not tensor.is_floating_point():
+    _filled(tensor, place.below, generator, scale)
+    if weight or place.kind not in {"parameter", "buffer"} or not tensor.is_floating_point():
         return tensor
     _whole(tensor).abs_().clamp_(0.1, 2.0)
     return tensor

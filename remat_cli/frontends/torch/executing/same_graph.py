@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.program import resolved
-from remat_cli.graph.model import Graph, Node
-
-
-def same_operations(a: Graph, b: Graph) -> bool:
-    """Whether two graphs do the same with tensors of the same form, whatever their nodes are called and cost."""
-    return difference(a, b) is None
+from remat_cli.frontends.torch.document import Step
+from remat_cli.frontends.torch.reading import read_step
+from remat_cli.graph.model import Graph
 
 
 def difference(compiled: Graph, planned: Graph) -> str | None:
@@ -21,8 +17,12 @@ def difference(compiled: Graph, planned: Graph) -> str | None:
     Args:
         compiled: What is to be run.
         planned: The graph of a plan.
+
+    Raises:
+        UsageError: If what one of them says of its operations is damaged.
     """
-    return _places(compiled, planned) or _operations(compiled, planned) or _rest(compiled, planned)
+    ours, theirs = read_step(compiled), read_step(planned)
+    return _places(ours, theirs) or _operations(ours, theirs) or _rest(ours, theirs)
 
 
 def foreign(metadata: Mapping[str, Any], version: str, device: str) -> str | None:
@@ -77,10 +77,10 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
-def _places(compiled: Graph, planned: Graph) -> str | None:
-    ours, theirs = compiled.metadata["places"], planned.metadata["places"]
-    here, there = ([place["kind"] for place in places].count("tangent") for places in (ours, theirs))
-    if here != there and len(ours) - here == len(theirs) - there:
+def _places(compiled: Step, planned: Step) -> str | None:
+    ours, theirs = compiled.places, planned.places
+    here, there = (len(step.places) - len(step.given) for step in (compiled, planned))
+    if here != there and len(compiled.given) == len(planned.given):
         return (
             f"{there} of its results {'takes' if there == 1 else 'take'} a gradient, and {here} of this: compile what "
             "returns the same, the loss alone if there is one"
@@ -88,39 +88,32 @@ def _places(compiled: Graph, planned: Graph) -> str | None:
     if len(ours) != len(theirs):
         return f"it has {len(theirs)} parameters, buffers and inputs, and this has {len(ours)}"
     for mine, other in zip(ours, theirs, strict=True):
-        name = other.get("name", "?")
-        if (mine["kind"] == "tangent") != (other["kind"] == "tangent"):
-            return f"{name} is {other['kind']} there and {mine['kind']} here"
-        for key, what in (("dtype", "type"), ("shape", "shape"), ("stride", "stride")):
-            here, there = mine[key], other[key]
-            if (here if key == "dtype" else list(here)) != (there if key == "dtype" else list(there)):
-                return f"{name} has the {what} {there} there and {here} here"
+        if (mine.kind == "tangent") != (other.kind == "tangent"):
+            return f"{other.name} is {other.kind} there and {mine.kind} here"
+        for what, found, wanted in (
+            ("type", other.spec.dtype, mine.spec.dtype),
+            ("shape", list(other.spec.shape), list(mine.spec.shape)),
+            ("stride", list(other.spec.stride), list(mine.spec.stride)),
+        ):
+            if found != wanted:
+                return f"{other.name} has the {what} {found} there and {wanted} here"
     return None
 
 
-def _operations(compiled: Graph, planned: Graph) -> str | None:
-    for mine, other in zip(compiled.nodes, planned.nodes, strict=False):
-        if _form(mine) != _form(other):
-            there, here = ((node.payload or {}).get("call", "?") for node in (other, mine))
-            if there == here:
-                return f"its operation {other.id} ({there}) has other arguments"
-            return f"its operation {other.id} is {there} there and {here} here"
-    if len(compiled.nodes) != len(planned.nodes):
-        return f"it has {len(planned.nodes)} operations, and this has {len(compiled.nodes)}"
+def _operations(compiled: Step, planned: Step) -> str | None:
+    ours, theirs = compiled.graph.nodes, planned.graph.nodes
+    for k, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
+        here, there = compiled.operations[k], planned.operations[k]
+        if (here, mine.inputs, len(mine.outputs)) != (there, other.inputs, len(other.outputs)):
+            if there.call == here.call:
+                return f"its operation {other.id} ({there.call}) has other arguments"
+            return f"its operation {other.id} is {there.call} there and {here.call} here"
+    if len(ours) != len(theirs):
+        return f"it has {len(theirs)} operations, and this has {len(ours)}"
     return None
 
 
-def _form(node: Node) -> tuple[Any, ...]:
-    return node.payload, node.inputs, len(node.outputs)
-
-
-def _rest(compiled: Graph, planned: Graph) -> str | None:
-    if compiled.metadata["constants"] != planned.metadata["constants"]:
+def _rest(compiled: Step, planned: Step) -> str | None:
+    if compiled.constants != planned.constants:
         return "constants in the code have other values"
-    return None if _results(compiled) == _results(planned) else "it returns something else"
-
-
-def _results(graph: Graph) -> list[Any]:
-    """Results of a graph, with numbers for the names of values."""
-    names = {graph.value_name(value): value for value in range(len(graph.size))}
-    return [(r["kind"], r["of"], resolved(r["tensor"], names)) for r in graph.metadata["results"]]
+    return None if compiled.results == planned.results else "it returns something else"

@@ -6,16 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from remat_cli.frontends.torch.document import FRONTEND, VERSION
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.graph.model import Graph
 
 if TYPE_CHECKING:
-    from remat_cli.frontends.torch.capture import Captured
-    from remat_cli.frontends.torch.costs import CostModel
-
-FRONTEND = "torch"
-VERSION = 1
-"""Version of what payloads and metadata look like."""
+    from remat_cli.frontends.torch.capturing.capture import Captured
+    from remat_cli.frontends.torch.capturing.costs import CostModel
 
 
 def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Graph:
@@ -29,7 +26,7 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Grap
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
-    from remat_cli.frontends.torch.source import load_function
+    from remat_cli.frontends.torch.capturing.source import load_function
 
     require_present(device)
     function = load_function(text)
@@ -52,10 +49,10 @@ def export_model(
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
     require_present(device)
-    from remat_cli.frontends.torch.capture import capture, fake_mode
-    from remat_cli.frontends.torch.costs import cost_model
-    from remat_cli.frontends.torch.lower import lower
-    from remat_cli.frontends.torch.source import build_model
+    from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
+    from remat_cli.frontends.torch.capturing.costs import cost_model
+    from remat_cli.frontends.torch.capturing.lower import lower
+    from remat_cli.frontends.torch.capturing.source import build_model
 
     costs = cost_model(cost)
     mode = fake_mode()

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.torch.capture import Captured, Model
-from remat_cli.frontends.torch.halves import Halves, halves
+from remat_cli.frontends.torch.capturing.capture import Captured, Model
+from remat_cli.frontends.torch.capturing.lower import lower
+from remat_cli.frontends.torch.codec import dtype_named
+from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, Saved, forward_backward
+from remat_cli.frontends.torch.executing.same_graph import difference, foreign
 from remat_cli.frontends.torch.installed import require_torch
-from remat_cli.frontends.torch.lower import lower
-from remat_cli.frontends.torch.matching import difference, foreign
 from remat_cli.frontends.torch.private import aot, as_given, default_split, real_tensors, takes_its_arguments
-from remat_cli.frontends.torch.program import require_torch_graph
+from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.io import load_plan
@@ -48,6 +49,7 @@ def remat_backend(*plans: Plan | str, unknown: Unknown = "error") -> Callable[[A
     loaded = [load_plan(plan)[0] if isinstance(plan, str) else plan for plan in plans]
     for plan in loaded:
         require_torch_graph(plan.graph)
+        read_step(plan.graph)  # here, where damage can be told, and not while something is compiled
         if not check(plan).valid:
             raise UsageError(f"the plan of {plan.graph.name} is not valid", hint="remat check says why")
 
@@ -137,7 +139,9 @@ def _compiler(graph_module: Any, inputs: Any) -> Any:
     return as_given(graph_module, inputs) if function is None else takes_its_arguments(function)
 
 
-def _functions(joint: Any, forward_outputs: int, tensors: Sequence[Any], find: Find, refuse: Refuse) -> Halves | None:
+def _functions(
+    joint: Any, forward_outputs: int, tensors: Sequence[Any], find: Find, refuse: Refuse
+) -> ForwardBackward | None:
     """The functions of the plan that ``find`` has for this graph."""
     import torch
 
@@ -154,10 +158,10 @@ def _functions(joint: Any, forward_outputs: int, tensors: Sequence[Any], find: F
             return None
         plan = find(Compiled(captured, graph, where))
         # What operators make from nothing goes to the model's own device, which need not be the current one.
-        return None if plan is None else halves(graph, plan.statements, str(device))
+        return None if plan is None else forward_backward(graph, plan.statements, str(device))
 
 
-def _modules(joint: Any, forward_outputs: int, chosen: Halves) -> tuple[Any, Any]:
+def _modules(joint: Any, forward_outputs: int, chosen: ForwardBackward) -> tuple[Any, Any]:
     """Two graph modules that show AOTAutograd inputs and outputs, and carry the functions that do the work."""
     placeholders = joint.graph.find_nodes(op="placeholder")
     tangents = [node for node in placeholders if "tangent" in str(node.target)]
@@ -166,7 +170,7 @@ def _modules(joint: Any, forward_outputs: int, chosen: Halves) -> tuple[Any, Any
     results = list(output.args[0])
     descriptions = list(output.meta.get("desc", [None] * len(results)))
     mode = placeholders[0].meta["val"].fake_mode
-    saved = [_fake(mode, description, placeholders[0].meta["val"].device) for description in chosen.saved]
+    saved = [_fake(mode, one, placeholders[0].meta["val"].device) for one in chosen.saved]
     values = [result.meta["val"] for result in results[:forward_outputs]]
     with real_tensors():
         forward = _facade(
@@ -183,14 +187,13 @@ def _modules(joint: Any, forward_outputs: int, chosen: Halves) -> tuple[Any, Any
     return forward, backward
 
 
-def _fake(mode: Any, description: Any, device: Any) -> Any:
+def _fake(mode: Any, saved: Saved, device: Any) -> Any:
     """A fake tensor of a saved tensor's form."""
     import torch
 
-    dtype = getattr(torch, description["dtype"])
-    where = "cpu" if description.get("host") else device
+    spec, where = saved.spec, "cpu" if saved.host else device
     with mode:
-        return torch.empty_strided(tuple(description["shape"]), tuple(description["stride"]), dtype=dtype, device=where)
+        return torch.empty_strided(spec.shape, spec.stride, dtype=dtype_named(spec.dtype), device=where)
 
 
 def _facade(joint: Any, inputs: Sequence[tuple[str, Any]], outputs: Sequence[Any], descriptions: Sequence[Any]) -> Any:

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from remat_cli.errors import CaptureFailed, RematError, UsageError
-from remat_cli.frontends.torch.capture import Model, capture_parts, fake_mode, no_graph
-from remat_cli.frontends.torch.costs import CostModel, cost_model
-from remat_cli.frontends.torch.export import described
+from remat_cli.frontends.torch.capturing.capture import Model, capture_parts, fake_mode, no_graph
+from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
+from remat_cli.frontends.torch.capturing.export import described
+from remat_cli.frontends.torch.capturing.lower import lower
+from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.installed import require_device
-from remat_cli.frontends.torch.lower import lower
-from remat_cli.frontends.torch.source import as_model
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
-from remat_cli.frontends.torch.training import Compiled, backend_of, chosen, no_plan
+from remat_cli.frontends.torch.training.backend import Compiled, backend_of, chosen, no_plan
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 
@@ -141,7 +141,7 @@ def _measured(graph: Graph, where: Any) -> Graph:
     """``graph`` with measured times, sizes and workspaces; the user's random numbers stay what they would be."""
     import torch
 
-    from remat_cli.frontends.torch.profile import profile
+    from remat_cli.frontends.torch.measuring.profile import profile
 
     here = torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext()
     with torch.random.fork_rng(), here:

@@ -1,0 +1,206 @@
+"""A joint graph of FX as a program of ATen operators: what only a live PyTorch knows of it, as plain data.
+
+That is: in which memory a tensor lies, by its fake tensor, whatever the operator's schema says of it; which operations
+draw random numbers; which module an operation belongs to; and what no plan can hold.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.aten.phases import ancestors, dependent, split, tangents_call
+from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
+from remat_cli.frontends.torch.capturing.capture import Captured
+from remat_cli.frontends.torch.capturing.naming import module_path
+from remat_cli.frontends.torch.capturing.placeholders import JointInput
+from remat_cli.frontends.torch.capturing.plannable import require_plannable
+from remat_cli.frontends.torch.codec import spec_of
+from remat_cli.frontends.torch.document import TensorSpec
+from remat_cli.frontends.torch.private import is_operator, schema
+from remat_cli.frontends.torch.tensors import dense_bytes, is_random, storage, storage_bytes, tensors_in
+from remat_cli.graph.model import Phase
+
+
+@dataclass(slots=True)
+class JointProgram:
+    """A joint graph as a program.
+
+    Attributes:
+        program: The program, with phases and tangents.
+        nodes: The FX node of each call, by the call's name.
+        specs: Type and layout of every tensor, for documents.
+        constants: FX nodes of the tensors that stand in the code, in order.
+        notes: What was left out.
+    """
+
+    program: Program
+    nodes: dict[str, Any] = field(default_factory=dict)
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    constants: list[Any] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def tensor_name(node: Any) -> str:
+    """Name of the tensor that an FX node stands for: its own, or ``name:k`` for the k-th result of node ``name``."""
+    if node.target is operator.getitem:
+        return f"{node.args[0].name}:{node.args[1]}"
+    return str(node.name)
+
+
+def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProgram:
+    """The program of a captured training step.
+
+    Args:
+        captured: The joint graph.
+        inputs: Its placeholders.
+
+    Raises:
+        CaptureFailed: If the step does something that cannot be run again without its code.
+    """
+    nodes = list(captured.joint.graph.nodes)
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    kinds = [(node, given.placeholder.kind) for node, given in zip(placeholders, inputs, strict=True)]
+    tangents = [node for node, kind in kinds if kind == "tangent"]
+    results = [result for result in nodes[-1].args[0] if result is not None]
+    forward_results = [r for r in nodes[-1].args[0][: captured.forward_outputs] if r is not None]
+    forward, backward = _order(nodes, tangents, forward_results, results)
+    made = JointProgram(Program((), (), ()))
+    made.specs.update((node.name, spec_of(node.meta["val"])) for node in placeholders)
+    given = [Input(node.name, kind, tensor_type(node.meta["val"])) for node, kind in kinds if kind != "tangent"]
+    known = {one.type.storage for one in given}
+    calls = _calls(made, forward, Phase.FORWARD, known)
+    loss = {storage(tensor) for node in forward_results[-1:] for _, tensor in tensors_in(node.meta["val"])}
+    calls = [replace(call, phase=Phase.LOSS) if _makes(call, loss) else call for call in calls]
+    middle = tangents_call([tensor_name(node) for node in forward_results], [_tangent(node) for node in tangents])
+    known |= {kind.storage for _, kind in filter(None, middle.outputs)}
+    calls += [middle, *_calls(made, backward, Phase.BACKWARD, known)]
+    constants = [Input(node.name, "constant", tensor_type(node.meta["val"])) for node in made.constants]
+    outputs = tuple((tensor_name(node), "output") for node in results)
+    made.program = Program((*given, *constants), tuple(calls), outputs)
+    return made
+
+
+def _order(
+    nodes: Sequence[Any], tangents: Sequence[Any], forward_results: Sequence[Any], results: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """What runs before and after the tangents come, in the order of the joint graph; dead nodes are left out.
+
+    Random operations that nobody reads stay: without them the others would draw other numbers.
+    """
+    after = dependent(nodes, _reads, _itself, tangents)
+    needed = ancestors(nodes, _reads, _itself, [*results, *(node for node in nodes if is_random(node))])
+    for node in nodes:
+        if node.op not in {"placeholder", "call_function", "get_attr", "output"} and node in needed:
+            raise CaptureFailed(f"the model calls {node.target} in a way that remat does not know")
+    kept = [node for node in nodes if node in needed and node.op in {"call_function", "get_attr"}]
+    forward, backward = split(kept, _reads, _itself, after, forward_results)
+    if not after.isdisjoint(forward):
+        raise CaptureFailed("a result of the forward pass depends on a gradient")
+    return forward, backward
+
+
+def _reads(node: Any) -> Iterable[Any]:
+    found: Iterable[Any] = node.all_input_nodes
+    return found
+
+
+def _itself(node: Any) -> tuple[Any]:
+    return (node,)
+
+
+def _calls(made: JointProgram, nodes: Sequence[Any], phase: Phase, known: set[Any]) -> list[Call]:
+    """The calls of ``nodes``; ``known`` is the memory that there is, and grows."""
+    calls = []
+    for node in nodes:
+        if node.op == "get_attr":
+            made.constants.append(node)
+            made.specs[node.name] = spec_of(node.meta["val"])
+            known.add(storage(node.meta["val"]))
+        elif node.target is operator.getitem:
+            _require_tensor(node)
+        elif (call := _call(made, node, phase, known)) is not None:
+            calls.append(call)
+            known.update(kind.storage for _, kind in filter(None, call.outputs))
+            made.nodes[call.name] = node
+    return calls
+
+
+def _require_tensor(node: Any) -> None:
+    """Make sure that an item of a result is a tensor or a number."""
+    parent, item = node.args
+    found = node.meta.get("val")
+    tensors = dict(tensors_in(parent.meta.get("val")))
+    if item not in tensors and not isinstance(found, bool | int | float | None):
+        raise CaptureFailed(f"{parent.target} returns something that is not a tensor: {found!r}")
+
+
+def _call(made: JointProgram, node: Any, phase: Phase, known: set[Any]) -> Call | None:
+    """The call of an FX node; None if it makes no tensor."""
+    result = node.meta.get("val")
+    if not is_operator(node.target):
+        raise CaptureFailed(f"the model uses {node.target}, which remat cannot run again on its own")
+    tensors = tensors_in(result)
+    require_plannable(node, tensors)
+    if not tensors:
+        if not isinstance(result, bool | int | float):  # a number is written where it is read
+            made.notes.append(f"left out {node.target}: it returns nothing")
+        return None
+    if schema(node.target).is_mutable:
+        raise CaptureFailed(f"{node.target} writes into its input {node.name}, even after functionalization")
+    old = [storage(tensor) in known for _, tensor in tensors]
+    if any(old) and not all(old):
+        raise CaptureFailed(f"{node.target} returns new memory and a view of old memory at once")
+    outputs: list[tuple[str, TensorType] | None] = [None] * (1 + max(item or 0 for item, _ in tensors))
+    for item, tensor in tensors:
+        name = node.name if item is None else f"{node.name}:{item}"
+        outputs[item or 0] = (name, tensor_type(tensor))
+        made.specs[name] = spec_of(tensor)
+    return Call(
+        name=node.name,
+        target=str(node.target),
+        positional=_refs(node.args),
+        named=_refs(dict(node.kwargs)),
+        outputs=tuple(outputs),
+        module=module_path(node),
+        phase=phase,
+        random=is_random(node),
+    )
+
+
+def _refs(arguments: Any) -> Any:
+    """Arguments with names of tensors in place of FX nodes; numbers that nodes stand for as they are."""
+    import torch
+
+    def ref(node: Any) -> Any:
+        found = node.meta.get("val")
+        return Ref(tensor_name(node)) if isinstance(found, torch.Tensor) else None
+
+    return torch.fx.map_arg(arguments, ref)
+
+
+def _makes(call: Call, storages: set[int]) -> bool:
+    """Whether the memory of a result is one of ``storages``."""
+    return any(kind.storage in storages for _, kind in filter(None, call.outputs))
+
+
+def tensor_type(tensor: Any) -> TensorType:
+    """Type, layout and memory of a (fake) tensor."""
+    return TensorType(
+        itemsize=int(tensor.dtype.itemsize),
+        floating=bool(tensor.dtype.is_floating_point or tensor.dtype.is_complex),
+        shape=tuple(tensor.shape),
+        stride=tuple(tensor.stride()),
+        device=tensor.device.type,
+        storage=storage(tensor),
+        storage_bytes=storage_bytes(tensor),
+    )
+
+
+def _tangent(node: Any) -> tuple[str, TensorType]:
+    """A tangent has memory of its own, and no more than it needs."""
+    tensor = node.meta["val"]
+    return node.name, replace(tensor_type(tensor), storage_bytes=dense_bytes(tensor))

@@ -1,0 +1,242 @@
+"""From a joint graph to a graph of remat: one node per operation, one value per storage.
+
+*Values are storages.* An operation that returns several tensors makes several values, each freed on its own. What only
+looks at memory that exists already (views, ``detach``, ``getitem``) is no node: it is written into the arguments of
+whoever reads it, and made again right there. Parameters, buffers, inputs and constants are fixed memory.
+
+*Tangents* (the gradient of the loss by itself, and what else comes from outside) are the outputs of a node of their
+own, which reads all forward results: so every plan runs the whole forward pass before the backward pass begins.
+
+Which operations and values there are is told by :mod:`remat_cli.frontends.aten.lower`, as for files. Here every node
+gets the payload that rebuilds it, see :mod:`remat_cli.frontends.torch.document`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.aten.lower import Computation, Lowered
+from remat_cli.frontends.aten.lower import lower as lower_program
+from remat_cli.frontends.aten.program import TANGENTS, Call
+from remat_cli.frontends.aten.retained_bytes import retained_like
+from remat_cli.frontends.torch.capturing.capture import Captured
+from remat_cli.frontends.torch.capturing.joint_program import JointProgram, joint_program, tensor_name
+from remat_cli.frontends.torch.capturing.placeholders import JointInput, joint_inputs, result_kind
+from remat_cli.frontends.torch.codec import encode, encode_data
+from remat_cli.frontends.torch.document import (
+    Argument,
+    Constant,
+    Data,
+    Input,
+    Operation,
+    Place,
+    Result,
+    Returned,
+    Value,
+    View,
+)
+from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in
+from remat_cli.graph.model import Graph, Node
+
+_SAME = ("aten.detach.default", "aten.alias.default")
+"""Views that change nothing; without autograd they are the tensor itself."""
+_LARGEST_CONSTANT = 1 << 20
+"""Bytes of data that a constant in the code may have; more belongs into a buffer."""
+
+NodeCost = Callable[[Any], float]
+"""Cost of the operation of an FX node; positive."""
+Read = Callable[[int, int], Argument]
+"""How the tensor ``part`` of the value ``number`` is referred to."""
+
+
+def lower(captured: Captured, cost: NodeCost, name: str) -> Graph:
+    """The graph of a captured training step.
+
+    Args:
+        captured: The joint graph.
+        cost: Cost of every operation.
+        name: Name of the graph.
+
+    Returns:
+        The graph; its metadata holds ``places``, ``constants``, ``results`` and ``notes`` on what was left out.
+
+    Raises:
+        CaptureFailed: If the step does something that cannot be run again without its code.
+    """
+    inputs = joint_inputs(captured)
+    joint = joint_program(captured, inputs)
+    constants = [_constant(captured, node) for node in joint.constants]
+    lowered = lower_program(joint.program, name, lambda call, _types: cost(joint.nodes[call.name]))
+    payloads = _Payloads.of(captured, joint, lowered)
+    kept: set[int] = set()
+
+    def read(number: int, part: int) -> Argument:
+        kept.add(number)
+        return Value(number, part)
+
+    results = _results(captured, inputs, lambda node: payloads.expression(node, read))
+    graph = Graph(
+        name=name,
+        nodes=tuple(map(payloads.node, lowered.computations)),
+        outputs=tuple(sorted(kept)),
+        fixed_memory=_fixed_bytes(captured) + sum(len(constant.data) for constant in constants),
+    )
+    metadata = {
+        "places": [given.placeholder.document() for given in inputs],
+        "constants": [constant.document() for constant in constants],
+        "results": [result.document(graph.value_name) for result in results],
+        "notes": [*joint.notes, *_unused(captured)],
+    }
+    return replace(graph, metadata=metadata)
+
+
+def _constant(captured: Captured, node: Any) -> Data:
+    """A tensor in the code."""
+    tensor = getattr(captured.joint, node.target)
+    size = storage_bytes(tensor)
+    if size > _LARGEST_CONSTANT:
+        raise CaptureFailed(
+            f"the model holds a constant tensor of {size} bytes", hint="register it as a buffer of the module"
+        )
+    return encode_data(tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Payloads:
+    """Makes nodes of computations, with payloads.
+
+    Attributes:
+        joint: The program.
+        lowered: What became of it.
+        first: Number of the first value of every computation.
+        fixed: Tensors in fixed memory, by name.
+        made: Number of the value, and part, of the tensors that operations make.
+        views: Calls that only look at memory.
+    """
+
+    joint: JointProgram
+    lowered: Lowered
+    first: Sequence[int]
+    fixed: Mapping[str, Argument]
+    made: Mapping[str, tuple[int, int]]
+    views: frozenset[str]
+
+    @classmethod
+    def of(cls, captured: Captured, joint: JointProgram, lowered: Lowered) -> _Payloads:
+        """Those of a lowered program."""
+        placeholders = captured.joint.graph.find_nodes(op="placeholder")
+        fixed: dict[str, Argument] = {node.name: Place(number) for number, node in enumerate(placeholders)}
+        fixed |= {node.name: Constant(number) for number, node in enumerate(joint.constants)}
+        first = list(accumulate((len(made.sizes) for made in lowered.computations), initial=0))
+        values = [tensors for made in lowered.computations for tensors in made.values]
+        made = {name: (number, part) for number, tensors in enumerate(values) for part, name in enumerate(tensors)}
+        return cls(joint, lowered, first, fixed, made, frozenset(lowered.views))
+
+    def node(self, made: Computation) -> Node:
+        """The node of a computation."""
+        call = made.call
+        reads: dict[int, int] = {}
+
+        def read(number: int, part: int) -> Argument:
+            return Input(reads.setdefault(number, len(reads)), part)
+
+        args: tuple[Argument, ...] = ()
+        kwargs: dict[str, Argument] = {}
+        if call.op == TANGENTS:  # it is given what it makes, and only comes after what it reads
+            reads = {self.first[owner] + slot: position for position, (owner, slot) in enumerate(made.reads)}
+        else:
+            args, kwargs = self.arguments(self.joint.nodes[call.name], read)
+        slots = {output[0]: slot for slot, output in enumerate(call.outputs) if output is not None}
+        values = tuple(tuple(self._returned(call, slots[name]) for name in tensors) for tensors in made.values)
+        return Node(
+            id=made.id,
+            cost=float(made.cost),
+            inputs=tuple(reads),
+            outputs=made.sizes,
+            recompute=call.op != TANGENTS,
+            op=made.op,
+            phase=call.phase,
+            payload=Operation(call.target, args, kwargs, values, made.random).document(),
+        )
+
+    def _returned(self, call: Call, slot: int) -> Returned:
+        """What a document says of an output of ``call``."""
+        name = call.made_at(slot)
+        spec, like = self.joint.specs[name], retained_like(call, slot, self.lowered.types)
+        return Returned(
+            item=slot if call.op == TANGENTS or name != call.name else None,
+            spec=spec if like is None else replace(spec, dtype=self.joint.specs[like].dtype),
+        )
+
+    def arguments(self, node: Any, read: Read) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
+        """The arguments of the call of an FX node, by position and by name."""
+
+        def tensor(argument: Any) -> Argument:
+            return self.expression(argument, read)
+
+        return (
+            tuple(encode(argument, tensor) for argument in node.args),
+            {key: encode(argument, tensor) for key, argument in node.kwargs.items()},
+        )
+
+    def expression(self, node: Any, read: Read) -> Argument:
+        """What an argument that is the result of an FX node looks like; ``read`` says how values are referred to.
+
+        Raises:
+            CaptureFailed: If it is neither a tensor nor a number.
+        """
+        name = tensor_name(node)
+        if name in self.made:  # before fixed memory: a tangent is a placeholder too
+            return read(*self.made[name])
+        if name in self.fixed:
+            return self.fixed[name]
+        called, item = (node.args[0], node.args[1]) if node.target is operator.getitem else (node, None)
+        if called.name not in self.views:
+            return _number(node)
+        if str(called.target) in _SAME:
+            return self.expression(called.args[0], read)
+        args, kwargs = self.arguments(called, read)
+        return View(str(called.target), args, kwargs, item)
+
+
+def _number(node: Any) -> Argument:
+    """The number that an FX node stands for."""
+    number = node.meta.get("val")
+    if number is None or isinstance(number, bool | int | float):
+        return encode(number, lambda _: None)
+    if tensors_in(number):
+        raise CaptureFailed(f"all results of {node.target} are read at once")
+    raise CaptureFailed(f"the result of {node.target} is read, and is neither a tensor nor a number")
+
+
+def _results(captured: Captured, inputs: Sequence[JointInput], tensor: Callable[[Any], Argument]) -> list[Result]:
+    """What the step gives back: losses, gradients, updates of inputs."""
+    found = []
+    output = next(iter(reversed(captured.joint.graph.nodes)))
+    for number, node in enumerate(output.args[0]):
+        kind, of = result_kind(captured, number, inputs)
+        if node is not None:
+            found.append(Result(kind, of, tensor(node)))
+    return found
+
+
+def _fixed_bytes(captured: Captured) -> int:
+    """Bytes of all parameters, buffers and inputs, each storage once, those that the step does not read included."""
+    module = captured.model.module
+    tensors = [*captured.tensors, *module.parameters(), *module.buffers()]
+    return sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
+
+
+def _unused(captured: Captured) -> list[str]:
+    """A note for each parameter that has no part in the step; it is in fixed memory, and gets no gradient."""
+    read = {storage(tensor) for tensor in captured.tensors}
+    return [
+        f"parameter {name} has no part in the step"
+        for name, parameter in captured.model.module.named_parameters()
+        if storage(parameter) not in read
+    ]

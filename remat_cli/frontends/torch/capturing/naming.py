@@ -1,0 +1,24 @@
+"""Where in the model an operation comes from: ``layer1.0.conv1``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_ROOT = re.compile(r"^L\[['\"][^'\"]*['\"]\]\.?")
+_ENTRY = re.compile(r"\.?(?:_modules)?\[['\"]?([^'\"\]]*)['\"]?\]")
+_ODD = re.compile(r"[^\w.\-]+")
+
+
+def module_path(node: Any) -> str:
+    """``layer1.0.conv1``: the innermost module to which a node belongs; empty where that is not known."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    for path, _ in reversed(stack.values()):
+        return clean_path(str(path))
+    return ""
+
+
+def clean_path(path: str) -> str:
+    """``L['self'].layer1[0].conv1`` as ``layer1.0.conv1``."""
+    dotted = _ENTRY.sub(r".\1", _ROOT.sub("", path))
+    return _ODD.sub("_", dotted).strip("._")

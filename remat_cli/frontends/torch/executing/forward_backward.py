@@ -1,0 +1,201 @@
+"""A plan as two functions, forward and backward, as autograd wants them.
+
+The cut is where the tangents come. What the backward function reads of before is returned by the forward function,
+after its results, and handed to the backward function::
+
+    def forward(args):                         def backward(args):
+        places = list(args)                        places = {3: args[0], 7: args[1]}
+        args.clear()                               v5_0 = args[2]
+        v5_0 = op0(places[3], ...)                 s9 = args[3]
+        s9 = get_state()                           v8_0 = args[4]
+        v6_0 = op1(v5_0)                           args.clear()
+        del v6_0                                   now = get_state()
+        ...                                        set_state(s9)
+        return [                                   v6_0 = op1(v5_0)
+            v7_0,  # results, updates              set_state(now)
+            places[3],  # places read later        ...
+            places[7].clone(),  # updated          return [
+            v5_0,  # values read later                 None,  # a gradient for each place
+            s9,  # states of generators                v11_0,
+        ]                                          ]
+                                                   # v8_0: the tangent, which autograd adds
+
+Both empty the list that they are given, so that a tensor dies where the plan says, and not with the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from remat_cli.frontends.torch.document import Argument, Place, Step, TensorSpec, Value, tensors_read
+from remat_cli.frontends.torch.executing.program import Writer, defined
+from remat_cli.frontends.torch.reading import read_step
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Compute, Deallocate, Statement
+
+Half = Callable[[list[Any]], list[Any]]
+"""A function that takes a list of tensors, empties it, and returns a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor that crosses from forward to backward; ``host`` if it is in host memory on any device."""
+
+    spec: TensorSpec
+    host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBackward:
+    """A plan in two parts.
+
+    Attributes:
+        forward: From a tensor for each place that is not a tangent to the forward results and what is saved.
+        backward: From what was saved, and the tangents, to a gradient for each place, or None.
+        saved: What is saved, in order.
+        text: The source of both.
+    """
+
+    forward: Half
+    backward: Half
+    saved: tuple[Saved, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What crosses from forward to backward, by number: places, values, and nodes with a state of the generator."""
+
+    places: list[int]
+    values: list[int]
+    states: list[int]
+
+
+def forward_backward(graph: Graph, statements: Sequence[Statement], device: str) -> ForwardBackward:
+    """The two functions for ``statements``, a valid plan of ``graph``.
+
+    Args:
+        graph: A graph that this frontend made.
+        statements: A valid plan of it.
+        device: Where to make what the operators make from nothing.
+
+    Raises:
+        UsageError: If the graph is damaged.
+        ExecutionFailed: If this torch does not have an operator.
+    """
+    step = read_step(graph)
+    at = next(k for k, s in enumerate(statements) if isinstance(s, Compute) and s.node == step.tangents)
+    left, right = statements[:at], statements[at + 1 :]
+    writer = Writer(step, device)
+    writer.repeats.update(s.node for s in statements if isinstance(s, Compute))
+    holds = _write(writer, left, {})
+    cut = _cut(writer, right, set(holds.values()))
+    crossing = _crossing(step, cut)
+    forward_lines = _forward(writer, cut, crossing)
+    holds = {register: value for register, value in holds.items() if value in cut.values}
+    holds |= dict(zip(_registers(statements[at]), graph.values_of(step.tangents), strict=True))
+    backward_lines = _backward(writer, cut, crossing, right, holds)
+    text = "\n".join(["def forward(args):", *forward_lines, "", "def backward(args):", *backward_lines, ""])
+    scope = writer.scope()
+    state_bytes = int(scope["get_state"]().numel()) if cut.states else 0
+    forward, backward = defined(text, scope, "forward", "backward")
+    return ForwardBackward(forward, backward, _saved(step, cut, state_bytes), text)
+
+
+def _forward(writer: Writer, cut: _Cut, crossing: Sequence[str]) -> list[str]:
+    """All lines of the forward function; those of its operations have been written. Others follow after it."""
+    results = writer.step.results
+    updated = {result.of for result in results if result.kind == "update"}
+    made = [writer.result(result) for result in results if result.kind != "gradient"]
+    # An updated buffer is written over before the backward function reads it: keep a copy.
+    places = [f"places[{p}].clone()" if p in updated else f"places[{p}]" for p in cut.places]
+    writer.line(f"return [{', '.join([*made, *places, *crossing])}]")
+    lines, writer.lines = writer.lines, []
+    return ["    places = list(args)", "    args.clear()", *lines]
+
+
+def _backward(
+    writer: Writer, cut: _Cut, crossing: Sequence[str], statements: Sequence[Statement], holds: Mapping[str, int]
+) -> list[str]:
+    """All lines of the backward function; ``holds``: the values in registers at its start."""
+    step = writer.step
+    places = ", ".join(f"{place}: args[{k}]" for k, place in enumerate(cut.places))
+    writer.line(f"places = {{{places}}}")
+    tangents = [f"v{value}_0" for value in step.graph.values_of(step.tangents)]
+    for k, name in enumerate([*crossing, *tangents], start=len(cut.places)):
+        writer.line(f"{name} = args[{k}]")
+    writer.line("args.clear()")
+    _write(writer, statements, holds)
+    gradients = {result.of: writer.result(result) for result in step.results if result.kind == "gradient"}
+    made = [gradients.get(number, "None") for number in range(len(step.given))]
+    writer.line(f"return [{', '.join(made)}]")
+    return writer.lines
+
+
+def _registers(statement: Statement) -> tuple[str, ...]:
+    return statement.registers if isinstance(statement, Compute) else ()
+
+
+def _write(writer: Writer, statements: Sequence[Statement], holds: Mapping[str, int]) -> dict[str, int]:
+    """Write ``statements``; returns which registers hold which values at the end.
+
+    Args:
+        writer: Where to.
+        statements: What to do.
+        holds: Registers that are live at the start.
+    """
+    live = dict(holds)
+    for statement in statements:
+        if isinstance(statement, Compute):
+            live |= dict(zip(statement.registers, writer.step.graph.values_of(statement.node), strict=True))
+            writer.compute(statement.node)
+        elif isinstance(statement, Deallocate):
+            value = live.pop(statement.register, None)
+            if value is not None:  # else it was not handed over, because nobody reads it here
+                writer.free(value)
+    return live
+
+
+def _cut(writer: Writer, statements: Sequence[Statement], live: set[int]) -> _Cut:
+    """What ``statements``, the backward part, read of what the forward part left behind.
+
+    Args:
+        writer: A writer that has written the forward part.
+        statements: The backward part.
+        live: Values that live across the cut.
+    """
+    step = writer.step
+    here, read, places = set(live), set[int](), set[int]()
+    for statement in statements:
+        if isinstance(statement, Compute):
+            operation = step.operations[statement.node]
+            places |= _numbers((*operation.args, *operation.kwargs.values()), Place)
+            # A value that is made again is read from its new instance from here on.
+            read |= here & set(step.graph.nodes[statement.node].inputs)
+            here -= set(step.graph.values_of(statement.node))
+    gradients = [result.tensor for result in step.results if result.kind == "gradient"]
+    return _Cut(
+        places=sorted(places | _numbers(gradients, Place)),
+        values=sorted(read | (here & _numbers(gradients, Value))),
+        states=sorted(node for node, count in writer.repeats.items() if count > 1 and writer.waiting(node)),
+    )
+
+
+def _numbers(arguments: Sequence[Argument], kind: type[Place] | type[Value]) -> set[int]:
+    """Numbers of the places, or values, that are read."""
+    return {tensor.number for tensor in tensors_read(arguments) if isinstance(tensor, kind)}
+
+
+def _crossing(step: Step, cut: _Cut) -> list[str]:
+    """Names of the variables that cross the cut."""
+    values = [f"v{value}_{part}" for value in cut.values for part in range(len(step.tensors(value)))]
+    return values + [f"s{node}" for node in cut.states]
+
+
+def _saved(step: Step, cut: _Cut, state_bytes: int) -> tuple[Saved, ...]:
+    places = [Saved(step.places[place].spec) for place in cut.places]
+    values = [Saved(tensor.spec) for value in cut.values for tensor in step.tensors(value)]
+    states = [Saved(TensorSpec("uint8", (state_bytes,), (1,)), host=True) for _ in cut.states]
+    return (*places, *values, *states)

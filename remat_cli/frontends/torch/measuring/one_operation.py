@@ -1,0 +1,141 @@
+"""One operation of a graph on its own, with random inputs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from remat_cli.errors import ExecutionFailed
+from remat_cli.frontends.torch.capturing.placeholders import SHARES
+from remat_cli.frontends.torch.codec import decode_data
+from remat_cli.frontends.torch.document import (
+    Argument,
+    Constant,
+    Input,
+    Operation,
+    Place,
+    Step,
+    TensorSpec,
+    View,
+    tensors_read,
+)
+from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensor, seeded
+from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
+from remat_cli.frontends.torch.executing.program import call_function, words
+
+
+@dataclass(slots=True)
+class Operations:
+    """The operations of a graph, to be run one by one.
+
+    Attributes:
+        step: A graph that this frontend made.
+        device: Where to run.
+        seed: For the random inputs.
+    """
+
+    step: Step
+    device: str
+    seed: int = 0
+    _generator: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Seed the generator."""
+        self._generator = seeded(self.device, self.seed)
+
+    def kind(self, index: int) -> str:
+        """Text that is the same for nodes that do the same with tensors of the same form."""
+        operation = self.step.operations[index]
+        args, kwargs = self._forms(operation)
+        reads = [[tensor.spec for tensor in self.step.tensors(value)] for value in self.step.graph.nodes[index].inputs]
+        return repr((operation.call, args, kwargs, operation.values, reads))
+
+    def _forms(self, called: Operation | View) -> tuple[Any, Any]:
+        """The arguments of a call, with the forms of places and the data of constants where their numbers were."""
+        kwargs = sorted((key, self._form(argument)) for key, argument in called.kwargs.items())
+        return [self._form(argument) for argument in called.args], kwargs
+
+    def _form(self, argument: Argument) -> Any:
+        match argument:
+            case Place(number):
+                place = self.step.places[number]
+                return place.kind, place.spec, place.below
+            case Constant(number):
+                return self.step.constants[number]
+            case View():
+                return argument.call, self._forms(argument), argument.item
+            case tuple():
+                return [self._form(item) for item in argument]
+            case _:
+                return argument
+
+    def prepared(self, index: int) -> Callable[[], Any]:
+        """The operation with its inputs, ready to be called again and again. The inputs live as long as it does.
+
+        Raises:
+            ExecutionFailed: If the inputs cannot be made.
+        """
+        return self._bound(index, {})
+
+    def _bound(self, index: int, made: dict[int, list[Any]]) -> Callable[[], Any]:
+        node, operation = self.step.graph.nodes[index], self.step.operations[index]
+        read = list(tensors_read((*operation.args, *operation.kwargs.values())))
+        shares = list(tensors_read([operation.args[k] for k in SHARES.get(operation.call, ())]))
+        places = {tensor.number: self.step.places[tensor.number] for tensor in read if isinstance(tensor, Place)}
+        given = {number: place_tensor(place, self.device, self._generator) for number, place in places.items()}
+        numbers = [tensor.number for tensor in read if isinstance(tensor, Constant)]
+        constants = {number: decode_data(self.step.constants[number], self.device) for number in numbers}
+        for tensor in shares:
+            if isinstance(tensor, Place):
+                given[tensor.number] = self._new(places[tensor.number].spec, below=1)
+        for tensor in shares:
+            if isinstance(tensor, Input):
+                value = node.inputs[tensor.position]
+                made[value] = [self._new(returned.spec, below=1) for returned in self.step.tensors(value)]
+        values = {value: self._value(value, made) for value in node.inputs}
+        return call_function(self.step, index, self.device, given, constants, values)
+
+    def _new(self, spec: TensorSpec, below: int | None = None) -> Any:
+        return new_tensor(spec, self.device, self._generator, below=below)
+
+    def _value(self, value: int, made: dict[int, list[Any]]) -> list[Any]:
+        """Tensors that may be in ``value``. Integers come from the operation that makes them."""
+        if value not in made:
+            tensors = self.step.tensors(value)
+            producer = self.step.graph.producer[value]
+            computed = any(tensor.spec.dtype.startswith(("int", "uint")) for tensor in tensors)
+            if computed and producer != self.step.tangents:
+                result = self._run(producer, made)
+                made[value] = [result if tensor.item is None else result[tensor.item] for tensor in tensors]
+            else:
+                made[value] = [self._new(tensor.spec) for tensor in tensors]
+        return made[value]
+
+    def _run(self, index: int, made: dict[int, list[Any]]) -> Any:
+        function = self._bound(index, made)
+        with self.attempt(index):
+            return function()
+
+    @contextlib.contextmanager
+    def attempt(self, index: int) -> Iterator[None]:
+        """Without autograd; whatever goes wrong is said of the node.
+
+        Raises:
+            OutOfMemory: If there is no memory left.
+            ExecutionFailed: If something else goes wrong.
+        """
+        import torch
+
+        where = f"node {self.step.graph.nodes[index].id} ({self.step.operations[index].call})"
+        try:
+            with torch.no_grad():
+                yield
+        except Exception as error:  # operators raise whatever they like
+            if out_of_memory(error):
+                raise no_memory(error, self.device, where) from error
+            raise ExecutionFailed(
+                f"{where} failed on {self.device}: {words(error)}",
+                hint="a graph is for the device it was exported for: was it another one?",
+            ) from error
