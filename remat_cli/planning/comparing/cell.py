@@ -112,5 +112,5 @@ def run_cell(cell: Cell, graph_text: str, limits: Limits) -> Row:
         scope=claim.scope.value,
         optimal=claim.status == "optimal",
         wall_s=round(solved.wall_s, 3),
-        message=solved.outcome,
+        message=str(solved.ending),
     )
