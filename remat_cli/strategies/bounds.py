@@ -56,7 +56,7 @@ def cover_bound(
         return trivial
     if model == cover.IMPOSSIBLE:
         return Bound(math.inf, scope)
-    control = shortened(context.control, time_limit_s)
+    control = context.control.part(most_s=time_limit_s)
     compiled = compile_model(model)
     outcome = context.solver.solve(
         Request(compiled.model, control, gap=1e-6, threads=context.threads, seed=context.seed)
@@ -107,7 +107,7 @@ def recompute_prices(graph: Graph, budget_bytes: int, context: Context, *, time_
     if not stated.rows or any(sum(parts.values()) < need for need, parts in stated.rows):
         return plain
     compiled = compile_model(stated.model)
-    control = shortened(context.control, time_limit_s)
+    control = context.control.part(most_s=time_limit_s)
     outcome = context.solver.solve(Request(compiled.model, control, threads=context.threads, seed=context.seed))
     if outcome.values is None:
         return plain
