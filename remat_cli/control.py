@@ -1,4 +1,4 @@
-"""The clock and the brake of a run: one deadline, one interruption flag, one progress channel.
+"""The clock and the brake of a run: one deadline, one interruption flag, one progress channel; and how runs end.
 
 A command makes one :class:`Control` when it starts. Everything that may take long looks at it: strategies and
 solvers stop soon after :meth:`Control.stopping` becomes true and return the best they have. What they have found
@@ -12,8 +12,36 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from remat_cli.errors import Interrupted, LimitReached
+
+
+class Outcome(StrEnum):
+    """How a search ended."""
+
+    FINISHED = "finished"
+    TIME_LIMIT = "time limit"
+    INTERRUPTED = "interrupted"
+    SOLVER_FAILED = "solver failed"
+    """Its best schedule until then stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a search ended; as text it is what documents say: ``time limit``, ``solver failed: out of memory``.
+
+    Attributes:
+        outcome: How.
+        message: The last words of a solver that failed; may be empty.
+    """
+
+    outcome: Outcome
+    message: str = ""
+
+    def __str__(self) -> str:
+        """See the class."""
+        return f"{self.outcome}: {self.message}" if self.message else self.outcome.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +66,18 @@ class Progress:
         if self.cost is None or self.bound is None:
             return None
         return max(0.0, (self.cost - self.bound) / self.cost) if self.cost > 0 else 0.0
+
+
+class _Brake(threading.Event):
+    """Set by whoever holds it, or as soon as something else stops. It is there to be polled, not to be waited for."""
+
+    def __init__(self, stopped: Callable[[], bool]) -> None:
+        super().__init__()
+        self._stopped = stopped
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return super().is_set() or self._stopped()
 
 
 @dataclass(slots=True)
@@ -77,6 +117,22 @@ class Control:
         if math.isinf(seconds):
             return self
         return replace(self, deadline_s=time.monotonic() + seconds)
+
+    def braked(self, *, timed: bool = True) -> Control:
+        """A control for one run that can be stopped by itself: it stops with this one, and when its flag is set.
+
+        Args:
+            timed: Whether the run sees the deadline. A strategy that sees one divides it among its steps, which makes
+                each too short to close a gap that the same step would close in a little more time. A run that does
+                not see it is stopped there just the same, as if it were interrupted.
+        """
+        if timed:
+            return replace(self, cancelled=_Brake(self.cancelled.is_set))
+        return replace(self, deadline_s=None, cancelled=_Brake(self.stopping))
+
+    def stopped_by(self) -> Outcome:
+        """What ends a search that stops before it is at its end: Ctrl-C, or else the clock."""
+        return Outcome.INTERRUPTED if self.cancelled.is_set() else Outcome.TIME_LIMIT
 
     def out_of_time(self) -> bool:
         """Whether the deadline has passed."""

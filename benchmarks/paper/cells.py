@@ -40,13 +40,13 @@ def compared(
     """
     from remat_cli.api import build_graph, compare
     from remat_cli.planning.comparing.cell import Limits
-    from remat_cli.planning.comparing.engines import LocalEngine
+    from remat_cli.planning.comparing.executors import LocalExecutor
     from remat_cli.units import parse_budget
 
     graph = build_graph(spec) if graph is None else graph
     budgets = [parse_budget(f"{percent:g}%") for percent in percents]
     limits = Limits(time_limit_s=time_limit_s, threads=1)
-    comparison = compare(graph, budgets, strategies, limits, engine=LocalEngine(jobs=1))
+    comparison = compare(graph, budgets, strategies, limits, executor=LocalExecutor(jobs=1))
     rows: list[Row] = []
     for row in comparison.rows:
         proven = None if row.lower_bound is None else round(100 * (row.lower_bound / graph.total_cost - 1), 4)

@@ -38,7 +38,7 @@ def report_curve(curve: Curve, rows: Sequence[CurveRow], out: Output, format: st
     elif format == "csv":
         out.report(curve_csv(rows))
     else:
-        out.report(curve_text(curve.graph, rows, out.style(), outcome=curve.outcome, wall_s=curve.wall_s))
+        out.report(curve_text(curve.graph, rows, out.style(), curve.outcome, curve.wall_s))
 
 
 def exit_code(curve: Curve, *, require_optimal: bool) -> ExitCode:

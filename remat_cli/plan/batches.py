@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remat_cli.control import Outcome
 from remat_cli.plan.model import Scope
 
 
@@ -37,4 +38,4 @@ class BatchFacts:
     cost: float | None
     strategy: str | None
     tried: tuple[int, ...]
-    outcome: str
+    outcome: Outcome

@@ -10,14 +10,13 @@ graph at hand must stay.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from remat_cli.control import Control, Progress
+from remat_cli.control import Control, Ending, Outcome, Progress
 from remat_cli.errors import Infeasible, Interrupted, LimitReached, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Phase
@@ -26,14 +25,12 @@ from remat_cli.plan.model import Scope
 from remat_cli.planning.job import Job, Solved
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.pool import Pool
+from remat_cli.planning.runs import Runs
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, Schedule, Task
-from remat_cli.strategies.bounds import shortened
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.units import Budget
 
-_SHORTEST_S = 1.0
-"""With less time than this left no run is worth starting."""
 _SLACK = 1e-9
 _ABOVE = 1e-6
 """A bound this much above what a plan may cost, relatively, is above it whatever the rounding."""
@@ -62,7 +59,7 @@ class MaxBatch:
         solved: The plan for ``found``, on the graph at its own batch; None if there is none.
         budget_bytes: The budget of that plan on the graph at its own batch.
         tried: Batches that a run was made for, in order.
-        outcome: ``finished``; ``time limit`` if batches are left that were not decided in time; or ``interrupted``.
+        outcome: How the search ended; at its time limit if batches are left that were not decided in time.
         wall_s: Seconds it took.
     """
 
@@ -77,7 +74,7 @@ class MaxBatch:
     solved: Solved | None
     budget_bytes: int
     tried: tuple[int, ...]
-    outcome: str
+    outcome: Outcome
     wall_s: float
 
     @property
@@ -160,9 +157,10 @@ def max_batch(
             f"not even one sample fits {memory_bytes} bytes: fixed memory and the largest working set need more",
             hint="give more memory",
         )
-    search = _Search(Job.of(graph, options or SolveOptions(), None), scale, most_cost, listener)
-    with interruptible(search.job.context.control):
-        if search.job.strategy.name == _SEEDED:
+    job = Job.of(graph, options or SolveOptions(), None)
+    search = _Search(Runs(job, Pool(graph)), scale, most_cost, listener)
+    with interruptible(search.runs.control):
+        if job.strategy.name == _SEEDED:
             search.seed()
         search.run()
     return search.result(memory_bytes)
@@ -192,11 +190,10 @@ class _Search:
     ``cut_short`` says whether the clock had a part in that.
     """
 
-    job: Job
+    runs: Runs
     scale: _Scale
     most_cost: float
     listener: Callable[[Progress], None] | None
-    pool: Pool = field(init=False)
     low: int = 0
     best: Found | None = None
     high: int = 0
@@ -207,24 +204,21 @@ class _Search:
 
     def __post_init__(self) -> None:
         """Bound the search by working sets above and by keeping everything below."""
-        graph = self.job.graph
-        self.pool = Pool(graph)
-        self.pool.add(Found(Schedule(tuple(range(len(graph.nodes))))))
+        graph = self.runs.job.graph
+        self.runs.pool.add(Found(Schedule(tuple(range(len(graph.nodes))))))
         self.high = self.open_top = self.scale.batch_at(peak_bound(graph).bytes) + 1
         self._take_schedules()
 
     def seed(self) -> None:
         """Begin with the batches that quick strategies find: each by the search that it would make by itself."""
-        control = self.job.context.control
-        remaining = control.remaining_s()
-        clock = shortened(control, min(_SEED_MOST_S, math.inf if remaining is None else _SEED_SHARE * remaining))
-        job = replace(self.job, context=replace(self.job.context, control=clock))
+        job, pool = self.runs.job, self.runs.pool
+        job = replace(job, context=replace(job.context, control=self.runs.control.part(_SEED_SHARE, _SEED_MOST_S)))
         for spec in _SEEDS:
-            search = _Search(replace(job, strategy=strategy_from_spec(spec)), self.scale, self.most_cost, self.listener)
+            runs = Runs(replace(job, strategy=strategy_from_spec(spec)), Pool(job.graph), maker=spec)
             with suppress(StrategyMismatch):  # not for this graph
-                search.run()
-            for kept in search.pool.kept:
-                self.pool.add(replace(kept.found, maker=kept.found.maker or spec))
+                _Search(runs, self.scale, self.most_cost, self.listener).run()
+            for kept in runs.pool.kept:
+                pool.add(kept.found)
         self._take_schedules()
 
     def run(self) -> None:
@@ -232,18 +226,18 @@ class _Search:
         while True:
             self.cut_short = False
             self._halve()
-            if not self.cut_short or self._over() or self.job.context.control.remaining_s() is None:
+            if not self.cut_short or self.runs.over() or self.runs.control.deadline_s is None:
                 return
             self.open_top = self.high
 
     def _halve(self) -> None:
-        while self.low + 1 < min(self.high, self.open_top) and not self._over():
+        while self.low + 1 < min(self.high, self.open_top) and not self.runs.over():
             batch = self._next()
             self.tried.append(batch)
             self._attempt(batch)
             if self.low < batch:
                 self.open_top = min(self.open_top, batch)
-            if not self.job.strategy.minds_budget:
+            if not self.runs.job.strategy.minds_budget:
                 return
 
     def _next(self) -> int:
@@ -255,34 +249,25 @@ class _Search:
 
     def _attempt(self, batch: int) -> None:
         budget = self.scale.budget(batch)
-        decided = _Decision(self.most_cost, batch, self.listener)
-        control = decided.control(self._clock())
-        seen: list[Found] = []
-
-        def witness(found: Found) -> None:
-            seen.append(found)
-
-        task = Task(self.job.graph, budget, self.pool.known_at(budget))
-        answer, _ = self.job.attempt(task, control=control, witness=witness)
+        clock = self._clock().braked()
+        listener = _Decision(self.most_cost, batch, clock, self.listener).report
+        answer, _ = self.runs.run(budget, replace(clock, listener=listener))
         ended = answer.exhausted if isinstance(answer, Found) else answer.scope is not None
-        for found in tuple(seen):
-            self.pool.add(found)
-        self.pool.learn(budget, answer)
         self._take_schedules()
         self._take_proofs(batch, budget)
         self.cut_short |= self.low < batch < self.high and not ended
 
     def _take_schedules(self) -> None:
         """The largest batch that any schedule so far allows."""
-        for kept in self.pool.kept:
+        for kept in self.runs.pool.kept:
             batch = self.scale.batch_at(kept.peak_bytes)
             if kept.cost <= self.most_cost * (1 + _SLACK) and batch > self.low:
                 self.low, self.best = batch, kept.found
 
     def _take_proofs(self, batch: int, budget: int) -> None:
         """Whether this batch is proven to be too large."""
-        scopes = [b.scope for b in self.pool.bounds_at(budget) if b.cost > self.most_cost * (1 + _ABOVE)]
-        failure = self.pool.failures.get(budget)
+        scopes = [b.scope for b in self.runs.pool.bounds_at(budget) if b.cost > self.most_cost * (1 + _ABOVE)]
+        failure = self.runs.pool.failures.get(budget)
         if failure is not None and failure.scope is not None:
             scopes.append(failure.scope)
         wide = [scope for scope in scopes if scope in {Scope.ANY_ORDER, Scope.DOCUMENT_ORDER}]
@@ -291,17 +276,10 @@ class _Search:
             self.scope = Scope.ANY_ORDER if Scope.ANY_ORDER in wide else Scope.DOCUMENT_ORDER
 
     def _clock(self) -> Control:
-        control = self.job.context.control
-        remaining = control.remaining_s()
-        if remaining is None:
-            return shortened(control, _UNTIMED_S)
+        if self.runs.control.deadline_s is None:
+            return self.runs.control.part(most_s=_UNTIMED_S)
         rounds = max(1, math.ceil(math.log2(max(2, min(self.high, self.open_top) - self.low))))
-        return shortened(control, 2 * remaining / (rounds + 1))
-
-    def _over(self) -> bool:
-        control = self.job.context.control
-        remaining = control.remaining_s()
-        return control.stopping() or (remaining is not None and remaining < _SHORTEST_S)
+        return self.runs.first_of(rounds)
 
     def result(self, memory_bytes: int) -> MaxBatch:
         """What was found.
@@ -309,17 +287,18 @@ class _Search:
         Raises:
             LimitReached, Interrupted: If that is nothing because it had to stop.
         """
-        job, control = self.job, self.job.context.control
-        late = self.low + 1 < self.high and self.job.strategy.minds_budget and (self.cut_short or self._over())
-        outcome = "interrupted" if control.cancelled.is_set() else "time limit" if late else "finished"
-        if self.low == 0 and outcome == "interrupted":
+        job, control, over = self.runs.job, self.runs.control, self.runs.over()
+        late = self.low + 1 < self.high and job.strategy.minds_budget and (self.cut_short or over)
+        outcome = control.stopped_by() if late or control.cancelled.is_set() else Outcome.FINISHED
+        if self.low == 0 and outcome is Outcome.INTERRUPTED:
             raise Interrupted("interrupted before a plan for any batch was found")
-        if self.low == 0 and self._over():
+        if self.low == 0 and over:
             raise LimitReached("the time limit came before a plan for any batch", hint="give more with --time-limit")
         solved, budget = None, self.scale.budget(max(1, self.low))
         if self.best is not None:
-            found = replace(self.best, bounds=self.pool.bounds_at(budget))
-            solved = job.solved(Task(job.graph, budget), found, outcome, Budget(Fraction(budget), False, f"{budget}B"))
+            found = replace(self.best, bounds=self.runs.pool.bounds_at(budget))
+            asked = Budget(Fraction(budget), False, f"{budget}B")
+            solved = job.solved(Task(job.graph, budget), found, Ending(outcome), asked)
         peak = no_remat_peak(job.graph)
         return MaxBatch(
             graph=job.graph,
@@ -338,24 +317,20 @@ class _Search:
         )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Decision:
     """Stops a run as soon as it is decided: a plan that is cheap enough, or a bound above what it may cost."""
 
     most_cost: float
     batch: int
+    clock: Control
     listener: Callable[[Progress], None] | None
-    made: threading.Event = field(default_factory=threading.Event)
-
-    def control(self, clock: Control) -> Control:
-        """The control of the run: stops by itself once decided."""
-        return replace(clock, cancelled=self.made, listener=self.report)
 
     def report(self, news: Progress) -> None:
         """See where the run stands."""
         cheap = news.cost is not None and news.cost <= self.most_cost * (1 + _SLACK)
         dear = not cheap and news.bound is not None and news.bound > self.most_cost * (1 + _ABOVE)
         if cheap or dear:
-            self.made.set()
+            self.clock.cancelled.set()
         if self.listener is not None:
             self.listener(replace(news, activity=f"batch {self.batch}: {news.activity}"))

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_cli.control import Control, Progress
+from remat_cli.control import Control, Ending, Outcome, Progress
 from remat_cli.errors import Interrupted, InvalidStrategyPlan, LimitReached, SolverFailed
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report, check
 from remat_cli.plan.derive import derive
+from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Claim, ClaimStatus, PeakClaim, Plan
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.refusals import over_budget
@@ -40,14 +41,19 @@ class Solved:
     Attributes:
         plan: The plan.
         report: Its replay.
-        outcome: ``finished``, ``time limit``, ``interrupted``, or ``solver failed: `` and its last words.
+        ending: How the search ended.
         wall_s: Seconds it took.
     """
 
     plan: Plan
     report: Report
-    outcome: str
+    ending: Ending
     wall_s: float
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the search ended, without a solver's last words."""
+        return self.ending.outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ class Job:
         strategy: Strategy | None = None,
         control: Control | None = None,
         witness: Callable[[Found], None] | None = None,
-    ) -> tuple[Found | NotFound, str]:
+    ) -> tuple[Found | NotFound, Ending]:
         """Run a strategy and say how that ended; what it published stands in for an answer that does not come.
 
         Args:
@@ -105,7 +111,7 @@ class Job:
             witness: Sees every schedule that is published.
 
         Returns:
-            The answer and the outcome: ``finished``, ``time limit``, ``interrupted`` or ``solver failed: ...``.
+            The answer and how the run ended. One that another's brake stopped ended at its time limit.
 
         Raises:
             SolverFailed: If the solver fails before there is any schedule.
@@ -122,7 +128,7 @@ class Job:
 
         context = replace(self.context, control=clock, publish=publish)
         chosen = self.strategy if strategy is None else strategy
-        outcome = ""
+        failure: Ending | None = None
         try:
             grace_s = _GRACE_S + _reserve_s(self.options.time_limit_s)
             answer = run(lambda: self._answer(chosen, task, context), self.context.control, grace_s=grace_s)
@@ -131,12 +137,11 @@ class Job:
         except SolverFailed as error:
             if published.computes is None:
                 raise
-            answer, outcome = published.found(exhausted=False), f"solver failed: {error.message}"
+            answer, failure = published.found(exhausted=False), Ending(Outcome.SOLVER_FAILED, error.message)
         if isinstance(answer, NotFound) and published.computes is not None and answer.scope is None:
             answer = published.found(exhausted=False)
-        if isinstance(answer, Found) and answer.exhausted:
-            outcome = outcome or "finished"
-        return answer, outcome or ("interrupted" if clock.cancelled.is_set() else "time limit")
+        finished = isinstance(answer, Found) and answer.exhausted
+        return answer, failure or Ending(Outcome.FINISHED if finished else self.context.control.stopped_by())
 
     def _answer(self, strategy: Strategy, task: Task, context: Context) -> Found | NotFound:
         if self.options.reorder:
@@ -144,14 +149,14 @@ class Job:
         return strategy.solve(task, context)
 
     def solved(
-        self, task: Task, found: Found, outcome: str, asked: Budget | None, *, peak: PeakClaim | None = None
+        self, task: Task, found: Found, ending: Ending, asked: Budget | None, *, peak: PeakClaim | None = None
     ) -> Solved:
         """The replayed plan of ``found``.
 
         Args:
             task: Graph and budget.
             found: The schedule and its bounds.
-            outcome: How the search ended.
+            ending: How the search ended.
             asked: The budget as asked.
             peak: What is known of every peak, where the least one was asked for.
 
@@ -170,13 +175,13 @@ class Job:
         if not report.within_budget:
             raise over_budget(report)
         wall_s = time.monotonic() - self.started_s
-        run = {"outcome": outcome, "wall_s": round(wall_s, 3), "stages": [_stage(r) for r in self.context.trace]}
-        return Solved(replace(plan, run=run), report, outcome, wall_s)
+        run = {"outcome": str(ending), "wall_s": round(wall_s, 3), "stages": [_stage(r) for r in self.context.trace]}
+        return Solved(replace(plan, run=run), report, ending, wall_s)
 
     def _plan(self, task: Task, found: Found, asked: Budget | None, least: PeakClaim | None) -> Plan:
         """The plan of a schedule, with the claim that its bound allows."""
         graph, schedule = task.graph, found.schedule
-        cost = math.fsum(graph.nodes[k].cost for k in schedule.computes)
+        cost = cost_of(graph, schedule.computes)
         bound = telling(graph, found.bounds, cost)
         gap = (cost - bound.cost) / cost if cost > 0 else 0.0
         proven = gap <= min(OPTIMAL_GAP, max(self.options.gap, 1e-9))

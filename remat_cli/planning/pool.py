@@ -7,11 +7,11 @@ within a smaller budget does; and where no schedule fits a budget, none fits a s
 from __future__ import annotations
 
 import bisect
-import math
 from dataclasses import dataclass, field, replace
 
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Scope
 from remat_cli.plan.replay import replay
 from remat_cli.strategies.base import Bound, Found, Known, NotFound
@@ -55,7 +55,7 @@ class Pool:
         """
         graph, computes, held = self.graph, found.schedule.computes, found.schedule.held
         height = replay(graph, derive(graph, computes, held)).peak_bytes if held else peak(graph, computes)
-        new = Kept(height, math.fsum(graph.nodes[k].cost for k in computes), found)
+        new = Kept(height, cost_of(graph, computes), found)
         at = bisect.bisect_right(self.kept, new.peak_bytes, key=lambda kept: kept.peak_bytes)
         if at and self.kept[at - 1].cost <= new.cost:
             same = (self.kept[at - 1].peak_bytes, self.kept[at - 1].cost) == (new.peak_bytes, new.cost)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from remat_cli.control import Control, Progress
+from remat_cli.control import Ending, Outcome, Progress
 from remat_cli.errors import SolverFailed
 from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
@@ -14,10 +14,10 @@ from remat_cli.plan.model import PeakClaim, Scope
 from remat_cli.planning.job import Job, Solved
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.pool import Pool
+from remat_cli.planning.runs import Runs
 from remat_cli.running import Abandoned, interruptible, run
 from remat_cli.strategies.annealing.squeeze import squeeze
 from remat_cli.strategies.base import Found, NotFound, Schedule, Task
-from remat_cli.strategies.bounds import shortened
 from remat_cli.strategies.registry import strategy_from_spec
 
 _SQUEEZE_SHARE, _PROVE_SHARE = 0.4, 0.4
@@ -47,16 +47,17 @@ def solve_smallest(
         Infeasible: If the strategy pays no heed to the budget, and its plan has a larger peak.
     """
     job = Job.of(graph, options or SolveOptions(), listener)
-    descent = _Descent(job, Pool(graph), _plain_bounds(graph))
+    descent = _Descent(Runs(job, Pool(graph)), _plain_bounds(graph))
     with interruptible(job.context.control):
         descent.squeeze()
         descent.prove()
-        outcome = descent.cheapen()
-    least = descent.pool.kept[0]
+        ending = descent.cheapen()
+    pool = descent.runs.pool
+    least = pool.kept[0]
     answer = least.found
     if job.strategy.minds_budget:
-        answer = replace(answer, bounds=descent.pool.bounds_at(least.peak_bytes))
-    return job.solved(Task(graph, least.peak_bytes), answer, outcome, None, peak=descent.claim())
+        answer = replace(answer, bounds=pool.bounds_at(least.peak_bytes))
+    return job.solved(Task(graph, least.peak_bytes), answer, ending, None, peak=descent.claim())
 
 
 def _plain_bounds(graph: Graph) -> list[PeakClaim]:
@@ -72,19 +73,17 @@ class _Descent:
     """A search for the least peak on its way.
 
     Attributes:
-        job: What all runs share.
-        pool: The schedules found; the first is the one with the least peak.
+        runs: What all runs share; the first schedule of its pool is the one with the least peak.
         proven: Bounds on the peak, each for some set of schedules.
     """
 
-    job: Job
-    pool: Pool
+    runs: Runs
     proven: list[PeakClaim]
 
     @property
     def lowest_bytes(self) -> int:
         """The least peak found."""
-        return self.pool.kept[0].peak_bytes
+        return self.runs.pool.kept[0].peak_bytes
 
     def claim(self) -> PeakClaim:
         """The bound that says most: the highest that is not above the least peak found, for the widest set."""
@@ -99,38 +98,29 @@ class _Descent:
 
     def squeeze(self) -> None:
         """Anneal towards less and less room, from computing everything once."""
-        graph = self.job.graph
+        job, control, pool = self.runs.job, self.runs.control, self.runs.pool
         found: list[tuple[int, ...]] = []
-        self.pool.add(Found(Schedule(tuple(range(len(graph.nodes)))), maker="keep-all"))
+        pool.add(Found(Schedule(tuple(range(len(job.graph.nodes)))), maker="keep-all"))
         floor = max(bound.lower_bound_bytes for bound in self.proven)
-        clock = self._clock(_SQUEEZE_SHARE)
+        clock = control.part(_SQUEEZE_SHARE)
         with suppress(Abandoned):  # what it found until then is there
-            run(
-                lambda: squeeze(graph, floor, clock, self.job.context.seed, found.append),
-                self.job.context.control,
-                grace_s=_GRACE_S,
-            )
+            run(lambda: squeeze(job.graph, floor, clock, job.context.seed, found.append), control, grace_s=_GRACE_S)
         for computes in tuple(found):
-            self.pool.add(Found(Schedule(computes), exhausted=False, maker=_ANNEALED))
+            pool.add(Found(Schedule(computes), exhausted=False, maker=_ANNEALED))
 
     def prove(self) -> None:
         """Ask an exact strategy for a plan just below the least peak, until it has none and says why."""
-        name = "checkmate-ilp" if len(self.job.graph.nodes) <= _SMALL else "optimal"
-        strategy = strategy_from_spec(name)
-        clock = self._clock(_PROVE_SHARE, _PROVE_MOST_S)
+        name = "checkmate-ilp" if len(self.runs.job.graph.nodes) <= _SMALL else "optimal"
+        runs, strategy = replace(self.runs, maker=name), strategy_from_spec(name)
+        clock = runs.control.part(_PROVE_SHARE, _PROVE_MOST_S)
         for _ in range(_ROUNDS):
             below = self.lowest_bytes - 1
             if clock.stopping() or self.claim().lower_bound_bytes > below:
                 return
-            task = Task(self.job.graph, below, self.pool.known_at(below))
-            seen: list[Found] = []
             try:
-                answer, _ = self.job.attempt(task, strategy=strategy, control=clock, witness=seen.append)
+                answer, _ = runs.run(below, clock, strategy=strategy)
             except SolverFailed:
                 return  # the plan at hand stands; that nothing is proven of it is said
-            for found in tuple(seen):
-                self.pool.add(replace(found, maker=found.maker or name))
-            self.pool.learn(below, _by(name, answer))
             if isinstance(answer, Found):
                 continue
             if answer.scope is not None:
@@ -138,31 +128,18 @@ class _Descent:
             if self.lowest_bytes > below:  # nor did it come upon something on the way
                 return
 
-    def cheapen(self) -> str:
+    def cheapen(self) -> Ending:
         """Look for the cheapest plan at the least peak; how that ended."""
-        budget = self.lowest_bytes
-        task = Task(self.job.graph, budget, self.pool.known_at(budget))
-        if not self.job.strategy.minds_budget:
-            answer, outcome = self.job.attempt(task)
+        budget, job, control = self.lowest_bytes, self.runs.job, self.runs.control
+        if not job.strategy.minds_budget:
+            task = Task(job.graph, budget, self.runs.pool.known_at(budget))
+            answer, ending = job.attempt(task)
             assert isinstance(answer, Found)
-            self.job.solved(task, answer, outcome, None)  # says by how much it is over, if it is
-            return outcome
-        control = self.job.context.control
+            job.solved(task, answer, ending, None)  # says by how much it is over, if it is
+            return ending
         if control.stopping():
-            return "interrupted" if control.cancelled.is_set() else "time limit"
-        answer, outcome = self.job.attempt(task)
-        self.pool.learn(budget, answer)
+            return Ending(control.stopped_by())
+        answer, ending = self.runs.run(budget, control)
         if isinstance(answer, NotFound) and not control.stopping():  # it looked among schedules that do not get there
-            return "finished"
-        return self.cheapen() if self.lowest_bytes < budget else outcome  # it came upon an even smaller peak
-
-    def _clock(self, share: float, most_s: float | None = None) -> Control:
-        control = self.job.context.control
-        remaining = control.remaining_s()
-        if remaining is None:
-            return control if most_s is None else shortened(control, most_s)
-        return shortened(control, share * remaining if most_s is None else min(most_s, share * remaining))
-
-
-def _by(name: str, answer: Found | NotFound) -> Found | NotFound:
-    return replace(answer, maker=answer.maker or name) if isinstance(answer, Found) else answer
+            return Ending(Outcome.FINISHED)
+        return self.cheapen() if self.lowest_bytes < budget else ending  # it came upon an even smaller peak

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from remat_cli.control import Ending, Outcome
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Scope
 from remat_cli.reports.jsonform import document_json
 from remat_cli.reports.style import Style, columns, fields, render, title
-from remat_cli.reports.words import AMONG, cost_words, count, exact_bytes, graph_words, maker, size_column
+from remat_cli.reports.words import AMONG, cost_words, count, ending_words, exact_bytes, graph_words, maker, size_column
 from remat_cli.units import format_duration, format_percent
 
 if TYPE_CHECKING:
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
 
 _EXACT = 1e-9
 _TINY = 1e-6
-_ENDED = {
-    "finished": "",
-    "time limit": "stopped at the time limit; these are the best plans found until then",
-    "interrupted": "interrupted; these are the best plans found until then",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ class CurveRow:
     path: str = ""
 
 
-def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, *, outcome: str = "", wall_s: float = 0.0) -> str:
+def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, outcome: Outcome, wall_s: float) -> str:
     """A line per budget: peak, overhead, lower bound on the overhead, gap and status.
 
     Args:
@@ -78,8 +74,8 @@ def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, *, outcome:
     parts: list[RenderableType] = [
         Text.assemble((words, "bold green" if good else "bold red" if not solved else "bold yellow"), range_words)
     ]
-    if ended := _ENDED.get(outcome, outcome):
-        parts.append(Text(style.clean(ended)))
+    if ended := ending_words(Ending(outcome), "these are the best plans"):
+        parts.append(Text(ended))
     parts += ["", fields(_summary(graph, rows, style, wall_s), style), "", _table(rows, style)]
     parts += _scopes(rows, style) + _reasons(rows, style)
     return render(style, *parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from remat_cli.control import Ending
 from remat_cli.errors import SHOWN_PROBLEMS
 from remat_cli.plan.check import OVER_BUDGET, Report
 from remat_cli.plan.replay import Severity
@@ -15,6 +16,7 @@ from remat_cli.reports.words import (
     certainty,
     cost_words,
     count,
+    ending_words,
     exact_bytes,
     graph_words,
     least_peak_words,
@@ -33,12 +35,6 @@ if TYPE_CHECKING:
 SHOWN_ROWS = 8
 """Rows of every table; the others are counted."""
 
-_ENDED = {
-    "finished": "",
-    "time limit": "stopped at the time limit; this is the best plan found until then",
-    "interrupted": "interrupted; this is the best plan found until then",
-}
-
 
 def plan_text(
     report: Report,
@@ -46,7 +42,7 @@ def plan_text(
     *,
     run: Mapping[str, Any] | None = None,
     path: str | None = None,
-    outcome: str = "",
+    ending: Ending | None = None,
     checking: bool = False,
 ) -> str:
     """The report on a plan: budget, peak, cost, claim, values at the peak, and recomputed nodes.
@@ -56,15 +52,14 @@ def plan_text(
         style: Where it goes.
         run: Timings in seconds under names that end in ``_s``; the largest is the whole.
         path: Name of the plan's file.
-        outcome: How the search ended: ``finished`` adds no line, ``time limit`` and ``interrupted`` add a sentence;
-            anything else is shown as it is.
+        ending: How the search ended; None for a plan that comes from a file.
         checking: Whether a plan is checked rather than made, so that its claim is only reported.
 
     Returns:
         Lines that end with a newline.
     """
     parts: list[RenderableType] = [verdict_line(report, style)]
-    if ended := _ENDED.get(outcome, outcome):
+    if ending is not None and (ended := ending_words(ending)):
         parts.append(_plain(style.clean(ended)))
     if not report.valid:
         parts += findings_lines(report, style)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from remat_cli.control import Ending, Outcome
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import ClaimStatus, Scope
@@ -24,6 +25,7 @@ _NONE = {
     Scope.CHAIN_PERSISTENT: "no memory-persistent schedule of the chain",
     Scope.RESTRICTED: "no schedule that the strategy searched",
 }
+_STOPPED = {Outcome.TIME_LIMIT: "stopped at the time limit", Outcome.INTERRUPTED: "interrupted"}
 _EXACT = 1e-9
 """Relative differences below this are rounding."""
 _TINY = 1e-6
@@ -33,6 +35,13 @@ _TINY = 1e-6
 def count(number: int, noun: str) -> str:
     """``1 node``, ``12 nodes``, ``20,000 nodes``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def ending_words(ending: Ending, found: str = "this is the best plan") -> str:
+    """What there is to say of how a search ended; empty if it came to its end."""
+    if ending.outcome in _STOPPED:
+        return f"{_STOPPED[ending.outcome]}; {found} found until then"
+    return "" if ending.outcome is Outcome.FINISHED else str(ending)
 
 
 def graph_words(graph: Graph) -> str:

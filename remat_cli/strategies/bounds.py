@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
@@ -50,7 +49,7 @@ def cover_bound(
         return trivial
     if isinstance(model, str):
         return Bound(math.inf, scope)
-    control = shortened(context.control, time_limit_s)
+    control = context.control.part(most_s=time_limit_s)
     outcome = context.solver.solve(context.request(model, control, gap=1e-6))
     if outcome.termination is Termination.INFEASIBLE or outcome.bound is None:
         return trivial
@@ -92,16 +91,9 @@ def recompute_prices(graph: Graph, budget_bytes: int, context: Context, *, time_
     stated = cover.price_model(graph, budget_bytes)
     if not stated.rows or any(sum(parts.values()) < need for need, parts in stated.rows):
         return plain
-    outcome = context.solver.solve(context.request(stated.model, shortened(context.control, time_limit_s)))
+    control = context.control.part(most_s=time_limit_s)
+    outcome = context.solver.solve(context.request(stated.model, control))
     return plain if outcome.values is None else stated.prices(outcome.values.tolist())
-
-
-def shortened(control: Control, time_limit_s: float) -> Control:
-    """``control`` with a deadline at most ``time_limit_s`` from now."""
-    early = Control.within(time_limit_s).deadline_s
-    assert early is not None
-    deadline = early if control.deadline_s is None else min(early, control.deadline_s)
-    return replace(control, deadline_s=deadline)
 
 
 def safe_bound(graph: Graph, bound: float | None) -> float:

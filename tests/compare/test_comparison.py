@@ -1,4 +1,4 @@
-"""Comparisons: cells, resuming, bounds across strategies, engines on real processes and a real Dask cluster."""
+"""Comparisons: cells, resuming, bounds across strategies, executors on real processes and a real Dask cluster."""
 
 import csv
 import io
@@ -16,10 +16,9 @@ from pebble import ProcessPool
 
 from remat_cli.control import Control
 from remat_cli.errors import InputError, UsageError
-from remat_cli.graph.io import dump_document, graph_to_document
 from remat_cli.plan.comparison import Cell, Comparison, Ended, Row
 from remat_cli.planning.comparing.cell import Limits, run_cell
-from remat_cli.planning.comparing.engines import LocalEngine, _row_of
+from remat_cli.planning.comparing.executors import LocalExecutor, _row_of
 from remat_cli.planning.comparing.sweep import compare
 from remat_cli.reports.comparison import comparison_csv, comparison_json, comparison_text
 from remat_cli.reports.figures import comparison_figure
@@ -37,15 +36,15 @@ class Here:
     def __init__(self):
         self.seen = []
 
-    def run(self, cells, graph_text, limits, control):
+    def run(self, cells, graph, limits, control):
         for cell in cells:
             self.seen.append(cell)
-            yield run_cell(cell, graph_text, limits)
+            yield run_cell(cell, graph, limits)
 
 
-def small(engine=None, **more):
+def small(executor=None, **more):
     return compare(
-        CHAIN, parse_budgets("3:6:1"), ["auto", "keep-all", "checkmate-ilp"], engine=engine or Here(), **more
+        CHAIN, parse_budgets("3:6:1"), ["auto", "keep-all", "checkmate-ilp"], executor=executor or Here(), **more
     )
 
 
@@ -78,13 +77,12 @@ def test_a_bound_holds_for_smaller_budgets_and_shows_contradictions():
 
 
 def test_what_goes_wrong_is_a_row():
-    text = dump_document(graph_to_document(CHAIN))
-    refused = run_cell(Cell("moccasin{starts=nothing}", 4, "4"), text, Limits())
+    refused = run_cell(Cell("moccasin{starts=nothing}", 4, "4"), CHAIN, Limits())
     assert refused.ended is Ended.REFUSED
     assert "starts" in refused.message
-    gone = run_cell(Cell("checkmate-ilp", 4, "4"), text, Limits(solver="gurobi{no=1}"))
+    gone = run_cell(Cell("checkmate-ilp", 4, "4"), CHAIN, Limits(solver="gurobi{no=1}"))
     assert gone.ended is Ended.REFUSED
-    late = run_cell(Cell("checkmate-ilp", 4, "4"), text, Limits(time_limit_s=1e-3))
+    late = run_cell(Cell("checkmate-ilp", 4, "4"), CHAIN, Limits(time_limit_s=1e-3))
     assert late.ended is Ended.LIMIT
 
 
@@ -111,17 +109,17 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
     assert sum(row.ended is Ended.INTERRUPTED for row in first.rows) == 7
     with results.open("a") as stream:
         stream.write('{"key": "cut off in the mid')  # as a crash leaves it
-    engine = Here()
-    second = small(results=results, engine=engine)
-    assert len(engine.seen) == 7
+    executor = Here()
+    second = small(results=results, executor=executor)
+    assert len(executor.seen) == 7
     assert not second.interrupted
-    engine = Here()
-    third = small(results=results, engine=engine)
-    assert engine.seen == []
+    executor = Here()
+    third = small(results=results, executor=executor)
+    assert executor.seen == []
     assert third.rows == second.rows
-    engine = Here()
-    small(results=results, engine=engine, limits=Limits(seed=1))
-    assert len(engine.seen) == 12  # rows made with other limits do not count
+    executor = Here()
+    small(results=results, executor=executor, limits=Limits(seed=1))
+    assert len(executor.seen) == 12  # rows made with other limits do not count
 
 
 def test_a_file_of_something_else_is_refused(tmp_path):
@@ -133,9 +131,9 @@ def test_a_file_of_something_else_is_refused(tmp_path):
 
 def test_nothing_to_compare():
     with pytest.raises(UsageError, match="nothing to compare"):
-        compare(CHAIN, [], ["auto"], engine=Here())
+        compare(CHAIN, [], ["auto"], executor=Here())
     with pytest.raises(UsageError, match="no strategy"):
-        compare(CHAIN, parse_budgets("4"), ["autoo"], engine=Here())
+        compare(CHAIN, parse_budgets("4"), ["autoo"], executor=Here())
 
 
 def test_documents():
@@ -175,9 +173,9 @@ def test_figures_do_not_change_from_run_to_run(form):
 
 def test_local_processes():
     rows = list(
-        LocalEngine(2).run(
+        LocalExecutor(2).run(
             [Cell("keep-all", 6, "6"), Cell("checkpoint-all", 2, "2")],
-            dump_document(graph_to_document(CHAIN)),
+            CHAIN,
             Limits(),
             Control.within(None),
         )

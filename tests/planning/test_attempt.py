@@ -39,9 +39,9 @@ class Stopped(Strategy):
 def test_bounds_that_came_after_the_last_schedule_are_not_lost() -> None:
     task = Task(GRAPH, no_remat_peak(GRAPH) * 2)
     job = Job.of(GRAPH, SolveOptions(strategy="keep-all"), None)
-    answer, outcome = job.attempt(task, strategy=Stopped())
+    answer, ending = job.attempt(task, strategy=Stopped())
     assert isinstance(answer, Found)
-    assert outcome == "time limit"
+    assert str(ending) == "time limit"
     assert {Bound(GRAPH.total_cost + 2, Scope.FRONTIER), Bound(GRAPH.total_cost + 1, Scope.DOCUMENT_ORDER)} <= {
         *answer.bounds
     }

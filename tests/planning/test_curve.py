@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -12,19 +13,18 @@ from bruteforce import cheapest
 from families import chosen_graph
 from seeded import seeded
 
-from remat_cli.control import Control
+from remat_cli.control import Control, Outcome
 from remat_cli.errors import SolverFailed, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.io import load_graph
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
 from remat_cli.plan.replay import replay
-from remat_cli.planning.curve import Curve, PointStatus, _braked, _Course, solve_curve
+from remat_cli.planning.curve import Curve, PointStatus, _Course, solve_curve
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.pool import Pool
 from remat_cli.planning.solving import solve
 from remat_cli.strategies.base import Bound, Found, NotFound, Schedule
-from remat_cli.strategies.bounds import shortened
 from remat_cli.units import Budget, parse_budget
 from remat_cli.zoo.registry import build_graph
 
@@ -289,25 +289,40 @@ def test_a_plan_counts_as_proven_by_bounds_for_every_schedule_in_document_order_
     assert not pool.proven_within(100, 0.0)
 
 
-def test_a_first_look_without_a_time_limit_is_stopped_from_outside():
+def test_a_run_that_sees_no_deadline_is_stopped_from_outside():
     whole = Control()
-    with _braked(shortened(whole, 0.05), whole) as braked:
-        assert braked.remaining_s() is None
-        assert braked.cancelled.wait(60)
-    assert not whole.cancelled.is_set()
-    with _braked(shortened(whole, 3600), whole) as braked:
-        assert not braked.cancelled.is_set()
-        whole.cancelled.set()
-        assert braked.cancelled.wait(60)
+    clock = whole.part(most_s=0.05)
+    braked = clock.braked(timed=False)
+    assert braked.remaining_s() is None
+    assert not braked.stopping()
+    time.sleep(0.06)
+    assert braked.stopping()
+    assert not whole.stopping()
 
 
-def test_under_a_time_limit_runs_see_their_share_of_it():
+def test_a_brake_stops_its_run_alone_and_goes_with_the_command():
     whole = Control.within(3600)
-    clock = shortened(whole, 10)
-    with _braked(clock, whole) as seen:
-        assert seen is clock
-    with _braked(whole, whole) as seen:
-        assert seen is whole
+    one, other = whole.braked(), whole.braked(timed=False)
+    assert one.deadline_s == whole.deadline_s
+    one.cancelled.set()
+    assert (one.stopping(), other.stopping(), whole.stopping()) == (True, False, False)
+    whole.cancelled.set()
+    assert other.stopping()
+    assert other.stopped_by() is Outcome.INTERRUPTED
+
+
+@pytest.mark.parametrize(("limit_s", "timed"), [(None, False), (60.0, True)])
+def test_only_under_a_time_limit_do_runs_see_a_deadline(monkeypatch, limit_s, timed):
+    seen = []
+
+    def solve_task(strategy, task, context):
+        seen.append(context.control.deadline_s is not None)
+        return Found(Schedule(tuple(range(len(task.graph.nodes)))))
+
+    monkeypatch.setattr("remat_cli.strategies.auto.Auto.solve", solve_task)
+    solve_curve(build_graph("linear{n=8}"), "60%,100%", SolveOptions(time_limit_s=limit_s))
+    assert seen
+    assert set(seen) == {timed}
 
 
 @pytest.mark.parametrize("after_s", [0.0, 3600.0])

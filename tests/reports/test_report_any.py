@@ -20,6 +20,7 @@ from report_cases import STYLES, checkpointed, plan_of, plans, training_chain
 from rich.cells import cell_len
 from seeded import seeded
 
+from remat_cli.control import Ending, Outcome
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import check
@@ -53,8 +54,9 @@ def assert_fits(text: str, style: Style) -> None:
 def test_text_reports_stay_in_their_width(plan: Plan, style: Style) -> None:
     report = check(plan)
     run = {"wall_s": 1e9, "n": 3, "odd_s": "x"}
+    ending = Ending(Outcome.SOLVER_FAILED, "x " * 99)
     for checking in (False, True):
-        assert_fits(plan_text(report, style, run=run, path="a b/ü.json", outcome="x " * 99, checking=checking), style)
+        assert_fits(plan_text(report, style, run=run, path="a b/ü.json", ending=ending, checking=checking), style)
     assert_fits(timeline_text(report, plan.statements, style), style)
     assert_fits(plan_show(report, plan, style), style)
     assert_fits(graph_text(summarize(plan.graph), style), style)

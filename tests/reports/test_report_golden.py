@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from report_cases import checkpointed, plan_of, training_chain
 
+from remat_cli.control import Outcome
 from remat_cli.errors import Problem
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
@@ -88,8 +89,8 @@ def differing(old: Plan, new: Plan, percent: int | None) -> Callable[[Style], st
     return lambda style: diff_text(difference, found, style)
 
 
-def drawn(rows: list[CurveRow], outcome: str = "finished") -> Callable[[Style], str]:
-    return lambda style: curve_text(rows_graph(rows), rows, style, outcome=outcome, wall_s=12.3)
+def drawn(rows: list[CurveRow], outcome: Outcome = Outcome.FINISHED) -> Callable[[Style], str]:
+    return lambda style: curve_text(rows_graph(rows), rows, style, outcome, 12.3)
 
 
 def rows_graph(rows: list[CurveRow]) -> Graph:
@@ -135,7 +136,7 @@ CASES: dict[str, Callable[[Style], str]] = {
     "show-plan-odd": shown(ODD),
     "solve-least": solved(LEAST),
     "curve": drawn(CURVE),
-    "curve-interrupted": drawn(HALF_A_CURVE, "interrupted"),
+    "curve-interrupted": drawn(HALF_A_CURVE, Outcome.INTERRUPTED),
     "curve-odd": drawn(ODD_CURVE),
     "check-many": lambda style: checks_text(MANY, style),
     "explain": explained(FITS, 4),

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from report_cases import checkpointed, plan_of, training_chain
 
+from remat_cli.control import Ending, Outcome
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import peak
@@ -166,18 +167,18 @@ def test_budget_is_shown_as_asked_and_in_both_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "line"),
+    ("ending", "line"),
     [
-        ("finished", ""),
-        ("", ""),
-        ("time limit", "stopped at the time limit; this is the best plan found until then"),
-        ("interrupted", "interrupted; this is the best plan found until then"),
-        ("it rained", "it rained"),
+        (Ending(Outcome.FINISHED), ""),
+        (None, ""),
+        (Ending(Outcome.TIME_LIMIT), "stopped at the time limit; this is the best plan found until then"),
+        (Ending(Outcome.INTERRUPTED), "interrupted; this is the best plan found until then"),
+        (Ending(Outcome.SOLVER_FAILED, "it rained"), "solver failed: it rained"),
     ],
 )
-def test_outcome_is_told_where_it_matters(outcome: str, line: str) -> None:
+def test_the_ending_is_told_where_it_matters(ending: Ending | None, line: str) -> None:
     report = check(plan_of(GRAPH, COMPUTES, PEAK))
-    assert plan_text(report, Style(80, False, True), outcome=outcome).splitlines()[1] == line
+    assert plan_text(report, Style(80, False, True), ending=ending).splitlines()[1] == line
 
 
 def test_path_and_timings_are_named() -> None:

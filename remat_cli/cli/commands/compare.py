@@ -60,7 +60,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     from remat_cli.api.reading import read_graph
     from remat_cli.files import require_writable
     from remat_cli.planning.comparing.cell import Limits
-    from remat_cli.planning.comparing.engines import DaskEngine, LocalEngine
+    from remat_cli.planning.comparing.executors import DaskExecutor, LocalExecutor
     from remat_cli.planning.comparing.sweep import compare
     from remat_cli.spec import split_specs
     from remat_cli.strategies.registry import STRATEGIES
@@ -81,14 +81,14 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
         threads=options["threads"],
         seed=options["seed"],
     )
-    engine = LocalEngine(options["jobs"] or os.cpu_count() or 1)
+    executor = LocalExecutor(options["jobs"] or os.cpu_count() or 1)
     with _progress(out, model) as listener:
         comparison = compare(
             model,
             budgets,
             chosen,
             limits,
-            engine=engine if options["dask"] is None else DaskEngine(options["dask"]),
+            executor=executor if options["dask"] is None else DaskExecutor(options["dask"]),
             results=options["results"],
             listener=listener,
         )

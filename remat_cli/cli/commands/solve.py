@@ -210,7 +210,7 @@ def _report(solved: Any, path: str, out: Output, format: str) -> None:
     from remat_cli.reports.text import plan_text
 
     shown = None if path == "-" else path
-    out.report(plan_text(solved.report, out.style(), run=solved.plan.run, path=shown, outcome=solved.outcome))
+    out.report(plan_text(solved.report, out.style(), run=solved.plan.run, path=shown, ending=solved.ending))
 
 
 def _note_unused(out: Output, strategy: str, options: SolveOptions) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 
 from remat_cli.errors import (
     Infeasible,
@@ -55,27 +54,17 @@ class Limits:
         )
 
 
-@lru_cache(maxsize=2)
-def _graph(text: str) -> Graph:
-    """The graph of a document's text; a process solves many cells of one graph."""
-    from remat_cli.graph.document import parse_document
-    from remat_cli.graph.io import graph_from_document
-
-    return graph_from_document(parse_document(text, "graph", "json"))
-
-
-def run_cell(cell: Cell, graph_text: str, limits: Limits) -> Row:
+def run_cell(cell: Cell, graph: Graph, limits: Limits) -> Row:
     """Solve a cell. Whatever goes wrong is a row that says so; nothing is raised but KeyboardInterrupt and the like.
 
     Args:
         cell: What to solve.
-        graph_text: The graph document as text, so that the cell can travel to another process or machine.
+        graph: The graph.
         limits: How to solve it.
     """
     from remat_cli.planning.solving import solve
     from remat_cli.units import Budget
 
-    graph = _graph(graph_text)
     started_s = time.monotonic()
 
     def without(ended: Ended, message: str) -> Row:
@@ -112,5 +101,5 @@ def run_cell(cell: Cell, graph_text: str, limits: Limits) -> Row:
         scope=claim.scope.value,
         optimal=claim.status == "optimal",
         wall_s=round(solved.wall_s, 3),
-        message=solved.outcome,
+        message=str(solved.ending),
     )

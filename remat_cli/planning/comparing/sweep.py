@@ -1,4 +1,4 @@
-"""A comparison: strategies times budgets, run by an engine, kept in a results file, judged against each other."""
+"""A comparison: strategies times budgets, run by an executor, kept in a results file, judged against each other."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from remat_cli.control import Control
 from remat_cli.errors import InputError, Problem, UsageError
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.graph.io import dump_document, graph_sha256, graph_to_document
+from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Cell, Comparison, Ended, Row
 from remat_cli.planning.comparing.cell import Limits
-from remat_cli.planning.comparing.engines import Engine, LocalEngine
+from remat_cli.planning.comparing.executors import Executor, LocalExecutor
 from remat_cli.running import interruptible
 from remat_cli.spec import format_spec
 from remat_cli.strategies.registry import strategy_from_spec
@@ -31,7 +31,7 @@ def compare(
     strategies: Iterable[str],
     limits: Limits | None = None,
     *,
-    engine: Engine | None = None,
+    executor: Executor | None = None,
     results: Path | None = None,
     control: Control | None = None,
     listener: Callable[[Row, int, int], None] | None = None,
@@ -50,7 +50,7 @@ def compare(
         budgets: Budgets, one by one or as a text such as ``"50%:90%:10%"``; percentages are of the no-remat peak.
         strategies: Strategies with options.
         limits: How every cell is solved.
-        engine: Where the cells run; None for all cores of this machine, in spawned processes: a script must keep its
+        executor: Where the cells run; None for all cores of this machine, in spawned processes: a script must keep its
             call under ``if __name__ == "__main__"``.
         results: File of finished rows, one JSON object a line. Rows of the same graph, strategy, budget and limits
             that are there already are taken as they are, new ones are added as they come.
@@ -65,18 +65,17 @@ def compare(
     limits.options("auto")
     control = control or Control.within(None)
     cells = _cells(strategies, _parsed(budgets), no_remat_peak(graph))
-    book = _Book(results, _key(graph, limits))
-    known = book.read()
+    file = _ResultsFile(results, _key(graph, limits))
+    known = file.read()
     done = {cell: _as_asked(known[_mark(cell)], cell) for cell in cells if _mark(cell) in known}
     left = [cell for cell in cells if cell not in done]
     by_name = {_mark(cell): cell for cell in left}
-    text = dump_document(graph_to_document(graph))
     with interruptible(control):
         if left:
-            with closing((engine or LocalEngine()).run(left, text, limits, control)) as news:
+            with closing((executor or LocalExecutor()).run(left, graph, limits, control)) as news:
                 for row in news:
                     done[by_name[row.strategy, row.budget_bytes]] = row
-                    book.add(row)
+                    file.add(row)
                     if listener is not None:
                         listener(row, len(done), len(cells))
                     if control.stopping():
@@ -135,7 +134,7 @@ def _key(graph: Graph, limits: Limits) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Book:
+class _ResultsFile:
     """The results file."""
 
     path: Path | None

@@ -14,10 +14,11 @@ from remat_cli.errors import Interrupted, LimitReached, StrategyMismatch
 from remat_cli.graph.model import Graph
 from remat_cli.graph.order import Reordered, has_one_order, reordered
 from remat_cli.plan.derive import peak
+from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Scope
 from remat_cli.spec import format_spec
 from remat_cli.strategies.base import Bound, Context, Found, Known, Needs, NotFound, Schedule, Strategy, Task
-from remat_cli.strategies.bounds import cover_bound, shortened
+from remat_cli.strategies.bounds import cover_bound
 from remat_cli.strategies.ordering.candidates import Order, find_orders, ready
 from remat_cli.strategies.registry import strategy_from_spec
 
@@ -69,7 +70,7 @@ def solve_reordered(strategy: Strategy, task: Task, context: Context) -> Found |
     if budget is not None and peak(graph, range(len(graph.nodes))) > budget:
         return _Solving.of(strategy, task, context).run()
     # Nothing needs to be computed twice: then the smallest peak is best.
-    return _once(graph, find_orders(graph, None, _part(context.control, _ORDERS_S, 1.0), context.seed).lowest)
+    return _once(graph, find_orders(graph, None, context.control.part(most_s=_ORDERS_S), context.seed).lowest)
 
 
 def _once(graph: Graph, order: Order) -> Found:
@@ -80,7 +81,7 @@ def _once(graph: Graph, order: Order) -> Found:
 
 def _where_lowest(strategy: Strategy, task: Task, context: Context) -> Found | NotFound:
     """The answer of a strategy that pays no heed to the budget, in the order of the smallest peak."""
-    lowest = find_orders(task.graph, None, _part(context.control, _ORDERS_S, 1.0), context.seed).lowest
+    lowest = find_orders(task.graph, None, context.control.part(most_s=_ORDERS_S), context.seed).lowest
     view = reordered(task.graph, lowest.nodes)
     answer = strategy.solve(Task(view.graph, task.budget_bytes), replace(context, publish=lambda found: None))
     wide = tuple(bound for bound in answer.bounds if bound.scope is Scope.ANY_ORDER)
@@ -161,7 +162,7 @@ class _Solving:
     def run(self) -> Found | NotFound:
         """Find orders, then solve: the document's order first, then the most promising others."""
         graph, control = self.task.graph, self.context.control
-        orders = find_orders(graph, self.budget_bytes, _part(control, _ORDERS_S, _ORDERS_SHARE), self.context.seed)
+        orders = find_orders(graph, self.budget_bytes, control.part(_ORDERS_SHARE, _ORDERS_S), self.context.seed)
         if orders.lowest.peak_bytes <= self.budget_bytes:
             return _once(graph, orders.lowest)
         for order in (orders.given, *orders.others):
@@ -188,10 +189,10 @@ class _Solving:
         trials = [self._trial(order) for order in others[:_BOUNDED] if order.excess < given.excess]
         trials = sorted((t for t in trials if math.isfinite(t.bound.cost)), key=lambda t: t.bound.cost)
         if self._may_gain(first):
-            self._solve(self.strategy, first, _part(self.context.control, math.inf, _GIVEN_SHARE if trials else 1.0))
+            self._solve(self.strategy, first, self.context.control.part(_GIVEN_SHARE if trials else 1.0))
         for trial in trials:
             if self._may_gain(trial):
-                self._solve(strategy_from_spec(_STARTER), trial, _part(self.context.control, start_s, _START_SHARE))
+                self._solve(strategy_from_spec(_STARTER), trial, self.context.control.part(_START_SHARE, start_s))
         solved = {given.nodes}
         for _ in range(_TRIED):
             self._shake()
@@ -199,7 +200,7 @@ class _Solving:
             if not left:
                 break
             solved.add(left[0].order.nodes)
-            self._solve(self.strategy, left[0], _part(self.context.control, math.inf, _SOLVE_SHARE))
+            self._solve(self.strategy, left[0], self.context.control.part(_SOLVE_SHARE))
         self._shake()
         remaining = self.context.control.remaining_s()
         if self.winner is not None and not self.finished and (remaining is None or remaining > _LEFT_S):
@@ -213,7 +214,7 @@ class _Solving:
 
     def _shake(self) -> None:
         """Leave recomputations out of the best schedule and change its order so that it still fits."""
-        best, control = self.best, _part(self.context.control, _SHAKE_S, _SHAKE_SHARE)
+        best, control = self.best, self.context.control.part(_SHAKE_SHARE, _SHAKE_S)
         if best is None or best.schedule.held or self._proven() or not ready(self.context.control):
             return
         from remat_cli.strategies.ordering.shake import shake  # numba takes 0.3 s to import
@@ -284,7 +285,7 @@ class _Solving:
         schedule = _original(found.schedule, trial.view)
         self._note_low(schedule)
         graph, height = self.task.graph, peak(self.task.graph, schedule.computes)
-        key = (math.fsum(graph.nodes[k].cost for k in schedule.computes), height)
+        key = (cost_of(graph, schedule.computes), height)
         self.used_solver = self.used_solver or found.used_solver
         if height > self.budget_bytes or key >= self.best_key:
             return
@@ -322,10 +323,3 @@ def _viewed(schedule: Schedule, view: Reordered) -> Schedule:
     node = {k: at for at, k in enumerate(view.nodes)}
     value = {v: at for at, v in enumerate(view.values)}
     return Schedule(tuple(node[k] for k in schedule.computes), frozenset(value[v] for v in schedule.held))
-
-
-def _part(control: Control, most_s: float, share: float) -> Control:
-    """``control`` with a deadline after at most ``most_s`` seconds and at most ``share`` of what is left."""
-    remaining = control.remaining_s()
-    seconds = most_s if remaining is None else min(most_s, share * remaining)
-    return shortened(control, seconds) if math.isfinite(seconds) else control

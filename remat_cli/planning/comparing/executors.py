@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from remat_cli.control import Control
 from remat_cli.errors import SolverUnavailable, UsageError
+from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Cell, Ended, Row
 from remat_cli.planning.comparing.cell import Limits, run_cell
 from remat_cli.planning.processes import in_processes
@@ -25,18 +26,16 @@ _GATHER_S = 5
 """Seconds to wait for the row of a cell that is done; longer, and it is not done any more."""
 
 
-class Engine(Protocol):
+class Executor(Protocol):
     """Runs cells and gives their rows as they are done, in any order. Closing the generator stops what runs."""
 
-    def run(
-        self, cells: Sequence[Cell], graph_text: str, limits: Limits, control: Control
-    ) -> Generator[Row, None, None]:
+    def run(self, cells: Sequence[Cell], graph: Graph, limits: Limits, control: Control) -> Generator[Row, None, None]:
         """One row for every cell, whatever happens to it, until ``control`` says stop."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class LocalEngine:
+class LocalExecutor:
     """Processes of this machine; one that dies takes only its own cell with it.
 
     Attributes:
@@ -45,12 +44,10 @@ class LocalEngine:
 
     jobs: int = 0
 
-    def run(
-        self, cells: Sequence[Cell], graph_text: str, limits: Limits, control: Control
-    ) -> Generator[Row, None, None]:
-        """See :class:`Engine`."""
+    def run(self, cells: Sequence[Cell], graph: Graph, limits: Limits, control: Control) -> Generator[Row, None, None]:
+        """See :class:`Executor`."""
         timeout_s = None if limits.time_limit_s is None else limits.time_limit_s + _LATE_S
-        calls = [(cell, graph_text, limits) for cell in cells]
+        calls = [(cell, graph, limits) for cell in cells]
         with closing(in_processes(run_cell, calls, self.jobs or os.cpu_count() or 1, control, timeout_s)) as done:
             for index, future in done:
                 yield _row_of(future, cells[index])
@@ -70,7 +67,7 @@ def _row_of(future: Any, cell: Cell) -> Row:
 
 
 @dataclass(frozen=True, slots=True)
-class DaskEngine:
+class DaskExecutor:
     """A Dask cluster. A cell whose worker is lost runs again on another.
 
     Attributes:
@@ -79,10 +76,8 @@ class DaskEngine:
 
     address: str
 
-    def run(
-        self, cells: Sequence[Cell], graph_text: str, limits: Limits, control: Control
-    ) -> Generator[Row, None, None]:
-        """See :class:`Engine`.
+    def run(self, cells: Sequence[Cell], graph: Graph, limits: Limits, control: Control) -> Generator[Row, None, None]:
+        """See :class:`Executor`.
 
         Raises:
             SolverUnavailable: If ``distributed`` is not installed.
@@ -103,9 +98,9 @@ class DaskEngine:
             ) from None
         futures: dict[Any, Cell] = {}
         try:
-            text = _held(client, graph_text)
+            held = _held(client, graph)
             for cell in cells:
-                futures[client.submit(run_cell, cell, text, limits, retries=_RETRIES, pure=False)] = cell
+                futures[client.submit(run_cell, cell, held, limits, retries=_RETRIES, pure=False)] = cell
             left = set(futures)
             while left and not control.stopping():
                 done = {future for future in left if future.done()}
@@ -121,11 +116,15 @@ class DaskEngine:
             client.close()
 
 
-def _held(client: Any, graph_text: str) -> Any:
-    """The text as the result of a task, sent once. Data that is scattered is gone with the workers that hold it."""
+def _held(client: Any, graph: Graph) -> Any:
+    """The graph as the result of a task, sent once. Data that is scattered is gone with the workers that hold it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sending large graph")  # it has to be sent, and this is once
-        return client.submit(str, graph_text, pure=False)
+        return client.submit(_itself, graph, pure=False)
+
+
+def _itself(graph: Graph) -> Graph:
+    return graph
 
 
 def _row_from_cluster(future: Any, cell: Cell) -> Row | None:

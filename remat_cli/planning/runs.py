@@ -1,0 +1,79 @@
+"""Runs of one command for one budget after another, which share what they find."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from remat_cli.control import Control, Ending
+from remat_cli.planning.job import Job
+from remat_cli.planning.pool import Pool
+from remat_cli.strategies.base import Found, Known, NotFound, Strategy, Task
+
+SHORTEST_S = 1.0
+"""With less time than this left no run is worth starting. Untuned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What the searches over budgets have in common: a job, and a pool of what its runs have found.
+
+    Attributes:
+        job: What all runs share; its control is the clock of the whole command.
+        pool: What they have found.
+        maker: Text form of the strategy that makes their schedules, where that is not the one asked for.
+    """
+
+    job: Job
+    pool: Pool
+    maker: str = ""
+
+    @property
+    def control(self) -> Control:
+        """The clock of the whole command."""
+        return self.job.context.control
+
+    def over(self) -> bool:
+        """Whether it was stopped, or has no time left for a run that is worth starting."""
+        remaining = self.control.remaining_s()
+        return self.control.stopping() or (remaining is not None and remaining < SHORTEST_S)
+
+    def first_of(self, left: int, most_s: float = math.inf) -> Control:
+        """The clock of the first of several runs: it gets twice its part, and what it leaves is for the others.
+
+        Args:
+            left: Runs that the time is for, this one among them.
+            most_s: The longest it may take.
+        """
+        return self.control.part(2 / (left + 1), most_s)
+
+    def run(
+        self, budget_bytes: int, control: Control, *, strategy: Strategy | None = None, fresh: bool = False
+    ) -> tuple[Found | NotFound, Ending]:
+        """Run a strategy for a budget; the pool gets all that comes of it, what was published on the way too.
+
+        Args:
+            budget_bytes: Fixed memory included.
+            control: Its clock.
+            strategy: The strategy; None for the one asked for.
+            fresh: Whether it is not to start from the schedules found so far.
+
+        Raises:
+            SolverFailed: If the solver fails before there is any schedule within the budget.
+            StrategyMismatch, SolverUnavailable: From the strategy.
+        """
+        known = self.pool.known_at(budget_bytes)
+        if fresh and known is not None:
+            known = Known(bounds=known.bounds) if known.bounds else None
+        seen: list[Found] = []
+        try:
+            task = Task(self.job.graph, budget_bytes, known)
+            answer, ending = self.job.attempt(task, strategy=strategy, control=control, witness=seen.append)
+        finally:
+            for found in tuple(seen):  # a run that was abandoned may still add to it
+                self.pool.add(self._named(found))
+        self.pool.learn(budget_bytes, self._named(answer) if isinstance(answer, Found) else answer)
+        return answer, ending
+
+    def _named(self, found: Found) -> Found:
+        return replace(found, maker=found.maker or self.maker)
