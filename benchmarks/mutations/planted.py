@@ -200,6 +200,13 @@ MILP = (
         "stages.add(j)",
         "milp/test_events.py",
     ),
+    _one(
+        "milp: prices below zero",
+        "negative weights from a solver make prices that no schedule has to pay",
+        "weight = max(0.0, weight_of.get(id(variable), 0.0)) * scale",
+        "weight = weight_of.get(id(variable), 0.0) * scale",
+        "milp/test_events.py",
+    ),
 )
 
 SOLVERS = (
@@ -267,7 +274,8 @@ STRATEGIES = (
         "scope = Scope.ANY_ORDER",
         "strategies/test_ordering.py",
         "strategies/test_optimal.py",
-        "milp/test_retention.py",
+        "strategies/test_search.py",
+        "strategies/test_conformance.py",
     ),
     _one(
         "strategies: budget not inclusive",
@@ -348,16 +356,18 @@ TORCH = (
         "a loss that keeps one number per element counts as one number",
         "return max(shown, elements * int(tensor.dtype.itemsize))",
         "return shown",
-        "frontends/test_torch_kept.py",
-        "frontends/test_torch_allocator.py",
+        "frontends/test_torch_models.py",
+        "frontends/test_torch_profile.py",
     ),
     _one(
         "torch: aliases counted twice",
         "two results of an operation in one memory become two values",
         "        if isinstance(known, Value):\n            draft.values",
         "        if isinstance(known, Value) and known.owner != owner:\n            draft.values",
+        "frontends/test_torch_models.py",
         "frontends/test_torch_export.py",
         "frontends/test_torch_traps.py",
+        "frontends/test_torch_run.py",
     ),
     _one(
         "torch: unread random numbers left out",
@@ -367,6 +377,8 @@ TORCH = (
         "frontends/test_torch_random.py",
         "frontends/test_torch_traps.py",
         "frontends/test_torch_run.py",
+        "frontends/test_torch_export.py",
+        "frontends/test_torch_models.py",
     ),
     _one(
         "torch: random state not restored",
@@ -393,11 +405,12 @@ TORCH = (
         "frontends/test_torch_traps.py",
     ),
     _one(
-        "torch: recomputed values saved",
-        "values that the backward half makes again are saved all the same",
-        "        here -= set(graph.values_of(statement.node))",
-        "        here -= set()",
-        "frontends/test_torch_training.py",
+        "torch: last element left out",
+        "the memory of a tensor is counted without its last element",
+        "return int(last + 1) * int(tensor.dtype.itemsize)",
+        "return int(last) * int(tensor.dtype.itemsize)",
+        "frontends/test_torch_export.py",
+        "frontends/test_torch_models.py",
     ),
     _one(
         "torch: unread parameters left out",

@@ -12,7 +12,7 @@ from families import random_graph
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, Node
 from remat_cli.milp import cover_bound, retention
 from remat_cli.milp.compile import compile_model
 from remat_cli.milp.event_support import event_support
@@ -115,3 +115,22 @@ def test_prices_reach_the_relaxed_cover_bound() -> None:
     assert relaxed.objective is not None
     assert prices.base == pytest.approx(relaxed.objective * graph.total_cost)
     assert prices.base > 0
+
+
+def test_the_stage_after_one_that_reads_an_input_is_an_event() -> None:
+    """Node 3, tight, is the last to read what the cheap node 2 reads: only right after it is there room for node 2."""
+    nodes = (
+        Node("source", 2.0, (), (8,), recompute=False),
+        Node("one", 1.0, (0,), (1,), recompute=False),
+        Node("cheap", 2.0, (0,), (1,), workspace=4),
+        Node("tight", 1.0, (0,), (8,), workspace=8, recompute=False),
+        Node("wide", 1.0, (3,), (5,), workspace=5, recompute=False),
+        Node("five", 2.0, (3,), (2,), workspace=7, recompute=False),
+        Node("six", 1.0, (5,), (5,), recompute=False),
+        Node("last", 1.0, (2,), (2,)),
+    )
+    graph = Graph("after a reader", nodes, (7,))
+    support = event_support(graph, [node.cost for node in nodes], math.inf)
+    assert support[2] == (3, 4, 7)
+    assert optimum(graph, 24, support) == optimum(graph, 24, retention.full_support(graph)) == 13.0
+    assert optimum(graph, 24, tuple(tuple(t for t in stages if t != 4) for stages in support)) is None
