@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 
 import pytest
 from bruteforce import cheapest
 from families import random_graph
+from seeded import seeded
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -53,8 +55,8 @@ def cover(graph: Graph, budget: int) -> float:
     return graph.total_cost * (1 + outcome.bound)
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_event_support_loses_nothing(seed: int) -> None:
+@seeded(range(150), none=10, dearer=50, free=20)
+def test_event_support_loses_nothing(seed: int) -> Iterator[str]:
     graph = graph_of(seed, 5, 12)
     rng = random.Random(seed)
     budget = rng.randint(peak_bound(graph).bytes, no_remat_peak(graph))
@@ -62,6 +64,7 @@ def test_event_support_loses_nothing(seed: int) -> None:
     costs = [node.cost for node in closed(graph).nodes]
     for most in (math.inf, *([] if full is None else [full - graph.total_cost])):
         assert optimum(graph, budget, event_support(closed(graph), costs, most)) == full
+    yield "none" if full is None else "dearer" if full > graph.total_cost else "free"
 
 
 def test_event_support_is_small_where_it_counts() -> None:
@@ -87,8 +90,8 @@ def test_bound_is_never_above_the_truth_and_often_above_the_cover_bound() -> Non
     assert better > 10
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_prices_hold_whatever_the_weights(seed: int) -> None:
+@seeded(range(60), compared=1000, omitted=20)
+def test_prices_hold_whatever_the_weights(seed: int) -> Iterator[str]:
     graph = closed(graph_of(seed, 5, 9))
     rng = random.Random(seed)
     budget = rng.randint(peak_bound(graph).bytes, no_remat_peak(graph))
@@ -102,6 +105,7 @@ def test_prices_hold_whatever_the_weights(seed: int) -> None:
             paid = sum(graph.nodes[i].cost for i in chosen)
             omitted = sum(prices.of_omission[i] for i in nodes if i not in chosen)
             assert paid >= prices.base + sum(prices.of_node[i] for i in chosen) + omitted - 1e-9
+            yield from ["compared"] * (prices.base != 0) + ["omitted"] * (omitted > 0)
 
 
 def test_prices_reach_the_relaxed_cover_bound() -> None:
