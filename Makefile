@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test lint check-types graphs docs bench paper screenshots gpu hollow torch-versions clean
+.PHONY: setup system demo test test-core lint check-types graphs docs bench paper screenshots gpu hollow torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -43,6 +43,10 @@ lint: setup
 
 test: setup system lint
 	$(BIN)/python -m pytest -n 2
+
+# The same without the tests that need a program of the system.
+test-core: setup lint
+	$(BIN)/python -m pytest -n 2 -m 'not system'
 
 # Makes every file in graphs/ again from the architectures in remat_cli/zoo.
 graphs: setup

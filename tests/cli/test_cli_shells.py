@@ -28,6 +28,9 @@ SHELLS = {
 }
 
 
+EACH = [pytest.param(shell, marks=[] if shell == "bash" else pytest.mark.system) for shell in SHELLS]
+
+
 @pytest.fixture
 def settings(tmp_path):
     """An environment in which ``remat`` is this one, and the shells know nothing of this machine's settings."""
@@ -79,7 +82,7 @@ class Terminal:
         os.close(self._end)
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", EACH)
 def test_the_tab_key_completes(shell, settings, tmp_path):
     command, setup = SHELLS[shell]
     terminal = Terminal(command, settings, tmp_path)
@@ -94,7 +97,7 @@ def test_the_tab_key_completes(shell, settings, tmp_path):
         terminal.close()
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", EACH)
 def test_the_script_is_one_that_the_shell_takes(shell, settings, tmp_path):
     program = SHELLS[shell][0][0]
     script = subprocess.run(
@@ -106,6 +109,7 @@ def test_the_script_is_one_that_the_shell_takes(shell, settings, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.system
 def test_fish_offers_commands_with_their_summaries(settings, tmp_path):
     line = "remat completion fish | source; complete -C 'remat so'"
     done = subprocess.run(

@@ -6,10 +6,12 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 from docs_pages import DOCS, blocks
 
 import remat_cli as remat
 
+pytestmark = pytest.mark.system  # node
 EXPORTER = DOCS / "examples" / "export.mjs"
 
 

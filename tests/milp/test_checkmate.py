@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 from bruteforce import cheapest, least_peak
 from families import random_graph
+from seeded import seeded
 
 from remat_cli.control import Control
 from remat_cli.errors import LimitReached
@@ -104,39 +106,44 @@ def small_graph(seed: int) -> Graph:
     )
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_equals_a_search_of_all_frontier_advancing_schedules(seed: int) -> None:
+@seeded(range(60), none=100, dearer=25)
+def test_equals_a_search_of_all_frontier_advancing_schedules(seed: int) -> Iterator[str]:
     graph = small_graph(seed)
     for budget in range(max(1, no_remat_peak(graph) - 4), no_remat_peak(graph) + 1):
-        assert optimum(graph, budget) == cheapest(graph, budget, passes=1)
+        truth = cheapest(graph, budget, passes=1)
+        assert optimum(graph, budget) == truth
+        yield from ["none"] * (truth is None) + ["dearer"] * (truth is not None and truth > graph.total_cost)
 
 
-@pytest.mark.parametrize("seed", range(60, 80))
-def test_stage_split_equals_a_search_with_two_passes_per_stage(seed: int) -> None:
+@seeded(range(60, 80), none=30, dearer=10)
+def test_stage_split_equals_a_search_with_two_passes_per_stage(seed: int) -> Iterator[str]:
     graph = small_graph(seed)
     for budget in range(max(1, no_remat_peak(graph) - 4), no_remat_peak(graph)):
-        assert optimum(graph, budget, Formulation(stage_split=2)) == cheapest(graph, budget, passes=2)
+        truth = cheapest(graph, budget, passes=2)
+        assert optimum(graph, budget, Formulation(stage_split=2)) == truth
+        yield "none" if truth is None else "dearer"
 
 
-@pytest.mark.parametrize("seed", range(80, 95))
-def test_unpartitioned_form_lies_between_all_schedules_and_the_frontier_advancing_ones(seed: int) -> None:
+@seeded(range(80, 110), frontier=4, free=4, none=2)
+def test_unpartitioned_form_lies_between_all_schedules_and_the_frontier_advancing_ones(seed: int) -> Iterator[str]:
     graph = small_graph(seed)
-    budget = max(1, no_remat_peak(graph) - 2)
-    free, frontier, anything = (
-        optimum(graph, budget, Formulation(frontier=False)),
-        cheapest(graph, budget, passes=1),
-        cheapest(graph, budget),
-    )
+    budget = max(1, no_remat_peak(graph) - 1)
+    anything = cheapest(graph, budget)
+    if anything is None and seed % 6:
+        return  # that there is none takes the solver long to see: a few such are enough
+    free, frontier = optimum(graph, budget, Formulation(frontier=False)), cheapest(graph, budget, passes=1)
     if frontier is not None:
         assert free is not None
         assert free <= frontier
+        yield "frontier"
     if free is not None:
         assert anything is not None
         assert anything <= free
+    yield "none" if free is None else "free"
 
 
-@pytest.mark.parametrize("seed", range(95, 115))
-def test_least_peak_equals_that_of_a_search(seed: int) -> None:
+@seeded(range(95, 155), lower=8)
+def test_least_peak_equals_that_of_a_search(seed: int) -> Iterator[str]:
     graph = small_graph(seed)
     decoder = stated(graph, no_remat_peak(graph), Formulation(minimize_peak=True))
     outcome = solved(decoder)
@@ -145,6 +152,8 @@ def test_least_peak_equals_that_of_a_search(seed: int) -> None:
     found = peak(graph, decoder.computes(decoder.chosen(outcome.values)))
     assert found == least_peak(graph, passes=1)
     assert graph.fixed_memory + outcome.objective * decoder.stated.unit_bytes == pytest.approx(found)
+    if found < no_remat_peak(graph):
+        yield "lower"
 
 
 def test_a_schedule_beyond_the_frontier_class_needs_a_split_stage() -> None:

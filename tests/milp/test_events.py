@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 
 import pytest
 from bruteforce import cheapest
 from families import random_graph
+from seeded import seeded
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, Node
 from remat_cli.milp import cover_bound, retention
 from remat_cli.milp.event_support import event_support
 from remat_cli.mip import LinearModel
@@ -54,8 +56,8 @@ def cover(graph: Graph, budget: int) -> float:
     return graph.total_cost * (1 + outcome.bound)
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_event_support_loses_nothing(seed: int) -> None:
+@seeded(range(150), none=10, dearer=50, free=20)
+def test_event_support_loses_nothing(seed: int) -> Iterator[str]:
     graph = graph_of(seed, 5, 12)
     rng = random.Random(seed)
     budget = rng.randint(peak_bound(graph).bytes, no_remat_peak(graph))
@@ -63,6 +65,7 @@ def test_event_support_loses_nothing(seed: int) -> None:
     costs = [node.cost for node in closed(graph).nodes]
     for most in (math.inf, *([] if full is None else [full - graph.total_cost])):
         assert optimum(graph, budget, event_support(closed(graph), costs, most)) == full
+    yield "none" if full is None else "dearer" if full > graph.total_cost else "free"
 
 
 def test_event_support_is_small_where_it_counts() -> None:
@@ -88,8 +91,8 @@ def test_bound_is_never_above_the_truth_and_often_above_the_cover_bound() -> Non
     assert better > 10
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_prices_hold_whatever_the_weights(seed: int) -> None:
+@seeded(range(60), compared=1000, omitted=20)
+def test_prices_hold_whatever_the_weights(seed: int) -> Iterator[str]:
     graph = closed(graph_of(seed, 5, 9))
     rng = random.Random(seed)
     budget = rng.randint(peak_bound(graph).bytes, no_remat_peak(graph))
@@ -103,6 +106,7 @@ def test_prices_hold_whatever_the_weights(seed: int) -> None:
             paid = sum(graph.nodes[i].cost for i in chosen)
             omitted = sum(prices.of_omission[i] for i in nodes if i not in chosen)
             assert paid >= prices.base + sum(prices.of_node[i] for i in chosen) + omitted - 1e-9
+            yield from ["compared"] * (prices.base != 0) + ["omitted"] * (omitted > 0)
 
 
 def test_prices_reach_the_relaxed_cover_bound() -> None:
@@ -117,3 +121,22 @@ def test_prices_reach_the_relaxed_cover_bound() -> None:
     assert relaxed.objective is not None
     assert prices.base == pytest.approx(relaxed.objective * graph.total_cost)
     assert prices.base > 0
+
+
+def test_the_stage_after_one_that_reads_an_input_is_an_event() -> None:
+    """Node 3, tight, is the last to read what the cheap node 2 reads: only right after it is there room for node 2."""
+    nodes = (
+        Node("source", 2.0, (), (8,), recompute=False),
+        Node("one", 1.0, (0,), (1,), recompute=False),
+        Node("cheap", 2.0, (0,), (1,), workspace=4),
+        Node("tight", 1.0, (0,), (8,), workspace=8, recompute=False),
+        Node("wide", 1.0, (3,), (5,), workspace=5, recompute=False),
+        Node("five", 2.0, (3,), (2,), workspace=7, recompute=False),
+        Node("six", 1.0, (5,), (5,), recompute=False),
+        Node("last", 1.0, (2,), (2,)),
+    )
+    graph = Graph("after a reader", nodes, (7,))
+    support = event_support(graph, [node.cost for node in nodes], math.inf)
+    assert support[2] == (3, 4, 7)
+    assert optimum(graph, 24, support) == optimum(graph, 24, retention.full_support(graph)) == 13.0
+    assert optimum(graph, 24, tuple(tuple(t for t in stages if t != 4) for stages in support)) is None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 
 import pytest
 from bruteforce import cheapest, least_peak
 from families import random_graph
+from seeded import seeded
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -67,33 +69,46 @@ def optimum(graph: Graph, budget: int, *, all_rows: bool) -> float | None:
     raise AssertionError("rows on demand did not come to an end")
 
 
+def branch(graph: Graph, cost: float | None) -> Iterator[str]:
+    """Whether there is no schedule, or one that recomputes."""
+    if cost is None:
+        yield "none"
+    elif cost > graph.total_cost:
+        yield "dearer"
+
+
 def budgets(graph: Graph) -> range:
     top = no_remat_peak(graph)
     return range(max(peak_bound(graph).bytes, top - 4), top + 1)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_full_support_and_all_rows_equal_a_search_of_all_frontier_advancing_schedules(seed: int) -> None:
+@seeded(range(60), none=10, dearer=25)
+def test_full_support_and_all_rows_equal_a_search_of_all_frontier_advancing_schedules(seed: int) -> Iterator[str]:
     graph = graph_of(seed)
     for budget in budgets(graph):
-        assert optimum(graph, budget, all_rows=True) == cheapest(graph, budget, passes=1)
+        truth = cheapest(graph, budget, passes=1)
+        assert optimum(graph, budget, all_rows=True) == truth
+        yield from branch(graph, truth)
 
 
-@pytest.mark.parametrize("seed", range(60, 90))
-def test_rows_on_demand_come_to_the_same(seed: int) -> None:
+@seeded(range(60, 90), none=2, dearer=12)
+def test_rows_on_demand_come_to_the_same(seed: int) -> Iterator[str]:
     graph = graph_of(seed)
     for budget in budgets(graph):
-        assert optimum(graph, budget, all_rows=False) == cheapest(graph, budget, passes=1)
+        truth = cheapest(graph, budget, passes=1)
+        assert optimum(graph, budget, all_rows=False) == truth
+        yield from branch(graph, truth)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_equals_the_papers_milp_on_larger_graphs(seed: int) -> None:
+@seeded(range(10), none=1, dearer=5)
+def test_equals_the_papers_milp_on_larger_graphs(seed: int) -> Iterator[str]:
     graph = graph_of(1000 + seed, 8, 11)
     budget = (no_remat_peak(graph) + peak_bound(graph).bytes) // 2
     decoder = build_checkmate(graph, budget, Formulation(), Control())
     outcome = Highs().solve(Request(decoder.compiled().model, gap=1e-7, threads=1))
     paper = None if outcome.objective is None else round(outcome.objective * decoder.cost_scale, 6)
     assert optimum(graph, budget, all_rows=False) == paper
+    yield from branch(graph, paper)
 
 
 def test_training_chain_relaxation_is_tight_where_the_papers_is_not() -> None:
@@ -108,8 +123,8 @@ def test_training_chain_relaxation_is_tight_where_the_papers_is_not() -> None:
     assert 22.5 < outcome.bound * stated.cost_scale <= 26  # the paper's relaxation: 22
 
 
-@pytest.mark.parametrize("seed", range(80))
-def test_cover_bound_is_never_above_the_truth(seed: int) -> None:
+@seeded(range(80), impossible=6, compared=35, tight=25)
+def test_cover_bound_is_never_above_the_truth(seed: int) -> Iterator[str]:
     graph = graph_of(seed)
     floor = cover_running.least_peak(graph)
     assert peak_bound(graph).bytes <= floor <= least_peak(graph)
@@ -121,16 +136,19 @@ def test_cover_bound_is_never_above_the_truth(seed: int) -> None:
         if model == cover_bound.IMPOSSIBLE:
             assert truth is None
             assert budget < floor
+            yield "impossible"
             continue
         assert budget >= floor
         outcome = Highs().solve(Request(model, gap=1e-7, threads=1))
         assert outcome.bound is not None
         bound = graph.total_cost * (1 + outcome.bound)
-        assert truth is None or bound <= truth * (1 + 1e-6)
+        if truth is not None:
+            assert bound <= truth * (1 + 1e-6)
+            yield from ["compared"] + ["tight"] * (bound >= truth * (1 - 1e-6))
 
 
-@pytest.mark.parametrize("seed", range(120))
-def test_cover_bound_by_running_sums_is_the_same(seed: int) -> None:
+@seeded(range(120), impossible=8, compared=150, telling=150)
+def test_cover_bound_by_running_sums_is_the_same(seed: int) -> Iterator[str]:
     """Its rows are weaker, but not for whole numbers."""
     graph = graph_of(seed, 2, 14)
     for budget in budgets(graph):
@@ -138,15 +156,17 @@ def test_cover_bound_by_running_sums_is_the_same(seed: int) -> None:
         running = cover_running.build(graph, budget, Control())
         if plain is None or plain == cover_bound.IMPOSSIBLE:
             assert running == plain
+            yield from ["impossible"] * (plain is not None)
             continue
         assert isinstance(plain, LinearModel)
         assert isinstance(running, LinearModel)
         answers = [Highs().solve(Request(m, gap=0.0, threads=1)).objective for m in (plain, running)]
         assert answers[1] == pytest.approx(answers[0], abs=1e-6)
+        yield from ["compared"] + ["telling"] * (answers[0] is not None and answers[0] > 1e-6)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_frontier_rows_by_running_sums_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@seeded(range(40), none=6, dearer=18)
+def test_frontier_rows_by_running_sums_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     graph = graph_of(seed)
     for budget in budgets(graph):
         monkeypatch.setattr(retention, "_DENSE_MOST", 10**9)
@@ -154,6 +174,7 @@ def test_frontier_rows_by_running_sums_are_the_same(seed: int, monkeypatch: pyte
         monkeypatch.setattr(retention, "_DENSE_MOST", -1)
         assert retention.build(graph, budget, None, Control()).running
         assert optimum(graph, budget, all_rows=False) == plain
+        yield from branch(graph, plain)
 
 
 def test_cover_bound_is_worth_something() -> None:

@@ -15,6 +15,8 @@ from remat_cli.solvers.registry import solver_from_spec
 
 SPECS = ("highs", "cbc", "glpk{via=swiglpk}", "glpk{via=glpsol}", "gurobi")
 """Every way to solve. All of them have to be installed: a conformance suite that skips proves nothing."""
+EACH = tuple(pytest.param(spec, marks=[pytest.mark.system] if "glpsol" in spec else []) for spec in SPECS)
+"""The same as parameters; glpsol is a program of the system."""
 
 INF = float("inf")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from solver_problems import INF, KNOWN, SPECS, Known, dense, installed, market_split
+from solver_problems import EACH, INF, KNOWN, SPECS, Known, dense, installed, market_split
 
 from remat_cli.control import Control
 from remat_cli.errors import UsageError
@@ -21,7 +21,7 @@ STOPPED_WITHIN_S = 2.5
 """How long after the deadline or Ctrl-C an answer may come (nobody here needs more than 0.6 s on an idle machine)."""
 
 
-@pytest.fixture(params=SPECS)
+@pytest.fixture(params=EACH)
 def spec(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -109,6 +109,7 @@ def test_missing_glpk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "GLPK is not installed" in solver_from_spec("glpk").availability().problem
 
 
+@pytest.mark.system
 def test_glpk_auto_takes_glpsol_where_there_is_no_swiglpk(monkeypatch: pytest.MonkeyPatch) -> None:
     installed("glpk{via=glpsol}")
     assert "swiglpk" in str(solver_from_spec("glpk").availability().version)
@@ -125,7 +126,10 @@ def test_a_path_that_is_no_program_is_never_replaced(option: str, tmp_path: Path
         solver.solve(Request(KNAPSACK))
 
 
-@pytest.mark.parametrize(("variable", "spec"), [("REMAT_CBC", "cbc"), ("REMAT_GLPSOL", "glpk{via=glpsol}")])
+@pytest.mark.parametrize(
+    ("variable", "spec"),
+    [("REMAT_CBC", "cbc"), pytest.param("REMAT_GLPSOL", "glpk{via=glpsol}", marks=pytest.mark.system)],
+)
 def test_environment_names_the_binary(
     variable: str, spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

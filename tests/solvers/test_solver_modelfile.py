@@ -124,6 +124,7 @@ def test_names(suffix: str, tmp_path: Path) -> None:
     assert list(read(tmp_path / f"b{suffix}").column_names) == [f"c{i}" for i in range(6)]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("suffix", [".mps", ".lp"])
 def test_other_readers_agree(suffix: str, tmp_path: Path) -> None:
     """CBC and glpsol read the file themselves, with their own ideas of defaults."""

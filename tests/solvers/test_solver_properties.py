@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from solver_problems import INF, SPECS, dense, installed
+from solver_problems import EACH, INF, dense, installed
 
 from remat_cli.control import Control
 from remat_cli.mip import LinearModel
@@ -69,7 +69,7 @@ def enumerated(model: LinearModel) -> float | None:
     return best
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", EACH)
 @settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(model=models())
 def test_agrees_with_enumeration(spec: str, model: LinearModel) -> None:
@@ -86,7 +86,7 @@ def test_agrees_with_enumeration(spec: str, model: LinearModel) -> None:
         assert found.bound == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", EACH)
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(model=models(), scale=st.sampled_from([1e-9, 1.0, 1e9]))
 def test_bounds_hold_at_a_wide_gap(spec: str, model: LinearModel, scale: float) -> None:

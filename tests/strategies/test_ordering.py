@@ -138,6 +138,20 @@ def test_bounds_for_any_order_hold_in_every_order(seed: int) -> Iterator[str]:
             yield "apart"
 
 
+@seeded(range(60), above=30)
+def test_a_bound_for_the_order_of_the_document_claims_no_more(seed: int) -> Iterator[str]:
+    """Other orders may be cheaper than it, and then it must not be said to hold for them."""
+    graph = graph_of(seed, 3, 6, recompute_false=0.2)
+    context = Context(Control(), solver_from_spec("highs"), threads=1)
+    top = no_remat_peak(graph)
+    for budget in range(max(1, top - 6), top):
+        bound = cover_bound(graph, budget, context, time_limit_s=10.0)
+        truth = cheapest_in_any_order(graph, budget)
+        if truth is not None and bound.cost > truth:
+            assert bound.scope is Scope.DOCUMENT_ORDER
+            yield "above"
+
+
 @pytest.mark.parametrize("strategy", ["auto", "optimal", "search", "keep-all", "checkmate-ilp"])
 @seeded(range(12), compared=20, apart=3)
 def test_never_worse_and_nothing_false_is_claimed(strategy: str, seed: int) -> Iterator[str]:

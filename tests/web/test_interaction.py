@@ -15,6 +15,7 @@ from remat_cli.reports.web.comparison import comparison_page
 from remat_cli.reports.web.graph import graph_page
 from remat_cli.zoo.registry import build_graph
 
+pytestmark = pytest.mark.system  # chromium
 RANGE = "document.getElementById('{}')._fullLayout.{}axis.range"
 HOVER = "[...document.querySelectorAll('.hoverlayer text')].map((t) => t.textContent).join('\\n')"
 

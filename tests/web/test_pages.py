@@ -209,6 +209,7 @@ def test_figures_for_papers(format):
     assert plan_figure(check(odd), odd, format)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("case", ["plan", "graph", "nasty", "large graph", "comparison"])
 def test_a_browser_draws_it_without_complaint(case, tmp_path):
     text = {
