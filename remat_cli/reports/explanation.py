@@ -176,6 +176,9 @@ def no_such_node(name: str, graph: Graph) -> tuple[str, str]:
     """The message and the hint for a node that is not in the graph: the closest names, or where to find them."""
     import difflib
 
-    close = difflib.get_close_matches(name, [node.id for node in graph.nodes], n=3, cutoff=0.5)
+    ids = [node.id for node in graph.nodes]
+    # A prefix first: conv1 is rather conv1_1 than conv5_1, although both differ from it by two characters.
+    close = [i for i in ids if i.startswith(name)][:3] if name else []
+    close = close or difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else "the ids of nodes are in the plan under graph.nodes"
     return f'there is no node "{name}" in the graph of this plan', hint

@@ -40,6 +40,11 @@ NOT_A_MAPPING = "expected a mapping with a schema field (a graph starts with sch
             "f:2:5: not valid JSON: the text ends too early, expected a value (is the file cut off?)",
         ),
         ('{"a": 1,\n}', "f:1:8: not valid JSON: a comma before the closing brace"),
+        (
+            '{"a": 1, // one\n}',
+            'f:1:10: not valid JSON: expected a field name in double quotes, found "// one" '
+            "(JSON has no comments; YAML has)",
+        ),
         ('{"a": [1, 2,]}', "f:1:12: not valid JSON: a comma before the closing bracket"),
         ('{"a": 1, b: 2}', 'f:1:10: not valid JSON: expected a field name in double quotes, found "b: 2}"'),
         ("[,]", "f:1:2: not valid JSON: a comma before the closing bracket"),
@@ -91,6 +96,8 @@ def test_json_refusals(text, message):
             'f:1:4: /a: the tag "tag:yaml.org,2002:python/object/apply:os.system" is not allowed (leave the tag out)',
         ),
         ("1: x", "f:1:1: the key 1 is not a string (write the key in quotes)"),
+        ("é: 1\nb:\n\t- 1", "f:3:1: not valid YAML: a tab in the indentation (indent with spaces)"),
+        ("b:\n- 1\n\tc: 1", "f:3:1: not valid YAML: a tab in the indentation (indent with spaces)"),
         ("a: {null: x}", "f:1:5: /a: the key null is not a string (write the key in quotes)"),
         ("? [a]\n: x", "f:1:3: a list or mapping cannot be a key (write the key as text)"),
         ("a: 1\n---\nb: 2", "f:2:1: a second document starts here (put one document into one file)"),
