@@ -30,7 +30,7 @@ _BASED = re.compile(r"0o([0-7]+)|0x([0-9a-fA-F]+)", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _NUMBER_STARTS = frozenset("0123456789+-.")
-_LONGEST_BASED = 3000  # characters; what is longer cannot be written as a decimal number
+_LONGEST_BASED = 3000  # characters; a longer number has too many decimal digits for Python
 _COLLECTION = object()
 
 

@@ -54,7 +54,7 @@ def _facts(explanation: Explanation, style: Style) -> list[tuple[str, str]]:
     rows = [("cost", f"{cost_words(node.cost, graph.cost_unit)} each time")]
     if extra := (len(explanation.computed) - 1) * node.cost:
         spent = sum(r.extra_cost for r in report.recomputed)
-        rows[0] = ("cost", f"{rows[0][1]}; {share_words(extra, spent)} of what recomputation costs in all")
+        rows[0] = ("cost", f"{rows[0][1]}; {share_words(extra, spent)} of the cost of all recomputation")
     rows.append(("makes", _named([f"{graph.value_name(v)} ({format_bytes(graph.size[v])})" for v in values])))
     rows.append(("reads", _named([graph.value_name(v) for v in node.inputs])))
     readers = sorted({reader for v in values for reader in graph.readers[v]})

@@ -85,7 +85,7 @@ class Gurobi(Solver):
         )
 
     def check_licence(self) -> str:
-        """What the licence covers; takes it for a moment. See :func:`check_licence`."""
+        """The extent of the licence; takes it for a moment. See :func:`check_licence`."""
         return check_licence()
 
     def solve(self, request: Request) -> Outcome:
