@@ -1,6 +1,6 @@
 """remat: fit the training of neural networks into the memory at hand by recomputing values.
 
-The package itself is the Python interface; what it names loads when it is used, so that this import stays light.
+The package is the Python interface. Its names load when they are used, so this import stays fast.
 
 >>> import remat_cli as remat
 >>> graph = remat.build_graph("unit-chain{n=17}")
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    # What type checkers see; the names themselves stand in one place, api/__init__.py.
+    # For type checkers. The list of names is in one place, api/__init__.py.
     from remat_cli.api import *  # noqa: F403 - see above
     from remat_cli.errors import Infeasible as Infeasible
     from remat_cli.errors import RematError as RematError
@@ -36,5 +36,5 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        """What there is to use, loaded or not."""
+        """All public names, loaded or not."""
         return sorted({*globals(), *__getattr__("__all__")})

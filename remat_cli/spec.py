@@ -1,4 +1,4 @@
-"""``name{key=value,...}`` to and from frozen dataclasses: how strategies, solvers and architectures are named.
+"""``name{key=value,...}`` to and from frozen dataclasses: the notation for strategies, solvers and architectures.
 
 The fields of the dataclass are the options. A field whose metadata says ``{"unit": "bytes"}`` takes sizes such as
 ``2GB``; one that lists ``{"choices": (...)}`` takes only those words.
@@ -58,11 +58,11 @@ def split_specs(text: str) -> list[str]:
     """The specs in a list: ``"auto,chen-greedy{b=2GB,k=3}"`` -> ``["auto", "chen-greedy{b=2GB,k=3}"]``.
 
     Raises:
-        UsageError: If a place of the list is empty.
+        UsageError: If an entry of the list is empty.
     """
     parts = [part.strip() for part in re.split(r",(?![^{]*\})", text)]
     if not all(parts):
-        raise UsageError(f'"{text}" has an empty place', hint="write names with commas between them")
+        raise UsageError(f'"{text}" has an empty entry', hint="write names with commas between them")
     return parts
 
 
@@ -120,12 +120,12 @@ def describe_options(cls: type[object]) -> list[tuple[str, str, str]]:
 
 def _text(value: object) -> str:
     if isinstance(value, float) and float(short := f"{value:g}") == value:
-        return short  # 0 rather than 0.0
+        return short  # 0 instead of 0.0
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def _convert(text: str, kind: Any, option: Field[Any], where: str) -> Any:
-    """``text`` as the type ``kind`` says (int, float, bool, str, or one of them ``| None``)."""
+    """``text`` converted to ``kind`` (int, float, bool, str, or one of them ``| None``)."""
     kinds = typing.get_args(kind) or (kind,)
     if NoneType in kinds and text.lower() in {"none", "auto"}:
         return None

@@ -149,7 +149,7 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
     """Run the command line and return its exit code.
 
     Args:
-        arguments: What comes after ``remat``; None for those of the process.
+        arguments: The arguments after ``remat``; None for those of the process.
         started_s: ``time.monotonic()`` from which time limits count; None for now.
     """
     session = Session() if started_s is None else Session(started_s)

@@ -1,1 +1,1 @@
-"""Graphs: the model, its documents, and what can be read off them without solving anything."""
+"""Graphs: the model, its documents, and facts that follow without solving anything."""

@@ -1,4 +1,4 @@
-"""What can be read off a graph without solving anything: peaks, working sets, bounds that hold for every plan.
+"""Facts of a graph that follow without solving anything: peaks, working sets, bounds that hold for every plan.
 
 All byte counts include the graph's fixed memory, except those of working sets.
 """
@@ -53,11 +53,11 @@ def no_remat_peak(graph: Graph) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PeakBound:
-    """A number of bytes below which no plan can stay, and the reason.
+    """A lower bound on the peak of every plan, and the reason.
 
     Attributes:
         bytes: Fixed memory included.
-        node: The node whose working set it is; None when it is the graph outputs that must be resident at the end.
+        node: The node whose working set it is; None if it is the graph outputs, which must be resident at the end.
     """
 
     bytes: int
@@ -65,10 +65,9 @@ class PeakBound:
 
 
 def peak_bound(graph: Graph) -> PeakBound:
-    """The largest working set, or the outputs at the end if they are larger: holds for every plan in any order.
+    """The larger of the largest working set and the outputs at the end: a bound for every plan in any order.
 
-    A node that makes a graph output counts the whole output set only if it is computed last, so the two are
-    compared and not added.
+    The two are not added, because they need not be in memory together: only the last node runs beside all outputs.
     """
     sets = working_sets(graph)
     at_end = sum(graph.size[v] for v in graph.outputs)

@@ -10,8 +10,8 @@ CLOSING_ID = "(end)"
 def closed(graph: Graph) -> Graph:
     """``graph`` with a closing node that reads the graph outputs, costs nothing and makes nothing.
 
-    Without that last row an output could not be made again after the last node. When the last node makes all
-    outputs they are there at the end anyway, and the graph is returned as it is.
+    Without that last stage, an output could not be recomputed after the last node. If the last node makes all outputs,
+    they are in memory at the end anyway, and the graph is returned unchanged.
     """
     last = len(graph.nodes) - 1
     if all(graph.producer[v] == last for v in graph.outputs):

@@ -1,7 +1,7 @@
-"""Documents of every kind: reading JSON and YAML, the schemas, and saying where in a file something is wrong.
+"""Documents of every kind: reading of JSON and YAML, schemas, and places in files for messages.
 
-What a document means (a graph, a plan) is decided by the rooms that read its data; here it is only text, plain data
-and a schema. Positions are looked up when there is something to complain about, never before.
+Here a document is only text, plain data and a schema; other modules interpret it as a graph or a plan. Places are
+looked up only for a message, because that means reading the text again, token by token.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SUFFIXES: dict[str, Format] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as data, and the text it was read from.
+    """A document as data, and its text.
 
     Attributes:
         source: Name for messages: a file name, or ``<stdin>``.
         data: The top-level mapping.
-        text: The text; None for data that did not come from a file, which then has no lines.
-        format: How the text is written.
+        text: The text; None for data that did not come from a file, which has no lines.
+        format: The format of the text.
     """
 
     source: str
@@ -47,8 +47,8 @@ class Document:
     def locate(self, pointer: str) -> tuple[int, int] | None:
         """Line and column, from 1, of the place that a JSON pointer names.
 
-        A member of an object is where its key is. A place that does not exist is where its innermost existing parent
-        is. The first call reads the text again; the next ones look up.
+        The place of a member of an object is its key. The place of a missing member is its innermost existing parent.
+        The first call reads the text again and keeps all places.
         """
         if self.text is None:
             return None
@@ -59,7 +59,7 @@ class Document:
         return self._places.get(pointer)
 
     def problem(self, pointer: str, message: str, hint: str = "") -> Problem:
-        """A problem with the place that ``pointer`` names, line and column included."""
+        """A problem at the place that ``pointer`` names, with line and column."""
         line, column = self.locate(pointer) or (None, None)
         return Problem(message, pointer=show_pointer(pointer), line=line, column=column, hint=hint)
 
@@ -71,8 +71,8 @@ class Document:
 def read_document(path: str) -> Document:
     """The document in a file, or on standard input for ``-``.
 
-    The suffix tells the format (``.json``, ``.yaml``, ``.yml``); for standard input and other suffixes the text does:
-    what starts with a brace or a bracket is JSON.
+    The suffix determines the format (``.json``, ``.yaml``, ``.yml``). For standard input and other suffixes, a text
+    that starts with a brace or a bracket is JSON, and any other is YAML.
 
     Raises:
         InputError: If it cannot be read, or is not well-formed.
@@ -82,7 +82,7 @@ def read_document(path: str) -> Document:
 
 
 def format_of(source: str) -> Format | None:
-    """The format that the suffix of a file name tells; None if it tells none, as that of ``<stdin>``."""
+    """The format of a file name's suffix; None for an unknown suffix, and for ``<stdin>``."""
     return _SUFFIXES.get(Path(source).suffix.lower())
 
 
@@ -90,14 +90,14 @@ def parse_document(text: str, source: str, format: Format | None = None) -> Docu
     """The document in ``text``; ``source`` names it in messages.
 
     Raises:
-        InputError: If the text is not JSON or YAML, has duplicate keys, numbers that are not finite, or anything that
-            the other format or a file could not hold, or is not a mapping.
+        InputError: If the text is not JSON or YAML, has duplicate keys or numbers that are not finite, has anything
+            that the other format or a file could not express, or is not a mapping.
     """
     text = text.removeprefix("\ufeff")
     if format is None:
         format = "json" if text.lstrip()[:1] in {"{", "["} else "yaml"
     if not text.isascii() and SURROGATE.search(text):
-        raise InputError(source, [Problem("the text holds half of a surrogate pair", hint="save the file as UTF-8")])
+        raise InputError(source, [Problem("the text contains half of a surrogate pair", hint="save the file as UTF-8")])
     data = _load(text, source, format)
     if not isinstance(data, dict):
         raise InputError(
@@ -132,7 +132,7 @@ def _find_places(text: str, format: Format, source: str) -> dict[str, tuple[int,
 
 
 def kind_of(document: Document) -> str | None:
-    """One of :data:`KINDS` by the ``schema`` field of ``document``; None if that says nothing known."""
+    """The kind in :data:`KINDS` that the ``schema`` field of ``document`` names; None if it names no known kind."""
     match = _SCHEMA_FIELD.fullmatch(str(document.data.get("schema")))
     return match[1] if match is not None and match[1] in KINDS else None
 
@@ -151,7 +151,7 @@ def schema_text(name: str) -> str:
 
 @cache
 def load_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of documents of a kind in :data:`KINDS`. Not to be changed by the caller."""
+    """The JSON Schema (2020-12) of documents of a kind in :data:`KINDS`. It is shared: do not change it."""
     return cast("dict[str, Any]", json.loads(schema_text(name)))
 
 
@@ -173,7 +173,7 @@ def validate(document: Document, name: str, pointer: str = "") -> None:
     if accepts_quickly(name, data):
         return
     schema = inner_schema(name)
-    from jsonschema import Draft202012Validator  # 0.2 s to import; good documents never need it
+    from jsonschema import Draft202012Validator  # 0.2 s to import, needed only for documents with errors
 
     found = complaints(Draft202012Validator(schema).iter_errors(data))
     problems = [document.problem(pointer + where, message, hint) for where, message, hint in found]
@@ -184,7 +184,7 @@ def validate(document: Document, name: str, pointer: str = "") -> None:
 
 
 def inner_schema(name: str) -> dict[str, Any]:
-    """The schema of ``name`` with references to other files taken out: what they refer to is checked on its own."""
+    """The schema of ``name`` without references to other files, whose contents are checked separately."""
     schema = load_schema(name)
     properties = {
         key: {"type": "object", "description": value["description"]}
@@ -196,7 +196,7 @@ def inner_schema(name: str) -> dict[str, Any]:
 
 
 def accepts_quickly(name: str, data: Any) -> bool:
-    """Whether fastjsonschema, told the same schema, accepts ``data``; it says no more than yes or no."""
+    """Whether fastjsonschema accepts ``data`` under the same schema. Its errors are not used, only yes or no."""
     from fastjsonschema import JsonSchemaValueException
 
     try:
@@ -210,13 +210,13 @@ def accepts_quickly(name: str, data: Any) -> bool:
 def _compiled(name: str) -> Any:
     import fastjsonschema
 
-    # It knows no draft after 7; the schemas use only what means the same in both.
+    # It knows no draft after 7; the schemas use only keywords that mean the same in both drafts.
     schema = inner_schema(name) | {"$schema": "http://json-schema.org/draft-07/schema#"}
     return fastjsonschema.compile(schema, use_default=False)
 
 
 def _header_problem(document: Document, data: Any, name: str, pointer: str) -> Problem | None:
-    """What is wrong with the ``schema`` field, if anything: then nothing else about the document can be told."""
+    """The problem of the ``schema`` field, if any. Without a correct field, nothing else can be checked."""
     expected = f"remat-{name}/{_VERSION}"
     place = pointer + "/schema"
     if not isinstance(data, dict):
@@ -229,7 +229,7 @@ def _header_problem(document: Document, data: Any, name: str, pointer: str) -> P
         return None
     match = _SCHEMA_FIELD.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[1] not in KINDS:
-        return document.problem(place, f"is {quote(value)}, no schema that remat knows", f'expected "{expected}"')
+        return document.problem(place, f"is {quote(value)}, which is not a schema of remat", f'expected "{expected}"')
     if match[1] != name:
         hint = f"give a {name}" if pointer == "" else f"put the {name} here"
         return document.problem(place, f"this is a {match[1]}, expected a {name}", hint)
@@ -237,9 +237,9 @@ def _header_problem(document: Document, data: Any, name: str, pointer: str) -> P
         return document.problem(
             place, f"{quote(value)} was made by a newer remat", f"this one reads {expected}: upgrade"
         )
-    return document.problem(place, f"is {quote(value)}, a version that never was", f'expected "{expected}"')
+    return document.problem(place, f"is {quote(value)}, a version that does not exist", f'expected "{expected}"')
 
 
 def join(pointer: str, *tokens: str | int) -> str:
-    """A JSON pointer further down: ``join("/nodes", 3, "id")`` is ``/nodes/3/id``."""
+    """A JSON pointer with more tokens: ``join("/nodes", 3, "id")`` is ``/nodes/3/id``."""
     return pointer + "".join(f"/{escape_token(str(token))}" for token in tokens)

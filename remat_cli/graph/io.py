@@ -1,4 +1,4 @@
-"""Graph documents to graphs and back: what they mean, their canonical form, and the digest over it."""
+"""Graph documents to graphs and back: their meaning, their canonical form, and its digest."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _COMPACT = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False,
 
 
 def load_graph(path: str, keys: NodeLinkKeys | None = None) -> Graph:
-    """The graph in a file (``-`` for standard input): a graph document, or node-link JSON as networkx writes it.
+    """The graph in a file (``-`` for standard input): a graph document, or node-link JSON of networkx.
 
     Args:
         path: The file.
-        keys: What the attributes of node-link JSON are called; None for the default names.
+        keys: Names of the attributes of node-link JSON; None for the default names.
 
     Raises:
-        InputError: If there is no valid graph in it.
+        InputError: If the file does not contain a valid graph.
     """
     document = read_document(path)
     if is_node_link(document):
@@ -44,7 +44,7 @@ def graph_from_document(document: Document, pointer: str = "") -> Graph:
         pointer: Where the graph is: empty, or the pointer of a top-level field (``/graph``).
 
     Raises:
-        InputError: With everything that is wrong: violations of the schema, or else of what the schema cannot say.
+        InputError: With all violations of the schema, or, if there are none, of the rules that it cannot express.
     """
     validate(document, "graph", pointer)
     data = document.data[pointer[1:]] if pointer else document.data
@@ -84,8 +84,8 @@ def graph_from_document(document: Document, pointer: str = "") -> Graph:
 def graph_to_document(graph: Graph) -> dict[str, Any]:
     """The canonical document of ``graph``: defaults explicit, sizes as integers, inputs as ``id:k``.
 
-    Two documents of the same graph, however spelled, have the same canonical form. ``payload`` and ``metadata`` are
-    kept as they are: ``1`` and ``1.0`` in them are different.
+    All documents of the same graph have the same canonical form. ``payload`` and ``metadata`` are copied unchanged:
+    ``1`` and ``1.0`` in them are different.
     """
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -106,10 +106,10 @@ def graph_sha256(graph: Graph) -> str:
 
 
 def dump_document(document: Mapping[str, Any]) -> str:
-    """``document`` as JSON text, the same for the same data: sorted keys, a line per field, per node, per statement.
+    """``document`` as JSON text, the same for the same data: sorted keys, one line per field, node and statement.
 
     Raises:
-        ValueError: If it holds a number that is not finite.
+        ValueError: If it contains a number that is not finite.
     """
     return _dump(document) + "\n"
 
@@ -159,7 +159,7 @@ def _sizes(fields: Fields, node: Mapping[str, Any], pointer: str) -> tuple[int, 
 def _value_names(
     fields: Fields, nodes: Sequence[Mapping[str, Any]], sizes: Sequence[tuple[int, ...]], pointer: str
 ) -> dict[str, int]:
-    """Every spelling of every value: ``conv1`` and ``conv1:0`` are the first one of conv1."""
+    """The values by name. ``conv1`` and ``conv1:0`` both name the first value of conv1."""
     names: dict[str, int] = {}
     seen: dict[str, int] = {}
     made = 0

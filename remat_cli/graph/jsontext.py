@@ -1,7 +1,7 @@
-"""JSON text to plain data, refusing what the standard library lets through, and where things are in the text.
+"""JSON text to plain data, more strictly than the standard library, and the places of all values in the text.
 
-The fast path is the standard library's C scanner with hooks that only look. Once something is wrong, the text is
-walked token by token to say where.
+The fast path is the standard library's C scanner with hooks that only check. If something is wrong, a second pass goes
+through the text token by token and finds the place.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _LAST_COMMA = re.compile(r",(?=\s*([}\]]))")
 
 
 class _RefusedError(Exception):
-    """Something that JSON or Python allows and documents do not; the walk says what and where."""
+    """Raised by a hook for text that JSON or Python allows but documents do not; the second pass finds the place."""
 
 
 def load_json(text: str, source: str) -> Any:
     """The data of a JSON text.
 
     Raises:
-        InputError: If the text is not JSON, or has duplicate keys, numbers that are not finite or too long, or halves
-            of surrogate pairs, or is nested too deep.
+        InputError: If the text is not JSON, has duplicate keys, numbers that are not finite or too long, or halves of
+            surrogate pairs, or is nested too deeply.
     """
     if not text.strip():
         raise InputError(source, [Problem("the file is empty", hint="a document starts with its schema field")])
@@ -117,11 +117,12 @@ def _syntax_problem(text: str, error: json.JSONDecodeError) -> Problem:
             hint="is the file cut off?",
         )
     found = text[error.pos : error.pos + 20].split("\n")[0].rstrip()
-    return Problem(f"not valid JSON: {what}, found {quote(found)}", line=error.lineno, column=error.colno)
+    hint = "JSON has no comments; YAML has" if found.startswith(("//", "/*", "#")) else ""
+    return Problem(f"not valid JSON: {what}, found {quote(found)}", line=error.lineno, column=error.colno, hint=hint)
 
 
 def _last_comma(text: str, position: int) -> re.Match[str] | None:
-    """The comma that has only a closing bracket after it: there Python 3.13 stops, and older ones stop behind it."""
+    """The comma right before a closing bracket. Python 3.13 reports the comma, older versions the bracket."""
     start = len(text[:position].rstrip()) - 1
     return _LAST_COMMA.match(text, position) or (_LAST_COMMA.match(text, start) if start >= 0 else None)
 
@@ -138,7 +139,7 @@ class _Frame:
 
 
 def _walk(text: str) -> Iterator[tuple[str, int, Problem | None]]:
-    """Pointer, offset and, if something is wrong with it, the problem of every value; names and brackets as given.
+    """Pointer, offset and problem (if any) of every value, in the order of the text.
 
     The text must be valid JSON up to the first problem. Problems come without a place.
     """
@@ -176,7 +177,7 @@ def _enter_key(frame: _Frame, text: str, token: str, offset: int) -> Problem | N
     frame.key, frame.key_offset = key, offset
     if key in frame.keys:
         line = text.count("\n", 0, frame.keys[key]) + 1
-        return Problem(f"the key {quote(key)} is here again, first on line {line}", hint="remove one of the two")
+        return Problem(f"the key {quote(key)} is repeated, first on line {line}", hint="remove one of the two")
     frame.keys[key] = offset
     return _scalar_problem(token)
 
@@ -203,7 +204,7 @@ def _first_offence(text: str) -> Problem:
         if problem is not None:
             line, column = _place(_line_starts(text), offset)
             return Problem(problem.message, pointer=show_pointer(pointer), line=line, column=column, hint=problem.hint)
-    raise AssertionError("the fast reader refused a text in which the walk finds nothing wrong")
+    raise AssertionError("the fast reader refused a text in which the second pass finds no problem")
 
 
 def _line_starts(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Where the nodes of a graph stand in a drawing: in layers from left to right, the way back below the way there."""
+"""The layout of a graph in a drawing: layers from left to right, with the backward pass below the forward pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SWEEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Places of the nodes.
+    """Positions of the nodes.
 
     Attributes:
         layer: int[n], from the left.
@@ -26,7 +26,7 @@ class Layout:
     layers: int
 
     def path(self, producer: int, reader: int) -> tuple[tuple[float, float], ...]:
-        """The line of an edge: straight between neighbouring layers, else an arc, away from 0, over what is between."""
+        """The line of an edge: straight between neighbouring layers, else an arc around the nodes in between."""
         (x, y), (to_x, to_y) = (self.layer[producer], self.y[producer]), (self.layer[reader], self.y[reader])
         span = abs(to_x - x)
         if span <= 1 or (y < 0) is not (to_y < 0):
@@ -39,10 +39,11 @@ class Layout:
 def layered(graph: Graph) -> Layout:
     """Place the nodes of ``graph``.
 
-    A node stands in the layer of its longest path from a source, so that what it reads is to its left. Nodes of the
-    backward phase and of updates stand below, in the layer that mirrors their longest path to a sink: the way back runs
-    from right to left. Within a layer, nodes are ordered by the mean place of their neighbours in the layers before and
-    behind, in a few sweeps to and fro (Sugiyama, Tagawa and Toda, 1981); time is linear in edges but for sorting.
+    A node is in the layer of its longest path from a source, to the right of the nodes that it reads. Nodes of the
+    backward phase and of updates are below, in the layer that mirrors their longest path to a sink, so the backward
+    pass runs from right to left. Within a layer, nodes are ordered by the mean position of their neighbours in the
+    layers before and after, in a few sweeps in both directions (Sugiyama, Tagawa and Toda, 1981). Time is linear in the
+    edges, except for sorting.
     """
     back = [node.phase in (Phase.BACKWARD, Phase.UPDATE) for node in graph.nodes]
     sources = [sorted({graph.producer[v] for v in node.inputs}) for node in graph.nodes]
@@ -66,7 +67,7 @@ def layered(graph: Graph) -> Layout:
 
 
 def _layers(back: Sequence[bool], sources: Sequence[Sequence[int]]) -> list[int]:
-    """The layer of every node: depth on the way there, mirrored height on the way back."""
+    """The layer of every node: depth in the forward pass, mirrored height in the backward pass."""
     n = len(back)
     layer = [0] * n
     for node in range(n):
@@ -77,7 +78,7 @@ def _layers(back: Sequence[bool], sources: Sequence[Sequence[int]]) -> list[int]
             for source in sources[node]:
                 if back[source]:
                     layer[source] = max(layer[source], layer[node] + 1)
-    # The longer way says how wide the drawing is; the other is stretched to it, so that both meet at the right.
+    # The longer pass determines the width; the other is stretched to it, so that both meet at the right.
     there = max((at for at, side in zip(layer, back, strict=True) if not side), default=0)
     here = max((at for at, side in zip(layer, back, strict=True) if side), default=0)
     widest = max(there, here)
@@ -87,7 +88,7 @@ def _layers(back: Sequence[bool], sources: Sequence[Sequence[int]]) -> list[int]
 
 
 def _arrange(rows: list[list[int]], neighbours: Sequence[Sequence[int]], y: list[float]) -> None:
-    """Order the nodes of every row by the mean place of their neighbours, 1 apart and centred on that mean."""
+    """Order the nodes of every layer by the mean position of their neighbours, 1 apart and centred on that mean."""
     for row in rows:
         _spread(row, y, 0.0)
     for sweep in range(_SWEEPS):
@@ -108,7 +109,7 @@ def _spread(row: Sequence[int], y: list[float], centre: float) -> None:
 
 
 def _part(back: Sequence[bool], y: list[float]) -> None:
-    """Move the way there above 0 and the way back below, where there are both."""
+    """Move the forward pass above 0 and the backward pass below, if both exist."""
     if not any(back) or all(back):
         return
     low = min(at for at, side in zip(y, back, strict=True) if not side)

@@ -1,7 +1,7 @@
 """The dataflow graph that everything else works on: immutable, indexed, framework-free.
 
 Ids are strings in documents and dense integers here. Node ``i`` is the i-th node in execution order. Values are
-numbered through: node ``i`` makes the values ``first_value[i] .. first_value[i + 1] - 1``.
+numbered consecutively: node ``i`` makes the values ``first_value[i] .. first_value[i + 1] - 1``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Node:
         workspace: Bytes it needs only while it runs.
         recompute: False if it may be computed only once.
         op: Kind of operation, for reports.
-        phase: Part of the training step, where known.
-        payload: What a frontend needs to run it again; never looked into.
+        phase: Part of the training step, if known.
+        payload: Data that a frontend needs to run the node; the core never reads it.
     """
 
     id: str
@@ -58,7 +58,7 @@ class Graph:
         outputs: Values resident at the end, by index, ascending.
         cost_unit: Unit of all costs: ``flops``, ``us``, ...; shown, never converted.
         fixed_memory: Bytes always resident.
-        metadata: Where the graph comes from; free-form, never looked into.
+        metadata: Where the graph comes from; free-form.
         first_value: int[n + 1]; derived.
         producer: int[V], the node that makes each value; derived.
         size: int[V], bytes of each value; derived.
@@ -77,10 +77,10 @@ class Graph:
     readers: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Number the values and turn the inputs round.
+        """Number the values, and derive the readers of every value.
 
         Raises:
-            ValueError: If a node reads a value that is not made before it, or an output does not exist.
+            ValueError: If a node reads a value that no earlier node makes, or an output does not exist.
         """
         first = [0]
         producer: list[int] = []

@@ -1,8 +1,8 @@
 """Node-link JSON, as ``networkx.node_link_data`` writes it, to graphs.
 
-Every node makes one value. Attributes become fields by a stated mapping (:class:`NodeLinkKeys`); the graph-level
-attributes ``name``, ``cost_unit`` and ``fixed_memory`` are used where present; all other attributes are ignored. The
-output of the graph is the value of the last node, as everywhere.
+Every node makes one value. :class:`NodeLinkKeys` maps attributes to fields. The graph-level attributes ``name``,
+``cost_unit`` and ``fixed_memory`` are used if present; all other attributes are ignored. The output of the graph is the
+value of the last node, as in graph documents without ``outputs``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EDGE_LISTS = ("links", "edges")
 
 @dataclass(frozen=True, slots=True)
 class NodeLinkKeys:
-    """What the attributes of nodes and links are called.
+    """The names of the attributes of nodes and links.
 
     Attributes:
         id: Id of a node, as text or an integer.
@@ -56,10 +56,11 @@ def is_node_link(document: Document) -> bool:
 
 
 def graph_from_node_link(document: Document, keys: NodeLinkKeys) -> Graph:
-    """The graph that node-link JSON states.
+    """The graph of a node-link document.
 
-    Nodes keep the order of the file where that order is an execution order. Otherwise they are sorted: each time the
-    first node of the file whose inputs are all there. ``metadata`` of the graph says which, and which keys were used.
+    Nodes keep the order of the file if that is an execution order. Otherwise they are sorted topologically: the next
+    node is always the first of the file whose inputs have all been made. The graph's ``metadata`` says which order it
+    is, and which keys were used.
 
     Raises:
         InputError: If the JSON is not node-link, or a node has no cost or size, or there is a cycle.
@@ -98,7 +99,7 @@ def graph_from_node_link(document: Document, keys: NodeLinkKeys) -> Graph:
 
 
 def _check_shape(fields: Fields, keys: NodeLinkKeys) -> str:
-    """The name of the list of links, after a look at the types of everything around the nodes."""
+    """The name of the list of links. Checks the types of all fields around the nodes."""
     data = fields.document.data
     present = [key for key in _EDGE_LISTS if key in data]
     if len(present) > 1:
@@ -119,7 +120,7 @@ def _check_shape(fields: Fields, keys: NodeLinkKeys) -> str:
                 continue
             for role, end in ends:
                 if end not in entry:
-                    hint = f"if it is called otherwise, say so with --keys {role}=NAME"
+                    hint = f"if it has another name, add --keys {role}=NAME"
                     fields.report(join("", key, i), f"no attribute {quote(end)}", hint)
     return present[0]
 
@@ -196,7 +197,7 @@ def _checked(
     default: Any,
     good: Callable[[Any], bool],
 ) -> Any:
-    """The attribute, or the default if it is absent or null or (after a report) not what is expected."""
+    """The attribute, or the default if it is absent or null or (after a report) invalid."""
     value = data.get(key)
     if value is None or good(value):
         return default if value is None else value
@@ -247,7 +248,7 @@ def _edges(
 
 
 def _execution_order(fields: Fields, ids: Sequence[str], reads: Sequence[Sequence[int]]) -> list[int]:
-    """Nodes so that each comes after what it reads; the first possible one of the file each time (Kahn)."""
+    """A topological order of the nodes, which always takes the first possible node of the file (Kahn)."""
     readers: list[list[int]] = [[] for _ in ids]
     missing = [len(makers) for makers in reads]
     for node, makers in enumerate(reads):
@@ -274,7 +275,7 @@ def _report_cycle(
     readers: Sequence[Sequence[int]],
     missing: Sequence[int],
 ) -> None:
-    """Name one cycle among the nodes that never became ready: going upstream from any of them leads into one."""
+    """Name one cycle among the nodes that never became ready. Going upstream from any of them leads into a cycle."""
     node = next(i for i, count in enumerate(missing) if count)
     seen: set[int] = set()
     while node not in seen:

@@ -1,4 +1,4 @@
-"""Graphs to node-link JSON, as ``networkx.node_link_graph`` and our own reader take it."""
+"""Graphs to node-link JSON, for ``networkx.node_link_graph`` and remat's own reader."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from remat_cli.graph.reader import plain_number
 
 
 def graph_to_node_link(graph: Graph) -> tuple[str, list[str]]:
-    """The text of ``graph`` as node-link JSON, and what of the graph it cannot say.
+    """The text of ``graph`` as node-link JSON, and the facts that it cannot express.
 
-    A node of node-link JSON makes one value: several outputs become one of their joint size, so that a plan for what
-    is read back frees them together. Links are in the order in which nodes read.
+    A node of node-link JSON makes one value, so several outputs become one value of their total size, and a plan for
+    the converted graph frees them together. Links are in the order in which nodes read.
     """
     nodes: list[dict[str, Any]] = []
     links: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Topological orders of a graph: what precedes what in all of them, and the graph in another one."""
+"""Topological orders of a graph: precedence in all of them, and the graph in another order."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from remat_cli.graph.model import Graph
 
 @dataclass(frozen=True, slots=True)
 class Reordered:
-    """A graph whose nodes stand in another order.
+    """A graph with its nodes in another order.
 
     Attributes:
-        graph: The graph in that order; its nodes and values are numbered anew.
+        graph: The graph in that order, with new numbers for nodes and values.
         nodes: int[n], the original index of each of its nodes.
         values: int[V], the original index of each of its values.
     """
@@ -28,7 +28,7 @@ def reordered(graph: Graph, order: Sequence[int]) -> Reordered:
 
     Args:
         graph: The graph.
-        order: All nodes by index, each after the producers of what it reads.
+        order: All nodes by index, each after the producers of its inputs.
 
     Raises:
         ValueError: If ``order`` is not a topological order of all nodes.
@@ -48,7 +48,7 @@ def has_one_order(graph: Graph) -> bool:
 
 
 def ancestors(graph: Graph) -> list[int]:
-    """For every node the nodes that precede it in every order, itself not among them: int[n], sets as bits."""
+    """For every node the nodes that precede it in every order, without itself: int[n], bit sets."""
     before: list[int] = []
     for node in graph.nodes:
         seen = 0
@@ -60,7 +60,7 @@ def ancestors(graph: Graph) -> list[int]:
 
 
 def descendants(graph: Graph) -> list[int]:
-    """For every node the nodes that follow it in every order, itself not among them: int[n], sets as bits."""
+    """For every node the nodes that follow it in every order, without itself: int[n], bit sets."""
     after = [0] * len(graph.nodes)
     for i in range(len(graph.nodes) - 1, -1, -1):
         for v in graph.nodes[i].inputs:
@@ -69,9 +69,9 @@ def descendants(graph: Graph) -> list[int]:
 
 
 def always_waiting(graph: Graph) -> list[list[int]]:
-    """For every node the values that, in every order, are made before it and needed after it: int[n][...].
+    """For every node the values that are made before it and needed after it in every order: int[n][...].
 
-    Those that some node after it reads, or that are graph outputs; what the node itself reads is left out.
+    A value is needed after it if a later node reads it, or if it is a graph output. Inputs of the node are left out.
     """
     before, after = ancestors(graph), descendants(graph)
     waiting: list[list[int]] = [[] for _ in graph.nodes]

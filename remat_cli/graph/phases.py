@@ -1,4 +1,4 @@
-"""Forward and backward, for strategies that need to know."""
+"""The forward and backward part of a training step, for strategies that depend on them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from remat_cli.graph.model import Graph, Phase
 
 
 def require_phases(graph: Graph, strategy: str) -> None:
-    """Refuse a graph whose nodes do not all say to which phase they belong.
+    """Refuse a graph with nodes without a phase.
 
     Raises:
-        StrategyMismatch: If one does not.
+        StrategyMismatch: If a node has no phase.
     """
     for node in graph.nodes:
         if node.phase is None:
             raise StrategyMismatch(
-                f"{strategy} needs to know the forward nodes, and node {node.id} has no phase",
+                f"{strategy} needs the phase of every node, but node {node.id} has none",
                 hint="add phase: forward, loss, backward or update to every node",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A graph of which every node has a phase, the forward nodes first.
+    """A graph in which every node has a phase, with the forward nodes first.
 
     Attributes:
         graph: The graph.
@@ -38,7 +38,7 @@ class Training:
 
     @classmethod
     def of(cls, graph: Graph, strategy: str) -> Training:
-        """``graph`` with its parts.
+        """``graph`` with its forward nodes and its forward sweep.
 
         Raises:
             StrategyMismatch: If a node has no phase, or a forward node comes after a backward one.
@@ -50,9 +50,9 @@ class Training:
                 sweep = min(sweep, i)
             elif node.phase is Phase.FORWARD and i > sweep:
                 raise StrategyMismatch(
-                    f"{strategy} needs all forward nodes before the backward ones, and forward node {node.id} comes "
+                    f"{strategy} needs all forward nodes before the backward ones, but forward node {node.id} comes "
                     f"after {graph.nodes[sweep].phase} node {graph.nodes[sweep].id}",
-                    hint="take a strategy that takes any DAG, such as auto",
+                    hint="use a strategy that takes any DAG, such as auto",
                 )
         forward = tuple(i for i, node in enumerate(graph.nodes) if node.phase is Phase.FORWARD)
         return cls(graph, forward, sweep)
@@ -76,16 +76,16 @@ class Training:
                 others = sorted(self.predecessors(i) - expected)
                 told = f"reads {nodes[others[0]].id}" if others else "does not read the forward node before it"
                 raise StrategyMismatch(
-                    f"{strategy} needs a forward pass that is a chain, and node {nodes[i].id} {told}",
+                    f"{strategy} needs a forward pass that is a chain, but node {nodes[i].id} {told}",
                     hint="the strategies ap-sqrt, ap-greedy, linearized-sqrt and linearized-greedy take other graphs",
                 )
 
     def articulation_points(self) -> tuple[int, ...]:
         """Forward nodes through which every forward path goes, ascending.
 
-        These are the articulation points of the undirected forward graph with a source before all nodes that read no
-        forward node and a sink behind all that no forward node reads: whatever is left when one is taken out still
-        hangs on the source or on the sink.
+        These are the articulation points of the undirected forward graph with two more nodes: a source before all nodes
+        that read no forward node, and a sink after all nodes that no forward node reads. If a node is removed, every
+        other node is still connected to the source or the sink, so only these two can be separated.
         """
         place = {i: at for at, i in enumerate(self.forward)}
         jumping = [0] * (len(self.forward) + 1)
@@ -93,7 +93,7 @@ class Training:
         for at, i in enumerate(self.forward):
             before = [place[j] for j in self.predecessors(i)]
             read.update(before)
-            # An edge jumps over all places between its ends; the source stands at -1.
+            # An edge skips all nodes between its ends, so none of these is on every path. The source is at -1.
             jumping[min(before, default=-1) + 1] += 1
             jumping[at] -= 1
         for at in range(len(self.forward)):

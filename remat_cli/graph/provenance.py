@@ -1,4 +1,4 @@
-"""Which costs and sizes of a graph its document states, and which are defaults."""
+"""The origin of a graph's costs and sizes: stated in its document, or defaults."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from remat_cli.graph.nodelink import NodeLinkKeys, is_node_link
 
 
 def origins(document: Document, graph: Graph, keys: NodeLinkKeys | None = None) -> list[str]:
-    """What was read from ``document`` and what stands for the rest, a line each.
+    """One line for each kind of fact: where ``document`` states it, and the default for the others.
 
     Args:
         document: A graph document or node-link JSON.
         graph: The graph that it states.
-        keys: What the attributes of node-link JSON are called.
+        keys: The names of the attributes of node-link JSON.
     """
     names = keys or NodeLinkKeys()
     linked = is_node_link(document)

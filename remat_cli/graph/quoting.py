@@ -1,4 +1,4 @@
-"""What the readers of JSON and of YAML share: limits, JSON pointers, and values quoted in messages."""
+"""The parts that the readers of JSON and YAML share: limits, JSON pointers, and quoted values for messages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from typing import Any
 
 MAX_DEPTH = 100
-"""Documents nested deeper are refused: no graph needs it, and every later walk over the data may recurse."""
+"""Documents nested deeper are refused: no graph needs it, and later code may recurse over the data."""
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a character outside the basic plane: Python can hold it, no file can."""
+"""Half of a character outside the basic plane. Python strings can contain it, UTF-8 files cannot."""
 
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-"""What ids may not hold: control characters and line separators."""
+"""Characters that ids must not contain: control characters and line separators."""
 
 _LONGEST = 60
 _LONGEST_POINTER = 160
@@ -25,14 +25,14 @@ def escape_token(key: str) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` with everything that would break a line or move a cursor written as an escape."""
+    """``text`` with escapes for every character that would break a line or move a cursor."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def show_pointer(pointer: str) -> str:
-    """A JSON pointer for a message: on one line, and cut off where no reader would follow."""
+    """A JSON pointer for a message: on one line, and cut off if it is long."""
     return printable(pointer if len(pointer) <= _LONGEST_POINTER else pointer[:_LONGEST_POINTER] + "...")
 
 

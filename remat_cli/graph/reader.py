@@ -1,4 +1,4 @@
-"""Reading sizes, costs and references out of documents, and collecting everything that is wrong with them."""
+"""Reading of sizes, costs and references from documents; collects all problems before it raises."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from remat_cli.registry import suggestion
 from remat_cli.units import parse_size
 
 MAX_BYTES = 2**63 - 1
-"""No size, and no sum of all sizes, is larger: so no peak overflows the 64-bit integers of solvers and devices."""
+"""Upper limit of sizes and of the sum of all sizes, so that no peak overflows a signed 64-bit integer."""
 
 MAX_COST = 1e300
-"""No sum of costs is larger, so that the cost of no plan overflows."""
+"""Upper limit of the sum of all costs, so that the cost of no plan overflows."""
 
 _EXACT = 2**53
 _COMPARISONS = 50_000
 
 
 class Fields:
-    """Reads fields of one document; remembers what is wrong instead of raising, so that all of it can be shown.
+    """A reader of the fields of one document. It collects problems instead of raising, so that all can be shown.
 
     Attributes:
         document: The document.
-        problems: What is wrong so far.
+        problems: The problems so far.
     """
 
     def __init__(self, document: Document) -> None:
@@ -37,11 +37,11 @@ class Fields:
         self._comparisons_left = _COMPARISONS
 
     def report(self, pointer: str, message: str, hint: str = "") -> None:
-        """Remember a problem with the place that ``pointer`` names."""
+        """Record a problem at the place that ``pointer`` names."""
         self.problems.append(self.document.problem(pointer, message, hint))
 
     def size(self, value: Any, pointer: str) -> int:
-        """Bytes of a size that the schema accepts (an integer, or a float without a fraction, or text); 0 if bad."""
+        """Bytes of a size that the schema accepts (an integer, a float without a fraction, or text); 0 if invalid."""
         if isinstance(value, str):
             known = self._sizes.get(value)
             if known is not None:
@@ -63,7 +63,7 @@ class Fields:
     def closest(self, name: str, known: Collection[str], otherwise: str) -> str:
         """A hint with the known name closest to ``name``, or ``otherwise``.
 
-        Comparing is slow, so a document with many wrong names gets suggestions for the first of them only.
+        The comparison is slow, so only the first wrong names of a document get suggestions.
         """
         if self._comparisons_left <= 0:
             return otherwise
@@ -71,7 +71,7 @@ class Fields:
         return suggestion(name, list(known)) or otherwise
 
     def report_value(self, pointer: str, name: str, counts: Mapping[str, int]) -> None:
-        """Remember that there is no value ``name`` where nodes have as many outputs as ``counts`` says."""
+        """Record that there is no value ``name``; ``counts`` has the number of outputs of every node."""
         node_id, colon, index = name.rpartition(":")
         if not (colon and index.isascii() and index.isdigit()):
             node_id = name
@@ -89,7 +89,7 @@ class Fields:
             self.report(pointer, message, f"write {quote(f'{node_id}:0')}{last}")
 
     def finish(self) -> None:
-        """Raise what was remembered, if anything.
+        """Raise the recorded problems, if there are any.
 
         Raises:
             InputError: With all problems.
@@ -99,14 +99,14 @@ class Fields:
 
 
 def plain_number(number: float) -> int | float:
-    """``number`` as documents write it: an integer where a float holds integers exactly, so 1.2e9 is 1200000000."""
+    """``number`` as documents write it: an integer if a float is exact there, so 1.2e9 is 1200000000."""
     return int(number) if abs(number) < _EXACT and number == int(number) else float(number)
 
 
 def report_later_inputs(
     fields: Fields, ids: Sequence[str], reads: Sequence[tuple[int, int]], later: Sequence[tuple[int, int, str]]
 ) -> None:
-    """Word inputs that a later node makes: a cycle named node by node, or merely the wrong order.
+    """Report inputs that a later node makes: a cycle, named node by node, or only the wrong order.
 
     Args:
         fields: Gets the problems.
@@ -118,7 +118,7 @@ def report_later_inputs(
     for maker, reader in reads:
         readers[maker].append(reader)
     for maker, reader, pointer in later:
-        # Only so many problems are shown, and each search may visit the whole graph.
+        # Each search may visit the whole graph, and only so many problems are shown.
         path = shortest_path(readers, reader, maker) if len(fields.problems) < SHOWN_PROBLEMS else None
         if path is not None:
             cycle = " -> ".join(quote(ids[i])[1:-1] for i in [*path, reader])

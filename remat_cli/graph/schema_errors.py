@@ -1,6 +1,6 @@
-"""What a JSON Schema validator found, in plain words: the value, what was expected, and how to mend it.
+"""Errors of a JSON Schema validator in plain words: the value, the expected form, and how to fix it.
 
-The remedy is the description of the part of the schema that was violated, so that the schemas say it once.
+The remedy is the description of the violated part of the schema, so it is written only there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS = {
 
 
 def complaints(errors: Iterable[ValidationError]) -> list[Complaint]:
-    """Pointer, message and hint of everything in ``errors``, each once."""
+    """Pointer, message and hint of all ``errors``, each once."""
     found: dict[Complaint, None] = {}
     for error in errors:
         pointer = "".join(f"/{escape_token(str(token))}" for token in error.absolute_path)
@@ -95,11 +95,11 @@ def _unknown_fields(error: ValidationError, pointer: str) -> list[Complaint]:
 
 
 def _one_of_fields(error: ValidationError, pointer: str) -> list[Complaint]:
-    """Wording of a choice between required fields, which is all that the schemas use ``oneOf`` for."""
+    """Wording of a choice between required fields. The schemas use ``oneOf`` only for that."""
     branches: Any = error.validator_value
     instance: Any = error.instance
     if not isinstance(instance, dict):
-        return []  # its type is wrong, which is a complaint of its own
+        return []  # its type is wrong, which is reported separately
     names = [str(branch["required"][0]) for branch in branches]
     present = [name for name in names if name in instance]
     message = f"has both {' and '.join(present)}" if present else f"has neither {' nor '.join(names)}"

@@ -1,4 +1,4 @@
-"""What a graph looks like: its size, what costs and weighs most, and which budgets are worth trying."""
+"""A graph in numbers: its size, its costliest and largest parts, and budgets worth trying."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class OpShare:
     """All nodes of one kind of operation.
 
     Attributes:
-        op: The kind; None for nodes that do not say.
-        nodes: How many there are.
-        cost: Of computing each once, in the graph's cost unit.
-        bytes: Of all their outputs.
+        op: The kind; None for nodes without one.
+        nodes: Number of such nodes.
+        cost: Cost of computing each once, in the graph's cost unit.
+        bytes: Bytes of all their outputs.
     """
 
     op: str | None
@@ -50,12 +50,12 @@ class Costly:
 
 @dataclass(frozen=True, slots=True)
 class BudgetHint:
-    """A budget one might ask for.
+    """A budget worth trying.
 
     Attributes:
-        percent: Of the no-remat peak, rounded up to one decimal for the bound; ``80%`` can be asked for as such.
+        percent: Share of the no-remat peak, rounded up to one decimal for the bound; ``--budget 80%`` means the same.
         bytes: The same in bytes, fixed memory included, floored.
-        possible: Whether it is not below the bound; nothing says that a plan exists.
+        possible: Whether it is at least the bound; a plan need not exist.
     """
 
     percent: float
@@ -121,7 +121,7 @@ class GraphSummary:
 
 
 def summarize(graph: Graph) -> GraphSummary:
-    """Describe ``graph``, in time linear in its edges but for sorting."""
+    """Describe ``graph``, in time linear in its edges, except for sorting."""
     profile = no_remat_profile(graph)
     top = max(range(len(profile)), key=profile.__getitem__, default=None)
     peak = graph.fixed_memory if top is None else profile[top]
@@ -160,8 +160,8 @@ def summarize(graph: Graph) -> GraphSummary:
 def budgets_worth_trying(no_remat_peak_bytes: int, bound_bytes: int) -> tuple[BudgetHint, ...]:
     """Budgets below the no-remat peak, down to the bound and one step further, which is impossible.
 
-    Where round percentages would leave fewer than three above the bound, points between bound and peak stand in.
-    None at all where no plan can save anything.
+    If fewer than three round percentages lie above the bound, points between bound and peak replace them. There are
+    none if no plan can save memory.
     """
     peak, bound = no_remat_peak_bytes, bound_bytes
     if bound >= peak:
@@ -172,12 +172,12 @@ def budgets_worth_trying(no_remat_peak_bytes: int, bound_bytes: int) -> tuple[Bu
         hints = [_hint(bound + (peak - bound) * k // 4, peak) for k in (3, 2, 1)]
     least = _hint(bound, peak)
     below = [hint for hint in round_ones if not hint.possible and hint.percent < least.percent][:1]
-    chosen = {hint.bytes: hint for hint in (*hints, least, *below)}  # the same bytes twice say nothing
+    chosen = {hint.bytes: hint for hint in (*hints, least, *below)}  # no two hints with the same bytes
     return tuple(sorted(chosen.values(), key=lambda hint: -hint.bytes))
 
 
 def _hint(amount: int, peak: int) -> BudgetHint:
-    """``amount`` bytes or a little more: a tenth of a percent of the peak, rounded up, where that is below the peak."""
+    """``amount`` bytes, rounded up to a tenth of a percent of the peak if that is below the peak."""
     tenths = -(-1000 * amount // peak)
     rounded = tenths * peak // 1000
     if amount <= rounded < peak:
@@ -186,7 +186,7 @@ def _hint(amount: int, peak: int) -> BudgetHint:
 
 
 def _top(amounts: Iterable[float]) -> list[int]:
-    """Indices of the largest amounts, the first of equals first; zeros are left out."""
+    """Indices of the largest amounts, in order for equal ones; zeros are left out."""
     listed = list(amounts)
     return sorted((i for i, amount in enumerate(listed) if amount > 0), key=lambda i: (-listed[i], i))[:_LARGEST]
 

@@ -1,9 +1,9 @@
 """YAML text to plain data, as YAML 1.2 reads it, and as strictly as JSON.
 
 PyYAML's own loaders follow YAML 1.1: to them ``1.2e9`` is a string, ``1:0`` the number 60 and ``on`` true. So only
-its parser is used (libyaml where PyYAML was built with it), never its resolvers and constructors: the stream of
-events is turned into dicts, lists and scalars here, by the core schema of YAML 1.2. Nothing in a document can make
-an object, and nothing can grow while it is read: tags, merge keys and aliases of collections are refused.
+its parser is used (libyaml if PyYAML was built with it), never its resolvers and constructors. This module turns the
+stream of events into dicts, lists and scalars by the core schema of YAML 1.2. Tags, merge keys and aliases of
+collections are refused, so no document can construct an object or expand while it is read.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _BASED = re.compile(r"0o([0-7]+)|0x([0-9a-fA-F]+)", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _NUMBER_STARTS = frozenset("0123456789+-.")
-_LONGEST_BASED = 3000  # characters; what is longer cannot be written as a decimal number
+_LONGEST_BASED = 3000  # characters; a longer number has too many decimal digits for Python
 _COLLECTION = object()
 
 
 @dataclass(slots=True)
 class _Frame:
-    """An open mapping or sequence: what it holds, where it is, and the key that waits for its value."""
+    """An open mapping or sequence: its data, its pointer, and the key whose value comes next."""
 
     data: dict[str, Any] | list[Any]
     pointer: str
@@ -53,7 +53,7 @@ def load_yaml(text: str, source: str, places: dict[str, tuple[int, int]] | None 
         places: If given, gets line and column (from 1) of every key and item, by JSON pointer.
 
     Raises:
-        InputError: If the text is not YAML, or says something that JSON could not say.
+        InputError: If the text is not YAML, or has something that JSON cannot express.
     """
     bad = _UNPRINTABLE.search(text)
     if bad is not None:
@@ -78,9 +78,12 @@ def load_yaml(text: str, source: str, places: dict[str, tuple[int, int]] | None 
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         what = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
         place = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
-        raise InputError(source, [Problem(f"not valid YAML: {what}", "", *place)]) from None
+        hint = ""
+        if mark is not None and text[mark.index : mark.index + 1] == "\t":
+            what, hint = "a tab in the indentation", "indent with spaces"
+        raise InputError(source, [Problem(f"not valid YAML: {what}", "", *place, hint=hint)]) from None
     except (ValueError, OverflowError, IndexError) as error:
-        # The pure Python scanner lets these through, for "\UFFFFFFFF" or a "%" at the very end of the text.
+        # PyYAML's Python scanner raises these for "\UFFFFFFFF", or for a "%" at the very end of the text.
         raise InputError(source, [Problem(f"not valid YAML: {error}")]) from None
     if not builder.documents:
         raise InputError(source, [Problem("the file is empty", hint="a document starts with its schema field")])
@@ -162,7 +165,7 @@ class _Builder:
         if key in frame.lines:
             frame.key = key
             first = frame.lines[key]
-            self._refuse(event, f"the key {quote(key)} is here again, first on line {first}", "remove one of the two")
+            self._refuse(event, f"the key {quote(key)} is repeated, first on line {first}", "remove one of the two")
         frame.lines[key] = line
         frame.key = key
         if self._places is not None:
@@ -184,7 +187,7 @@ class _Builder:
             frame.key = None
 
     def _pointer(self) -> str:
-        """JSON pointer of the value that comes next."""
+        """JSON pointer of the next value."""
         if not self._stack:
             return ""
         frame = self._stack[-1]

@@ -1,8 +1,8 @@
 """Plain data to YAML that YAML 1.2 reads as the same data.
 
-PyYAML writes; it decides by YAML 1.1 which text needs no quotes, and would leave ``1.2e9``, a number to YAML 1.2, bare.
-So only what is a plain word in every version stays without quotes. Long documents stay readable: a line per field, per
-node and per statement, as in our JSON.
+PyYAML writes the text, but decides by YAML 1.1 which text needs no quotes: it would leave the string ``1.2e9``, a
+number in YAML 1.2, bare. So only plain words of every version stay without quotes. Long documents stay readable, with
+one line per field, node and statement, as in remat's JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Lines(list[Any]):
 
 
 class _Writer(_Dumper):  # type: ignore[misc]  # the base is chosen when this is imported
-    """Writes collections on one line unless told otherwise, and never an alias."""
+    """Writes collections on one line, except ``_Block`` and ``_Lines``, and never an alias."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -62,7 +62,7 @@ def yaml_text(document: Mapping[str, Any]) -> str:
 
 
 def _laid_out(document: Mapping[str, Any]) -> _Block:
-    """The same data, marked for how to write it: a graph inside a plan, nodes and statements line by line."""
+    """The same data with marks for its layout: nodes and statements line by line, also of a graph inside a plan."""
     fields = _Block()
     for key, value in document.items():
         if isinstance(value, Mapping) and "schema" in value:

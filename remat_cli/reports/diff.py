@@ -24,7 +24,7 @@ def headline(difference: Difference) -> str:
     """The main changes in one line: ``peak -11.0%, cost +1.2%, 3 nodes newly recomputed``."""
     same = {"="} == {_signed(difference.peak_increase), _signed(difference.cost_increase)}
     if same and not _kinds(difference):
-        return "peak, cost and what is recomputed are the same"
+        return "peak, cost and recomputed nodes are the same"
     parts = [f"peak {_told(difference.peak_increase)}"]
     if difference.same_unit:
         parts.append(f"cost {_told(difference.cost_increase)}")

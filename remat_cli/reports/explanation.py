@@ -54,7 +54,7 @@ def _facts(explanation: Explanation, style: Style) -> list[tuple[str, str]]:
     rows = [("cost", f"{cost_words(node.cost, graph.cost_unit)} each time")]
     if extra := (len(explanation.computed) - 1) * node.cost:
         spent = sum(r.extra_cost for r in report.recomputed)
-        rows[0] = ("cost", f"{rows[0][1]}; {share_words(extra, spent)} of what recomputation costs in all")
+        rows[0] = ("cost", f"{rows[0][1]}; {share_words(extra, spent)} of the cost of all recomputation")
     rows.append(("makes", _named([f"{graph.value_name(v)} ({format_bytes(graph.size[v])})" for v in values])))
     rows.append(("reads", _named([graph.value_name(v) for v in node.inputs])))
     readers = sorted({reader for v in values for reader in graph.readers[v]})
@@ -176,6 +176,9 @@ def no_such_node(name: str, graph: Graph) -> tuple[str, str]:
     """The message and the hint for a node that is not in the graph: the closest names, or where to find them."""
     import difflib
 
-    close = difflib.get_close_matches(name, [node.id for node in graph.nodes], n=3, cutoff=0.5)
+    ids = [node.id for node in graph.nodes]
+    # A prefix first: conv1 is rather conv1_1 than conv5_1, although both differ from it by two characters.
+    close = [i for i in ids if i.startswith(name)][:3] if name else []
+    close = close or difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else "the ids of nodes are in the plan under graph.nodes"
     return f'there is no node "{name}" in the graph of this plan', hint

@@ -18,7 +18,7 @@ class Entry:
 
     Attributes:
         name: Its name, as typed.
-        summary: What it is, in one line.
+        summary: Its description, in one line.
         notes: Further lines.
         options: ``(name, default, help)`` of every option.
         mark: A word in front of the summary, such as ``missing``; empty for none.

@@ -76,7 +76,7 @@ def render(style: Style, *renderables: RenderableType) -> str:
     """``renderables`` one below the other; every line ends with a newline, and none is wider than the style."""
     from rich.console import Console
 
-    encoding = "utf-8" if style.unicode else "ascii"  # rich draws boxes in what the file can encode
+    encoding = "utf-8" if style.unicode else "ascii"  # rich draws boxes with the characters of this encoding
     raw = io.BytesIO()
     console = Console(
         file=io.TextIOWrapper(raw, encoding, errors="backslashreplace", newline="\n", write_through=True),
@@ -133,12 +133,12 @@ def fields(rows: Sequence[tuple[str, str]], style: Style) -> Table:
 def columns(rows: Sequence[tuple[str, ...]], style: Style, *, shares: Sequence[float] | None = None) -> Table:
     """A table without lines: the first column is names, shortened to fit; the others are numbers, right-aligned.
 
-    Where there is no room for all numbers, the last ones go.
+    If there is no space for all numbers, the last columns are left out.
 
     Args:
         rows: Cells of every row, the same number each; names from documents may be in the first.
         style: Where it goes.
-        shares: Numbers of 0..1, drawn as bars at the right where there is room.
+        shares: Numbers of 0..1, drawn as bars at the right if there is space.
     """
     from rich.cells import cell_len
     from rich.table import Table

@@ -1,1 +1,1 @@
-"""MIP solvers behind one contract: a model or a file, options and a deadline in; values, bound, status and log out."""
+"""MIP solvers behind one interface: a model, options and a deadline in; values, bound, status and log out."""

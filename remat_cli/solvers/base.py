@@ -1,8 +1,8 @@
-"""The contract between remat and a MIP solver.
+"""The interface between remat and a MIP solver.
 
-A solver is a frozen dataclass whose fields are its options. It is handed a :class:`Request` and returns an
-:class:`Outcome`. How the run ended (:class:`Termination`) and what it has in hand (``values``, ``bound``) are
-separate: a run that met its time limit may well carry a solution.
+A solver is a frozen dataclass whose fields are its options. It takes a :class:`Request` and returns an
+:class:`Outcome`. How the run ended (:class:`Termination`) is separate from its results (``values``, ``bound``), because
+a run that reached its time limit may have a solution.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Termination(StrEnum):
     """How a solver's run ended."""
 
     OPTIMAL = "optimal"
-    """Proven optimal, within the gap asked for."""
+    """Proven optimal, within the requested gap."""
     INFEASIBLE = "infeasible"
     UNBOUNDED = "unbounded"
     INFEASIBLE_OR_UNBOUNDED = "infeasible or unbounded"
@@ -36,13 +36,13 @@ class Termination(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether a solver can be used here, and what there is to know about it.
+    """Whether a solver can be used here, with its version, path and licence.
 
     Attributes:
         version: Version, or None if it is not available.
-        path: Where it lives: a binary or a package folder.
+        path: A binary or a package folder.
         licence: In a few words.
-        problem: Why it cannot be used; empty when it can.
+        problem: Why it cannot be used; empty if it can.
         hint: How to install it.
     """
 
@@ -60,7 +60,7 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class SolverProgress:
-    """A solution found on the way. ``values`` is None where a solver reports progress without a solution."""
+    """Progress of a run. ``values`` is a new solution, or None if the solver reports progress without one."""
 
     objective: float | None
     bound: float | None
@@ -70,17 +70,17 @@ class SolverProgress:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a solver is asked to do.
+    """The task for a solver.
 
     Attributes:
-        model: What to minimise.
+        model: The model to minimise.
         control: Deadline and interruption; the solver stops soon after ``control.stopping()``.
         gap: Relative gap, (objective - bound) / |objective|, at which to stop.
         threads: Threads to use; None for the solver's own choice.
-        seed: Random seed, where the solver has one.
+        seed: Random seed, if the solver has one.
         start: float64[n], a starting solution; a solver without warm starts ignores it and says so in its log.
-        on_progress: Called with news during the run, from any thread; must be quick.
-        log_path: File that gets the solver's log as it is written; None for none.
+        on_progress: Called with progress during the run, from any thread; must be quick.
+        log_path: File for the solver's log, written during the run; None for none.
     """
 
     model: LinearModel
@@ -95,7 +95,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a solver answers.
+    """The result of a run.
 
     Attributes:
         termination: How the run ended.
@@ -103,7 +103,7 @@ class Outcome:
         objective: Its objective, the model's offset included.
         bound: Proven lower bound on the objective; None if there is none.
         wall_s: Seconds the run took.
-        nodes: Branch-and-bound nodes, where known.
+        nodes: Branch-and-bound nodes, if known.
         log: Last lines of the solver's log.
     """
 
@@ -126,10 +126,10 @@ class Solver(ABC):
 
     @abstractmethod
     def availability(self) -> Availability:
-        """Whether this solver can be used here. Takes no licence and solves nothing."""
+        """Whether this solver can be used here. It neither takes a licence nor solves anything."""
 
     def check_licence(self) -> str:
-        """What the licence covers, in a few words; may take it for a moment, unlike :meth:`availability`.
+        """The extent of the licence, in a few words. Unlike :meth:`availability`, it may take the licence for a moment.
 
         Raises:
             SolverUnavailable: If there is no valid licence.
@@ -142,7 +142,7 @@ class Solver(ABC):
 
         Raises:
             SolverUnavailable: If it is not installed.
-            SolverFailed: If it crashed or its answer makes no sense; the message ends with its last words.
+            SolverFailed: If it crashed or its answer is meaningless; the message ends with the last lines of its log.
             LicenceLimit: If its licence does not cover this model.
         """
 
@@ -152,8 +152,8 @@ class Package:
     """A Python package that is installed, but not imported.
 
     Attributes:
-        version: Its version; ``unknown`` if it was installed without saying.
-        path: Its folder, where it has one.
+        version: Its version; ``unknown`` if its installation does not have one.
+        path: Its folder, if it has one.
     """
 
     version: str
@@ -164,7 +164,7 @@ def installed_package(name: str) -> Package | None:
     """The package ``name``, or None if it cannot be imported here."""
     try:
         spec = find_spec(name)
-    except (ImportError, ValueError):  # something in the way of imports refuses this one, or left half a module
+    except (ImportError, ValueError):  # an import hook refuses this package, or left a broken module
         return None
     if spec is None:
         return None

@@ -1,8 +1,8 @@
-"""COIN-OR CBC, run as a binary of its own: the system's, or the one that PuLP carries.
+"""COIN-OR CBC, run as a binary: the system's, or the one in PuLP.
 
 CBC's traps (seen on 2.10.3): ``sec`` counts CPU time unless ``timeMode elapsed``; an interrupted run says "Stopped on
 iterations"; a run without a solution writes the relaxation's values into the solution file; the file has eight
-digits (the binary one has all); "Lower bound" has three decimals; its exit status is 0 whatever happens.
+digits (the binary one has all); "Lower bound" has three decimals; the exit status is always 0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _GAP = re.compile(rf"Cbc0011I Exiting as integer gap of {_NUMBER} ")
 _LOWER = re.compile(rf"Lower bound:\s+{_NUMBER}")
 _NODES = re.compile(r"Enumerated nodes:\s+(\d+)")
 _NONE_YET = 1e40
-"""CBC prints 1e+50 for "no solution yet"."""
+"""The value that CBC prints for "no solution yet"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Cbc(Solver):
     )
 
     def availability(self) -> Availability:
-        """Whether a CBC binary is found and tells its version."""
+        """Whether a CBC binary is found and prints its version."""
         try:
             binary = find_cbc(self.path)
         except SolverUnavailable as error:
@@ -110,10 +110,10 @@ class Cbc(Solver):
 
 
 def find_cbc(path: str | None) -> str:
-    """The binary to run: ``path``, else $REMAT_CBC, else ``cbc`` on PATH, else the one that PuLP carries.
+    """The binary to run: ``path``, else $REMAT_CBC, else ``cbc`` on PATH, else the one in PuLP.
 
     Raises:
-        SolverUnavailable: If the one asked for is missing, or there is none at all.
+        SolverUnavailable: If the requested binary is missing, or if there is none at all.
     """
     for asked, source in ((path, "cbc{path}"), (os.environ.get("REMAT_CBC"), "REMAT_CBC")):
         if asked:
@@ -128,9 +128,9 @@ def find_cbc(path: str | None) -> str:
 
 
 def _pulp_cbc() -> str | None:
-    """The binary that PuLP carries, made executable if its wheel was unpacked without that."""
+    """The binary in PuLP, made executable if its wheel was unpacked without that permission."""
     try:
-        from pulp.apis.coin_api import pulp_cbc_path  # 0.2 s; only where there is no other CBC
+        from pulp.apis.coin_api import pulp_cbc_path  # 0.2 s; only if there is no other CBC
     except ImportError:
         return None
     binary = Path(os.path.normpath(pulp_cbc_path))
@@ -168,7 +168,7 @@ def _write_start(model: LinearModel, start: Floats, path: Path) -> None:
 
 
 class _Watch:
-    """What the log tells: bound, nodes, and the words that the solution file leaves out."""
+    """Facts from the log: bound, nodes, and the verdicts that the solution file omits."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -182,7 +182,7 @@ class _Watch:
         self.read_errors = False
 
     def line(self, line: str) -> None:
-        """Take one line of the log."""
+        """Process one line of the log."""
         lowered = line.lower()
         if "no feasible solution found" in lowered:
             self.no_solution = True
@@ -213,7 +213,7 @@ class _Watch:
             self._request.on_progress(SolverProgress(self._best, self._bound, None, self.nodes))
 
     def final_bound(self, termination: Termination, values: Floats | None) -> float | None:
-        """A valid lower bound, the rounding of CBC's prints allowed for; None if there is none."""
+        """A valid lower bound, lowered by the rounding of CBC's output; None if there is none."""
         if not self._request.model.integer.any() and termination is not Termination.OPTIMAL:
             return None
         if termination is Termination.OPTIMAL and values is not None:
@@ -226,7 +226,7 @@ class _Watch:
         if self._bound is not None:
             bounds.append(self._bound - 1e-7 * abs(self._bound))
         if self._lower is not None:
-            # Three decimals: rounded up by at most half of the last one when it is all there is.
+            # The log has three decimals, so the bound may be rounded up by half a unit of the last one.
             bounds.append(self._lower + (6e-4 if bounds else -6e-4))
         return min(bounds) if bounds else None
 
@@ -268,13 +268,13 @@ def _read_answer(
 
 
 def _termination(request: Request, status: str, end: ProcessEnd, watch: _Watch) -> Termination | None:
-    """What the first words of a solution file mean; None for what should not happen."""
+    """The meaning of the first words of a solution file; None for an unexpected one."""
     if status.startswith("optimal"):
         return Termination.OPTIMAL
     if status.startswith(("infeasible", "integer infeasible")):
         return Termination.INFEASIBLE_OR_UNBOUNDED if watch.ambiguous else Termination.INFEASIBLE
     if status.startswith("unbounded"):
-        # With integer columns CBC speaks of the relaxation.
+        # With integer columns, CBC means the relaxation.
         integer = bool(request.model.integer.any())
         return Termination.INFEASIBLE_OR_UNBOUNDED if integer else Termination.UNBOUNDED
     if status.startswith("stopped"):

@@ -1,4 +1,4 @@
-"""What every adapter does around its solver: answers that need none, and checks on what comes back."""
+"""The part that all adapters share: answers that need no solver, scaling, and checks of the solver's answer."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from remat_cli.solvers.base import Outcome, Request, Solver, SolverProgress, Ter
 from remat_cli.solvers.log import SolverLog
 
 INTEGRAL_WITHIN = 1e-5
-"""An integer column this close to a whole number is that number."""
+"""An integer column this close to a whole number is rounded to it. Untuned."""
 GROSS_VIOLATION = 1e-4
-"""Beyond this, in units of the largest coefficient (at least 1), an answer is no solution of the model."""
+"""A larger violation, in units of the largest coefficient (at least 1), rejects the answer. Untuned."""
 
 LARGEST_COST = 1e6
-"""No cost that a solver sees is larger."""
+"""Upper limit of the scaled costs that a solver gets. Untuned."""
 _WITHOUT_SOLUTION = {Termination.INFEASIBLE, Termination.UNBOUNDED, Termination.INFEASIBLE_OR_UNBOUNDED}
 
 
 def solve_around(request: Request, solve: Callable[[Request], Outcome]) -> Outcome:
-    """What every adapter does: begin the log, answer what needs no solver, and hand over the rest well scaled.
+    """Begin the log, answer models that need no solver, and pass the others to ``solve`` with a well-scaled objective.
 
     Solvers accept reduced costs of -1e-7. With costs in units of the whole graph's cost that is more than some
     columns cost: CBC and GLPK then "prove" bounds above the optimum (1.000447 for 1.000130 on VGG16 at 60%, with
     5,550 columns). The factor is a power of two, so that nothing is rounded.
 
     Args:
-        request: What was asked.
+        request: The task.
         solve: Solves the scaled request.
     """
     _note(request, f"a model of {request.model.columns} columns and {request.model.rows} rows, gap {request.gap:g}")
@@ -87,17 +87,17 @@ def _over(value: float | None, factor: float) -> float | None:
 
 
 def without_solving(request: Request) -> Outcome | None:
-    """The outcome where no solver is needed: crossed bounds, no rows, no time left. None otherwise.
+    """The outcome of a model that needs no solver: crossed bounds, no rows, or no time left. None for any other.
 
-    Solvers differ most on such models: some refuse them, some report a status of their own.
+    Solvers differ most on such models: some refuse them, some report unusual statuses.
 
     Raises:
-        SolverFailed: If the model holds NaN.
+        SolverFailed: If the model contains NaN.
     """
     model = request.model
     arrays = (model.cost, model.lower, model.upper, model.values, model.row_lower, model.row_upper)
     if any(bool(np.isnan(array).any()) for array in arrays):
-        raise SolverFailed("the model holds a number that is none (NaN)", hint="this is a defect; please report it")
+        raise SolverFailed("the model contains a NaN", hint="this is a defect; please report it")
     if request.start is not None and len(request.start) != model.columns:
         raise SolverFailed(f"the start has {len(request.start)} values for {model.columns} columns")
     lower = np.where(model.integer, np.ceil(model.lower - INTEGRAL_WITHIN), model.lower)
@@ -116,7 +116,7 @@ def _crossed(lower: Floats, upper: Floats) -> bool:
 
 
 def _separable(model: LinearModel, lower: Floats, upper: Floats) -> Outcome:
-    """The optimum of a model whose rows have no terms: every column by itself."""
+    """The optimum of a model whose rows have no terms: each column at the bound that its cost prefers."""
     log = "remat: no rows: solved by inspection"
     if (model.row_lower > 0).any() or (model.row_upper < 0).any():
         return Outcome(Termination.INFEASIBLE, log=log)
@@ -129,7 +129,7 @@ def _separable(model: LinearModel, lower: Floats, upper: Floats) -> Outcome:
 
 
 def stop_reason(control: Control) -> Termination:
-    """Why a solver that was told to stop was told so."""
+    """Why a solver was told to stop."""
     return Termination.INTERRUPTED if control.cancelled.is_set() else Termination.TIME_LIMIT
 
 
@@ -144,20 +144,20 @@ def outcome(
     nodes: int | None = None,
     log: str = "",
 ) -> Outcome:
-    """An outcome that was checked: values near enough to integral rounded, objective computed from the values.
+    """A checked outcome: values rounded to integers where they are close, and the objective computed from them.
 
     Args:
-        solver: Whose answer it is.
-        request: What was asked.
+        solver: The solver.
+        request: The task.
         termination: How the run ended.
-        values: float64[n] as the solver gave them, or None.
-        bound: Lower bound as the solver gave it; not finite means none.
+        values: float64[n] from the solver, or None.
+        bound: Lower bound from the solver; not finite means none.
         started_s: When the run started, by ``time.monotonic()``.
         nodes: Branch-and-bound nodes.
         log: Last lines of the log.
 
     Raises:
-        SolverFailed: If the values are no solution of the model, or it claims an optimum without values.
+        SolverFailed: If the values are not a solution of the model, or if it claims an optimum without values.
     """
     model = request.model
     wall_s = time.monotonic() - started_s
@@ -170,7 +170,7 @@ def outcome(
         values = polish(solver, model, values, log)
         objective = model.objective(values)
     if bound is not None:
-        # The solver's bound and our objective are rounded differently; a bound above a solution would be absurd.
+        # The solver's bound and our objective are rounded differently, so the bound may lie just above a solution.
         bound = None if not np.isfinite(bound) else bound if objective is None else min(bound, objective)
     result = Outcome(termination, values, objective, bound, wall_s, nodes, log)
     if termination is Termination.INFEASIBLE_OR_UNBOUNDED:
@@ -179,10 +179,10 @@ def outcome(
 
 
 def polish(solver: Solver, model: LinearModel, values: Floats, log: str) -> Floats:
-    """Solver values with whole numbers where they should be, within the bounds of the columns.
+    """The solver's values, with integer columns rounded and all columns within their bounds.
 
     Raises:
-        SolverFailed: If they violate the model grossly.
+        SolverFailed: If they violate the model by more than the tolerance.
     """
     x = np.asarray(values, dtype=np.float64)
     if len(x) != model.columns or not np.isfinite(x).all():
@@ -198,10 +198,10 @@ def polish(solver: Solver, model: LinearModel, values: Floats, log: str) -> Floa
 
 
 def failed(solver: Solver, message: str, log: str) -> SolverFailed:
-    """The error for a failure of ``solver``, its last words included."""
+    """The error for a failure of ``solver``, with the last lines of its log."""
     tail = "\n".join(log.splitlines()[-10:])
     return SolverFailed(
-        f"{solver.title} {message}" + (f"; its last words:\n{tail}" if tail else ""),
+        f"{solver.title} {message}" + (f"; the last lines of its log:\n{tail}" if tail else ""),
         hint="see the whole log with --solver-log FILE, or choose another solver with --solver",
     )
 

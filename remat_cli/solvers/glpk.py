@@ -1,9 +1,9 @@
 """GLPK, two ways: in a worker process through swiglpk, or with the system's ``glpsol``.
 
-Either way GLPK runs outside this process, so that a crash or a hang of it costs one answer and no more. The two ways
-are not equal: the worker hears Ctrl-C and the deadline in GLPK's callback and hands over its best solution and
-bound. ``glpsol`` writes its solution at the end only, also at its own time limit, but Ctrl-C ends it with nothing in
-hand. GLPK uses one thread and takes neither a seed nor a start.
+Either way, GLPK runs outside this process, so a crash or a hang costs only one answer. The two ways differ: the worker
+sees Ctrl-C and the deadline in GLPK's callback, and returns its best solution and bound. ``glpsol`` writes its solution
+only at the end or at its own time limit; Ctrl-C ends it without a solution. GLPK uses one thread and takes neither a
+seed nor a start.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class Glpk(Solver):
         """Check the options."""
         if self.path is not None and self.via == "swiglpk":
             raise UsageError(
-                "glpk{path} names a glpsol binary, and via=swiglpk runs none", hint="leave one of them out"
+                "glpk{path} names a glpsol binary, but via=swiglpk does not run one", hint="leave one of them out"
             )
 
     def availability(self) -> Availability:
-        """Whether the way asked for is there; ``path`` says which one it is."""
+        """Whether the requested way is installed; ``path`` says which one it is."""
         try:
             way = self._way()
         except SolverUnavailable as error:
@@ -102,7 +102,7 @@ class Glpk(Solver):
         """``swiglpk``, or the path of glpsol.
 
         Raises:
-            SolverUnavailable: If the way asked for, or for ``auto`` both, are missing.
+            SolverUnavailable: If the requested way is missing, or, for ``auto``, both.
         """
         if self.path is None and self.via in {"auto", "swiglpk"}:
             if installed_package("swiglpk") is not None:
@@ -137,10 +137,10 @@ class Glpk(Solver):
 
 
 def _for_glpk(model: LinearModel) -> LinearModel:
-    """The same model in a form that GLPK reads rightly.
+    """The same model in a form that GLPK reads correctly.
 
-    The offset becomes a fixed last column, because GLPK reads the constant of an MPS file with the other sign, and
-    bounds of integer columns become whole, because it refuses others.
+    The offset becomes a fixed last column, because GLPK reads the constant of an MPS file with the opposite sign.
+    Bounds of integer columns become whole numbers, because it refuses others.
     """
     lower = np.where(model.integer, np.ceil(model.lower - INTEGRAL_WITHIN), model.lower)
     upper = np.where(model.integer, np.floor(model.upper + INTEGRAL_WITHIN), model.upper)
@@ -166,7 +166,7 @@ class _Watch:
         self.words: set[str] = set()
 
     def line(self, line: str) -> None:
-        """Take one line of the log."""
+        """Process one line of the log."""
         if line.isupper():
             self.words.add(line.strip())
         match = _PROGRESS.match(line)
@@ -243,7 +243,7 @@ def _glpsol_arguments(solver: Glpk, binary: str, request: Request) -> list[str]:
 def _read_glpsol(
     solver: Glpk, request: Request, end: ProcessEnd, watch: _Watch, folder: Path, log: str
 ) -> tuple[Termination, Floats | None, float | None]:
-    """How glpsol ended, from its solution file and from what it printed."""
+    """How glpsol ended, from its solution file and its output."""
     bound = watch.bound if request.model.integer.any() else None
     try:
         lines = (folder / "solution.txt").read_text(encoding="ascii", errors="replace").splitlines()

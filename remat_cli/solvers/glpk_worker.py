@@ -40,7 +40,7 @@ class _ControlParameters(ctypes.Structure):
 
 
 class _Search:
-    """Stops the search when told to, and keeps the bound of the open nodes."""
+    """The callback's state: whether to stop the search, and the bound of the open nodes."""
 
     def __init__(self, glpk: Any) -> None:
         self.stop = False
@@ -56,7 +56,7 @@ class _Search:
         self.callback = _CALLBACK(self._look)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Remember that we were told to stop; GLPK hears of it at the next callback."""
+        """Remember the request to stop, which GLPK sees at its next callback."""
         self.stop = True
 
     def _look(self, tree: int, info: int | None) -> None:
@@ -125,7 +125,7 @@ def _solve_integer(glpk: Any, problem: Any, search: _Search, options: argparse.N
 
 
 def _ending(glpk: Any, code: int, what: str) -> tuple[str, str]:
-    """What a non-zero return of the simplex or of the search means."""
+    """The meaning of a non-zero return value of the simplex method or of the search."""
     endings = {
         glpk.GLP_ENOPFS: "infeasible",
         glpk.GLP_ENODFS: "infeasible or unbounded",

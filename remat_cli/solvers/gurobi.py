@@ -85,7 +85,7 @@ class Gurobi(Solver):
         )
 
     def check_licence(self) -> str:
-        """What the licence covers; takes it for a moment. See :func:`check_licence`."""
+        """The extent of the licence; takes it for a moment. See :func:`check_licence`."""
         return check_licence()
 
     def solve(self, request: Request) -> Outcome:
@@ -133,7 +133,7 @@ def _import() -> Any:
 
 @contextmanager
 def _licence_errors(gurobi: Any) -> Iterator[None]:
-    """Turn Gurobi's errors into ours."""
+    """Turn Gurobi's errors into remat's."""
     try:
         yield
     except gurobi.GurobiError as error:
@@ -176,7 +176,7 @@ class _Run:
         call = Call(lambda: self._solve(model), self.stop.set, self.silent.set)
         result = call.wait(self.request.control)
         if result is None:
-            self.log.note("Gurobi did not stop when told to; it is abandoned and its best solution so far is used")
+            self.log.note("Gurobi did not stop when told to; it was abandoned, and its best solution so far is used")
             return self._answer(stop_reason(self.request.control), self.best, self.bound, None)
         return result
 
@@ -259,7 +259,7 @@ class _Run:
         if termination is Termination.UNBOUNDED and integer:
             termination = Termination.INFEASIBLE_OR_UNBOUNDED  # Gurobi has a ray, not necessarily a solution
         optimal = termination is Termination.OPTIMAL
-        # A linear model that is not optimal has values all the same, feasible or not.
+        # A linear model that is not optimal has values too, feasible or not.
         values = np.array(model.X) if model.SolCount > 0 and (integer or optimal) else None
         bound = _finite(model.ObjBound) if integer else model.ObjVal if optimal else None
         return self._answer(termination, values, bound, int(model.NodeCount) if integer else None)
@@ -280,9 +280,9 @@ class _Run:
 
 
 class _CtrlC:
-    """Keeps SIGINT ours: Gurobi puts a handler of its own in place, which prints to standard output.
+    """Restores remat's SIGINT handler, because Gurobi installs its own, which prints to standard output.
 
-    Python's signal module works in the main thread only, and Gurobi's callbacks come in another.
+    Python's signal module works only in the main thread, but Gurobi's callbacks run in another thread.
     """
 
     def __init__(self) -> None:
@@ -292,7 +292,7 @@ class _CtrlC:
         self._ours = self._get(signal.SIGINT)
 
     def keep(self) -> None:
-        """Put the handler of before the run in place again, if another has taken its place."""
+        """Restore the handler from before the run, if another has replaced it."""
         if self._get(signal.SIGINT) != self._ours:
             self._set(signal.SIGINT, self._ours)
 

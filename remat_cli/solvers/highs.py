@@ -1,7 +1,7 @@
 """HiGHS, embedded through highspy: the default solver.
 
-The arrays go in as they are; no file is written. ``run()`` works in a thread of its own, so that Ctrl-C and the
-deadline reach it through its interrupt callbacks and the best solution survives.
+The arrays are passed directly; no file is written. ``run()`` works in a thread of its own, so that Ctrl-C and the
+deadline reach it through its interrupt callbacks, and the best solution is kept.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _import() -> Any:
 
 
 class _Run:
-    """One run of HiGHS: what its callbacks saw, and how it ended."""
+    """One run of HiGHS: the results of its callbacks, and how it ended."""
 
     def __init__(self, solver: Highs, request: Request, highspy: Any, log: SolverLog) -> None:
         self.solver = solver
@@ -124,7 +124,7 @@ class _Run:
         call = Call(lambda: self._solve(highs), self.stop.set, lambda: self._silence(highs))
         result = call.wait(self.request.control)
         if result is None:
-            self.log.note("HiGHS did not stop when told to; it is abandoned and its best solution so far is used")
+            self.log.note("HiGHS did not stop when told to; it was abandoned, and its best solution so far is used")
             return self._answer(stop_reason(self.request.control), self.best, self.bound)
         return result
 
@@ -160,7 +160,7 @@ class _Run:
             channel.subscribe(self._on_interrupt)
 
     def _silence(self, highs: Any) -> None:
-        """Switch callbacks off by their flags alone, which is safe while HiGHS runs."""
+        """Switch callbacks off only by their flags, which is safe while HiGHS runs."""
         kinds = self.highspy.cb.HighsCallbackType
         for kind in (kinds.kCallbackLogging, kinds.kCallbackMipImprovingSolution, kinds.kCallbackMipLogging):
             highs.stopCallback(kind)
@@ -186,7 +186,7 @@ class _Run:
             self.request.on_progress(SolverProgress(objective, self.bound, values, self.nodes))
 
     def _solve(self, highs: Any) -> Outcome:
-        """Runs in the solver's own thread, from the first step to the last answer."""
+        """All calls of HiGHS, in the solver's own thread."""
         try:
             if highs.run() == self.highspy.HighsStatus.kError:
                 status = highs.modelStatusToString(highs.getModelStatus())
@@ -194,7 +194,7 @@ class _Run:
             return self._read(highs)
         finally:
             highs.clearCallbacks()
-            # HiGHS has one scheduler per calling thread, with the number of threads of its first run.
+            # HiGHS keeps one scheduler per calling thread, with the number of threads of its first run.
             self.highspy.Highs.resetGlobalScheduler(False)
 
     def _read(self, highs: Any) -> Outcome:

@@ -1,4 +1,4 @@
-"""A solver's log: written to a file as it comes, its last lines kept for outcomes and error messages."""
+"""A solver's log: written to a file during the run, with its last lines kept for outcomes and error messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 from remat_cli.errors import UsageError
 
 KEPT_LINES = 40
-"""How many of the last lines an outcome carries."""
+"""The number of last lines in an outcome."""
 
 
 class SolverLog:
@@ -35,7 +35,7 @@ class SolverLog:
             ) from None
 
     def write(self, text: str) -> list[str]:
-        """Take ``text`` as it comes, whole lines or not, and return the lines it completed."""
+        """Append ``text``, whole lines or not, and return the lines that it completes."""
         if self._stream is not None and not self._stream.closed:
             self._stream.write(text)
             self._stream.flush()
@@ -57,6 +57,6 @@ class SolverLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        """Close the file. What comes later, from an abandoned solver, is dropped."""
+        """Close the file. Later output of an abandoned solver is dropped."""
         if self._stream is not None:
             self._stream.close()

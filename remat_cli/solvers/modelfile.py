@@ -1,8 +1,8 @@
 """Model files: free MPS and CPLEX LP, with every number in full.
 
-HiGHS's own writer keeps 15 significant digits and turns two-sided rows of an LP file into two rows; CBC and GLPK
-are to solve the very model that HiGHS solves, so the files are written here, with the shortest decimal text that
-reads back as the same float64.
+HiGHS's own writer keeps 15 significant digits, and turns two-sided rows of an LP file into two rows. CBC and GLPK must
+solve exactly the model that HiGHS solves. So this module writes the files, with the shortest decimal text that reads
+back as the same float64.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from remat_cli.errors import UsageError
 from remat_cli.mip import LinearModel
 
 _LP_LINE = 8
-"""Terms on one line of an LP file; some readers have line buffers of 255 or 560 characters."""
+"""Terms per line of an LP file, because some readers have line buffers of 255 or 560 characters."""
 
 
 def write_model(model: LinearModel, path: Path, *, named: bool = True, note: str = "") -> None:
-    """Write ``model`` to ``path``; its suffix, ``.mps`` or ``.lp``, says how.
+    """Write ``model`` to ``path`` in the format of its suffix, ``.mps`` or ``.lp``.
 
-    Columns are called by ``model.column_names`` (characters that a format cannot hold become ``_``) or, without
-    ``named`` or where there are no names, ``c0``, ``c1``, ...; rows are ``r0``, ``r1``, ...
+    Columns get the names ``model.column_names`` (characters that a format cannot express become ``_``), or ``c0``,
+    ``c1``, ... without ``named`` or without names. Rows are ``r0``, ``r1``, ...
 
     Args:
-        model: What to write.
+        model: The model.
         path: The file.
         named: Whether to use the model's column names.
         note: A comment for the first line; ASCII.
@@ -52,7 +52,7 @@ def write_model(model: LinearModel, path: Path, *, named: bool = True, note: str
 
 
 def _names(model: LinearModel) -> list[str]:
-    """A distinct name for every column that both formats can hold."""
+    """A distinct name for every column, valid in both formats."""
     if len(model.column_names) != model.columns:
         return [f"c{i}" for i in range(model.columns)]
     names, seen = [], set[str]()
@@ -138,7 +138,7 @@ def _mps_columns(model: LinearModel, names: Sequence[str], row_names: Sequence[S
 
 
 def _mps_bounds(name: str, lower: float, upper: float, integer: bool) -> Iterator[str]:
-    """Bounds with nothing left to a reader's defaults.
+    """All bounds, stated explicitly, because readers have different defaults.
 
     Readers differ on an integer column without bounds (upper bound 1 or none) and on a negative upper bound alone
     (lower bound 0 or none).
@@ -159,7 +159,7 @@ def _mps_bounds(name: str, lower: float, upper: float, integer: bool) -> Iterato
 
 
 def _write_lp(model: LinearModel, names: Sequence[str], out: TextIO) -> None:
-    # Every column is in the objective, with a zero if need be: readers number columns as they meet them.
+    # Every column is in the objective, some with a zero, because readers number columns as they occur.
     out.write("minimize\nobj:\n")
     out.writelines(_lp_terms(names, model.cost.tolist()))
     out.write(f" {float(model.offset):+}\n" if model.offset else "")
@@ -198,7 +198,7 @@ def _lp_rows(name: str, lower: float, upper: float) -> Iterator[tuple[str, str, 
             yield name, ">=", lower
         elif upper != inf:
             yield name, "<=", upper
-        # A row without sides says nothing, and the format has no word for it.
+        # A row without sides has no effect, and the format cannot express it.
     else:
         yield f"{name}lo", ">=", lower
         yield f"{name}up", "<=", upper

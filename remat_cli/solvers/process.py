@@ -1,9 +1,9 @@
-"""One way to run a solver's binary: arguments as a list, a session of its own, a log, and an end that always comes.
+"""Running a solver's binary as a child process that is certain to end.
 
 The child runs in a session of its own, so that the terminal's Ctrl-C reaches only remat, which passes it on once
-(POSIX only). When remat should stop, or the deadline has passed by more than a moment, the child's whole process
-group is interrupted, then terminated, then killed. Should remat itself be killed, a watcher, a one-line shell
-script that waits for the end of a pipe, kills the group and clears its folder away.
+(POSIX only). When remat should stop, or some time after the deadline, the child's whole process group is interrupted,
+then terminated, then killed. If remat itself is killed, a watcher kills the group and removes its folder. The watcher
+is a one-line shell script that waits for the end of a pipe.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from remat_cli.solvers.log import SolverLog
 
 POLL_S = 0.05
 LATE_S = 0.75
-"""How long past the deadline a child with a time limit of its own is left to stop by itself."""
+"""Seconds past the deadline in which a child with its own time limit may stop by itself. It exceeds half a second,
+because glpsol's limit is in whole seconds."""
 INTERRUPT_GRACE_S = 3.0
-"""How long an interrupted child may take to write its best solution."""
+"""Seconds in which an interrupted child may write its best solution. Untuned."""
 TERMINATE_GRACE_S = 0.5
 _WATCHER = ("/bin/sh", "-c", 'read -r line; kill -s KILL -- "-$0"; [ -z "$1" ] || rm -rf -- "$1"')
 
 
 _groups: set[int] = set()
-"""Process groups of the children that run."""
+"""Process groups of the running children."""
 _folders: set[Path] = set()
 """Temporary folders in use."""
 
@@ -55,7 +56,7 @@ before_leaving(_leave_nothing)
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder that is gone at the end, also when remat leaves in the middle of it."""
+    """A folder that is removed at the end, even if remat exits before."""
     with unbroken():
         folder = Path(tempfile.mkdtemp(prefix="remat-"))
         _folders.add(folder)
@@ -88,12 +89,12 @@ class ProcessEnd:
 
     @property
     def told_to_stop(self) -> bool:
-        """Whether we ended it."""
+        """Whether remat ended it."""
         return self.cancelled or self.late
 
     @property
     def crashed(self) -> bool:
-        """Whether it ended by a signal that we did not send, or with a bad exit status."""
+        """Whether it ended by a signal that remat did not send, or with a bad exit status."""
         return not self.told_to_stop and self.exit_code != 0
 
     def text(self) -> str:
@@ -115,18 +116,18 @@ def run_process(
     terminal: bool = False,
     disposable: bool = False,
 ) -> ProcessEnd:
-    """Run ``arguments`` until it ends by itself or is made to.
+    """Run ``arguments`` until it ends or is ended.
 
     Args:
         arguments: The binary and its arguments; no shell reads them.
         control: Deadline and interruption.
-        log: Gets what the child prints, both streams in one.
+        log: Gets the output of the child, both streams in one.
         folder: Working directory of the child.
         on_line: Called with every complete line that it prints.
         terminal: Whether it prints to a pseudo-terminal instead of a pipe: into a pipe, a program that does not
             flush prints 4 kB at a time, which is several seconds of CBC.
-        disposable: Whether ``folder`` is temporary, so that it should go when remat is killed; the caller removes it
-            otherwise.
+        disposable: Whether ``folder`` is temporary, so that the watcher removes it if remat is killed; otherwise the
+            caller removes it.
 
     Raises:
         SolverUnavailable: If the binary cannot be started.
@@ -167,9 +168,9 @@ def _start(arguments: Sequence[str], output: int, folder: Path) -> subprocess.Po
 
 
 def _channel(terminal: bool) -> tuple[int, int]:
-    """``(our end, the child's end)`` of what the child prints to."""
+    """``(our end, the child's end)`` of the channel for the child's output."""
     if terminal:
-        with contextlib.suppress(OSError):  # no pseudo-terminals here: a pipe tells the same, later
+        with contextlib.suppress(OSError):  # no pseudo-terminals here: a pipe gives the same output, later
             ours, theirs = os.openpty()
             tty.setraw(theirs)  # line ends stay as they are
             return ours, theirs
@@ -179,7 +180,7 @@ def _channel(terminal: bool) -> tuple[int, int]:
 def _follow(
     child: subprocess.Popen[bytes], output: _Output, control: Control, log: SolverLog, started_s: float
 ) -> ProcessEnd:
-    """Read the child's output until it ends, raising the pressure once it should."""
+    """Read the child's output until it ends; send stronger and stronger signals once it should end."""
     ladder = _ladder(control)
     state = ""
     with contextlib.closing(output):
@@ -202,7 +203,7 @@ def _follow(
 
 
 def _ladder(control: Control) -> Iterator[tuple[str, signal.Signals | None]]:
-    """At every look: why the child should stop (empty while it should not), and the signal that is due now, if any."""
+    """For every poll: why the child should stop (empty if it should not), and the signal that is due now, if any."""
     state = ""
     while not state:
         late = control.deadline_s is not None and time.monotonic() >= control.deadline_s + LATE_S
@@ -237,7 +238,7 @@ class _Output:
         self._open = True
 
     def read(self, timeout_s: float) -> bool:
-        """Take what there is, waiting up to ``timeout_s`` for something; whether there was any."""
+        """Read the available output, waiting up to ``timeout_s``; returns whether there was any."""
         if not self._open:
             time.sleep(timeout_s)
             return False
@@ -257,7 +258,7 @@ class _Output:
         return bool(data)
 
     def drain(self) -> None:
-        """Take what is still in the pipe."""
+        """Read the rest of the pipe."""
         while self._open and self.read(0.0):
             pass
 
@@ -273,8 +274,8 @@ def _signal_group(child: subprocess.Popen[bytes], number: signal.Signals) -> Non
 
 @contextlib.contextmanager
 def _leash(group: int, folder: Path | None) -> Iterator[None]:
-    """While open, the process group (and the folder, if any) goes with us, even if we are killed."""
-    read_end, write_end = os.pipe()  # not inherited: nobody but us holds the writing end
+    """While open, the process group (and the folder, if any) ends with remat, even if remat is killed."""
+    read_end, write_end = os.pipe()  # not inherited: only this process holds the writing end
     try:
         watcher = subprocess.Popen(
             [*_WATCHER, str(group), "" if folder is None else str(folder)],

@@ -18,7 +18,7 @@ SOLVERS: Registry[Solver] = Registry(
 )
 
 DEFAULT_SOLVER = "highs"
-"""The solver of a command that names none."""
+"""The solver of a command that does not name one."""
 
 
 def solver_from_spec(text: str) -> Solver:

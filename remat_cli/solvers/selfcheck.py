@@ -1,4 +1,4 @@
-"""Does a solver work here? Solve a tiny problem whose answer is known."""
+"""A self-check of a solver: solve a tiny problem whose answer is known."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TIME_LIMIT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class SelfCheck:
-    """What a solver showed.
+    """The result of a self-check.
 
     Attributes:
         available: Whether it is installed.
         version: Its version; None if it is not installed.
-        path: Where it lives.
+        path: Its binary or package folder.
         licence: In a few words.
         solved: Whether it solved the test problem correctly.
-        wall_s: Seconds that took.
-        message: What went wrong and how to mend it; empty when nothing did.
+        wall_s: Seconds of that solve.
+        message: What went wrong and how to fix it; empty if nothing did.
     """
 
     available: bool
@@ -61,7 +61,7 @@ def known_problem() -> tuple[LinearModel, float]:
 
 
 def check_solver(solver: Solver) -> SelfCheck:
-    """Solve the test problem with ``solver``; failures are told, not raised."""
+    """Solve the test problem with ``solver``; failures are reported, not raised."""
     available = solver.availability()
     if not available.available:
         message = f"{available.problem} ({available.hint})" if available.hint else available.problem
@@ -78,6 +78,6 @@ def check_solver(solver: Solver) -> SelfCheck:
         objective = found.objective
         right = found.termination is Termination.OPTIMAL and objective is not None and abs(objective - optimum) < 1e-6
         told = f"{found.termination}, objective {objective}"
-        message = "" if right else f"the test problem has the optimum {optimum}, and the answer was: {told}"
+        message = "" if right else f"the test problem has the optimum {optimum}, but the answer was: {told}"
     wall_s = time.monotonic() - started_s
     return SelfCheck(True, available.version, available.path, licence, not message, wall_s, message)

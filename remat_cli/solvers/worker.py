@@ -1,4 +1,4 @@
-"""Running an embedded solver so that it can be stopped, and left behind if it will not stop."""
+"""Running an embedded solver in a thread, so that it can be stopped, and abandoned if it does not stop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 POLL_S = 0.05
 LATE_S = 0.5
-"""How long past the deadline a solver with a time limit of its own is left to stop by itself."""
+"""Seconds past the deadline in which a solver with its own time limit may stop by itself. Untuned."""
 GRACE_S = 2.0
-"""How long a solver that was told to stop may take before it is abandoned."""
+"""Seconds in which a solver that was told to stop must do so, before it is abandoned. Untuned."""
 _EXIT_GRACE_S = 5.0
 
 _abandoned: list[tuple[threading.Event, Callable[[], None]]] = []
@@ -59,7 +59,7 @@ class Call(Generic[T]):
         threading.Thread(target=self._run, name="remat-solver", daemon=True).start()
         try:
             self._watch(control)
-        except BaseException:  # KeyboardInterrupt, where nobody turned Ctrl-C into control.cancelled
+        except BaseException:  # KeyboardInterrupt, if nothing turns Ctrl-C into control.cancelled
             self._stop()
             raise
         if self._errors:
@@ -85,7 +85,7 @@ class Call(Generic[T]):
 
 @atexit.register
 def _await_abandoned() -> None:
-    """Give abandoned solvers a last chance: a thread that enters a dying interpreter aborts the process."""
+    """Wait briefly for abandoned solvers, because a thread that enters a dying interpreter aborts the process."""
     end_s = time.monotonic() + _EXIT_GRACE_S
     for done, silence in _abandoned:
         if not done.wait(max(0.0, end_s - time.monotonic())):

@@ -1,4 +1,4 @@
-"""What an architecture is: a frozen dataclass whose fields are options, and which builds a graph.
+"""The base classes of architectures: frozen dataclasses whose fields are options, and which build graphs.
 
 Most architectures derive from :class:`NetworkArchitecture` or :class:`ImageNetwork` and describe only their forward
 pass; shape inference, costs and the backward rules are shared.
@@ -19,21 +19,21 @@ from remat_cli.zoo.network import Network, Tensor
 from remat_cli.zoo.training import Backward, to_graph
 
 LARGEST_COUNT = 1_000_000
-"""No count among the options (batch, classes, width, ...) may be larger."""
+"""Upper limit of every count among the options (batch, classes, width, ...)."""
 EXACT = 2**53
-"""No cost or size may be larger: up to here every whole number is exact in a float."""
+"""Upper limit of costs and sizes: up to here, every whole number is exact in a float."""
 
 
 BACKWARD_OPTION = {
     "help": "rule of the backward pass: " + ", ".join(Backward),
     "choices": tuple(rule.value for rule in Backward),
 }
-"""What listings and ``remat_cli.spec`` should know of a field ``backward``."""
+"""Metadata of a field ``backward``, for listings and ``remat_cli.spec``."""
 FUSED_HELP = "ReLU inside convolutions and dense layers, as Keras counts layers"
 
 
 def option(default: Any, help_text: str, **metadata: Any) -> Any:
-    """A field of an architecture: its default, its line in listings, and what ``remat_cli.spec`` should know."""
+    """A field of an architecture: its default, its line in listings, and its metadata for ``remat_cli.spec``."""
     return field(default=default, metadata={"help": help_text, **metadata})
 
 
@@ -117,7 +117,7 @@ class NetworkArchitecture(Architecture):
         """The graph, with parameters, FLOPs and multiply-accumulates of the forward pass in its metadata.
 
         Raises:
-            UsageError: If the options do not go together, or costs or sizes are beyond what is exact.
+            UsageError: If the options contradict each other, or costs or sizes are above ``EXACT``.
         """
         network = self.network()
         largest = network.input_bytes + 2 * network.parameters * network.dtype_bytes + 4 * network.flops
@@ -147,9 +147,9 @@ class ImageNetwork(NetworkArchitecture):
     classes: int = option(1000, "number of classes")
 
     smallest_resolution: ClassVar[int] = 32
-    """Smaller images leave nothing for the last layers."""
+    """The smallest height and width that leave at least one pixel for the last layers."""
     resolution_step: ClassVar[int] = 1
-    """Height and width must be multiples of this, or the halves of the network do not meet."""
+    """Height and width must be multiples of this, so that encoder and decoder have matching shapes."""
 
     def check(self) -> None:
         """Refuse options that make no sense."""
@@ -190,7 +190,7 @@ class ImageNetwork(NetworkArchitecture):
 
 @dataclass(frozen=True)
 class Segmentation(ImageNetwork):
-    """A network that says for every pixel to which class it belongs.
+    """A network that assigns a class to every pixel.
 
     Batch and resolution are those of Checkmate's U-Net.
     """

@@ -1,4 +1,4 @@
-"""Linear chains with costs and sizes of one's choice, and the unit training chain of the Checkmate paper."""
+"""Linear chains with chosen costs and sizes, and the unit training chain of the Checkmate paper."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Linear(Architecture):
         """The n costs or sizes.
 
         Raises:
-            UsageError: If they are neither 1 nor n, or one is no number above zero.
+            UsageError: If their number is neither 1 nor n, or one is not a positive whole number.
         """
         where = f"{self.name}{{{option_name}}}"
         parts = str(getattr(self, option_name)).split(":")

@@ -1,4 +1,4 @@
-"""The forward pass of a network while it is being described: tensors, layers, and what their derivatives need.
+"""The description of a network's forward pass: tensors, layers, and the needs of their derivatives.
 
 An architecture starts a :class:`Network`, asks it for its inputs, and calls the functions of
 ``remat_cli.zoo.layers``, which take tensors, work out shapes and costs, and add one :class:`Layer` each.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 NETWORK_INPUT: Final = -1
-"""In the place of a layer's index: the tensor is fed from outside and lies in fixed memory."""
+"""Stands for a layer's index: the tensor is an input of the network, and in fixed memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Derivative:
-    """What the derivative of a layer reads and makes besides the gradient of its output; rule ``operator`` only.
+    """The values that the derivative of a layer reads and makes, besides the gradients; only for rule ``operator``.
 
     Attributes:
         inputs: Positions of the layer's inputs whose values it reads.
         outputs: Slots of the layer's values that it reads; those of ``saved`` follow those of ``Layer.outputs``.
         saved: Bytes of values that the forward pass leaves for the derivative alone (a mask, a mean).
         weights: Whether the layer has weights that get a gradient, shared ones included.
-        passes: The gradient of the output is the gradient of every input as it stands: nothing is computed.
+        passes: The gradient of the output is also the gradient of every input, so nothing is computed.
         per_input: The gradient of every input costs as much as the layer; else those of all inputs together do.
         stops: There is no gradient: it makes integers or truth values.
     """
@@ -69,12 +69,12 @@ class Layer:
     Attributes:
         id: Unique in the network; becomes the node's id.
         op: Kind of operation.
-        inputs: What it reads, network inputs included.
-        outputs: Bytes of every value it makes. The first one is differentiated, further ones are not.
+        inputs: The tensors it reads, network inputs included.
+        outputs: Bytes of every value it makes. Only the first one is differentiated.
         flops: Cost for the whole batch; two for every multiply-accumulate.
         macs: Multiply-accumulates for the whole batch; zero for operations that have none.
         parameters: Number of its own trainable parameters.
-        derivative: What its derivative needs.
+        derivative: The needs of its derivative.
     """
 
     id: str
@@ -93,7 +93,7 @@ class Layer:
 
 
 class Network:
-    """The forward pass as described so far.
+    """The forward pass, described so far.
 
     Args:
         name: For messages.
@@ -109,7 +109,7 @@ class Network:
         self._ids: set[str] = set()
 
     def input(self, *shape: int, element_bytes: int | None = None) -> Tensor:
-        """A tensor fed from outside; its bytes are part of the fixed memory."""
+        """An input tensor; its bytes are part of the fixed memory."""
         tensor = Tensor(self, shape)
         self.input_bytes += tensor.elements * (self.dtype_bytes if element_bytes is None else element_bytes)
         return tensor
@@ -132,13 +132,13 @@ class Network:
         Args:
             layer_id: Unique name.
             op: Kind of operation.
-            inputs: What it reads.
+            inputs: The tensors it reads.
             shape: Shape of its first output.
-            flops: Its cost; two per multiply-accumulate where it is not given.
+            flops: Its cost; by default two per multiply-accumulate.
             macs: Multiply-accumulates.
             parameters: Number of trainable parameters.
             further_outputs: Bytes of its other outputs.
-            derivative: What its derivative needs.
+            derivative: The needs of its derivative.
 
         Raises:
             ValueError: If the name is taken, an input belongs to another network, or the layer costs nothing.
@@ -151,7 +151,7 @@ class Network:
         return tensor
 
     def set_loss(self, layer_id: str, op: str, inputs: Sequence[Tensor], *, flops: int, derivative: Derivative) -> None:
-        """Say what the loss reads; it makes one number per item of the batch. Only training graphs have it.
+        """Set the inputs of the loss, which makes one number per item of the batch. Only training graphs have a loss.
 
         Raises:
             ValueError: As for :meth:`add`.

@@ -1,4 +1,4 @@
-"""Make the files of ``graphs/`` again: ``python -m remat_cli.zoo.regenerate graphs``.
+"""Regenerate the files of ``graphs/``: ``python -m remat_cli.zoo.regenerate graphs``.
 
 ``toy.yaml`` there is written by hand and only described.
 """
@@ -44,12 +44,12 @@ HAND_WRITTEN: Final = ("toy.yaml",)
 _INTRODUCTION = """\
 # Graphs
 
-Made by `make graphs` from the architectures in `remat_cli/zoo`; this page too. Only `toy.yaml` is written by hand, as
-an example of the format.
+`make graphs` makes these files and this page from the architectures in `remat_cli/zoo`. Only `toy.yaml` is written by
+hand, as an example of the format.
 
 All networks are training steps (forward, loss, backward) with `backward=checkmate`: for every layer i a node grad(i)
 that reads out(i), and out(j) and grad(j) of every user j of i, costs twice i and is as large. The other rule,
-`backward=operator`, has what each operation's derivative really reads; `backward=none` is the forward pass alone.
+`backward=operator`, reads what each operation's derivative needs; `backward=none` is the forward pass alone.
 `fused=true` puts the ReLU inside the convolutions of VGG, FCN-8s and U-Net, as Keras counts layers. Any of these, at
 any batch size, comes from `remat export`, for example
 
@@ -61,7 +61,7 @@ ResNet-50 and U-Net are those of the Checkmate paper; their relatives have the s
 512, Inception v3 299x299), segmentation 32 images of 416x608. BERT-base has 16 sequences of 512 tokens, GPT-2 small 8
 of 1024.
 
-The no-remat peak includes the fixed memory, the largest working set (inputs, outputs and workspace of one node) does
+The no-remat peak includes the fixed memory. The largest working set (inputs, outputs and workspace of one node) does
 not: no budget below the working set plus the fixed memory can work. GMAC: 10^9 multiply-accumulates of one forward
 pass of one image or sequence.
 """
@@ -120,7 +120,7 @@ def documents(directory: Path) -> dict[str, str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write all files into the directory that the command line names; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m remat_cli.zoo.regenerate", description="Make graphs/ again.")
+    parser = argparse.ArgumentParser(prog="python -m remat_cli.zoo.regenerate", description="Regenerate graphs/.")
     parser.add_argument("directory", type=Path, help="where the files go; must have the hand-written ones")
     directory = parser.parse_args(arguments).directory
     try:

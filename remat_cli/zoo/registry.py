@@ -1,4 +1,4 @@
-"""All architectures by name. A new one is a class in a file of its own and one line here."""
+"""All architectures by name. To add one, write a class in a file of its own and one line here."""
 
 from __future__ import annotations
 

@@ -2,18 +2,18 @@
 
 ``checkmate`` is the rule of the Checkmate paper (Jain et al., MLSys 2020) and its extraction from Keras: for every
 layer i a node grad(i) that reads out(i) and, of every user j of i, out(j) and grad(j); it costs twice i and is as
-large as out(i). The loss has no gradient node. It keeps more alive than real derivatives need, and hardly differs
-between operations.
+large as out(i). The loss has no gradient node. This rule keeps more values than real derivatives need, and hardly
+differs between operations.
 
-``operator`` says what each operation's derivative reads (see :class:`remat_cli.zoo.network.Derivative`):
+``operator`` uses the values that each operation's derivative reads (see :class:`remat_cli.zoo.network.Derivative`):
 
 * One node per layer makes the gradients of all its inputs, one output each; layers with weights make the weights'
   gradient in the same node, which goes to fixed memory. A first layer has only that: its node makes no value.
 * It costs one forward computation for the inputs (one for each input of a matrix product of two activations) and one
   for the weights.
-* Sums pass their gradient on as it is, without a node.
-* Where a value has several users, their gradients are added pairwise as they come, by nodes ``accumulate/...``.
-* Nothing is computed for network inputs, nor for layers with no weights before them.
+* Sums pass their gradient on unchanged, without a node.
+* If a value has several users, nodes ``accumulate/...`` add their gradients pairwise, in the order of computation.
+* Nothing is computed for network inputs, or for layers with no weights before them.
 * The result is the loss; gradients of weights are in fixed memory.
 """
 
@@ -29,7 +29,7 @@ from remat_cli.zoo.network import NETWORK_INPUT, Layer, Network, Tensor
 
 
 class Backward(StrEnum):
-    """How the backward pass of a graph is made."""
+    """The rule for the backward pass of a graph."""
 
     CHECKMATE = "checkmate"
     OPERATOR = "operator"
@@ -67,10 +67,10 @@ def to_graph(network: Network, backward: Backward, *, cost_unit: str = "flops", 
     Fixed memory is the network's inputs and its parameters, for training also the parameters' gradients.
 
     Args:
-        network: The forward pass and the loss; without backward pass, what the loss reads is the result.
+        network: The forward pass and the loss; without a backward pass, the inputs of the loss are the result.
         backward: The rule.
         cost_unit: Unit of the layers' costs.
-        metadata: Goes into the graph as it is.
+        metadata: The graph's metadata.
 
     Raises:
         ValueError: If nothing reads a layer, or there is no loss.
@@ -136,7 +136,7 @@ class _OperatorRule:
         self._builder = builder
         self._values = values
         self._gradient: dict[int, int] = {}
-        """Of every layer's first output: the sum of the parts that its users have delivered so far."""
+        """For every layer, the gradient of its first output: the sum of the parts that its users have added so far."""
         self._parts: Counter[int] = Counter()
         self._needs_gradient: list[bool] = []
         for layer in network.layers:
@@ -165,7 +165,7 @@ class _OperatorRule:
         derivative = layer.derivative
         made = [] if derivative.passes else [self._layers[tensor.layer].outputs[0] for tensor in wanted]
         read = [layer.inputs[k] for k in derivative.inputs]
-        # One pass makes the gradients of all inputs of an elementwise layer; a product takes one product for each.
+        # An elementwise layer needs one pass for the gradients of all inputs, a product one product for each input.
         passes = len(made) if derivative.per_input else min(1, len(made))
         return self._builder.add(
             f"grad/{layer.id}",

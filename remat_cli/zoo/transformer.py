@@ -21,9 +21,9 @@ from remat_cli.zoo.layers.sequence import (
 from remat_cli.zoo.network import Network, Tensor
 
 DEEPEST = 10_000
-"""No network may have more blocks."""
+"""Upper limit of the number of blocks."""
 INDEX_BYTES = 8
-"""Bytes of a token's index, as PyTorch has them."""
+"""Bytes of a token's index, as in PyTorch."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def test_refusals(remat, chain):
         (("--budgets", "4", "--format", "png"), "name a file with -o"),
         (("--budgets", "4", "--dask", "tcp://127.0.0.1:1", "--jobs", "2"), "--jobs is for this machine"),
         (("--budgets", "4", "--strategies", "autoo"), 'did you mean "auto"?'),
-        (("--budgets", "4", "--strategies", "auto,,keep-all"), "empty place"),
+        (("--budgets", "4", "--strategies", "auto,,keep-all"), "empty entry"),
         (("--budgets", "4", "-o", "no/such/folder.json"), "cannot be written"),
     ):
         done = remat("compare", chain, *arguments)

@@ -147,7 +147,7 @@ def test_dot_quotes_hostile_names(remat):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-o", "x.txt"], "x.txt: its suffix tells no format"),
+        (["-o", "x.txt"], "x.txt: cannot tell the format from the suffix"),
         (["-o", "no/where.json"], "No such file or directory"),
         (["--keys", "cost=w"], "--keys is for node-link graphs"),
     ],

@@ -80,8 +80,8 @@ def test_where_plans_go(remat, output, written):
         ((), "no budget given"),
         (("-b", "80%", "--budgets", "80%"), "exclude each other"),
         (("--budgets", "80%:90%"), "is not START:STOP:STEP"),
-        (("--budgets", "80%,90%", "-o", "-"), "several plans do not go to standard output"),
-        (("--budgets", "80%,90%", "-o", "one.json"), "one.json is one file, for several plans"),
+        (("--budgets", "80%,90%", "-o", "-"), "several plans cannot go to standard output"),
+        (("--budgets", "80%,90%", "-o", "one.json"), "one.json is not a folder, but there are several plans"),
         (("--budgets", "80%", "-o", "missing/"), "missing/toy.80pct.plan.json: cannot be written"),
         (("--budgets", "80%", "--write-model", "m.lp"), "--write-model is for a single --budget"),
         (("--budgets", "80%", "--solver-log", "log"), "--solver-log is for a single --budget"),
@@ -196,8 +196,8 @@ def test_a_false_claim_on_the_peak_is_found(remat):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-b", "80%"), "--minimize peak asks for the smallest budget, and --budget gives one"),
-        (("--budgets", "80%,90%"), "--minimize peak asks for the smallest budget, and --budgets gives one"),
+        (("-b", "80%"), "--minimize peak and --budget exclude each other"),
+        (("--budgets", "80%,90%"), "--minimize peak and --budgets exclude each other"),
         (("--write-model", "m.lp"), "--write-model is for --minimize cost"),
         (("--format", "csv"), "--format csv is for --budgets"),
     ],

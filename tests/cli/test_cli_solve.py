@@ -63,7 +63,7 @@ def test_another_order_of_the_nodes(remat):
     assert "40.0% over no-remat" in remat("solve", "two.json", "-b", "1100").out
     solved = remat("solve", "two.json", "-b", "1100", "--reorder")
     assert solved.code == 0
-    assert "not that of the document" in solved.out
+    assert "not the document's" in solved.out
     made = plan("two.plan.json")
     assert made["claim"] | {"gap": 0} == {
         "cost": 5,
@@ -75,7 +75,7 @@ def test_another_order_of_the_nodes(remat):
     assert made["provenance"]["reorder"] is True
     checked = remat("check", "two.plan.json")
     assert checked.code == 0
-    assert "not that of the document" in checked.out
+    assert "not the document's" in checked.out
     refused = remat("solve", TOY, "-b", "80%", "--reorder", "--strategy", "checkpoint-all")
     assert refused.code == 2
     assert "--reorder" in refused.err

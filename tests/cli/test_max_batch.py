@@ -112,7 +112,7 @@ def test_the_command(remat):
     assert "2.00 times as many" in done.out
     assert "17 or more is proven impossible" in done.out
     done = remat("max-batch", "chain.json", "--memory", "80", "--batch", "1", "--max-overhead", "3GB")
-    assert (done.code, "is no percentage" in done.err) == (2, True)
+    assert (done.code, "is not a percentage" in done.err) == (2, True)
     done = remat("max-batch", "chain.json", "--memory", "80")
     assert (done.code, "say it with --batch" in done.err) == (2, True)
 

@@ -40,6 +40,11 @@ NOT_A_MAPPING = "expected a mapping with a schema field (a graph starts with sch
             "f:2:5: not valid JSON: the text ends too early, expected a value (is the file cut off?)",
         ),
         ('{"a": 1,\n}', "f:1:8: not valid JSON: a comma before the closing brace"),
+        (
+            '{"a": 1, // one\n}',
+            'f:1:10: not valid JSON: expected a field name in double quotes, found "// one" '
+            "(JSON has no comments; YAML has)",
+        ),
         ('{"a": [1, 2,]}', "f:1:12: not valid JSON: a comma before the closing bracket"),
         ('{"a": 1, b: 2}', 'f:1:10: not valid JSON: expected a field name in double quotes, found "b: 2}"'),
         ("[,]", "f:1:2: not valid JSON: a comma before the closing bracket"),
@@ -49,9 +54,9 @@ NOT_A_MAPPING = "expected a mapping with a schema field (a graph starts with sch
         ('{"a": "b\nc"}', 'f:1:9: not valid JSON: this character must be written as an escape, found ""'),
         (
             '{"a": {"b": 1,\n "b": 2}}',
-            'f:2:2: /a/b: the key "b" is here again, first on line 1 (remove one of the two)',
+            'f:2:2: /a/b: the key "b" is repeated, first on line 1 (remove one of the two)',
         ),
-        ('{"a": 1, "\\u0061": 2}', 'f:1:10: /a: the key "a" is here again, first on line 1 (remove one of the two)'),
+        ('{"a": 1, "\\u0061": 2}', 'f:1:10: /a: the key "a" is repeated, first on line 1 (remove one of the two)'),
         ('{"a": [0,\n NaN]}', "f:2:2: /a/1: NaN is not a finite number (write a finite number)"),
         ('{"a": -Infinity}', "f:1:2: /a: -Infinity is not a finite number (write a finite number)"),
         ('{"a": "1e400", "b": -1e400}', "f:1:16: /b: -1e400 is too large for a number (write a finite number)"),
@@ -77,7 +82,7 @@ def test_json_refusals(text, message):
         ("", EMPTY),
         ("# nothing\n", EMPTY),
         ("---\n", f"f:1: the document is null, {NOT_A_MAPPING}"),
-        ("a: 1\nb: {c: 2}\na: 3", 'f:3:1: /a: the key "a" is here again, first on line 1 (remove one of the two)'),
+        ("a: 1\nb: {c: 2}\na: 3", 'f:3:1: /a: the key "a" is repeated, first on line 1 (remove one of the two)'),
         ("a: .nan", "f:1:4: /a: .nan is not a finite number (write a finite number)"),
         ("a: [1, -.INF]", "f:1:8: /a/1: -.INF is not a finite number (write a finite number)"),
         ("a: 1e999", "f:1:4: /a: 1e999 is too large for a number (write a finite number)"),
@@ -91,6 +96,8 @@ def test_json_refusals(text, message):
             'f:1:4: /a: the tag "tag:yaml.org,2002:python/object/apply:os.system" is not allowed (leave the tag out)',
         ),
         ("1: x", "f:1:1: the key 1 is not a string (write the key in quotes)"),
+        ("é: 1\nb:\n\t- 1", "f:3:1: not valid YAML: a tab in the indentation (indent with spaces)"),
+        ("b:\n- 1\n\tc: 1", "f:3:1: not valid YAML: a tab in the indentation (indent with spaces)"),
         ("a: {null: x}", "f:1:5: /a: the key null is not a string (write the key in quotes)"),
         ("? [a]\n: x", "f:1:3: a list or mapping cannot be a key (write the key as text)"),
         ("a: 1\n---\nb: 2", "f:2:1: a second document starts here (put one document into one file)"),
@@ -163,7 +170,7 @@ def test_yaml_scalars_follow_the_core_schema_of_1_2(loader, monkeypatch):
 
 
 def test_half_characters_in_the_text_are_refused():
-    assert refusal('{"a": "\ud800"}') == "f: the text holds half of a surrogate pair (save the file as UTF-8)"
+    assert refusal('{"a": "\ud800"}') == "f: the text contains half of a surrogate pair (save the file as UTF-8)"
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):

@@ -128,10 +128,10 @@ ID = (
         ),
         (
             '{"schema": "remat-graph/0"}',
-            'g:1:2: /schema: is "remat-graph/0", a version that never was (expected "remat-graph/1")',
+            'g:1:2: /schema: is "remat-graph/0", a version that does not exist (expected "remat-graph/1")',
         ),
         ('{"schema": "remat-plan/1"}', "g:1:2: /schema: this is a plan, expected a graph (give a graph)"),
-        ('{"schema": 3}', 'g:1:2: /schema: is 3, no schema that remat knows (expected "remat-graph/1")'),
+        ('{"schema": 3}', 'g:1:2: /schema: is 3, which is not a schema of remat (expected "remat-graph/1")'),
         (
             '{"schema": "remat-graph/1"}',
             "g:1:1: no field nodes (add it: the operations, at least one, in execution order)",

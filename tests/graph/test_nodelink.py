@@ -113,7 +113,7 @@ def nodes_like(**changes):
         ({"links": [3]}, "/links/0: is 3, expected an object"),
         (
             {"links": [{"source": "a"}]},
-            '/links/0: no attribute "target" (if it is called otherwise, say so with --keys target=NAME)',
+            '/links/0: no attribute "target" (if it has another name, add --keys target=NAME)',
         ),
         (
             {"links": [{"source": "a", "target": "q"}]},

@@ -53,7 +53,7 @@ def command(
         out.report(_architectures(out))
         return
     if source is None:
-        raise UsageError("say what to export", hint="for example zoo:vgg16; remat export --list names all")
+        raise UsageError("there is no SOURCE", hint="name one, such as zoo:vgg16; remat export --list names all")
     from remat_cli.files import require_writable, write_text
     from remat_cli.graph.io import dump_document, graph_to_document
 

@@ -1,4 +1,4 @@
-"""Layers that do not care what the axes mean: sums, joins, activations, dense layers, the loss."""
+"""Layers for tensors of any meaning: sums, joins, activations, dense layers, the loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def unary(name: str, op: str, x: Tensor, derivative: Derivative, flops_per_eleme
 
 
 def relu(name: str, x: Tensor) -> Tensor:
-    """max(x, 0). The derivative sees from the output where the input was positive."""
+    """max(x, 0). The derivative reads the output, which shows where the input was positive."""
     return unary(name, "relu", x, READS_OUTPUT)
 
 
@@ -70,7 +70,7 @@ def concat(name: str, parts: Sequence[Tensor]) -> Tensor:
 
 
 def flatten(name: str, x: Tensor) -> Tensor:
-    """All axes but the first made one; counted as a copy, as TensorFlow graphs have it."""
+    """All axes but the first joined into one; counted as a copy, as in TensorFlow graphs."""
     shape = (x.shape[0], x.elements // x.shape[0])
     return x.network.add(name, "flatten", [x], shape, flops=x.elements, derivative=READS_GRADIENT_ALONE)
 
@@ -90,7 +90,7 @@ def dense(name: str, x: Tensor, units: int, *, bias: bool = True, relu: bool = F
 
 
 def cross_entropy(logits: Tensor, *auxiliary: Tensor) -> Network:
-    """Close the network with softmax and cross-entropy of the logits (and of auxiliary heads, where there are any).
+    """End the network with softmax and cross-entropy of the logits (and of auxiliary heads, if there are any).
 
     In a training graph the loss leaves the probabilities for its derivative.
     """

@@ -44,7 +44,7 @@ def conv2d(
 
 
 def conv2d_relu(name: str, activation_name: str, x: Tensor, filters: int, kernel: Window, *, fused: bool) -> Tensor:
-    """Convolution and ReLU: two layers, or one with the name of the convolution where ``fused``."""
+    """Convolution and ReLU: two layers, or, if ``fused``, one with the name of the convolution."""
     x = conv2d(name, x, filters, kernel, relu=fused)
     return x if fused else common.relu(activation_name, x)
 
@@ -118,7 +118,7 @@ def max_pool_indices(name: str, x: Tensor, window: int) -> tuple[Tensor, Tensor]
 
 
 def max_unpool(name: str, x: Tensor, indices: Tensor, window: int) -> Tensor:
-    """Every value back to the place it had in its window, zeros around it."""
+    """Every value at its place in its window, with zeros around it."""
     batch, channels, height, width = x.shape
     if x.shape != indices.shape:
         raise ValueError(f"{x.network.name}: {name} has values {x.shape} and places {indices.shape}")

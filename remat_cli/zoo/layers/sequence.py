@@ -7,7 +7,7 @@ from remat_cli.zoo.network import Derivative, Tensor
 
 
 def embedding(name: str, indices: Tensor, vocabulary: int, features: int) -> Tensor:
-    """A row of a table for every index; the derivative reads the indices, which lie in fixed memory."""
+    """A row of a table for every index; the derivative reads the indices, which are in fixed memory."""
     elements = indices.elements * features
     return indices.network.add(
         name,
