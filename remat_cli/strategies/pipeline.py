@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from remat_cli.strategies.chains.opener import chain_first
+from remat_cli.strategies.chains.opener import chain_first, chain_later
 from remat_cli.strategies.engine import ALWAYS, Stage, When
 from remat_cli.strategies.incumbent import Verdict
 from remat_cli.strategies.shape import is_dense
@@ -52,7 +52,7 @@ DENSE = When("reading is dense", lambda incumbent: is_dense(incumbent.graph))
 SPARSE = When("reading is not dense", lambda incumbent: not is_dense(incumbent.graph))
 CHAIN = When("it is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
 FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
-UNASKED_CHAIN = When("it is a long chain of unequal sizes", lambda incumbent: not chain_first(incumbent.graph))
+LONG_CHAIN = When("it is a long chain of unequal sizes", lambda incumbent: chain_later(incumbent.graph))
 STUCK = When(
     f"nothing fits so far, or up to {SMALL} nodes",
     lambda incumbent: incumbent.computes is None or len(incumbent.graph.nodes) <= SMALL,
@@ -72,12 +72,15 @@ _CHAIN_FIRST = Stage(
 
 _LOOPS = f"{_ROOM}.openers.compiled:CompiledLoops"
 
+QUICK_METHODS = ("dtr", "twremat", "xla-greedy{cost_aware=true}")
+"""Published methods that take any graph, by what they find on the networks of the zoo (``anytime``), the best first."""
+
 OPENERS = (
     Stage(
         "quick-methods",
         _KNOWN,
         "a plan within a fraction of a second",
-        options={"methods": ("dtr", "twremat", "xla-greedy{cost_aware=true}")},
+        options={"methods": QUICK_METHODS},
         share=0.6,
         most_s=10.0,
     ),
@@ -209,7 +212,7 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
                 "chain",
                 _CHAIN,
                 "schedules and bounds from the structure of a chain",
-                when=SPARSE & UNASKED_CHAIN,
+                when=SPARSE & LONG_CHAIN,
                 share=0.2,
                 most_s=4.0,
                 kernels=("segments",),

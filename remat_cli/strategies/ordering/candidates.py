@@ -70,7 +70,7 @@ def find_orders(graph: Graph, budget_bytes: int | None, control: Control, seed: 
     desk = _Desk(graph, Steps.of(graph), room, floor, control, random.Random(seed))
     desk.offer(range(len(graph.nodes)), "")
     desk.beams()
-    if not desk.done() and ready(control):
+    if not desk.done() and wait("ordering", control):
         desk.anneal()
     if not desk.done():
         desk.windows()
@@ -199,8 +199,3 @@ def _walk(steps: Steps, stretch: Stretch, room: int) -> tuple[int, int, int, int
         peak = max(peak, high)
         excess += max(0, high - room)
     return peak, excess, level, done
-
-
-def ready(control: Control) -> bool:
-    """Wait for the kernel, which the first run after an installation compiles; False if time is up before that."""
-    return wait("ordering", control)

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from remat_cli.control import Control, Progress
 from remat_cli.errors import Interrupted, LimitReached, StrategyMismatch
 from remat_cli.graph.model import Graph
 from remat_cli.graph.order import Reordered, has_one_order, reordered
+from remat_cli.kernels.compiling import wait
 from remat_cli.plan.derive import peak
-from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Scope
 from remat_cli.spec import format_spec
 from remat_cli.strategies.base import Bound, Context, Found, Known, Needs, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound
-from remat_cli.strategies.ordering.candidates import Order, find_orders, ready
+from remat_cli.strategies.incumbent import Incumbent, Verdict
+from remat_cli.strategies.ordering.candidates import Order, find_orders
+from remat_cli.strategies.pipeline import QUICK_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
 
 _ORDERS_S, _ORDERS_SHARE = 60.0, 0.15
@@ -32,6 +35,8 @@ _TRIED = 2
 _SOLVE_SHARE = 0.6
 """Share of the time left for one of them."""
 _STARTER = "anneal{patience=2}"
+_OPENING_S, _OPENING_SHARE = 10.0, 0.3
+"""Most seconds, and most of the time left, for the first plans in the order of the document. Untuned."""
 _START_S, _START_SHARE, _START_S_PER_NODE, _FEW_NODES = 5.0, 0.15, 0.02, 25
 """What makes a first schedule in an order, and the time for it."""
 _SHAKE_S, _SHAKE_SHARE = 20.0, 0.15
@@ -131,56 +136,56 @@ class _Solving:
         task: Graph and budget.
         budget_bytes: The budget.
         context: Time, solver, and who wants to hear of schedules.
-        bounds: Bounds that hold for any order.
-        best: The cheapest schedule so far, in indices of the graph; the lower peak on a tie.
-        best_key: Its cost and peak.
+        incumbent: The cheapest schedule so far, in indices of the graph, and bounds that hold for any order.
         winner: The order it is in.
-        lowest: The schedule of the smallest peak that came up, and that peak.
         finished: Whether every run of the strategy ended by itself, quick starts aside.
-        used_solver: Whether one of them used a MIP solver.
     """
 
     strategy: Strategy
     task: Task
     budget_bytes: int
     context: Context
-    bounds: tuple[Bound, ...]
-    best: Found | None = None
-    best_key: tuple[float, int] = (math.inf, 0)
+    incumbent: Incumbent
     winner: _Trial | None = None
-    lowest: tuple[int, Schedule] | None = None
     finished: bool = True
-    used_solver: bool = field(default=False)
 
     @classmethod
     def of(cls, strategy: Strategy, task: Task, context: Context) -> _Solving:
         """Nothing but the trivial bound."""
         assert task.budget_bytes is not None
-        trivial = Bound(task.graph.total_cost, Scope.ANY_ORDER)
-        return cls(strategy, task, task.budget_bytes, context, (trivial,))
+        return cls(strategy, task, task.budget_bytes, context, Incumbent.empty(task, context, goal=Verdict.GAP))
 
     def run(self) -> Found | NotFound:
         """Find orders, then solve: the document's order first, then the most promising others."""
         graph, control = self.task.graph, self.context.control
+        self._open()
         orders = find_orders(graph, self.budget_bytes, control.part(_ORDERS_SHARE, _ORDERS_S), self.context.seed)
         if orders.lowest.peak_bytes <= self.budget_bytes:
             return _once(graph, orders.lowest)
         for order in (orders.given, *orders.others):
-            self._note_low(Schedule(order.nodes))
+            self.incumbent.offer(order.nodes)
         bound = self._cover(graph, any_order=True)
         if math.isinf(bound.cost):
             from remat_cli.milp.cover_bound import least_peak_in_any_order
 
             least = least_peak_in_any_order(graph)
             return NotFound("no schedule in any order fits", Scope.ANY_ORDER, peak_bound_bytes=least)
-        self.bounds = (*self.bounds, bound)
+        self.incumbent.raise_bound(bound)
         self._recall()
         self._solve_all(orders.given, orders.others)
-        if self.best is not None:
-            return replace(self.best, exhausted=not control.stopping(), used_solver=self.used_solver)
-        lowest = None if self.lowest is None else self.lowest[1]
+        if self.incumbent.computes is not None:
+            return self.incumbent.found(exhausted=not control.stopping())
         reason = "no schedule within the budget was found, neither in the order of the document nor in others"
-        return NotFound(reason, best=lowest, bounds=self.bounds)
+        return self.incumbent.not_found(reason)
+
+    def _open(self) -> None:
+        """Ask the methods that take milliseconds for a plan in the order of the document."""
+        order = Order(tuple(range(len(self.task.graph.nodes))), 0, 0)
+        given = _Trial(order, reordered(self.task.graph, order.nodes), self.incumbent.bound)
+        control = self.context.control.part(_OPENING_SHARE, _OPENING_S)
+        for spec in QUICK_METHODS:
+            if not control.stopping():
+                self._solve(strategy_from_spec(spec), given, control)
 
     def _solve_all(self, given: Order, others: tuple[Order, ...]) -> None:
         """The given order for a good part of the time, then a quick start in each other one, and the best of those."""
@@ -208,21 +213,25 @@ class _Solving:
 
     def _may_gain(self, trial: _Trial) -> bool:
         """Whether an order may hold a schedule that is better by more than the gap asked for, and there is time."""
-        if self.context.control.stopping() or self._proven():
+        if self.context.control.stopping() or self.incumbent.done():
             return False
-        return trial.bound.cost < (1 - self.context.gap) * self.best_key[0]
+        return trial.bound.cost < (1 - self.context.gap) * self.incumbent.cost
 
     def _shake(self) -> None:
         """Leave recomputations out of the best schedule and change its order so that it still fits."""
-        best, control = self.best, self.context.control.part(_SHAKE_SHARE, _SHAKE_S)
-        if best is None or best.schedule.held or self._proven() or not ready(self.context.control):
+        incumbent, control = self.incumbent, self.context.control.part(_SHAKE_SHARE, _SHAKE_S)
+        if incumbent.computes is None or incumbent.held or incumbent.done():
+            return
+        if not wait("ordering", self.context.control):
             return
         from remat_cli.strategies.ordering.shake import shake  # numba takes 0.3 s to import
 
-        def found(computes: tuple[int, ...]) -> None:
-            self._take_over(Schedule(computes), replace(best, exhausted=False), f"{best.order or 'document'}, shaken")
+        best = incumbent.found(exhausted=False)
 
-        self.context.control.report(Progress("shaking the best plan", self.best_key[0], self._bound()))
+        def found(computes: tuple[int, ...]) -> None:
+            self._take_over(Schedule(computes), best, f"{best.order or 'document'}, shaken")
+
+        incumbent.report("shaking the best plan")
         rng = random.Random(self.context.seed)
         shake(self.task.graph, best.schedule.computes, self.budget_bytes, control, rng, found)
 
@@ -230,7 +239,7 @@ class _Solving:
         """Look at a schedule in any order."""
         nodes = tuple(dict.fromkeys(schedule.computes))
         order = Order(nodes, 0, 0, "" if nodes == tuple(range(len(nodes))) else method)
-        trial = _Trial(order, reordered(self.task.graph, nodes), self.bounds[0])
+        trial = _Trial(order, reordered(self.task.graph, nodes), self.incumbent.bound)
         self._take(replace(found, schedule=_viewed(schedule, trial.view)), trial)
 
     def _recall(self) -> None:
@@ -238,7 +247,8 @@ class _Solving:
         known = self.task.known
         if known is None:
             return
-        self.bounds += tuple(bound for bound in known.bounds if bound.scope is Scope.ANY_ORDER)
+        for bound in _of_any_order(known.bounds):
+            self.incumbent.raise_bound(bound)
         for schedule in known.schedules:
             self._take_over(schedule, Found(schedule), "known before")
 
@@ -254,13 +264,15 @@ class _Solving:
     def _solve(self, strategy: Strategy, trial: _Trial, control: Control) -> None:
         """Solve in one order, from the best schedule if that is in this order."""
         schedules: tuple[Schedule, ...] = ()
-        if self.best is not None and self.winner is not None and self.winner.order.nodes == trial.order.nodes:
-            schedules = (_viewed(self.best.schedule, trial.view),)
+        if self.winner is not None and self.winner.order.nodes == trial.order.nodes:
+            schedules = (_viewed(self.incumbent.found(exhausted=False).schedule, trial.view),)
 
         def named(found: Found) -> Found:
             return replace(found, maker=found.maker or format_spec(strategy.name, strategy))
 
-        task = replace(self.task, graph=trial.view.graph, known=Known(schedules, (*self.bounds, trial.bound)))
+        task = replace(
+            self.task, graph=trial.view.graph, known=Known(schedules, (*self.incumbent.bounds.values(), trial.bound))
+        )
         context = replace(
             self.context,
             control=replace(control, listener=self._tell),
@@ -278,38 +290,30 @@ class _Solving:
         else:
             self.finished = self.finished and (not control.stopping() or strategy is not self.strategy)
             if answer.best is not None:
-                self._note_low(_original(answer.best, trial.view))
+                self.incumbent.offer(_original(answer.best, trial.view).computes)
 
     def _take(self, found: Found, trial: _Trial) -> None:
-        """Look at a schedule in the order of ``trial``; keep and publish it if it is the best."""
-        schedule = _original(found.schedule, trial.view)
-        self._note_low(schedule)
-        graph, height = self.task.graph, peak(self.task.graph, schedule.computes)
-        key = (cost_of(graph, schedule.computes), height)
-        self.used_solver = self.used_solver or found.used_solver
-        if height > self.budget_bytes or key >= self.best_key:
-            return
-        wide = tuple(bound for bound in found.bounds if bound.scope is Scope.ANY_ORDER)
-        self.best = replace(found, schedule=schedule, bounds=(*self.bounds, *wide), order=trial.order.method)
-        self.best_key, self.winner = key, trial
-        self.context.publish(self.best)
-
-    def _note_low(self, schedule: Schedule) -> None:
-        height = peak(self.task.graph, schedule.computes)
-        if self.lowest is None or height < self.lowest[0]:
-            self.lowest = height, schedule
-
-    def _proven(self) -> bool:
-        cost = self.best_key[0]
-        return self.best is not None and cost - self._bound() <= self.context.gap * cost
-
-    def _bound(self) -> float:
-        return max(bound.cost for bound in self.bounds)
+        """Consider a schedule in the order of ``trial``, with those of its bounds that hold for any order."""
+        before = self.incumbent.computes
+        self.incumbent.take(
+            replace(
+                found,
+                schedule=_original(found.schedule, trial.view),
+                bounds=tuple(_of_any_order(found.bounds)),
+                order=trial.order.method,
+            )
+        )
+        if self.incumbent.computes is not before:
+            self.winner = trial
 
     def _tell(self, progress: Progress) -> None:
         """Pass progress on, with the best cost of all orders and the bound that holds for all of them."""
-        cost = self.best_key[0] if self.best is not None else None
-        self.context.control.report(replace(progress, cost=cost, bound=self._bound()))
+        self.incumbent.report(progress.activity, progress.nodes)
+
+
+def _of_any_order(bounds: Iterable[Bound]) -> Iterator[Bound]:
+    """Those that hold for every order."""
+    return (bound for bound in bounds if bound.scope is Scope.ANY_ORDER)
 
 
 def _original(schedule: Schedule, view: Reordered) -> Schedule:
