@@ -35,6 +35,7 @@ NAMES = (
     "handoff",
     "solvers",
     "speedup",
+    "anytime",
     "networks",
     "curves",
     "tight",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.frame import Column, Row, Table
 from benchmarks.measure import call
+
+if TYPE_CHECKING:
+    from remat_cli.graph.model import Graph
 
 LATE_S = 120.0
 """Seconds over its limit after which a process is killed: building a graph and stopping take time, too."""
@@ -53,11 +56,9 @@ def solved(
 
     from remat_cli.control import Progress
     from remat_cli.errors import Infeasible, RematError
-    from remat_cli.graph.io import load_graph
     from remat_cli.planning.solving import SolveOptions, solve
-    from remat_cli.zoo.registry import build_graph
 
-    graph = load_graph(spec) if spec.endswith(".json") else build_graph(spec)
+    graph = _graph(spec)
     started_s = time.monotonic()
     first: list[float] = []
 
@@ -90,3 +91,18 @@ def solved(
         "wall_s": round(answer.wall_s, 2),
         "ending": answer.outcome,
     }
+
+
+def _graph(spec: str) -> Graph:
+    """A file ending in ``.json``, a captured step (``torch/...``), or a graph of the zoo."""
+    from remat_cli.graph.io import load_graph
+
+    if spec.endswith(".json"):
+        return load_graph(spec)
+    if spec.startswith("torch/"):
+        from remat_cli.frontends.torch.architectures import build_torch_graph
+
+        return build_torch_graph(spec)
+    from remat_cli.zoo.registry import build_graph
+
+    return build_graph(spec)

@@ -11,6 +11,8 @@ from remat_cli.strategies.base import Context, Found, NotFound, Task
 from remat_cli.strategies.engine import Pipelined, Stage
 from remat_cli.strategies.keep_all import KeepAll
 
+_ALL = "all"
+
 
 @dataclass(frozen=True, slots=True)
 class Auto(Pipelined):
@@ -20,10 +22,11 @@ class Auto(Pipelined):
     nothing else finds one and the graph is small, ``checkmate-ilp`` with split stages looks for it.
 
     Attributes:
-        stages: Names of stages to go through, joined by ``+``; empty for all. ``remat strategies auto`` lists them.
+        stages: Names of stages to go through, joined by ``+``; ``all`` of them unless told otherwise. They are listed by
+            ``remat strategies auto``.
     """
 
-    stages: str = field(default="", metadata={"help": "stages to go through, joined by +; see remat strategies auto"})
+    stages: str = field(default=_ALL, metadata={"help": "stages to go through, joined by +; see remat strategies auto"})
 
     name: ClassVar[str] = "auto"
     summary: ClassVar[str] = "keep-all when it fits, else quick methods, optimal, and search for what that leaves open"
@@ -32,7 +35,7 @@ class Auto(Pipelined):
 
     def __post_init__(self) -> None:
         """Refuse names that no stage has."""
-        if self.stages:
+        if self.stages != _ALL:
             from remat_cli.strategies.pipeline import AUTO
 
             known = [stage.name for stage in AUTO]
@@ -50,4 +53,5 @@ class Auto(Pipelined):
         """All stages, or those that were chosen."""
         from remat_cli.strategies.pipeline import AUTO
 
-        return tuple(stage for stage in AUTO if not self.stages or stage.name in self.stages.split("+"))
+        chosen = self.stages.split("+")
+        return tuple(stage for stage in AUTO if self.stages == _ALL or stage.name in chosen)

@@ -1,0 +1,172 @@
+"""Cost against time.
+
+The default strategy with time limits of 1 to 60 s, each limit in a process of its own, with one thread: *warm* rows
+read compiled loops from a cache folder, *cold* ones have an empty folder for each process, as the first run after an
+installation. Beside them stand the published methods with which every search begins, each run alone. Graphs are given
+with `--graphs` where they are not of the zoo (`moccasin/G2.json` to `G4.json`); the captured step is that of
+`zoo:torch/gpt2{batch=8}` and needs PyTorch.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.lanes import Cell, rows_of
+from benchmarks.measure import call
+from benchmarks.solving import LATE_S
+
+LIMITS_S = (1, 2, 3, 5, 8, 13, 20, 60)
+_QUICK_LIMITS_S = (1, 2)
+_AT_A_TIME = 2
+_OPENERS = ("dtr", "twremat", "xla-greedy{cost_aware=true}", "min-cut", "ap-greedy", "linearized-greedy")
+_OPENER_LIMIT_S = 60.0
+_ZOO = {
+    "resnet50": "resnet50",
+    "resnet152": "resnet152",
+    "inception-v3": "inception-v3",
+    "densenet121": "densenet121",
+    "densenet201": "densenet201",
+    "gpt2": "gpt2",
+    "bert, by operator": "bert{backward=operator}",
+}
+_MOCCASIN = ("G2", "G3", "G4")
+_PERCENTS = (40, 50, 60)
+_WIDE_PERCENTS = (80, 90)
+"""Random layered graphs have no plan, or none that anybody found, at budgets as tight as those of networks."""
+
+TABLES = (
+    Table(
+        "anytime",
+        "",
+        (
+            Column("graph", "graph"),
+            Column("nodes", "nodes", "count"),
+            Column("budget", "budget"),
+            Column("cache", "compiled loops"),
+            *(Column(f"at{limit}", f"{limit} s", "number") for limit in LIMITS_S),
+            Column("bound", "proven bound", "number"),
+            Column("opener", "best opener", "number"),
+            Column("opener_name", "by"),
+            Column("late_s", "most seconds over a limit", "number"),
+        ),
+        "Overhead in percent over the cost without recomputation, of `remat solve` with each time limit; one run each, one"
+        " thread, seed 0, two rows at a time. The bound is that of the longest limit. Empty: no plan.",
+        named_by=("graph", "budget", "cache"),
+    ),
+    Table(
+        "openers",
+        "The methods with which searches begin, each alone",
+        (
+            Column("graph", "graph"),
+            Column("budget", "budget"),
+            Column("strategy", "strategy"),
+            Column("overhead", "overhead, %", "number"),
+            Column("wall_s", "time, s", "number"),
+            Column("ending", "ended"),
+        ),
+        f"At most {_OPENER_LIMIT_S:g} s each.",
+        named_by=("graph", "budget", "strategy"),
+    ),
+)
+PICTURES = (Picture("cost", "Overhead against the time limit for each graph at its middle budget, openers beside."),)
+
+
+def run(session: Session) -> list[Row]:
+    limits = _QUICK_LIMITS_S if session.quick else LIMITS_S
+    cells = []
+    for name, spec, percents in _graphs(session):
+        for percent in percents:
+            cells.append(Cell(f"{name} at {percent}%", partial(_rows, name, spec, percent, limits)))
+    found = rows_of(session, cells, lanes=_AT_A_TIME)
+    return [row for several in found for row in several["rows"]]
+
+
+def _graphs(session: Session) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Name, what to build or read, and budgets of each graph."""
+    if session.quick:
+        return [("linear{n=40}", "linear{n=40}", (60,))]
+    files = session.files("moccasin")
+    given = [(name, str(files[name]), _WIDE_PERCENTS) for name in _MOCCASIN if name in files]
+    captured = [("captured gpt2", "torch/gpt2{batch=8}", _PERCENTS)]
+    return [*((name, spec, _PERCENTS) for name, spec in _ZOO.items()), *captured, *given]
+
+
+def _rows(name: str, spec: str, percent: int, limits: tuple[int, ...]) -> Row:
+    """All rows of one graph and budget, as one cell."""
+    case: Row = {"graph": name, "budget": f"{percent}%"}
+    openers = [_opener(case, spec, strategy) for strategy in _OPENERS]
+    planned = [row for row in openers if row["overhead"] is not None]
+    best = min(planned, key=lambda row: row["overhead"], default={})
+    beside = {"opener": best.get("overhead"), "opener_name": best.get("strategy")}
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="remat-warm-") as warm:
+        _solved(spec, percent, 60.0, warm)  # fills the folder
+        for cache in ("warm", "cold"):
+            values: Row = {**case, **beside, "cache": cache, "late_s": 0.0}
+            for limit in limits:
+                with tempfile.TemporaryDirectory(prefix="remat-cold-") as cold:
+                    solved = _solved(spec, percent, float(limit), warm if cache == "warm" else cold)
+                values[f"at{limit}"] = solved.get("overhead")
+                values["late_s"] = max(values["late_s"], round(solved.get("wall_s", 0.0) - limit, 2))
+                values |= {key: solved[key] for key in ("nodes", "bound") if key in solved}
+            rows.append(TABLES[0].row(values, {}))
+    return {"rows": [*rows, *openers]}
+
+
+def _solved(spec: str, percent: int, limit_s: float, cache: str) -> dict[str, Any]:
+    called = call(
+        "benchmarks.anytime:solved",
+        limit_s=limit_s + LATE_S,
+        spec=spec,
+        percent=percent,
+        time_limit_s=limit_s,
+        cache=cache,
+    )
+    return called.values or {}
+
+
+def _opener(case: Row, spec: str, strategy: str) -> Row:
+    called = call(
+        "benchmarks.solving:solved",
+        limit_s=_OPENER_LIMIT_S + LATE_S,
+        spec=spec,
+        budget=case["budget"],
+        strategy=strategy,
+        time_limit_s=_OPENER_LIMIT_S,
+    )
+    return TABLES[1].row({**case, "strategy": strategy}, called.values or {"ending": called.problem})
+
+
+def solved(spec: str, percent: int, time_limit_s: float, cache: str) -> dict[str, Any]:
+    """Solve one graph with compiled loops kept in the folder ``cache``."""
+    os.environ["NUMBA_CACHE_DIR"] = cache  # before numba is imported
+    from benchmarks import solving
+
+    return solving.solved(spec, f"{percent}%", time_limit_s=time_limit_s)
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """The picture, as ``anytime-cost.svg`` in ``folder``."""
+    from benchmarks.plots import Panel, draw_panels
+
+    panels = []
+    found = [row for row in rows if row["table"] == "anytime"]
+    for name in dict.fromkeys(row["graph"] for row in found):
+        of_graph = [row for row in found if row["graph"] == name]
+        budgets = list(dict.fromkeys(row["budget"] for row in of_graph))
+        budget = budgets[len(budgets) // 2]
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for row in of_graph:
+            if row["budget"] != budget:
+                continue
+            at = [(float(s), max(1e-4, row[f"at{s}"])) for s in LIMITS_S if row.get(f"at{s}") is not None]
+            lines[f"auto, {row['cache']}"] = at
+            if row["opener"] is not None:
+                lines["best opener"] = [(float(s), max(1e-4, row["opener"])) for s in LIMITS_S]
+        panels.append(Panel(f"{name}, {budget}", lines))
+    draw_panels(panels, "time limit, s", "overhead, %", folder / "anytime-cost.svg")
