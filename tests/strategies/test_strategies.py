@@ -126,7 +126,7 @@ def test_a_solver_that_fails_after_a_first_plan_does_not_take_it_along(monkeypat
 
     monkeypatch.setattr(CheckmateIlp, "solve", after_a_plan)
     kept = solve(UNIT, 6, SolveOptions(strategy="checkmate-ilp"))
-    assert kept.outcome == "solver failed: HiGHS crashed: last words"
+    assert str(kept.ending) == "solver failed: HiGHS crashed: last words"
     assert kept.plan.claim.cost == 21
     assert kept.plan.claim.status is ClaimStatus.FEASIBLE
 
