@@ -11,7 +11,6 @@ from remat_cli.control import Control, Progress
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import peak, prune
-from remat_cli.plan.liveness import cost_of
 from remat_cli.strategies.annealing.workers import ready
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
@@ -87,4 +86,4 @@ def _walk(
 
 def _overhead(graph: Graph, computes: tuple[int, ...]) -> float:
     base = graph.total_cost or 1.0
-    return cost_of(graph, computes) / base - 1
+    return math.fsum(graph.nodes[k].cost for k in computes) / base - 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from remat_cli.control import Progress
-from remat_cli.plan.liveness import priced
+from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
 
@@ -52,14 +52,15 @@ class Offers:
             maker: Text form of the strategy with the options that made it, where it chose them itself.
         """
         graph, budget = self.task.graph, self.task.budget_bytes
-        offered = priced(graph, computes)
-        sequence, cost, height = offered.computes, offered.cost, offered.peak_bytes
+        sequence = prune(graph, computes)
+        height = peak(graph, sequence)
         within = budget is None or height <= budget
         if sequence in self.seen:
             return within
         self.seen.add(sequence)
         if self.lowest_peak is None or height < self.lowest_peak:
             self.lowest, self.lowest_peak = sequence, height
+        cost = math.fsum(graph.nodes[k].cost for k in sequence)
         if within and cost < self.cost:
             self.computes, self.cost, self.maker = sequence, cost, maker
             self.context.publish(self._found(exhausted=False))
