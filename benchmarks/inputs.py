@@ -76,17 +76,14 @@ def case(family: str, n: int) -> tuple[Graph, tuple[int, ...]]:
 
 def plan_of(graph: Graph, computes: tuple[int, ...]) -> Plan:
     """The plan that runs ``computes``, with no budget and an honest claim."""
-    from math import fsum
-
     from remat_cli.plan.derive import derive
+    from remat_cli.plan.liveness import cost_of
     from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
 
     return Plan(
         graph=graph,
         statements=derive(graph, computes),
         budget_bytes=None,
-        claim=Claim(
-            ClaimStatus.FEASIBLE, fsum(graph.nodes[k].cost for k in computes), graph.total_cost, Scope.ANY_ORDER
-        ),
+        claim=Claim(ClaimStatus.FEASIBLE, cost_of(graph, computes), graph.total_cost, Scope.ANY_ORDER),
         strategy="benchmark",
     )

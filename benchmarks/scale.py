@@ -116,5 +116,5 @@ def solved(kind: str, nodes: int, strategy: str, time_limit_s: float) -> dict[st
         "peak": round(100 * answer.report.replay.peak_bytes / no_remat_peak(graph), 3),
         "first_s": round(first[0] if first else answer.wall_s, 2),
         "wall_s": round(answer.wall_s, 2),
-        "ending": answer.outcome,
+        "ending": str(answer.ending),
     }

@@ -124,7 +124,7 @@ def solved(family: str, n: int, percent: int, strategy: str, time_limit_s: float
         "gap": round(100 * claim.gap, 5),
         "scope": claim.scope.value,
         "wall_s": round(answer.wall_s, 2),
-        "ending": answer.outcome,
+        "ending": str(answer.ending),
     }
 
 

@@ -89,7 +89,7 @@ def solved(
         "order": answer.plan.provenance.get("order", "document"),
         "first_s": round(first[0] if first else answer.wall_s, 2),
         "wall_s": round(answer.wall_s, 2),
-        "ending": answer.outcome,
+        "ending": str(answer.ending),
     }
 
 

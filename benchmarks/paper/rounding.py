@@ -61,13 +61,12 @@ def run(session: Session) -> list[Row]:
 
 def rounded(spec: str, percent: int, samples: int) -> list[Row]:
     """All roundings of one graph."""
-    import math
     import random
 
     from remat_cli.api import build_graph
     from remat_cli.control import Control
     from remat_cli.graph.analysis import no_remat_peak, peak_bound
-    from remat_cli.plan.derive import peak, prune
+    from remat_cli.plan.liveness import priced
     from remat_cli.solvers.highs import Highs
     from remat_cli.strategies.base import Context
     from remat_cli.strategies.published.rounding import relaxation
@@ -80,14 +79,14 @@ def rounded(spec: str, percent: int, samples: int) -> list[Row]:
     rows: list[Row] = []
 
     def add(way: str, setting: str, computes: tuple[int, ...]) -> None:
-        sequence = prune(graph, computes)
-        cost, height = math.fsum(graph.nodes[k].cost for k in sequence), peak(graph, sequence)
+        found = priced(graph, computes)
+        height = found.peak_bytes
         rows.append(
             {
                 "way": way,
                 "setting": setting,
                 "peak": round(100 * height / most, 3),
-                "overhead": round(100 * (cost / graph.total_cost - 1), 4),
+                "overhead": round(100 * (found.cost / graph.total_cost - 1), 4),
                 "fits": "yes" if height <= budget else "no",
             }
         )

@@ -86,18 +86,18 @@ def run(session: Session) -> list[Row]:
 
 def measured(spec: str, way: str) -> dict[str, Any]:
     """One algorithm on one graph: its row, and one for each level of recursion."""
-    import math
     import time
 
     from remat_cli.api import build_graph
     from remat_cli.plan.derive import peak
+    from remat_cli.plan.liveness import cost_of
 
     graph = build_graph(spec)
     base = peak(graph, tuple(range(len(graph.nodes)))) - graph.fixed_memory
 
     def facts(computes: Sequence[int]) -> dict[str, Any]:
         height = peak(graph, computes) - graph.fixed_memory
-        cost = math.fsum(graph.nodes[k].cost for k in computes)
+        cost = cost_of(graph, computes)
         return {
             "peak_bytes": height,
             "share": round(100 * height / base, 3),

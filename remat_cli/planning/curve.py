@@ -133,8 +133,7 @@ class _Course:
         asked: The budgets by their bytes, rising.
         listener: Gets the progress.
         jobs: First looks at the same time.
-        outcomes: How the latest run for each budget ended, by bytes; those that had none are missing. At its time limit
-            means that a longer one may find more.
+        outcomes: How the latest run for each budget ended, by bytes; those that had none are missing.
         failed: The first failure of the solver.
     """
 
@@ -159,7 +158,7 @@ class _Course:
             rest = [b for b in possible[self._smallest_with_plan(possible) :] if b not in self.outcomes]
             for k, budget in enumerate(rest):
                 self._work(budget, self.runs.first_of(len(rest) - k + 1, self._quick_s))
-        self._close([b for b in possible if self.outcomes.get(b, Outcome.TIME_LIMIT) is Outcome.TIME_LIMIT])
+        self._close([budget for budget in possible if self._open(budget)])
 
     def _look_together(self, possible: list[int]) -> None:
         """Look at all budgets: at the smallest ones here, and meanwhile at the others in processes, the largest first.
@@ -229,6 +228,10 @@ class _Course:
             self._work(budget, self.runs.first_of(len(missing) - k))
             if self.runs.pool.within(budget) is None:
                 return  # nor will there be a plan within less
+
+    def _open(self, budget: int) -> bool:
+        """Whether a longer run may find more: there was none yet, or the latest ended at its time limit."""
+        return self.outcomes.get(budget, Outcome.TIME_LIMIT) is Outcome.TIME_LIMIT
 
     def _work(self, budget: int, clock: Control) -> None:
         """Run the strategy for a budget, if there is time and something to gain."""

@@ -56,7 +56,7 @@ def solve(
     task = Task(graph, budget_bytes)
     control = job.context.control
     with interruptible(control):
-        answer, outcome = job.attempt(task)
+        answer, ending = job.attempt(task)
     if isinstance(answer, NotFound):
         raise no_plan(graph, asked, budget_bytes, answer, control)
-    return job.solved(task, answer, outcome, asked)
+    return job.solved(task, answer, ending, asked)

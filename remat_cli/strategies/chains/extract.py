@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from remat_cli.errors import StrategyMismatch
 from remat_cli.graph.model import Graph
 from remat_cli.graph.phases import Training
+from remat_cli.plan.liveness import cost_of
 
 _ROUNDING = 1e-9
 """Relative; what sums of shares may be off by."""
@@ -271,8 +272,8 @@ class _Count:
         return Stage(
             block=tuple(block),
             rest=tuple(rest),
-            cost=math.fsum(graph.nodes[i].cost for i in block),
-            rest_cost=math.fsum(graph.nodes[i].cost for i in rest),
+            cost=cost_of(graph, block),
+            rest_cost=cost_of(graph, rest),
             output=sum(self.size[v] for v in output),
             tape=sum(self.size[v] for v in output | read),
             taped=bool(read),

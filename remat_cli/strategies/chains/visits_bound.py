@@ -48,6 +48,7 @@ import numpy as np
 
 from remat_cli.graph.analysis import working_set
 from remat_cli.graph.model import Graph
+from remat_cli.plan.liveness import cost_of
 from remat_cli.strategies.chains.segments import LONGEST_S, Segments, Units, filled, highest_visited, prefix_sums
 
 _MOST_LEVELS = 1_000
@@ -92,7 +93,7 @@ class Levels:
             if j == len(spine):
                 values = {v for v in graph.values_of(z) if graph.readers[v]}
             counts.update(dict.fromkeys(values, j))
-            tails.append(math.fsum(graph.nodes[i].cost for i in between - {z}))
+            tails.append(cost_of(graph, between - {z}))
             costs.append(graph.nodes[z].cost + tails[-1])
             smallest.append(min((graph.size[v] for v in values), default=0))
         visits = []

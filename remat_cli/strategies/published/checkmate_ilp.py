@@ -15,7 +15,7 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.milp.checkmate import CheckmateModel, Formulation, build
 from remat_cli.milp.decode import Decoder
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.plan.derive import peak, prune
+from remat_cli.plan.liveness import priced
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Outcome, SolverProgress, Termination
 from remat_cli.solvers.checked import as_solved
@@ -148,12 +148,10 @@ class _Run:
 
     def _keep(self, computes: tuple[int, ...]) -> None:
         """Remember a schedule if it is within the budget and the cheapest so far, and publish it."""
-        graph = self.task.graph
-        sequence = prune(graph, computes)
-        cost = math.fsum(graph.nodes[k].cost for k in sequence)
-        within = self.task.budget_bytes is None or peak(graph, sequence) <= self.task.budget_bytes
-        if within and (self.best is None or cost < self.best[0]):
-            self.best = (cost, Schedule(sequence))
+        found = priced(self.task.graph, computes)
+        within = self.task.budget_bytes is None or found.peak_bytes <= self.task.budget_bytes
+        if within and (self.best is None or found.cost < self.best[0]):
+            self.best = (found.cost, Schedule(found.computes))
             self.context.publish(Found(self.best[1], exhausted=False, used_solver=True))
 
     def _solve(self, model: LinearModel) -> Outcome:
@@ -203,7 +201,7 @@ class _Run:
         graph, unit = self.task.graph, least.stated.unit_bytes
         best = None
         if outcome.values is not None:
-            best = Schedule(prune(graph, least.decoder.computes(least.decoder.chosen(outcome.values))))
+            best = Schedule(priced(graph, least.decoder.computes(least.decoder.chosen(outcome.values))).computes)
         bound = None
         if outcome.bound is not None:
             bound = graph.fixed_memory + math.ceil((outcome.bound - 1e-6 * max(1.0, abs(outcome.bound))) * unit)

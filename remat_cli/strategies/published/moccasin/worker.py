@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import peak, prune
+from remat_cli.plan.liveness import cost_of
 
 if TYPE_CHECKING:
     from remat_cli.strategies.published.moccasin.cpsat import End
@@ -140,10 +141,7 @@ class _Run:
 
     def _rank(self, computes: tuple[int, ...]) -> tuple[int, float]:
         """Bytes over the budget, and then the cost."""
-        return max(0, peak(self.job.graph, computes) - self.job.budget_bytes), self._cost(computes)
-
-    def _cost(self, computes: tuple[int, ...]) -> float:
-        return math.fsum(self.job.graph.nodes[k].cost for k in computes)
+        return max(0, peak(self.job.graph, computes) - self.job.budget_bytes), cost_of(self.job.graph, computes)
 
     @property
     def fits(self) -> bool:
@@ -183,7 +181,7 @@ class _Run:
             self._hear_of_cost(end.bound)
 
     def _cheap_enough(self) -> bool:
-        cost = self._cost(self.start)
+        cost = cost_of(self.job.graph, self.start)
         return self.fits and cost - self.job.bound <= self.job.gap * cost
 
     def _hear_of_cost(self, bound: float) -> None:
