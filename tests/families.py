@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.plan.model import Compute, Plan
 
 
 def random_graph(
@@ -127,6 +128,11 @@ def chosen_graph(seed: int, wanted: Callable[[Graph], bool], *, random_outputs: 
         )
         if wanted(graph):
             return graph
+
+
+def computes_of(plan: Plan) -> tuple[int, ...]:
+    """The sequence of computes of a plan."""
+    return tuple(s.node for s in plan.statements if isinstance(s, Compute))
 
 
 def _phase(i: int, n: int) -> Phase:

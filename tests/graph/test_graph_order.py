@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 import pytest
 from anyorder import all_orders, peak_of
-from families import random_graph
+from families import varied_graph
 from seeded import seeded
 
 from remat_cli.graph.analysis import no_remat_peak
@@ -18,17 +17,7 @@ from remat_cli.zoo.registry import build_graph
 
 
 def graph_of(seed: int) -> Graph:
-    rng = random.Random(seed)
-    return random_graph(
-        rng,
-        rng.randint(1, 6),
-        max_outputs=3,
-        max_inputs=2,
-        zero_outputs=True,
-        workspace=True,
-        random_outputs=True,
-        fixed_memory=3,
-    )
+    return varied_graph(seed, 1, 6, most_outputs=(3,), max_inputs=2, random_outputs=True)
 
 
 @seeded(range(30), orders=100)

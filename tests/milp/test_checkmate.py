@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from bruteforce import cheapest, least_peak
-from families import random_graph
+from families import random_graph, varied_graph
 from seeded import seeded
 
 from remat_cli.control import Control
@@ -93,17 +93,7 @@ def test_integrality_gaps_of_appendix_a(frontier: bool, bound: float, ratio: flo
 
 
 def small_graph(seed: int) -> Graph:
-    rng = random.Random(seed)
-    return random_graph(
-        rng,
-        rng.randint(2, 6),
-        max_outputs=rng.choice((1, 2, 3)),
-        workspace=rng.random() < 0.5,
-        recompute_false=rng.choice((0.0, 0.0, 0.2)),
-        random_outputs=rng.random() < 0.5,
-        zero_outputs=rng.random() < 0.3,
-        fixed_memory=rng.choice((0, 3)),
-    )
+    return varied_graph(seed, 2, 6, most_outputs=(1, 2, 3))
 
 
 @seeded(range(60), none=100, dearer=25)

@@ -7,12 +7,13 @@ import random
 
 import pytest
 from chain_cases import cheapest_persistent, figure_2, random_rotor_chain
+from families import computes_of
 
 from remat_cli.errors import Infeasible, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.plan.derive import peak
-from remat_cli.plan.model import ClaimStatus, Compute, Scope
+from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.planning.solving import Solved, SolveOptions, solve
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.griewank import Hetero, advances, binomial, reversal
@@ -205,7 +206,7 @@ def test_what_may_run_only_once_is_kept() -> None:
             for strategy in ("rotor", *OTHERS):
                 solved = found(graph, budget, strategy)
                 if solved is not None:
-                    runs = [s.node for s in solved.plan.statements if isinstance(s, Compute)]
+                    runs = computes_of(solved.plan)
                     assert all(runs.count(i) == 1 for i in frozen)
                     tried += len(runs) > len(graph.nodes)
     assert tried > 20

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from bruteforce import cheapest
-from families import random_graph
+from families import computes_of, varied_graph
 from seeded import seeded
 
 from remat_cli.control import Control
@@ -17,7 +17,7 @@ from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.derive import derive, prune
 from remat_cli.plan.matrices import is_frontier_advancing
-from remat_cli.plan.model import Compute, Scope
+from remat_cli.plan.model import Scope
 from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.base import Termination
@@ -34,15 +34,7 @@ FORMULATIONS = pytest.mark.parametrize("formulation", ["checkmate", "retention"]
 
 
 def small(seed: int) -> Graph:
-    rng = random.Random(seed)
-    return random_graph(
-        rng,
-        rng.randint(3, 6),
-        max_outputs=2,
-        workspace=seed % 2 == 0,
-        recompute_false=0.1,
-        random_outputs=seed % 3 == 0,
-    )
+    return varied_graph(seed, recompute_false=0.1, zero_outputs=False, fixed_memory=0)
 
 
 @FORMULATIONS
@@ -96,8 +88,7 @@ def test_never_cheaper_than_the_optimum_of_its_class(formulation: str) -> None:
             assert truth is not None
             assert solved.report.replay.cost >= truth
             assert solved.plan.claim.lower_bound <= truth + 1e-9
-            computes = [s.node for s in solved.plan.statements if isinstance(s, Compute)]
-            assert is_frontier_advancing(graph, computes)
+            assert is_frontier_advancing(graph, computes_of(solved.plan))
     assert found > 10
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import networkx as nx
 import pytest
-from families import random_graph
+from families import computes_of, random_graph
 from seeded import seeded
 
 from remat_cli.control import Control
@@ -16,7 +16,6 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.phases import Training
 from remat_cli.plan.derive import derive, peak
-from remat_cli.plan.model import Compute
 from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.registry import solver_from_spec
@@ -44,8 +43,7 @@ def training(seed: int, n: int = 12) -> Graph:
 
 
 def schedule(graph: Graph, strategy: str, budget: int | str | None = None) -> tuple[int, ...]:
-    statements = solve(graph, budget, SolveOptions(strategy=strategy)).plan.statements
-    return tuple(s.node for s in statements if isinstance(s, Compute))
+    return computes_of(solve(graph, budget, SolveOptions(strategy=strategy)).plan)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import networkx
 import numpy as np
 import pytest
-from families import random_graph
+from families import computes_of, random_graph
 from seeded import seeded
 
 from remat_cli.control import Control
@@ -20,7 +20,6 @@ from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.phases import Training
 from remat_cli.kernels.flow import sink_side
 from remat_cli.plan.derive import derive
-from remat_cli.plan.model import Compute
 from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.strategies.published.dtr import _SCORES, _Machine
@@ -38,8 +37,7 @@ EVICTING = [
 
 
 def computes(graph: Graph, budget: int | str | None, strategy: str) -> list[int]:
-    statements = solve(graph, budget, SolveOptions(strategy=strategy)).plan.statements
-    return [s.node for s in statements if isinstance(s, Compute)]
+    return list(computes_of(solve(graph, budget, SolveOptions(strategy=strategy)).plan))
 
 
 @pytest.mark.parametrize("strategy", EVICTING)
@@ -178,7 +176,7 @@ def test_longer_runs_are_tried_when_single_nodes_do_not_help() -> None:
         solve(graph, 14, SolveOptions(strategy="xla-greedy{block=1}"))
     solved = solve(graph, 14, SolveOptions(strategy="xla-greedy"))
     assert solved.plan.strategy == "xla-greedy{block=4}"
-    assert [s.node for s in solved.plan.statements if isinstance(s, Compute)] == [0, 1, 2, 3, 0, 1, 4]
+    assert list(computes_of(solved.plan)) == [0, 1, 2, 3, 0, 1, 4]
 
 
 def test_cost_awareness_pays_on_a_network() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from anyorder import all_orders, cheapest_in_any_order, least_order_peak, peak_of
-from families import random_graph
+from families import computes_of, random_graph
 from seeded import seeded
 
 from remat_cli.control import Control
@@ -18,7 +18,7 @@ from remat_cli.milp.cover_bound import least_peak_in_any_order
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import peak
 from remat_cli.plan.liveness import heights
-from remat_cli.plan.model import ClaimStatus, Compute, Scope
+from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.planning.solving import Solved, SolveOptions, solve
 from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.strategies.base import Context, Known, Schedule, Task
@@ -46,10 +46,6 @@ def excess_of(graph: Graph, order: Sequence[int], target: int) -> int:
 def wide(seed: int, n: int) -> Graph:
     """A graph with many orders: half of the nodes read nothing or a single value."""
     return random_graph(random.Random(seed), n, max_outputs=2, max_inputs=2, zero_outputs=True, unread=False)
-
-
-def computes_of(solved: Solved) -> tuple[int, ...]:
-    return tuple(s.node for s in solved.plan.statements if isinstance(s, Compute))
 
 
 @seeded(range(80), lower=10)
@@ -207,7 +203,7 @@ def test_what_fits_in_another_order_is_computed_once() -> None:
     assert (solved.report.replay.peak_bytes, solved.plan.claim.cost) == (12, 5.0)
     assert (solved.plan.claim.status, solved.plan.strategy) == (ClaimStatus.OPTIMAL, "keep-all")
     assert solved.report.order
-    assert [k for k in computes_of(solved) if k in (0, 2)] == [0, 2]
+    assert [k for k in computes_of(solved.plan) if k in (0, 2)] == [0, 2]
 
 
 def test_no_budget_asks_for_the_smallest_peak() -> None:
