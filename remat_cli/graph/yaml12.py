@@ -77,11 +77,11 @@ def load_yaml(text: str, source: str, places: dict[str, tuple[int, int]] | None 
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         what = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
-        place = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
+        line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
         hint = ""
         if mark is not None and text[mark.index : mark.index + 1] == "\t":
             what, hint = "a tab in the indentation", "indent with spaces"
-        raise InputError(source, [Problem(f"not valid YAML: {what}", "", *place, hint=hint)]) from None
+        raise InputError(source, [Problem(f"not valid YAML: {what}", "", line, column, hint)]) from None
     except (ValueError, OverflowError, IndexError) as error:
         # PyYAML's Python scanner raises these for "\UFFFFFFFF", or for a "%" at the very end of the text.
         raise InputError(source, [Problem(f"not valid YAML: {error}")]) from None
