@@ -77,7 +77,7 @@ def load_yaml(text: str, source: str, places: dict[str, tuple[int, int]] | None 
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         what = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
-        line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
+        line, column = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
         hint = ""
         if mark is not None and text[mark.index : mark.index + 1] == "\t":
             what, hint = "a tab in the indentation", "indent with spaces"
