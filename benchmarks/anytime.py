@@ -54,8 +54,8 @@ TABLES = (
             Column("opener_name", "by"),
             Column("late_s", "most seconds over a limit", "number"),
         ),
-        "Overhead in percent over the cost without recomputation, of `remat solve` with each time limit; one run each, one"
-        " thread, seed 0, two rows at a time. The bound is that of the longest limit. Empty: no plan.",
+        "Overhead in percent over the cost without recomputation, of `remat solve` with each time limit; one run each,"
+        " one thread, seed 0, two rows at a time. The bound is that of the longest limit. Empty: no plan.",
         named_by=("graph", "budget", "cache"),
     ),
     Table(

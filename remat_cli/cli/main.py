@@ -156,8 +156,11 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
     session.arguments = tuple(sys.argv[1:] if arguments is None else arguments)
     try:
         code: Any = cli.main(args=arguments, prog_name="remat", standalone_mode=False, obj=session)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()  # the whole help
+        return ExitCode.USAGE
     except click.ClickException as error:
-        error.show()
+        _show(_usage_error(error), session)
         return ExitCode.USAGE
     except RematError as error:
         _show(error, session)
@@ -181,6 +184,14 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
         _show(UsageError("out of memory; the model of this graph is too large for this machine"), session)
         return ExitCode.SOLVER
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _usage_error(error: click.ClickException) -> UsageError:
+    """Click's error in the form of all others, with the command's help as its hint."""
+    message = error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = "" if context is None else f"see {context.command_path} --help"
+    return UsageError(message[:1].lower() + message[1:], hint=hint)
 
 
 def _show(error: RematError, session: Session) -> None:

@@ -22,7 +22,7 @@ class Auto(Pipelined):
     nothing else finds one and the graph is small, ``checkmate-ilp`` with split stages looks for it.
 
     Attributes:
-        stages: Names of stages to go through, joined by ``+``; ``all`` of them unless told otherwise. They are listed by
+        stages: Names of stages to go through, joined by ``+``; ``all`` unless told otherwise. They are listed by
             ``remat strategies auto``.
     """
 

@@ -41,7 +41,7 @@ _CASES = [
     (("slove",), 2, ['there is no command "slove"', 'did you mean "solve"?']),
     (("zzz",), 2, ["commands: solve, check"]),
     (("--nonsense",), 2, ["--nonsense"]),
-    (("solve",), 2, ["GRAPH"]),
+    (("solve",), 2, ["remat: error: missing argument 'GRAPH'\n  hint: see remat solve --help\n"]),
     (("solve", "graph.yaml"), 2, ["--budget"]),
     (("solve", "graph.yaml", *_BUDGET, "--budgte", "1"), 2, ["--budgte"]),
     (("solve", "graph.yaml", "-b", "16G"), 2, ["ambiguous", "16GB", "16GiB"]),
