@@ -7,44 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.aten.value_ranges import (
+    INDEXING,
+    INDEXING_ALONG,
+    INDEXING_EACH,
+    INDEXING_FLAT,
+    OFFSETS,
+    SHARES,
+)
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.codec import spec_of
 from remat_cli.frontends.torch.document import Placeholder
 from remat_cli.frontends.torch.private import descriptors, is_fake, is_operator
 from remat_cli.frontends.torch.tensors import dense_bytes, storage_bytes
-
-_INDEXING = {
-    # operator: (argument that is indexed, argument with indices, dimension that is indexed)
-    "aten.embedding.default": (0, 1, 0),
-    "aten._embedding_bag.default": (0, 1, 0),
-    "aten.nll_loss_forward.default": (0, 1, -1),
-    "aten.nll_loss2d_forward.default": (0, 1, 1),
-}
-"""Operators that read integers as indices."""
-_INDEXING_ALONG = (
-    "aten.index_select.default",
-    "aten.gather.default",
-    "aten.scatter.src",
-    "aten.scatter.value",
-    "aten.scatter_add.default",
-    "aten.scatter_reduce.two",
-    "aten.index_add.default",
-    "aten.index_copy.default",
-)
-"""Operators whose arguments are what is indexed, the dimension, and the indices."""
-_INDEXING_EACH = ("aten.index.Tensor", "aten.index_put.default", "aten._unsafe_index.Tensor")
-"""Operators whose arguments are what is indexed, and a list of indices by dimension."""
-_INDEXING_FLAT = ("aten.take.default", "aten.put.default")
-"""Operators whose arguments are what is indexed, as if it had one dimension, and the indices."""
-_OFFSETS = {"aten._embedding_bag.default": 2}
-"""Operators that read integers as ends of stretches, which begin with 0 and never fall: only zeros are sure to do."""
-SHARES = {
-    "aten.binary_cross_entropy.default": (0, 1),
-    "aten.binary_cross_entropy_backward.default": (1, 2),
-    "aten.bernoulli.default": (0,),
-    "aten.multinomial.default": (0,),
-}
-"""Operators that refuse numbers outside of [0, 1] in these arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +147,15 @@ def _limits(graph: Any) -> dict[Any, int | None]:
 
 def _used_as_index(user: Any, node: Any) -> list[int]:
     name = str(user.target)
-    if name in _INDEXING_EACH:
+    if name in INDEXING_EACH:
         shape = user.args[0].meta["val"].shape
         return [int(shape[k]) for k, index in enumerate(user.args[1]) if index is node]
-    if name in _INDEXING_FLAT and user.args[1] is node:
+    if name in INDEXING_FLAT and user.args[1] is node:
         return [int(user.args[0].meta["val"].numel())]
-    if name in _OFFSETS and user.args[_OFFSETS[name]] is node:
+    if name in OFFSETS and user.args[OFFSETS[name]] is node:
         return [1]
-    indexed, indices, dimension = _INDEXING.get(name, (0, -1, 0))
-    if name in _INDEXING_ALONG:
+    indexed, indices, dimension = INDEXING.get(name, (0, -1, 0))
+    if name in INDEXING_ALONG:
         indices, dimension = 2, user.args[1]
     if indices < 0 or user.args[indices] is not node:
         return []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.errors import ExecutionFailed
-from remat_cli.frontends.torch.capturing.placeholders import SHARES
+from remat_cli.frontends.aten.value_ranges import SHARES
 from remat_cli.frontends.torch.codec import decode_data
 from remat_cli.frontends.torch.document import (
     Argument,

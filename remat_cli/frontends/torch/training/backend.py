@@ -25,13 +25,14 @@ from remat_cli.plan.check import check
 from remat_cli.plan.io import load_plan
 from remat_cli.plan.model import Plan
 
-Unknown = Literal["error", "warn"]
+Unplanned = Literal["error", "warn"]
+"""What to do with a graph that has no plan: refuse it, or run it as it is and warn."""
 _KEY = "remat"
 _MOST_REASONS = 3
 """How many plans' reasons are told; further ones help nobody."""
 
 
-def remat_backend(*plans: Plan | str, unknown: Unknown = "error") -> Callable[[Any, list[Any]], Any]:
+def remat_backend(*plans: Plan | str, unknown: Unplanned = "error") -> Callable[[Any, list[Any]], Any]:
     """A backend for ``torch.compile`` that runs training steps by plan.
 
     Args:
@@ -44,7 +45,7 @@ def remat_backend(*plans: Plan | str, unknown: Unknown = "error") -> Callable[[A
         InputError: If a file holds no plan.
     """
     require_torch()
-    if unknown not in get_args(Unknown):
+    if unknown not in get_args(Unplanned):
         raise UsageError(f'"{unknown}" is nothing to do with unknown graphs', hint="choose error or warn")
     loaded = [load_plan(plan)[0] if isinstance(plan, str) else plan for plan in plans]
     for plan in loaded:
@@ -117,7 +118,7 @@ def chosen(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | None, list
     return None, reasons
 
 
-def no_plan(unknown: str, reasons: Sequence[str]) -> None:
+def no_plan(unknown: Unplanned, reasons: Sequence[str]) -> None:
     """Say that there is no plan for a graph, and why: an error, or a warning.
 
     Raises:

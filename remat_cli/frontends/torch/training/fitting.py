@@ -21,13 +21,14 @@ from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
-from remat_cli.frontends.torch.training.backend import Compiled, backend_of, chosen, no_plan
+from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, backend_of, chosen, no_plan
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 
 Planner = Callable[[Graph], Plan]
 """A valid plan of a graph, within the budget; or a RematError."""
-Unknown = Literal["plan", "warn", "error"]
+Unknown = Literal["plan", Unplanned]
+"""What to do with a graph that comes later: plan it too, or as it is with one that has no plan."""
 MEASURED = "measured"
 """The costs that ``remat profile`` finds on the device."""
 

@@ -1,0 +1,36 @@
+"""Which operators of ATen fail, or read what is not there, if numbers in their arguments are out of range."""
+
+from __future__ import annotations
+
+INDEXING = {
+    # operator: (argument that is indexed, argument with indices, dimension that is indexed)
+    "aten.embedding.default": (0, 1, 0),
+    "aten._embedding_bag.default": (0, 1, 0),
+    "aten.nll_loss_forward.default": (0, 1, -1),
+    "aten.nll_loss2d_forward.default": (0, 1, 1),
+}
+"""Operators that read integers as indices."""
+INDEXING_ALONG = (
+    "aten.index_select.default",
+    "aten.gather.default",
+    "aten.scatter.src",
+    "aten.scatter.value",
+    "aten.scatter_add.default",
+    "aten.scatter_reduce.two",
+    "aten.index_add.default",
+    "aten.index_copy.default",
+)
+"""Operators whose arguments are what is indexed, the dimension, and the indices."""
+INDEXING_EACH = ("aten.index.Tensor", "aten.index_put.default", "aten._unsafe_index.Tensor")
+"""Operators whose arguments are what is indexed, and a list of indices by dimension."""
+INDEXING_FLAT = ("aten.take.default", "aten.put.default")
+"""Operators whose arguments are what is indexed, as if it had one dimension, and the indices."""
+OFFSETS = {"aten._embedding_bag.default": 2}
+"""Operators that read integers as ends of stretches, which begin with 0 and never fall: only zeros are sure to do."""
+SHARES = {
+    "aten.binary_cross_entropy.default": (0, 1),
+    "aten.binary_cross_entropy_backward.default": (1, 2),
+    "aten.bernoulli.default": (0,),
+    "aten.multinomial.default": (0,),
+}
+"""Operators that refuse numbers outside of [0, 1] in these arguments."""
