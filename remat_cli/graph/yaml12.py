@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import yaml
@@ -77,11 +77,14 @@ def load_yaml(text: str, source: str, places: dict[str, tuple[int, int]] | None 
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         what = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
-        line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
-        hint = ""
-        if mark is not None and text[mark.index : mark.index + 1] == "\t":
-            what, hint = "a tab in the indentation", "indent with spaces"
-        raise InputError(source, [Problem(f"not valid YAML: {what}", "", line, column, hint=hint)]) from None
+        problem = Problem(f"not valid YAML: {what}")
+        if mark is not None:
+            problem = replace(problem, line=mark.line + 1, column=mark.column + 1)
+            if text[mark.index : mark.index + 1] == "\t":
+                problem = replace(
+                    problem, message="not valid YAML: a tab in the indentation", hint="indent with spaces"
+                )
+        raise InputError(source, [problem]) from None
     except (ValueError, OverflowError, IndexError) as error:
         # PyYAML's Python scanner raises these for "\UFFFFFFFF", or for a "%" at the very end of the text.
         raise InputError(source, [Problem(f"not valid YAML: {error}")]) from None
