@@ -15,7 +15,9 @@ import threading
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
 
 from remat_cli.control import Control
 from remat_cli.mip import Bools, Floats, Ints
@@ -35,6 +37,20 @@ class Marks:
 
     dimensions: int = 1
     readonly: bool = False
+
+
+Square = Annotated[Ints, Marks(dimensions=2)]
+"""int64[a, b]."""
+
+
+class Record:
+    """What kernels take a NumPy record for: fields, with annotations ``int`` or ``float``, that they may change."""
+
+    @classmethod
+    def dtype(cls) -> np.dtype[np.record]:
+        """The type of such records."""
+        kinds = {int: np.int64, float: np.float64}
+        return np.dtype((np.record, [(name, kinds[hint]) for name, hint in typing.get_type_hints(cls).items()]))
 
 
 GROUPS: tuple[Group, ...] = typing.get_args(Group)
@@ -69,7 +85,7 @@ def entry(function: _F) -> _F:
 
     from remat_cli.kernels.backend import Store, Whole
 
-    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, pipeline_class=Whole)(function)
+    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, _nrt=False, pipeline_class=Whole)(function)
     dispatcher._cache = Store(function)
     _entries.setdefault(function.__module__, []).append(dispatcher)
     return typing.cast(_F, dispatcher)
@@ -81,7 +97,7 @@ def inner(function: _F) -> _F:
 
     from remat_cli.kernels.backend import Part
 
-    return typing.cast(_F, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=Part)(function))
+    return typing.cast(_F, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, pipeline_class=Part)(function))
 
 
 def ready(group: Group) -> bool:
@@ -208,7 +224,7 @@ def _numba_type(hint: Any) -> Any:
     Raises:
         TypeError: If it is none that kernels take.
     """
-    from numba import types
+    from numba import from_dtype, types
 
     plain = {
         int: types.int64,
@@ -227,6 +243,8 @@ def _numba_type(hint: Any) -> Any:
         return types.Array(array.dtype, marks.dimensions, "C", readonly=marks.readonly)
     if origin is tuple:
         return types.Tuple([_numba_type(part) for part in parts])
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return from_dtype(hint.dtype())
     if isinstance(hint, type) and issubclass(hint, tuple):
         fields = typing.get_type_hints(hint, include_extras=True)
         return types.NamedTuple([_numba_type(field) for field in fields.values()], hint)

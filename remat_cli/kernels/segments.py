@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
-from remat_cli.kernels.compiling import Marks, entry, inner
+from remat_cli.kernels.compiling import Square, entry, inner
 from remat_cli.mip import Bools, Floats, Ints
-
-Square = Annotated[Ints, Marks(dimensions=2)]
 
 
 @inner
