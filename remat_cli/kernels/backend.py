@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite
-from llvmlite.binding import Linkage
 import numba
+from llvmlite.binding import Linkage
 from numba.core import compiler, config
 from numba.core.caching import _Cache, _CacheLocator
 from numba.core.codegen import CodeLibrary, JITCodeLibrary
@@ -148,7 +148,7 @@ class _Linked(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
 
     def finalize(self) -> None:
         """Make machine code, and give the parts the environments that they would have had by themselves."""
-        self._linking_libraries = _closure(self._linking_libraries)
+        self._linking_libraries[:] = _closure(self._linking_libraries)
         super().finalize()
         for variable in self._final_module.global_variables:
             environment = lookup_environment(variable.name) if variable.name.startswith(_ENVIRONMENT) else None

@@ -14,10 +14,12 @@ from remat_cli.kernels.sequence import (
     earlier,
     following,
     insert,
+    load,
     read_next,
     take_back,
     uniform,
 )
+from remat_cli.mip import Ints
 
 _TRIES = 60
 _DEARER, _CHEAPER = 1 + 2e-4, 1 - 3e-4
@@ -65,7 +67,7 @@ def _waiting(s: State, where: int) -> int:
             continue  # the step at hand makes or reads it
         left -= 1
         end = s.now.slots - 1
-        if event < s.count[v]:
+        if event < s.used[v]:
             end = s.pos[s.events[s.capacity[v] + event]]
         gain = s.now.price * _relief(s, after(s, v, event), end - 1, s.size[v])
         gain -= s.cost[k]
@@ -81,7 +83,7 @@ def _before_use(s: State, v: int, where: int) -> int:
     """Where to compute v again, which waits in slot ``where``: the instance to come after it, or -1 for the end."""
     event = earlier(s, v, where + 1)
     reader, end = -1, s.now.slots - 1
-    if event < s.count[v]:
+    if event < s.used[v]:
         reader = s.events[s.capacity[v] + event]
         end = s.pos[reader]
     pick = uniform(s)
@@ -142,7 +144,7 @@ def _chain(s: State, x: int) -> None:
 def _unread(s: State, x: int) -> bool:
     """Whether nothing reads what the recomputation x makes."""
     k, p = s.node[x], s.pos[x]
-    for v in range(s.first_value[k], s.first_value[k + 1]):
+    for v in range(s.first_value[k], s.first_value[k + 1]):  # noqa: SIM110 - numba takes no generators
         if read_next(s, v, earlier(s, v, p) + 1):
             return False
     return True
@@ -183,12 +185,12 @@ def _shifted(s: State, k: int, p: int) -> int:
     inputs = s.input_start[k + 1] - s.input_start[k]
     if pick < 0.35 and made > 0:
         v = s.first_value[k] + below(s, made)
-        if s.count[v] < 2:
+        if s.used[v] < 2:
             return -2
-        return int(s.events[s.capacity[v] + 1 + below(s, s.count[v] - 1)])
+        return int(s.events[s.capacity[v] + 1 + below(s, s.used[v] - 1)])
     if pick < 0.5 and inputs > 0:
         u = s.inputs[s.input_start[k] + below(s, inputs)]
-        q = after(s, u, 1 + below(s, s.count[u]))
+        q = after(s, u, 1 + below(s, s.used[u]))
     else:
         reach = 8 if pick < 0.8 else 64
         q = p + below(s, 2 * reach + 1) - reach
@@ -261,8 +263,18 @@ def _save(s: State) -> None:
 
 
 @entry
-def advance(s: State, moves: int, heat: float, cooling: float) -> None:
-    """Try ``moves`` moves, at temperature ``heat`` that falls by the factor ``cooling`` with each."""
+def advance(s: State, start: Ints, moves: int, heat: float, cooling: float) -> None:
+    """Fill a fresh state, or try moves. One entry for both, for numba would compile what they share twice.
+
+    Args:
+        s: The state.
+        start: The sequence to fill it with; empty for a state that is filled.
+        moves: Their number.
+        heat: First temperature, in the unit of costs.
+        cooling: By what factor it falls with each move.
+    """
+    if len(start) > 0:
+        load(s, start)
     for _ in range(moves):
         heat *= cooling
         cost, over = s.now.cost, s.now.excess

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remat_cli.kernels.compiling import Record, Square, entry, inner
-from remat_cli.mip import Bools, Floats, Ints
+from remat_cli.graph.arrays import FixedBools, FixedFloats, FixedInts
+from remat_cli.kernels.compiling import Record, Square, inner
+from remat_cli.mip import Ints
 
 HOLE = -(2**61)
 """Own bytes of a hole: never over the room, whatever is live."""
@@ -68,7 +69,7 @@ class State(NamedTuple):
         cost: float64[n].
         own: int64[n], bytes of outputs and workspace, less the room.
         first_value: int64[n + 1].
-        input_start: int64[n + 1], into ``inputs``.
+        input_start: int64[n + 2], into ``inputs``; the last stage is not looked at.
         inputs: int64[E].
         fixed: bool[n], nodes that may be computed only once.
         size: int64[V], bytes.
@@ -76,7 +77,7 @@ class State(NamedTuple):
         output: bool[V], graph outputs.
         capacity: int64[V + 1], where the events of each value start.
         events: int64, instances by value, in order of their slots.
-        count: int64[V], events of each value.
+        used: int64[V], events of each value.
         node: int64[X], node of an instance.
         pos: int64[X], its slot.
         place: int64[X], where it is among ``recomputed``.
@@ -93,18 +94,18 @@ class State(NamedTuple):
     """
 
     now: Now
-    cost: Floats
+    cost: FixedFloats
     own: Ints
-    first_value: Ints
-    input_start: Ints
-    inputs: Ints
-    fixed: Bools
-    size: Ints
-    producer: Ints
-    output: Bools
+    first_value: FixedInts
+    input_start: FixedInts
+    inputs: FixedInts
+    fixed: FixedBools
+    size: FixedInts
+    producer: FixedInts
+    output: FixedBools
     capacity: Ints
     events: Ints
-    count: Ints
+    used: Ints
     node: Ints
     pos: Ints
     place: Ints
@@ -126,7 +127,7 @@ def uniform(s: State) -> float:
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
     x ^= x >> np.uint64(27)
-    s.now.random = np.int64(x)
+    s.now.random = int(np.int64(x))
     return float((x * np.uint64(0x2545F4914F6CDD1D)) >> np.uint64(11)) * 2.0**-53
 
 
@@ -140,7 +141,7 @@ def below(s: State, n: int) -> int:
 def earlier(s: State, v: int, p: int) -> int:
     """Number of events of v in slots before p."""
     start = s.capacity[v]
-    low, high = 0, s.count[v]
+    low, high = 0, s.used[v]
     while low < high:
         middle = (low + high) // 2
         if s.pos[s.events[start + middle]] < p:
@@ -153,7 +154,7 @@ def earlier(s: State, v: int, p: int) -> int:
 @inner
 def read_next(s: State, v: int, event: int) -> bool:
     """Whether an event of v is a read, or v stays to the end after its last event."""
-    if event >= s.count[v]:
+    if event >= s.used[v]:
         return bool(s.output[v])
     return bool(s.node[s.events[s.capacity[v] + event]] != s.producer[v])
 
@@ -182,18 +183,18 @@ def _shift(s: State, first: int, last: int, amount: int) -> None:
 @inner
 def _add_event(s: State, v: int, event: int, x: int) -> None:
     start = s.capacity[v]
-    for k in range(s.count[v], event, -1):
+    for k in range(s.used[v], event, -1):
         s.events[start + k] = s.events[start + k - 1]
     s.events[start + event] = x
-    s.count[v] += 1
+    s.used[v] += 1
 
 
 @inner
 def _drop_event(s: State, v: int, event: int) -> None:
     start = s.capacity[v]
-    for k in range(event, s.count[v] - 1):
+    for k in range(event, s.used[v] - 1):
         s.events[start + k] = s.events[start + k + 1]
-    s.count[v] -= 1
+    s.used[v] -= 1
 
 
 @inner
@@ -202,11 +203,11 @@ def _has_room(s: State, k: int) -> bool:
     if s.now.free == 0:
         return False
     for v in range(s.first_value[k], s.first_value[k + 1]):
-        if s.count[v] >= s.capacity[v + 1] - s.capacity[v]:
+        if s.used[v] >= s.capacity[v + 1] - s.capacity[v]:
             return False
     for e in range(s.input_start[k], s.input_start[k + 1]):
         u = s.inputs[e]
-        if s.count[u] >= s.capacity[u + 1] - s.capacity[u]:
+        if s.used[u] >= s.capacity[u + 1] - s.capacity[u]:
             return False
     return True
 
@@ -378,13 +379,13 @@ def _no_remat(s: State) -> None:
         s.now.cost += s.cost[k]
         for e in range(s.input_start[k], s.input_start[k + 1]):
             u = s.inputs[e]
-            s.events[s.capacity[u] + s.count[u]] = k
-            s.count[u] += 1
+            s.events[s.capacity[u] + s.used[u]] = k
+            s.used[u] += 1
         for v in range(s.first_value[k], s.first_value[k + 1]):
             s.events[s.capacity[v]] = k
-            s.count[v] = 1
+            s.used[v] = 1
     for v in range(len(s.size)):
-        last = n if s.output[v] else after(s, v, s.count[v]) - 1
+        last = n if s.output[v] else after(s, v, s.used[v]) - 1
         for p in range(s.producer[v] + 1, last + 1):
             s.level[p] += s.size[v]
     s.level[n] += HOLE
@@ -393,7 +394,7 @@ def _no_remat(s: State) -> None:
         s.now.excess += max(s.level[k], 0)
 
 
-@entry
+@inner
 def load(s: State, start: Ints) -> None:
     """Fill a fresh state with the sequence ``start``."""
     _no_remat(s)

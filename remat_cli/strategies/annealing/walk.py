@@ -17,7 +17,7 @@ import numpy as np
 
 from remat_cli.graph.model import Graph
 from remat_cli.kernels.moves import advance
-from remat_cli.kernels.sequence import CHAIN, HOLE, LOG_SIZE, Now, State, load
+from remat_cli.kernels.sequence import CHAIN, HOLE, LOG_SIZE, Now, State
 from remat_cli.mip import Ints
 
 _SPARE_EVENTS = 48
@@ -44,27 +44,11 @@ class Problem:
     @classmethod
     def of(cls, graph: Graph, room_bytes: int) -> Problem:
         """The tables of ``graph`` for a budget that leaves ``room_bytes`` beside the fixed memory."""
-        base = graph.total_cost or 1.0
-        outputs = set(graph.outputs)
-        values = range(len(graph.size))
-        tables = {
-            "own": [sum(node.outputs) + node.workspace - room_bytes for node in graph.nodes],
-            "size": graph.size,
-            "producer": graph.producer,
-            "first_value": graph.first_value,
-            "input_start": np.cumsum([0, *(len(node.inputs) for node in graph.nodes)]),
-            "inputs": [v for node in graph.nodes for v in node.inputs],
-            "capacity": np.cumsum([0, *(len(readers) + 1 + _SPARE_EVENTS for readers in graph.readers)]),
-        }
-        return cls(
-            tables={name: np.array(table, dtype=np.int64) for name, table in tables.items()}
-            | {
-                "cost": np.array([node.cost / base for node in graph.nodes], dtype=np.float64),
-                "fixed": np.array([not node.recompute for node in graph.nodes], dtype=np.bool_),
-                "output": np.array([v in outputs for v in values], dtype=np.bool_),
-            },
-            room_bytes=room_bytes,
-        )
+        arrays = graph.arrays
+        names = ("cost", "fixed", "first_value", "input_start", "inputs", "size", "producer", "output")
+        events = [len(readers) + 1 + _SPARE_EVENTS for readers in graph.readers]
+        own, capacity = arrays.own - room_bytes, np.cumsum([0, *events])
+        return cls({name: getattr(arrays, name) for name in names} | {"own": own, "capacity": capacity}, room_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +91,7 @@ class Walk:
             now=now,
             **problem.tables,
             events=zeros(int(problem.tables["capacity"][-1])),
-            count=zeros(values),
+            used=zeros(values),
             node=zeros(instances),
             pos=zeros(instances),
             place=zeros(instances),
@@ -121,7 +105,7 @@ class Walk:
             queue=zeros(CHAIN),
             log=zeros(LOG_SIZE, 3),
         )
-        load(state, np.array(start, dtype=np.int64))
+        advance(state, np.array(start, dtype=np.int64), 0, 0.0, 0.0)
         return cls(state, problem.room_bytes)
 
     def advance(self, moves: int, hot: float, cold: float) -> None:
@@ -129,7 +113,7 @@ class Walk:
 
         Deterministic for a seed. Releases the interpreter lock while it runs.
         """
-        advance(self.state, moves, hot, (cold / hot) ** (1.0 / moves))
+        advance(self.state, np.zeros(0, dtype=np.int64), moves, hot, (cold / hot) ** (1.0 / moves))
 
     @property
     def best(self) -> tuple[int, ...] | None:
