@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from remat_cli.graph.arrays import Arrays
 
 
 class Phase(StrEnum):
@@ -63,6 +66,7 @@ class Graph:
         producer: int[V], the node that makes each value; derived.
         size: int[V], bytes of each value; derived.
         readers: int[V][...], the nodes that read each value, ascending; derived.
+        total_cost: C0, the cost of computing every node once; derived.
     """
 
     name: str
@@ -75,6 +79,8 @@ class Graph:
     producer: tuple[int, ...] = field(init=False, repr=False, compare=False)
     size: tuple[int, ...] = field(init=False, repr=False, compare=False)
     readers: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    total_cost: float = field(init=False, repr=False, compare=False)
+    _arrays: list[Arrays] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Number the values, and derive the readers of every value.
@@ -103,6 +109,13 @@ class Graph:
         object.__setattr__(self, "producer", tuple(producer))
         object.__setattr__(self, "size", tuple(size))
         object.__setattr__(self, "readers", tuple(tuple(r) for r in readers))
+        object.__setattr__(self, "total_cost", math.fsum(node.cost for node in self.nodes))
+        object.__setattr__(self, "_arrays", [])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what the graph is made from, and not what is derived."""
+        fields = (self.name, self.nodes, self.outputs, self.cost_unit, self.fixed_memory, self.metadata)
+        return type(self), fields
 
     def values_of(self, node: int) -> range:
         """Indices of the values that ``node`` makes."""
@@ -114,9 +127,13 @@ class Graph:
         return f"{self.nodes[node].id}:{value - self.first_value[node]}"
 
     @property
-    def total_cost(self) -> float:
-        """C0: cost of computing every node once."""
-        return math.fsum(node.cost for node in self.nodes)
+    def arrays(self) -> Arrays:
+        """The graph as flat arrays; made when first asked for, and kept."""
+        if not self._arrays:
+            from remat_cli.graph.arrays import Arrays  # numpy, which reading and checking do without
+
+            self._arrays.append(Arrays.of(self))
+        return self._arrays[0]
 
     @property
     def edges(self) -> int:

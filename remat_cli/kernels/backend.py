@@ -19,16 +19,17 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import llvmlite
 import numba
+from llvmlite.binding import Linkage
 from numba.core import compiler, config
 from numba.core.caching import _Cache, _CacheLocator
-from numba.core.codegen import JITCodeLibrary
+from numba.core.codegen import CodeLibrary, JITCodeLibrary
 from numba.core.environment import lookup_environment
 from numba.core.serialize import dumps
 from numba.misc.appdirs import AppDirs
@@ -147,11 +148,19 @@ class _Linked(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
 
     def finalize(self) -> None:
         """Make machine code, and give the parts the environments that they would have had by themselves."""
+        self._linking_libraries[:] = _closure(self._linking_libraries)
         super().finalize()
         for variable in self._final_module.global_variables:
             environment = lookup_environment(variable.name) if variable.name.startswith(_ENVIRONMENT) else None
             if environment is not None:
                 self._codegen.set_env(variable.name, environment)
+
+    def _optimize_final_module(self) -> None:
+        """Optimise, knowing that nobody else calls the parts."""
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage == Linkage.linkonce_odr:
+                function.linkage = Linkage.internal
+        super()._optimize_final_module()
 
 
 class _Unlinked(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
@@ -166,15 +175,27 @@ class _Unlinked(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
         """No address."""
         return 0
 
+    def add_llvm_module(self, ll_module: Any) -> None:
+        """Take it as it is."""
+        self._final_module.link_in(ll_module)
+
     def finalize(self) -> None:
-        """Link what it calls, and no more."""
+        """Have nothing else added."""
         self._raise_if_finalized()
-        for library in dict.fromkeys(self._linking_libraries):
-            self._reload_init.update(library._reload_init)
-            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
-        self._final_module.verify()
         self._finalize_dynamic_globals()
         self._finalized = True
+
+
+def _closure(libraries: Iterable[CodeLibrary]) -> list[CodeLibrary]:
+    """The libraries, and those that have to be linked to parts among them, each once."""
+    found: dict[CodeLibrary, None] = {}
+    todo = list(libraries)
+    while todo:
+        library = todo.pop()
+        if library not in found:
+            found[library] = None
+            todo.extend(library._linking_libraries if isinstance(library, _Unlinked) else ())
+    return list(found)
 
 
 class _NoEnvironments:

@@ -14,38 +14,45 @@ import importlib
 import threading
 import typing
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
 
 from remat_cli.control import Control
+from remat_cli.graph.arrays import READONLY
 from remat_cli.mip import Bools, Floats, Ints
 
 Group = Literal["flow", "pricing", "annealing", "ordering", "segments"]
-"""Entries that are compiled together: those of one or two modules of this room."""
+"""Entries that are compiled together: those of one module of this room."""
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """What numba has to know about an array and its annotation does not say: ``Annotated[Ints, Marks(dimensions=2)]``.
+Square = Annotated[Ints, 2]
+Cube = Annotated[Floats, 3]
+"""Arrays of more dimensions than one, which the annotation does not say otherwise."""
 
-    Attributes:
-        dimensions: Their number.
-        readonly: Whether nobody may write to it.
-    """
 
-    dimensions: int = 1
-    readonly: bool = False
+class Record:
+    """What kernels take a NumPy record for: fields, with annotations ``int`` or ``float``, that they may change."""
+
+    @classmethod
+    def dtype(cls) -> np.dtype[Any]:
+        """The type of such records."""
+        kinds = {int: np.int64, float: np.float64}
+        return np.dtype((np.record, [(name, kinds[hint]) for name, hint in typing.get_type_hints(cls).items()]))
 
 
 GROUPS: tuple[Group, ...] = typing.get_args(Group)
-_MODULES: dict[Group, tuple[str, ...]] = {
-    "flow": ("flow",),
-    "pricing": ("pricing",),
-    "annealing": ("sequence", "moves"),
-    "ordering": ("ordering",),
-    "segments": ("segments",),
+_MODULES: dict[Group, str] = {
+    "flow": "remat_cli.kernels.flow",
+    "pricing": "remat_cli.kernels.pricing",
+    "annealing": "remat_cli.kernels.moves",
+    "ordering": "remat_cli.kernels.ordering",
+    "segments": "remat_cli.kernels.segments",
 }
 _POLL_S = 0.05
+_OPTIONS = {"_nrt": False}
+"""Kernels make no arrays of their own, so that numba counts no references to any: with a state of many arrays, kernels
+were five times as slow (190,000 instead of 1,000,000 moves of annealing a second on graphs/resnet50.json)."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -69,7 +76,7 @@ def entry(function: _F) -> _F:
 
     from remat_cli.kernels.backend import Store, Whole
 
-    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, pipeline_class=Whole)(function)
+    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, pipeline_class=Whole, **_OPTIONS)(function)
     dispatcher._cache = Store(function)
     _entries.setdefault(function.__module__, []).append(dispatcher)
     return typing.cast(_F, dispatcher)
@@ -81,7 +88,9 @@ def inner(function: _F) -> _F:
 
     from remat_cli.kernels.backend import Part
 
-    return typing.cast(_F, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=Part)(function))
+    return typing.cast(
+        _F, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, pipeline_class=Part)(function)
+    )
 
 
 def ready(group: Group) -> bool:
@@ -189,10 +198,8 @@ def _compile_one(group: Group) -> bool:
 
 
 def _entries_of(group: Group) -> list[Any]:
-    names = [f"remat_cli.kernels.{module}" for module in _MODULES[group]]
-    for name in names:
-        importlib.import_module(name)
-    return [dispatcher for name in names for dispatcher in _entries[name]]
+    importlib.import_module(_MODULES[group])
+    return _entries[_MODULES[group]]
 
 
 def _signature(dispatcher: Any) -> tuple[Any, ...]:
@@ -208,7 +215,7 @@ def _numba_type(hint: Any) -> Any:
     Raises:
         TypeError: If it is none that kernels take.
     """
-    from numba import types
+    from numba import from_dtype, types
 
     plain = {
         int: types.int64,
@@ -222,11 +229,12 @@ def _numba_type(hint: Any) -> Any:
         return plain[hint]
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        (marks,) = hint.__metadata__
-        array = _numba_type(parts[0])
-        return types.Array(array.dtype, marks.dimensions, "C", readonly=marks.readonly)
+        array, (mark,) = _numba_type(parts[0]), hint.__metadata__
+        return types.Array(array.dtype, 1 if mark == READONLY else mark, "C", readonly=mark == READONLY)
     if origin is tuple:
         return types.Tuple([_numba_type(part) for part in parts])
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return from_dtype(hint.dtype())
     if isinstance(hint, type) and issubclass(hint, tuple):
         fields = typing.get_type_hints(hint, include_extras=True)
         return types.NamedTuple([_numba_type(field) for field in fields.values()], hint)

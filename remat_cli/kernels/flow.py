@@ -5,7 +5,7 @@ Capacities are 64-bit integers: bytes add up beyond what 32 bits hold, which is 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,19 @@ def sink_side(tails: Ints, heads: Ints, capacities: Ints, count: int, source: in
     to = np.concatenate([heads, tails])[order]
     left = np.concatenate([capacities, np.zeros(m, dtype=np.int64)])[order]
     back = np.concatenate([place[m:], place[:m]])[order]
-    side: Bools = _maximise(start, to, left, back, source, sink) >= 0
+    distance = np.empty(count, dtype=np.int64)
+    room = Room(*(np.empty(count, dtype=np.int64) for _ in Room._fields))
+    _maximise(start, to, left, back, source, sink, distance, room)
+    side: Bools = distance >= 0
     return side
+
+
+class Room(NamedTuple):
+    """Room to work in: int64[count] each."""
+
+    queue: Ints
+    following: Ints
+    way: Ints
 
 
 @inner
@@ -67,17 +78,15 @@ def _copy(source: Any, target: Any) -> None:
 
 
 @entry
-def _maximise(start: Ints, to: Ints, left: Ints, back: Ints, source: int, sink: int) -> Any:
-    """Fill up shortest ways until there is none; the distances to the sink that are left then."""
-    count = len(start) - 1
-    distance = np.empty(count, dtype=np.int64)
-    queue = np.empty(count, dtype=np.int64)
-    following = np.empty(count, dtype=np.int64)
-    way = np.empty(count, dtype=np.int64)
+def _maximise(
+    start: Ints, to: Ints, left: Ints, back: Ints, source: int, sink: int, distance: Ints, room: Room
+) -> None:
+    """Fill up shortest ways until there is none; ``distance`` gets the distances to the sink that are left then."""
+    following, way = room.following, room.way
     while True:
-        _distances(start, to, left, back, sink, distance, queue)
+        _distances(start, to, left, back, sink, distance, room.queue)
         if distance[source] < 0:
-            return distance
+            return
         _copy(start, following)
         depth, v = 0, source
         while True:

@@ -2,65 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from remat_cli.kernels.compiling import entry, inner
 from remat_cli.kernels.sequence import (
-    BEST,
-    BEST_COST,
-    CAPACITY,
-    CHEAPEST,
-    COST,
-    COSTS,
-    COUNT,
-    DEAREST,
-    EVENTS,
-    EXCESS,
-    EXTRAS,
-    FIRST_VALUE,
-    FIXED,
-    FOUND,
-    INPUT_START,
-    INPUTS,
-    LEVEL,
-    LOGGED,
-    NODE,
-    NODES,
-    POS,
-    PRICE,
-    PRODUCER,
-    RECOMPUTED,
-    SEQ,
-    SIZE,
-    SLOTS,
-    VALUES,
+    CHAIN,
+    State,
     after,
     below,
     delete,
     earlier,
     following,
     insert,
+    load,
     read_next,
     take_back,
     uniform,
 )
-from remat_cli.mip import Floats, Ints
+from remat_cli.mip import Ints
 
 _TRIES = 60
-_CHAIN = 32
-"""Most nodes of a chain that is computed again in one move."""
 _DEARER, _CHEAPER = 1 + 2e-4, 1 - 3e-4
 """How the price of excess changes with every move that leaves some, or none."""
 
 
 @inner
-def _relief(m: Any, first: int, last: int, size: int) -> int:
+def _relief(s: State, first: int, last: int, size: int) -> int:
     """By how much excess falls if ``size`` bytes fewer are live in the slots first .. last."""
     if last < first:
         return 0
-    levels = m[m[LEVEL] + first : m[LEVEL] + last + 1]
+    levels = s.level[first : last + 1]
     sum_ = 0
     for q in range(len(levels)):
         sum_ += min(max(levels[q], 0), size)
@@ -68,38 +39,38 @@ def _relief(m: Any, first: int, last: int, size: int) -> int:
 
 
 @inner
-def _somewhere(m: Any) -> int:
+def _somewhere(s: State) -> int:
     """A slot: mostly one that is over the room, if there is one."""
-    slots = m[SLOTS]
-    start = below(m, slots)
-    if m[EXCESS] > 0 and uniform(m) < 0.9:
+    slots = s.now.slots
+    start = below(s, slots)
+    if s.now.excess > 0 and uniform(s) < 0.9:
         for q in range(start, slots):
-            if m[m[LEVEL] + q] > 0:
+            if s.level[q] > 0:
                 return q
         for q in range(start):
-            if m[m[LEVEL] + q] > 0:
+            if s.level[q] > 0:
                 return q
     return start
 
 
 @inner
-def _waiting(m: Any, f: Any, where: int) -> int:
+def _waiting(s: State, where: int) -> int:
     """A value that waits in slot ``where`` and may be computed again: the best of a few for its price, or -1."""
-    chosen, most, left = -1, -np.inf, 1 + below(m, 5)
+    chosen, most, left = -1, -np.inf, 1 + below(s, 5)
     for _ in range(_TRIES):
-        v = below(m, m[VALUES])
-        k = m[m[PRODUCER] + v]
-        event = earlier(m, f, v, where + 1)
-        if m[m[FIXED] + k] or event == 0 or not read_next(m, f, v, event):
+        v = below(s, len(s.size))
+        k = s.producer[v]
+        event = earlier(s, v, where + 1)
+        if s.fixed[k] or event == 0 or not read_next(s, v, event):
             continue
-        if m[m[POS] + m[m[EVENTS] + m[m[CAPACITY] + v] + event - 1]] == where:
+        if s.pos[s.events[s.capacity[v] + event - 1]] == where:
             continue  # the step at hand makes or reads it
         left -= 1
-        end = m[SLOTS] - 1
-        if event < m[m[COUNT] + v]:
-            end = m[m[POS] + m[m[EVENTS] + m[m[CAPACITY] + v] + event]]
-        gain = f[PRICE] * _relief(m, after(m, f, v, event), end - 1, m[m[SIZE] + v])
-        gain -= f[COSTS + k]
+        end = s.now.slots - 1
+        if event < s.used[v]:
+            end = s.pos[s.events[s.capacity[v] + event]]
+        gain = s.now.price * _relief(s, after(s, v, event), end - 1, s.size[v])
+        gain -= s.cost[k]
         if gain > most:
             chosen, most = v, gain
         if left == 0:
@@ -108,61 +79,61 @@ def _waiting(m: Any, f: Any, where: int) -> int:
 
 
 @inner
-def _before_use(m: Any, f: Any, v: int, where: int) -> int:
+def _before_use(s: State, v: int, where: int) -> int:
     """Where to compute v again, which waits in slot ``where``: the instance to come after it, or -1 for the end."""
-    event = earlier(m, f, v, where + 1)
-    reader, end = -1, m[SLOTS] - 1
-    if event < m[m[COUNT] + v]:
-        reader = m[m[EVENTS] + m[m[CAPACITY] + v] + event]
-        end = m[m[POS] + reader]
-    pick = uniform(m)
+    event = earlier(s, v, where + 1)
+    reader, end = -1, s.now.slots - 1
+    if event < s.used[v]:
+        reader = s.events[s.capacity[v] + event]
+        end = s.pos[reader]
+    pick = uniform(s)
     if pick < 0.6:
         return reader
-    k = m[m[PRODUCER] + v]
-    inputs = m[m[INPUT_START] + k + 1] - m[m[INPUT_START] + k]
+    k = s.producer[v]
+    inputs = s.input_start[k + 1] - s.input_start[k]
     if pick < 0.8 and inputs > 0:
         # Right after an input was used last.
-        u = m[m[INPUTS] + m[m[INPUT_START] + k] + below(m, inputs)]
-        p = after(m, f, u, earlier(m, f, u, end))
+        u = s.inputs[s.input_start[k] + below(s, inputs)]
+        p = after(s, u, earlier(s, u, end))
         if p > where:
-            return following(m, p)
+            return following(s, p)
         return reader
-    return following(m, where + 1 + below(m, end - where))
+    return following(s, where + 1 + below(s, end - where))
 
 
 @inner
-def _drop(m: Any, f: Any, where: int) -> bool:
+def _drop(s: State, where: int) -> bool:
     """Give up a value that waits in slot ``where`` and compute it again later, with the inputs it lacks."""
-    v = _waiting(m, f, where)
+    v = _waiting(s, where)
     if v < 0:
         return False
-    x = insert(m, f, m[m[PRODUCER] + v], _before_use(m, f, v, where))
+    x = insert(s, s.producer[v], _before_use(s, v, where))
     if x < 0:
         return False
-    _chain(m, f, x)
+    _chain(s, x)
     return True
 
 
 @inner
-def _chain(m: Any, f: Any, x: int) -> None:
+def _chain(s: State, x: int) -> None:
     """Compute inputs of x again too, where that seems cheaper than keeping them, and so on for theirs."""
-    longest = int(2.0 ** (5.0 * uniform(m)))  # at most _CHAIN
-    queue = np.empty(_CHAIN, np.int64)
+    longest = int(2.0 ** (5.0 * uniform(s)))  # at most CHAIN
+    queue = s.queue
     queue[0] = x
     taken, done = 1, 0
     while done < taken < longest:
         x = queue[done]
-        k = m[m[NODE] + x]
-        for e in range(m[m[INPUT_START] + k], m[m[INPUT_START] + k + 1]):
-            u = m[m[INPUTS] + e]
-            p = m[m[POS] + x]
-            event = earlier(m, f, u, p)
-            i = m[m[PRODUCER] + u]
-            if taken == longest or m[m[FIXED] + i] or read_next(m, f, u, event + 1):
+        k = s.node[x]
+        for e in range(s.input_start[k], s.input_start[k + 1]):
+            u = s.inputs[e]
+            p = s.pos[x]
+            event = earlier(s, u, p)
+            i = s.producer[u]
+            if taken == longest or s.fixed[i] or read_next(s, u, event + 1):
                 continue
-            relief = _relief(m, after(m, f, u, event), p - 1, m[m[SIZE] + u])
-            if relief > 0 and f[PRICE] * relief > f[COSTS + i] * (0.2 + 1.6 * uniform(m)):
-                y = insert(m, f, i, x)
+            relief = _relief(s, after(s, u, event), p - 1, s.size[u])
+            if relief > 0 and s.now.price * relief > s.cost[i] * (0.2 + 1.6 * uniform(s)):
+                y = insert(s, i, x)
                 if y >= 0:
                     queue[taken] = y
                     taken += 1
@@ -170,32 +141,32 @@ def _chain(m: Any, f: Any, x: int) -> None:
 
 
 @inner
-def _unread(m: Any, f: Any, x: int) -> bool:
+def _unread(s: State, x: int) -> bool:
     """Whether nothing reads what the recomputation x makes."""
-    k, p = m[m[NODE] + x], m[m[POS] + x]
-    for v in range(m[m[FIRST_VALUE] + k], m[m[FIRST_VALUE] + k + 1]):
-        if read_next(m, f, v, earlier(m, f, v, p) + 1):
+    k, p = s.node[x], s.pos[x]
+    for v in range(s.first_value[k], s.first_value[k + 1]):  # noqa: SIM110 - numba takes no generators
+        if read_next(s, v, earlier(s, v, p) + 1):
             return False
     return True
 
 
 @inner
-def _remove(m: Any, f: Any, x: int) -> None:
+def _remove(s: State, x: int) -> None:
     """Drop the recomputation x, and those that served nothing else."""
-    n = m[NODES]
-    queue = np.empty(_CHAIN, np.int64)
+    n = len(s.own)
+    queue = s.queue
     queue[0] = x
     taken, done = 1, 0
     while done < taken:
         x = queue[done]
-        k, p = m[m[NODE] + x], m[m[POS] + x]
-        if not delete(m, f, x):
+        k, p = s.node[x], s.pos[x]
+        if not delete(s, x):
             return
-        for e in range(m[m[INPUT_START] + k], m[m[INPUT_START] + k + 1]):
-            u = m[m[INPUTS] + e]
-            event = earlier(m, f, u, p)
-            y = m[m[EVENTS] + m[m[CAPACITY] + u] + event - 1]
-            if y >= n and m[m[NODE] + y] == m[m[PRODUCER] + u] and taken < _CHAIN and _unread(m, f, y):
+        for e in range(s.input_start[k], s.input_start[k + 1]):
+            u = s.inputs[e]
+            event = earlier(s, u, p)
+            y = s.events[s.capacity[u] + event - 1]
+            if y >= n and s.node[y] == s.producer[u] and taken < CHAIN and _unread(s, y):
                 known = False
                 for i in range(done, taken):
                     known |= queue[i] == y
@@ -206,106 +177,116 @@ def _remove(m: Any, f: Any, x: int) -> None:
 
 
 @inner
-def _shifted(m: Any, f: Any, k: int, p: int) -> int:
+def _shifted(s: State, k: int, p: int) -> int:
     """Where else to put the recomputation of node k that was in slot p: the instance to come after it; -2 nowhere."""
-    first, last = m[m[POS] + k] + 1, m[SLOTS] - 1
-    pick = uniform(m)
-    made = m[m[FIRST_VALUE] + k + 1] - m[m[FIRST_VALUE] + k]
-    inputs = m[m[INPUT_START] + k + 1] - m[m[INPUT_START] + k]
+    first, last = s.pos[k] + 1, s.now.slots - 1
+    pick = uniform(s)
+    made = s.first_value[k + 1] - s.first_value[k]
+    inputs = s.input_start[k + 1] - s.input_start[k]
     if pick < 0.35 and made > 0:
-        v = m[m[FIRST_VALUE] + k] + below(m, made)
-        if m[m[COUNT] + v] < 2:
+        v = s.first_value[k] + below(s, made)
+        if s.used[v] < 2:
             return -2
-        return int(m[m[EVENTS] + m[m[CAPACITY] + v] + 1 + below(m, m[m[COUNT] + v] - 1)])
+        return int(s.events[s.capacity[v] + 1 + below(s, s.used[v] - 1)])
     if pick < 0.5 and inputs > 0:
-        u = m[m[INPUTS] + m[m[INPUT_START] + k] + below(m, inputs)]
-        q = after(m, f, u, 1 + below(m, m[m[COUNT] + u]))
+        u = s.inputs[s.input_start[k] + below(s, inputs)]
+        q = after(s, u, 1 + below(s, s.used[u]))
     else:
         reach = 8 if pick < 0.8 else 64
-        q = p + below(m, 2 * reach + 1) - reach
-    return following(m, min(max(q, first), last))
+        q = p + below(s, 2 * reach + 1) - reach
+    return following(s, min(max(q, first), last))
 
 
 @inner
-def _shift_one(m: Any, f: Any) -> None:
+def _shift_one(s: State) -> None:
     """Put a recomputation elsewhere."""
-    x = m[m[RECOMPUTED] + below(m, m[EXTRAS])]
-    k, p = m[m[NODE] + x], m[m[POS] + x]
-    if not delete(m, f, x):
+    x = s.recomputed[below(s, s.now.extras)]
+    k, p = s.node[x], s.pos[x]
+    if not delete(s, x):
         return
-    anchor = _shifted(m, f, k, p)
+    anchor = _shifted(s, k, p)
     if anchor == -2:
         return
-    x = insert(m, f, k, anchor)
-    if x >= 0 and uniform(m) < 0.5:
-        _chain(m, f, x)
+    x = insert(s, k, anchor)
+    if x >= 0 and uniform(s) < 0.5:
+        _chain(s, x)
 
 
 @inner
-def _exchange(m: Any, f: Any) -> None:
+def _exchange(s: State) -> None:
     """Drop recomputations near one another, and make up for the room that this takes."""
-    x = m[m[RECOMPUTED] + below(m, m[EXTRAS])]
-    p = m[m[POS] + x]
-    _remove(m, f, x)
+    x = s.recomputed[below(s, s.now.extras)]
+    p = s.pos[x]
+    _remove(s, x)
     dropped = 1
-    while uniform(m) < 0.4 and m[EXTRAS] > 0 and dropped < 5:
+    while uniform(s) < 0.4 and s.now.extras > 0 and dropped < 5:
         # The nearest of some others.
-        nearest, least = m[m[RECOMPUTED]], m[SLOTS]
+        nearest, least = s.recomputed[0], s.now.slots
         for _ in range(3):
-            y = m[m[RECOMPUTED] + below(m, m[EXTRAS])]
-            if abs(m[m[POS] + y] - p) < least:
-                nearest, least = y, abs(m[m[POS] + y] - p)
-        _remove(m, f, nearest)
+            y = s.recomputed[below(s, s.now.extras)]
+            if abs(s.pos[y] - p) < least:
+                nearest, least = y, abs(s.pos[y] - p)
+        _remove(s, nearest)
         dropped += 1
     for _ in range(dropped + 2):
-        if m[EXCESS] == 0 or not _drop(m, f, _somewhere(m)) or uniform(m) < 0.1:
+        if s.now.excess == 0 or not _drop(s, _somewhere(s)) or uniform(s) < 0.1:
             break
 
 
 @inner
-def _move(m: Any, f: Any) -> None:
-    pick = uniform(m)
-    adding = 0.45 if m[EXCESS] > 0 else 0.1
-    if m[EXTRAS] == 0 or pick < adding:
-        _drop(m, f, _somewhere(m))
+def _move(s: State) -> None:
+    pick = uniform(s)
+    adding = 0.45 if s.now.excess > 0 else 0.1
+    if s.now.extras == 0 or pick < adding:
+        _drop(s, _somewhere(s))
         return
     pick = (pick - adding) / (1 - adding)
     if pick < 0.3:
-        _remove(m, f, m[m[RECOMPUTED] + below(m, m[EXTRAS])])
+        _remove(s, s.recomputed[below(s, s.now.extras)])
     elif pick < 0.6:
-        _shift_one(m, f)
+        _shift_one(s)
     else:
-        _exchange(m, f)
+        _exchange(s)
 
 
 @inner
-def _save(m: Any, f: Any) -> None:
+def _save(s: State) -> None:
     """Remember the sequence as the best one so far."""
-    f[BEST_COST] = f[COST]
+    s.now.best_cost = s.now.cost
     length = 0
-    for q in range(m[SLOTS]):
-        x = m[m[SEQ] + q]
+    for q in range(s.now.slots):
+        x = s.seq[q]
         if x >= 0:
-            m[m[FOUND] + length] = m[m[NODE] + x]
+            s.found[length] = s.node[x]
             length += 1
-    m[BEST] = length
+    s.now.best = length
 
 
 @entry
-def advance(m: Ints, f: Floats, moves: int, heat: float, cooling: float) -> None:
-    """Try ``moves`` moves, at temperature ``heat`` that falls by the factor ``cooling`` with each."""
+def advance(s: State, start: Ints, moves: int, heat: float, cooling: float) -> None:
+    """Fill a fresh state, or try moves. One entry for both, for numba would compile what they share twice.
+
+    Args:
+        s: The state.
+        start: The sequence to fill it with; empty for a state that is filled.
+        moves: Their number.
+        heat: First temperature, in the unit of costs.
+        cooling: By what factor it falls with each move.
+    """
+    if len(start) > 0:
+        load(s, start)
     for _ in range(moves):
         heat *= cooling
-        cost, over = f[COST], m[EXCESS]
-        m[LOGGED] = 0
-        _move(m, f)
-        change = f[COST] - cost + f[PRICE] * (m[EXCESS] - over)
-        if change > 0 and uniform(m) >= np.exp(-change / heat):
-            take_back(m, f)
-            f[COST] = cost
-        elif m[EXCESS] == 0 and f[COST] < f[BEST_COST] - 1e-12:
-            _save(m, f)
-        if m[EXCESS] > 0:
-            f[PRICE] = min(f[PRICE] * _DEARER, f[DEAREST])
+        cost, over = s.now.cost, s.now.excess
+        s.now.logged = 0
+        _move(s)
+        change = s.now.cost - cost + s.now.price * (s.now.excess - over)
+        if change > 0 and uniform(s) >= np.exp(-change / heat):
+            take_back(s)
+            s.now.cost = cost
+        elif s.now.excess == 0 and s.now.cost < s.now.best_cost - 1e-12:
+            _save(s)
+        if s.now.excess > 0:
+            s.now.price = min(s.now.price * _DEARER, s.now.dearest)
         else:
-            f[PRICE] = max(f[PRICE] * _CHEAPER, f[CHEAPEST])
+            s.now.price = max(s.now.price * _CHEAPER, s.now.cheapest)

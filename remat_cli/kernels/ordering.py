@@ -3,55 +3,83 @@
 Everything is computed once. A move takes a run of consecutive steps and pulls its last node with all that it needs of
 the run to the front, or pushes its first node with all that needs it to the back. The result is always a topological
 order, and nothing changes outside the run.
-
-``problem`` is (own, kept, size, stays, producer, input_start, inputs), the fields of ``anneal.Problem``. ``state``
-is what is listed below.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from remat_cli.graph.arrays import Arrays
 from remat_cli.kernels.compiling import entry, inner
-from remat_cli.mip import Bools, Ints
+from remat_cli.mip import Ints
 
-# The state of a run, a tuple of arrays:
-#   seq[p]     node at step p          before[p]  bytes live just before step p     last[v]  step of v's last reader
-#   pos[k]     step of node k          new        the run in its new order          stamp    marks of values and nodes
-#   level      bytes just before each step of the new run                           numbers  0 the latest mark
+_CROWDED, _LOOKS = 0.8, 30
+"""How often a move starts at a step over the target, and how many steps are looked at for one; untuned."""
+_PULLS = 0.5
+"""How often a move pulls rather than pushes; untuned."""
+_LOWERING = 2000
+"""By which share of the peak the target is lowered where it is met; untuned."""
 
-_Problem = tuple[Ints, Ints, Ints, Bools, Ints, Ints, Ints]
+
+class State(NamedTuple):
+    """An order of n nodes, with V values.
+
+    Attributes:
+        seq: int64[n], node at a step.
+        pos: int64[n], step of a node.
+        before: int64[n + 1], bytes live just before a step.
+        last: int64[V], step of a value's last reader.
+        new: int64[n], a run of steps in its new order.
+        level: int64[n + 1], bytes just before each step of that.
+        stamp: int64[max(n, V)], marks of values and nodes.
+        mark: int64[1], the latest mark.
+        best: int64[n], the best order so far.
+    """
+
+    seq: Ints
+    pos: Ints
+    before: Ints
+    last: Ints
+    new: Ints
+    level: Ints
+    stamp: Ints
+    mark: Ints
+    best: Ints
 
 
 @inner
-def _start(problem: Any, order: Any) -> Any:
-    """The state for ``order``."""
-    own, kept, size, stays, _, input_start, inputs = problem
-    n, values = len(own), len(size)
-    seq, pos = order.copy(), np.zeros(n, np.int64)
-    last = np.full(values, -1, np.int64)
+def _start(graph: Arrays, kept: Any, s: State) -> None:
+    """Fill in what follows from the order ``s.seq``."""
+    n = len(s.seq)
+    s.last[:] = -1
     for p in range(n):
-        pos[seq[p]] = p
-        for e in range(input_start[seq[p]], input_start[seq[p] + 1]):
-            last[inputs[e]] = p
-    before = np.zeros(n + 1, np.int64)
+        k = s.seq[p]
+        s.pos[k] = p
+        for e in range(graph.input_start[k], graph.input_start[k + 1]):
+            s.last[graph.inputs[e]] = p
+    s.before[0] = 0
     for p in range(n):
-        k = seq[p]
-        before[p + 1] = before[p] + kept[k]
-        for e in range(input_start[k], input_start[k + 1]):
-            v = inputs[e]
-            if last[v] == p and not stays[v]:
-                before[p + 1] -= size[v]
-    new, level = np.zeros(n, np.int64), np.zeros(n + 1, np.int64)
-    stamp, numbers = np.zeros(max(n, values), np.int64), np.zeros(1, np.int64)
-    return seq, pos, before, last, new, level, stamp, numbers
+        k = s.seq[p]
+        level = s.before[p] + kept[k]
+        for e in range(graph.input_start[k], graph.input_start[k + 1]):
+            v = graph.inputs[e]
+            if s.last[v] == p and not graph.output[v]:
+                level -= graph.size[v]
+        s.before[p + 1] = level
 
 
 @inner
-def _excess(problem: Any, state: Any, target: int) -> int:
-    own, seq, before = problem[0], state[0], state[2]
+def _remember(s: State) -> None:
+    """Remember the order as the best one so far."""
+    for p in range(len(s.seq)):
+        s.best[p] = s.seq[p]
+
+
+@inner
+def _excess(graph: Arrays, s: State, target: int) -> int:
+    own, seq, before = graph.own, s.seq, s.before
     total = 0
     for p in range(len(seq)):
         total += max(0, before[p] + own[seq[p]] - target)
@@ -59,8 +87,8 @@ def _excess(problem: Any, state: Any, target: int) -> int:
 
 
 @inner
-def _peak(problem: Any, state: Any) -> int:
-    own, seq, before = problem[0], state[0], state[2]
+def _peak(graph: Arrays, s: State) -> int:
+    own, seq, before = graph.own, s.seq, s.before
     highest = 0
     for p in range(len(seq)):
         highest = max(highest, before[p] + own[seq[p]])
@@ -68,12 +96,12 @@ def _peak(problem: Any, state: Any) -> int:
 
 
 @inner
-def _pull(problem: Any, state: Any, i: int, j: int) -> int:
+def _pull(graph: Arrays, s: State, i: int, j: int) -> int:
     """Put the last node of the run i .. j and what it needs first; how many nodes that is."""
-    producer, input_start, inputs = problem[4], problem[5], problem[6]
-    seq, new, stamp, numbers = state[0], state[4], state[6], state[7]
-    numbers[0] += 1
-    mark = numbers[0]
+    producer, input_start, inputs = graph.producer, graph.input_start, graph.inputs
+    seq, new, stamp = s.seq, s.new, s.stamp
+    s.mark[0] += 1
+    mark = s.mark[0]
     stamp[seq[j]] = mark
     taken = 0
     for p in range(j, i - 1, -1):
@@ -95,12 +123,12 @@ def _pull(problem: Any, state: Any, i: int, j: int) -> int:
 
 
 @inner
-def _push(problem: Any, state: Any, i: int, j: int) -> int:
+def _push(graph: Arrays, s: State, i: int, j: int) -> int:
     """Put the first node of the run i .. j and what needs it last; how many nodes that is."""
-    producer, input_start, inputs = problem[4], problem[5], problem[6]
-    seq, new, stamp, numbers = state[0], state[4], state[6], state[7]
-    numbers[0] += 1
-    mark = numbers[0]
+    producer, input_start, inputs = graph.producer, graph.input_start, graph.inputs
+    seq, new, stamp = s.seq, s.new, s.stamp
+    s.mark[0] += 1
+    mark = s.mark[0]
     stamp[seq[i]] = mark
     taken = 1
     for p in range(i + 1, j + 1):
@@ -123,20 +151,12 @@ def _push(problem: Any, state: Any, i: int, j: int) -> int:
 
 
 @inner
-def _change(problem: Any, state: Any, i: int, j: int, target: int) -> int:
+def _change(graph: Arrays, kept: Any, s: State, i: int, j: int, target: int) -> int:
     """By how much the new run i .. j changes the excess; fills in the levels."""
-    own, kept, size, stays, _, input_start, inputs = problem
-    seq, before, last, new, level, stamp, numbers = (
-        state[0],
-        state[2],
-        state[3],
-        state[4],
-        state[5],
-        state[6],
-        state[7],
-    )
-    numbers[0] += 1
-    mark = numbers[0]
+    own, size, stays, input_start, inputs = graph.own, graph.size, graph.output, graph.input_start, graph.inputs
+    seq, before, last, new, level, stamp = s.seq, s.before, s.last, s.new, s.level, s.stamp
+    s.mark[0] += 1
+    mark = s.mark[0]
     for q in range(j - i, -1, -1):
         k = new[q]
         dead = 0
@@ -156,9 +176,9 @@ def _change(problem: Any, state: Any, i: int, j: int, target: int) -> int:
 
 
 @inner
-def _accept(problem: Any, state: Any, i: int, j: int) -> None:
-    input_start, inputs = problem[5], problem[6]
-    seq, pos, before, last, new, level = state[0], state[1], state[2], state[3], state[4], state[5]
+def _accept(graph: Arrays, s: State, i: int, j: int) -> None:
+    input_start, inputs = graph.input_start, graph.inputs
+    seq, pos, before, last, new, level = s.seq, s.pos, s.before, s.last, s.new, s.level
     for q in range(j - i + 1):
         k = new[q]
         seq[i + q] = k
@@ -170,12 +190,12 @@ def _accept(problem: Any, state: Any, i: int, j: int) -> None:
 
 
 @inner
-def _where(problem: Any, state: Any, target: int) -> int:
+def _where(graph: Arrays, s: State, target: int) -> int:
     """A step, mostly one that is over the target."""
-    own, seq, before = problem[0], state[0], state[2]
+    own, seq, before = graph.own, s.seq, s.before
     n = len(seq)
-    if np.random.random() < 0.8:
-        for _ in range(30):
+    if np.random.random() < _CROWDED:
+        for _ in range(_LOOKS):
             p = np.random.randint(n)
             if before[p] + own[seq[p]] > target:
                 return int(p)
@@ -184,8 +204,9 @@ def _where(problem: Any, state: Any, target: int) -> int:
 
 @entry
 def run(
-    problem: _Problem,
-    order: Ints,
+    graph: Arrays,
+    kept: Ints,
+    s: State,
     target: int,
     floor: int,
     lower: bool,
@@ -193,41 +214,42 @@ def run(
     hot: float,
     cold: float,
     seed: int,
-) -> Any:
-    """Anneal ``order``; the best one, and its bytes over the last target."""
+) -> int:
+    """Anneal the order ``s.seq``; the best one is ``s.best``, its bytes over the last target are returned."""
     np.random.seed(seed)
-    state = _start(problem, order)
-    n = len(order)
-    seq = state[0]
-    excess = _excess(problem, state, target)
-    best, best_excess = seq.copy(), excess
+    _start(graph, kept, s)
+    n = len(s.seq)
+    excess = _excess(graph, s, target)
+    best_excess = excess
+    _remember(s)
     cooling = (cold / hot) ** (1.0 / max(1, moves))
     heat = hot * max(1, target)
     widest = np.log(max(2.0, float(n)))
     for _ in range(moves):
         if excess == 0:
-            best, best_excess = seq.copy(), 0
-            peak = _peak(problem, state)
+            best_excess = 0
+            _remember(s)
+            peak = _peak(graph, s)
             if not lower or peak <= floor:
                 break
-            target = max(floor, peak - max(1, peak // 2000))
-            excess = _excess(problem, state, target)
+            target = max(floor, peak - max(1, peak // _LOWERING))
+            excess = _excess(graph, s, target)
             best_excess = excess
         heat *= cooling
-        p = _where(problem, state, target)
+        p = _where(graph, s, target)
         length = int(np.exp(np.random.random() * widest))
         shift = np.random.randint(length + 1)
         i, j = max(0, p - shift), min(n - 1, p + length - shift)
         if i >= j:
             continue
-        taken = _pull(problem, state, i, j) if np.random.random() < 0.5 else _push(problem, state, i, j)
+        taken = _pull(graph, s, i, j) if np.random.random() < _PULLS else _push(graph, s, i, j)
         if taken > j - i:
             continue
-        change = _change(problem, state, i, j, target)
+        change = _change(graph, kept, s, i, j, target)
         if change <= 0 or np.random.random() < np.exp(-change / heat):
-            _accept(problem, state, i, j)
+            _accept(graph, s, i, j)
             excess += change
             if excess < best_excess:
                 best_excess = excess
-                best[:] = seq
-    return best, best_excess
+                _remember(s)
+    return best_excess

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import numpy as np
-
-from remat_cli.kernels.compiling import Marks, entry, inner
+from remat_cli.kernels.compiling import Cube, Square, entry, inner
 from remat_cli.mip import Bools, Floats, Ints
-
-Square = Annotated[Ints, Marks(dimensions=2)]
 
 
 @inner
@@ -28,8 +24,16 @@ def _admit(row: Any, once: float, left: Any, right: Any, shift: int, end: int) -
 
 @entry
 def fill_visits(
-    prefix: Floats, tail: Floats, top: Ints, hold: Square, sweep: Square, pending: Ints, visit: Ints, width: int
-) -> Any:
+    prefix: Floats,
+    tail: Floats,
+    top: Ints,
+    hold: Square,
+    sweep: Square,
+    pending: Ints,
+    visit: Ints,
+    nothing: Floats,
+    value: Cube,
+) -> None:
     """Least cost of visiting the levels of a segment from the top down (see ``visits``).
 
     Args:
@@ -40,14 +44,11 @@ def fill_visits(
         sweep: int64[N + 1, N + 1], units that may be reserved while the levels l + 1 .. k are computed.
         pending: int64[N + 1], units to take off from that while the next visit is to r.
         visit: int64[N + 1], units that may be reserved beside a visit to k.
-        width: States per segment: 0 .. width - 1 units reserved.
-
-    Returns:
-        float64[N + 1, N + 1, width]: cost for the levels l + 1 .. r with m units reserved; infinite if impossible.
+        nothing: float64[width] of zeros; 0 .. width - 1 units may be reserved.
+        value: float64[N + 1, N + 1, width], all infinite; gets the cost for the levels l + 1 .. r with m units
+            reserved.
     """
-    n = prefix.shape[0] - 1
-    value = np.full((n + 1, n + 1, width), np.inf)
-    nothing = np.zeros(width)
+    n, width = len(prefix) - 1, len(nothing)
     for low in range(n, -1, -1):
         for r in range(low + 1, n + 1):
             if top[r] != r:
@@ -62,7 +63,6 @@ def fill_visits(
                 left = value[low, top[k - 1]] if top[k - 1] > low else nothing
                 right = value[k, r] if k < r else nothing
                 _admit(row, once, left, right, shift, limit + 1)
-    return value
 
 
 @entry
@@ -78,8 +78,9 @@ def fill_persistent(
     rest: Ints,
     waiting: Ints,
     again: Ints,
-    width: int,
-) -> Any:
+    nothing: Floats,
+    value: Cube,
+) -> None:
     """Rotor's dynamic programme (Beaumont et al., RR-9302, theorem 1), see ``rotor``.
 
     Args:
@@ -94,18 +95,17 @@ def fill_persistent(
         rest: int64[L + 1], units besides a_s while the rest of a stage runs.
         waiting: int64[L + 1], units of gradients before the rest of a stage runs.
         again: int64[L + 1], the first stage that a segment may start with if stage t, its last, is served again.
-        width: States per segment: 0 .. width - 1 units, which is the budget.
-
-    Returns:
-        float64[L + 1, L + 1, width]: least cost for the stages s .. t with m units, a_s not counted.
+        nothing: float64[width] of zeros; the budget is width - 1 units.
+        value: float64[L + 1, L + 1, width], all infinite; gets the least cost for the stages s .. t with m units, a_s
+            not counted.
     """
-    n = prefix.shape[0] - 1
-    value = np.full((n + 1, n + 1, width), np.inf)
-    nothing = np.zeros(width)
+    n, width = len(prefix) - 1, len(nothing)
     for s in range(n, -1, -1):
         block = prefix[s + 1] - prefix[s] if taped[s] else 0.0
         need = max(rest[s], waiting[s] + record[s] if taped[s] else 0)
-        value[s, s, need:] = block + back[s]
+        alone = value[s, s]
+        for m in range(need, width):
+            alone[m] = block + back[s]
         for t in range(s + 1, n + 1):
             if top[t] != t:
                 continue
@@ -121,4 +121,3 @@ def fill_persistent(
             if taped[s]:
                 need = max(tape[s], waiting[t] + record[s], rest[s])
                 _admit(row[need:], block + back[s], nothing[need:], value[s + 1, t], need - tape[s], width - need)
-    return value

@@ -235,7 +235,9 @@ def test_segments_are_filled_alike_with_and_without_numba(seed: int) -> None:
         width=width,
         starts=np.array(sorted(rng.sample(range(width), rng.randint(1, width))), dtype=np.int64),
     )
-    compiled = fill_visits(*(getattr(segments, field.name) for field in fields(segments) if field.name != "starts"))
+    compiled = np.full((n + 1, n + 1, width), np.inf)
+    names = [field.name for field in fields(segments) if field.name not in {"starts", "width"}]
+    fill_visits(*(getattr(segments, name) for name in names), np.zeros(width), compiled)
     reserved = Reserved.of(segments, math.inf)
     assert reserved is not None
     table = fill(segments, reserved)

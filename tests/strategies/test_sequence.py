@@ -12,7 +12,6 @@ from seeded import seeded
 
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
-from remat_cli.kernels.sequence import SLOTS
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.replay import replay
 from remat_cli.strategies.annealing.walk import Problem, Walk
@@ -102,6 +101,6 @@ def test_a_walk_that_lays_its_slots_out_anew_keeps_its_books() -> None:
     layouts = set()
     for _ in range(40):
         walk.advance(2_000, 0.01, 0.01)
-        layouts.add(int(walk.numbers[SLOTS]))
+        layouts.add(int(walk.state.now.slots))
         assert walk.excess_bytes == excess(graph, walk.last, 6)
     assert len(layouts) > 2

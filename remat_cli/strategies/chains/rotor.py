@@ -172,7 +172,8 @@ class Program:
         }
         from remat_cli.kernels.segments import fill_persistent  # numba, which takes half a second
 
-        value = fill_persistent(**parts, width=room // unit + 1)
+        value = np.full((n + 1, n + 1, room // unit + 1), np.inf)
+        fill_persistent(**parts, nothing=np.zeros(room // unit + 1), value=value)
         return cls(chain=chain, unit=unit, value=value, **parts)
 
     def bound(self, room: int) -> float | None:

@@ -74,9 +74,14 @@ class Segments:
             return fill(self, reserved)
         from remat_cli.kernels.segments import fill_visits
 
-        return Dense(
-            fill_visits(self.prefix, self.tail, self.top, self.hold, self.sweep, self.pending, self.visit, self.width)
+        n = len(self.prefix)
+        value = np.full((n, n, self.width), np.inf)
+        fill_visits(
+            *(self.prefix, self.tail, self.top, self.hold, self.sweep, self.pending, self.visit),
+            nothing=np.zeros(self.width),
+            value=value,
         )
+        return Dense(value)
 
     def _splits(self) -> int:
         """Ways to split a segment, all segments together."""

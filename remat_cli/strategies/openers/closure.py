@@ -103,17 +103,16 @@ class Network:
     @classmethod
     def of(cls, graph: Graph, room_bytes: int) -> Network:
         """The network of a graph; vertices are its nodes, its values, the source and the sink."""
-        n, values = len(graph.nodes), len(graph.size)
+        arrays, n, values = graph.arrays, len(graph.nodes), len(graph.size)
         node, value = np.arange(n), np.arange(values)
-        producer = np.array(graph.producer, dtype=np.int64)
-        reader = np.repeat(node, [len(k.inputs) for k in graph.nodes])
-        inputs = np.array([v for k in graph.nodes for v in k.inputs], dtype=np.int64)
+        producer, inputs = arrays.producer, arrays.inputs[: arrays.reads]
+        reader = np.repeat(node, np.diff(arrays.input_start[:-1]))
         source, sink = n + values, n + values + 1
         return cls(
-            cost=np.array([k.cost for k in graph.nodes]) / (graph.total_cost or 1.0),
-            size=np.array(graph.size, dtype=np.float64),
+            cost=arrays.cost,
+            size=arrays.size.astype(np.float64),
             producer=producer,
-            fixed=np.array([not k.recompute for k in graph.nodes]),
+            fixed=arrays.fixed,
             tails=np.concatenate([node, reader, n + value, np.full(values, source)]),
             heads=np.concatenate([np.full(n, sink), n + inputs, producer, n + value]),
             owner=np.concatenate([node, reader, producer, producer]),

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import last_readers, no_remat_profile
+from remat_cli.graph.arrays import Arrays
 from remat_cli.graph.model import Graph
 from remat_cli.mip import Bools, Floats, Ints
 from remat_cli.strategies.engine import Engine
+
+if TYPE_CHECKING:
+    from remat_cli.kernels.pricing import Plan
 
 _LARGE = 3_000
 """From so many nodes on a run through the prices without a schedule is the last: it takes seconds. Untuned."""
@@ -32,76 +36,6 @@ _SLOW = 0.1
 _QUANTILE = 0.02
 _PRICING_S, _PRICING_SHARE = 20.0, 0.3
 """Most seconds, and most of the time left, for one run through the prices. Untuned."""
-_FRAMES = 128
-"""Room for chains of recomputation, longer than any that is looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrays:
-    """A graph as flat arrays, with a closing stage that reads its outputs; costs in units of C0.
-
-    Attributes:
-        cost: float64[n].
-        size: int64[V], bytes.
-        first_value: int64[n + 1].
-        producer: int64[V].
-        input_start: int64[n + 2], into ``inputs``.
-        inputs: int64[E].
-        reader_start: int64[V + 1], into ``readers``.
-        readers: int64[E], ascending for each value; n is the closing stage.
-        fixed: bool[n], nodes that may be computed only once.
-        workspace: int64[n], bytes.
-    """
-
-    cost: Floats
-    size: Ints
-    first_value: Ints
-    producer: Ints
-    input_start: Ints
-    inputs: Ints
-    reader_start: Ints
-    readers: Ints
-    fixed: Bools
-    workspace: Ints
-
-    @classmethod
-    def of(cls, graph: Graph) -> Arrays:
-        """The arrays of ``graph``."""
-        base, n = graph.total_cost or 1.0, len(graph.nodes)
-        reads = [*(node.inputs for node in graph.nodes), graph.outputs]
-        ends = set(graph.outputs)
-        readers = [(*of, n) if v in ends else of for v, of in enumerate(graph.readers)]
-        return cls(
-            cost=np.array([node.cost / base for node in graph.nodes]),
-            size=np.array(graph.size, dtype=np.int64),
-            first_value=np.array(graph.first_value, dtype=np.int64),
-            producer=np.array(graph.producer, dtype=np.int64),
-            input_start=_starts_of(reads),
-            inputs=np.array([v for of in reads for v in of], dtype=np.int64),
-            reader_start=_starts_of(readers),
-            readers=np.array([t for of in readers for t in of], dtype=np.int64),
-            fixed=np.array([not node.recompute for node in graph.nodes]),
-            workspace=np.array([node.workspace for node in graph.nodes], dtype=np.int64),
-        )
-
-    def as_tuple(self) -> tuple[Any, ...]:
-        """What the compiled functions take."""
-        return (
-            self.cost,
-            self.size,
-            self.first_value,
-            self.producer,
-            self.input_start,
-            self.inputs,
-            self.reader_start,
-            self.readers,
-            self.fixed,
-            self.workspace,
-        )
-
-
-def _starts_of(parts: Any) -> Ints:
-    return np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
 
 
 @dataclass(slots=True)
@@ -113,53 +47,47 @@ class Pricing:
         room_bytes: The budget without fixed memory; at least 1.
         prices: float64[n + 1], cost of a byte that waits through a stage, in units of C0.
         least: Price of a stage that is over the budget for the first time.
-        seq: Nodes of the schedule of the last pass.
-        stage: Stage of each.
-        length: Their number.
-        highest: int64[n + 1], most memory in use in each stage.
+        plan: What the last pass decided.
+        length: How many nodes run in it.
     """
 
     arrays: Arrays
     room_bytes: int
     prices: Floats
     least: float
-    seq: Ints
-    stage: Ints
-    length: int
-    highest: Ints
-    _plan: tuple[Any, ...]
-    _live: Bools
+    plan: Plan
+    length: int = 0
 
     @classmethod
     def of(cls, graph: Graph, budget_bytes: int) -> Pricing:
         """Nothing decided yet; the stages that are over the budget without recomputation have the first price."""
-        arrays = Arrays.of(graph)
+        from remat_cli.kernels.pricing import FRAMES, Plan  # numba takes 0.3 s to import
+
+        arrays = graph.arrays
         n, values, room = len(graph.nodes), len(graph.size), max(1, budget_bytes - graph.fixed_memory)
         over = np.array([*(height > budget_bytes for height in no_remat_profile(graph)), False])
         least = _first_price(arrays, np.array(last_readers(graph), dtype=np.int64), over)
-        seq = np.zeros(_LONGEST * n + 64, dtype=np.int64)
-        return cls(
-            arrays=arrays,
-            room_bytes=room,
-            prices=np.where(over, least, 0.0),
-            least=least,
-            seq=seq,
-            stage=np.zeros_like(seq),
-            length=0,
-            highest=np.zeros(n + 1, dtype=np.int64),
-            _plan=(
-                np.zeros(values, dtype=np.int64),
-                np.zeros(values),
-                np.zeros(values, dtype=np.int64),
-                np.zeros(n + 1, dtype=np.int64),
-                np.zeros(len(arrays.inputs) + 1, dtype=np.int64),
-                np.zeros(values, dtype=np.int64),
-                np.zeros(_FRAMES, dtype=np.int64),
-                np.zeros(_FRAMES, dtype=np.int64),
-                np.zeros(_FRAMES),
-            ),
-            _live=np.zeros(values, dtype=np.bool_),
+
+        def zeros(count: int) -> Ints:
+            return np.zeros(count, dtype=np.int64)
+
+        plan = Plan(
+            last=zeros(values),
+            memo=np.zeros(values),
+            memo_stage=zeros(values),
+            chosen=zeros(n + 1),
+            stack=zeros(len(arrays.inputs) + 1),
+            ahead=zeros(values),
+            values=zeros(FRAMES),
+            edges=zeros(FRAMES),
+            totals=np.zeros(FRAMES),
+            prefix=np.zeros(n + 2),
+            live=np.zeros(values, dtype=np.bool_),
+            seq=zeros(_LONGEST * n + 64),
+            stage=zeros(_LONGEST * n + 64),
+            highest=zeros(n + 1),
         )
+        return cls(arrays, room, np.where(over, least, 0.0), least, plan)
 
     def round(self, credit: float, step: float, slow: float) -> int | None:
         """Decide at the prices as they are, then adjust them.
@@ -167,24 +95,20 @@ class Pricing:
         Returns:
             Bytes by which the schedule is over the budget; None if it got out of hand.
         """
-        from remat_cli.kernels import pricing as _pricing  # numba takes 0.3 s to import
+        from remat_cli.kernels.pricing import run  # numba takes 0.3 s to import
 
-        problem = self.arrays.as_tuple()
-        self.length = _pricing.decide(problem, self._plan, self.prices, credit, self.seq, self.stage)
-        if self.length == 0:
-            return None
-        _pricing.profile(problem, self.seq, self.stage, self.length, self._live, self.highest)
-        return int(_pricing.adjust(self.prices, self.highest, self.room_bytes, self.least, step, slow))
+        self.length, over = run(self.arrays, self.plan, self.prices, self.room_bytes, self.least, credit, step, slow)
+        return over if self.length else None
 
     @property
     def cost(self) -> float:
         """Cost of the schedule, in units of C0."""
-        return float(self.arrays.cost[self.seq[: self.length]].sum())
+        return float(self.arrays.cost[self.plan.seq[: self.length]].sum())
 
     @property
     def computes(self) -> tuple[int, ...]:
         """The schedule."""
-        return tuple(self.seq[: self.length].tolist())
+        return tuple(self.plan.seq[: self.length].tolist())
 
 
 def _first_price(arrays: Arrays, last: Ints, over: Bools) -> float:

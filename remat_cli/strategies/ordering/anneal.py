@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from remat_cli.graph.arrays import Arrays
 from remat_cli.graph.model import Graph
-from remat_cli.kernels.ordering import run
-from remat_cli.mip import Bools, Ints
+from remat_cli.kernels.ordering import State, run
+from remat_cli.mip import Ints
 
 _HOT = 0.05
 """First temperature, as a share of the target."""
@@ -22,41 +23,20 @@ class Problem:
     """A graph as flat arrays.
 
     Attributes:
-        own: int64[n], bytes of outputs and workspace.
+        arrays: The graph.
         kept: int64[n], bytes of the outputs that somebody reads or that stay to the end.
-        size: int64[V], bytes.
-        stays: bool[V], graph outputs.
-        producer: int64[V].
-        input_start: int64[n + 1], into ``inputs``.
-        inputs: int64[E].
     """
 
-    own: Ints
+    arrays: Arrays
     kept: Ints
-    size: Ints
-    stays: Bools
-    producer: Ints
-    input_start: Ints
-    inputs: Ints
 
     @classmethod
     def of(cls, graph: Graph) -> Problem:
         """The arrays of ``graph``."""
-        stays = np.zeros(len(graph.size), dtype=np.bool_)
-        stays[list(graph.outputs)] = True
-        counts = [len(node.inputs) for node in graph.nodes]
-        kept = [
-            sum(graph.size[v] for v in graph.values_of(k) if graph.readers[v] or stays[v]) for k in range(len(counts))
-        ]
-        return cls(
-            own=np.array([sum(node.outputs) + node.workspace for node in graph.nodes], dtype=np.int64),
-            kept=np.array(kept, dtype=np.int64),
-            size=np.array(graph.size, dtype=np.int64),
-            stays=stays,
-            producer=np.array(graph.producer, dtype=np.int64),
-            input_start=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            inputs=np.array([v for node in graph.nodes for v in node.inputs], dtype=np.int64),
-        )
+        arrays = graph.arrays
+        read = np.where(np.diff(arrays.reader_start) > 0, arrays.size, 0)
+        sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(read)])
+        return cls(arrays, np.diff(sums[arrays.first_value]))
 
 
 def anneal(
@@ -85,10 +65,24 @@ def anneal(
     Returns:
         The best order, and its bytes over the last target.
     """
-    p = problem
-    arrays = (p.own, p.kept, p.size, p.stays, p.producer, p.input_start, p.inputs)
-    least = target if floor is None else floor
-    best, excess = run(
-        arrays, np.array(order, dtype=np.int64), target, least, floor is not None, moves, hot, _COOLING * hot, seed
+    n, values = len(order), len(problem.arrays.size)
+
+    def zeros(count: int) -> Ints:
+        return np.zeros(count, dtype=np.int64)
+
+    state = State(
+        seq=np.array(order, dtype=np.int64),
+        pos=zeros(n),
+        before=zeros(n + 1),
+        last=zeros(values),
+        new=zeros(n),
+        level=zeros(n + 1),
+        stamp=zeros(max(n, values)),
+        mark=zeros(1),
+        best=zeros(n),
     )
-    return tuple(int(k) for k in best), int(excess)
+    least = target if floor is None else floor
+    excess = run(
+        *(problem.arrays, problem.kept, state, target, least, floor is not None, moves, hot, _COOLING * hot, seed)
+    )
+    return tuple(state.best.tolist()), excess
