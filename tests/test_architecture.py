@@ -34,9 +34,6 @@ LONG_MODULES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 """Functions that are longer, as ``module:function``, each with the reason."""
 CIRCLES: dict[frozenset[str], str] = {
-    frozenset({"remat_cli.strategies.annealing.workers", "remat_cli.strategies.retention.merging"}): (
-        "for types only: annealing hands its schedules to the pool, and merging anneals what it merged"
-    ),
     frozenset({"remat_cli.strategies.chains.segments", "remat_cli.strategies.chains.tables"}): (
         "for types only: a table is filled from segments, and segments say by what"
     ),
@@ -44,7 +41,6 @@ CIRCLES: dict[frozenset[str], str] = {
 """Modules that import each other, each circle with the reason."""
 INNER: dict[tuple[str, str], str] = {
     ("remat_cli.planning.warm", "remat_cli.milp._pyomo"): "a warm process loads Pyomo before there is work",
-    ("remat_cli.strategies.optimal", "remat_cli.milp._pyomo"): "loads Pyomo before the time of a step counts",
 }
 """(module, underscore module of another folder that it imports), each with the reason."""
 

@@ -28,6 +28,7 @@ from remat_cli.planning.pool import Pool
 from remat_cli.planning.runs import Runs
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, Schedule, Task
+from remat_cli.strategies.pipeline import OPENING_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.units import Budget
 
@@ -37,8 +38,7 @@ _ABOVE = 1e-6
 _UNTIMED_S = 60.0
 """The longest run for one batch where there is no time limit."""
 _SEEDED = "auto"
-_SEEDS = ("linearized-greedy", "ap-greedy", "min-cut", "dtr", "xla-greedy", "xla-greedy{cost_aware=true}", "twremat")
-"""Quick strategies whose plans the default strategy begins with."""
+"""The strategy that begins with the batches of quick methods."""
 _SEED_SHARE, _SEED_MOST_S = 0.3, 30.0
 """Time that all of them may take: a share of what there is, and seconds at most."""
 
@@ -213,7 +213,7 @@ class _Search:
         """Begin with the batches that quick strategies find: each by the search that it would make by itself."""
         job, pool = self.runs.job, self.runs.pool
         job = replace(job, context=replace(job.context, control=self.runs.control.part(_SEED_SHARE, _SEED_MOST_S)))
-        for spec in _SEEDS:
+        for spec in OPENING_METHODS:
             runs = Runs(replace(job, strategy=strategy_from_spec(spec)), Pool(job.graph), maker=spec)
             with suppress(StrategyMismatch):  # not for this graph
                 _Search(runs, self.scale, self.most_cost, self.listener).run()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from remat_cli.control import Ending, Outcome, Progress
-from remat_cli.errors import SolverFailed
+from remat_cli.errors import SolverFailed, StrategyMismatch
 from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import PeakClaim, Scope
@@ -18,8 +18,11 @@ from remat_cli.planning.runs import Runs
 from remat_cli.running import Abandoned, interruptible, run
 from remat_cli.strategies.annealing.squeeze import squeeze
 from remat_cli.strategies.base import Found, NotFound, Schedule, Task
+from remat_cli.strategies.pipeline import OPENING_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
 
+_OPENING_S, _OPENING_SHARE = 10.0, 0.3
+"""Most seconds, and most of the time left, for the methods that take milliseconds. Untuned."""
 _SQUEEZE_SHARE, _PROVE_SHARE = 0.4, 0.4
 """Shares of the time that is left for the two searches for the least peak; the rest is for the cost."""
 _PROVE_MOST_S = 60.0
@@ -49,8 +52,12 @@ def solve_smallest(
     job = Job.of(graph, options or SolveOptions(), listener)
     descent = _Descent(Runs(job, Pool(graph)), _plain_bounds(graph))
     with interruptible(job.context.control):
-        descent.squeeze()
-        descent.prove()
+        descent.open()
+        if len(graph.nodes) <= _SMALL:
+            descent.prove()
+        if not descent.closed():
+            descent.squeeze()
+            descent.prove()
         ending = descent.cheapen()
     pool = descent.runs.pool
     least = pool.kept[0]
@@ -96,11 +103,25 @@ class _Descent:
                 telling = bound
         return telling
 
+    def closed(self) -> bool:
+        """Whether no plan of any order has a lower peak than the one found, or there is no time to look for one."""
+        return self.claim().lower_bound_bytes >= self.lowest_bytes or self.runs.over()
+
+    def open(self) -> None:
+        """Ask the methods that take milliseconds for a plan within the lowest bound: they come as near as they can."""
+        graph, pool = self.runs.job.graph, self.runs.pool
+        pool.add(Found(Schedule(tuple(range(len(graph.nodes)))), maker="keep-all"))
+        floor = max(bound.lower_bound_bytes for bound in self.proven)
+        clock = self.runs.control.part(_OPENING_SHARE, _OPENING_S)
+        for spec in OPENING_METHODS:
+            if not clock.stopping() and self.lowest_bytes > floor:
+                with suppress(StrategyMismatch):  # not for this graph
+                    replace(self.runs, maker=spec).run(floor, clock, strategy=strategy_from_spec(spec))
+
     def squeeze(self) -> None:
         """Anneal towards less and less room, from computing everything once."""
         job, control, pool = self.runs.job, self.runs.control, self.runs.pool
         found: list[tuple[int, ...]] = []
-        pool.add(Found(Schedule(tuple(range(len(job.graph.nodes)))), maker="keep-all"))
         floor = max(bound.lower_bound_bytes for bound in self.proven)
         clock = control.part(_SQUEEZE_SHARE)
         with suppress(Abandoned):  # what it found until then is there

@@ -74,6 +74,9 @@ _LOOPS = f"{_ROOM}.openers.compiled:CompiledLoops"
 
 QUICK_METHODS = ("dtr", "twremat", "xla-greedy{cost_aware=true}")
 """Published methods that take any graph, by what they find on the networks of the zoo (``anytime``), the best first."""
+_CHECKPOINTING, _MIN_CUTS = ("ap-greedy", "linearized-greedy", "xla-greedy"), ("min-cut",)
+OPENING_METHODS = (*QUICK_METHODS, *_CHECKPOINTING, *_MIN_CUTS)
+"""All methods with which searches begin, for searches over budgets."""
 
 OPENERS = (
     Stage(
@@ -96,7 +99,7 @@ OPENERS = (
         "checkpointing",
         _KNOWN,
         "fits where memory is tightest",
-        options={"methods": ("ap-greedy", "linearized-greedy", "xla-greedy")},
+        options={"methods": _CHECKPOINTING},
         share=0.3,
         most_s=5.0,
     ),
@@ -104,7 +107,7 @@ OPENERS = (
         "min-cuts",
         _KNOWN,
         "good where the forward pass has narrow places",
-        options={"methods": ("min-cut",)},
+        options={"methods": _MIN_CUTS},
         share=0.3,
         most_s=5.0,
         kernels=("flow",),

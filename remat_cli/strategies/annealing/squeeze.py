@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from remat_cli.control import Control, Progress
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
-from remat_cli.kernels.compiling import wait
+from remat_cli.kernels.compiling import ready, wait
 from remat_cli.plan.derive import peak, prune
+from remat_cli.plan.liveness import cost_of
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.strategies.annealing.walk import Walk
@@ -52,6 +53,8 @@ def squeeze(
     state = best = tuple(range(len(graph.nodes)))
     lowest, price, idle, runs = no_remat_peak(graph), _PRICE, 0, 0
     offer(best)
+    if not ready("annealing"):
+        control.report(Progress("compiling, first run only"))
     while lowest > floor_bytes and idle < _PATIENCE and not control.stopping() and wait("annealing", control):
         control.report(Progress("looking for the least peak"))
         aim = floor_bytes + math.floor(_AIMS[idle % len(_AIMS)] * (lowest - floor_bytes))
@@ -86,4 +89,4 @@ def _walk(
 
 def _overhead(graph: Graph, computes: tuple[int, ...]) -> float:
     base = graph.total_cost or 1.0
-    return math.fsum(graph.nodes[k].cost for k in computes) / base - 1
+    return cost_of(graph, computes) / base - 1

@@ -1,0 +1,211 @@
+"""Pipelines: the order of stages, what is published first, stages that wait for compiled loops, and verdicts."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
+
+import pytest
+from families import random_graph
+
+from remat_cli.control import Control
+from remat_cli.errors import LimitReached, StrategyMismatch, UsageError
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.model import Graph
+from remat_cli.kernels import compiling
+from remat_cli.plan.model import Scope
+from remat_cli.solvers.highs import Highs
+from remat_cli.strategies.base import Bound, Context, Found, Known, NotFound, Schedule, Task
+from remat_cli.strategies.engine import Engine, Pipelined, Stage, pursue
+from remat_cli.strategies.incumbent import Incumbent, Verdict
+from remat_cli.strategies.pipeline import AUTO, OPENING_METHODS, QUICK_METHODS
+from remat_cli.strategies.registry import STRATEGIES, strategy_from_spec
+from remat_cli.zoo.registry import build_graph
+
+CHAIN = build_graph("unit-chain{n=17}")
+PIPELINES = [name for name in STRATEGIES.names() if issubclass(STRATEGIES.load(name), Pipelined)]
+
+
+def stages(pipeline: tuple[Stage, ...]) -> Iterator[Stage]:
+    for stage in pipeline:
+        yield stage
+        if isinstance(stage.engine, tuple):
+            yield from stages(stage.engine)
+
+
+def incumbent(graph: Graph, budget: int, control: Control | None = None, goal: Verdict = Verdict.GAP) -> Incumbent:
+    return Incumbent.of(Task(graph, budget), Context(control or Control(), Highs(), threads=1), goal=goal)
+
+
+def test_the_strategies_that_search_are_pipelines_of_loadable_engines() -> None:
+    assert {"auto", "optimal", "search", "lns", "anneal"} <= set(PIPELINES)
+    for name in PIPELINES:
+        pipeline = strategy_from_spec(name).pipeline()  # type: ignore[attr-defined] - they are pipelined
+        assert len({stage.name for stage in pipeline}) == len(pipeline)
+        for stage in stages(pipeline):
+            assert stage.why
+            assert 0 < stage.share <= 1
+            assert set(stage.kernels) <= set(compiling.GROUPS)
+            if isinstance(stage.engine, str):
+                module, _, engine = stage.engine.partition(":")
+                assert issubclass(getattr(import_module(module), engine), Engine)
+
+
+@pytest.mark.parametrize("name", ["auto", "optimal", "search", "anneal"])
+def test_a_quick_method_publishes_before_anything_else_begins(name: str) -> None:
+    graph = build_graph("mobilenet-v1")
+    trace: list[tuple[str, int]] = []
+    context = Context(Control.within(3.0), Highs(), threads=1)
+
+    def publish(found: Found) -> None:
+        trace.append((found.maker, len(context.trace)))
+
+    object.__setattr__(context, "publish", publish)
+    strategy_from_spec(name).solve(Task(graph, no_remat_peak(graph) // 2), context)
+    assert trace[0][0].partition("{")[0] in {spec.partition("{")[0] for spec in QUICK_METHODS}
+    assert trace[0][1] == 1, "it came from the first stage"
+    assert next(record.name for record in context.trace) == "quick-methods"
+
+
+def test_auto_is_never_worse_than_a_method_it_begins_with() -> None:
+    compared = better = 0
+    for seed in range(16):
+        graph = random_graph(random.Random(seed), 24, max_outputs=2, workspace=True, recompute_false=0.1)
+        budget = round(0.7 * no_remat_peak(graph))
+        costs = []
+        for spec in OPENING_METHODS:
+            try:
+                answer = strategy_from_spec(spec).solve(Task(graph, budget), Context(Control(), Highs()))
+            except StrategyMismatch:
+                continue
+            if isinstance(answer, Found):
+                costs.append(math.fsum(graph.nodes[k].cost for k in answer.schedule.computes))
+        found = strategy_from_spec("auto").solve(Task(graph, budget), Context(Control.within(1.0), Highs(), threads=1))
+        if not costs:
+            continue
+        compared += 1
+        assert isinstance(found, Found)
+        cost = math.fsum(graph.nodes[k].cost for k in found.schedule.computes)
+        assert cost <= min(costs) * (1 + 1e-12)
+        better += cost < min(costs) * (1 - 1e-9)
+    assert compared > 6
+    assert better > 2
+
+
+@dataclass(slots=True)
+class Noting(Engine):
+    """Writes down its turns."""
+
+    def work(self, name: str, fails: bool = False) -> bool:
+        NOTES.append(name)
+        if fails:
+            raise LimitReached("no time to state the model")
+        return False
+
+
+NOTES: list[str] = []
+NOTING = f"{__name__}:Noting"
+
+
+def noting(name: str, *, fails: bool = False, kernels: tuple[compiling.Group, ...] = ()) -> Stage:
+    return Stage(name, NOTING, "a test", options={"name": name, "fails": fails}, kernels=kernels)
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_stages_wait_for_their_kernels_under_a_limit_and_keep_their_order_without_one(
+    limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: set[str] = set()
+    monkeypatch.setattr(compiling, "ready", lambda group: group in compiled)
+    monkeypatch.setattr(compiling, "warm", lambda groups: None)
+    monkeypatch.setattr(compiling, "wait", lambda group, clock: compiled.add(group) is None)
+    NOTES.clear()
+    pipeline = (noting("first", kernels=("pricing",)), noting("second"), (noting("third")))
+    pursue(pipeline, incumbent(CHAIN, 5, Control.within(60.0) if limited else None))
+    assert (["second", "third", "first"] if limited else ["first", "second", "third"]) == NOTES
+
+
+def test_a_stage_that_waits_has_its_turn_as_soon_as_its_kernels_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    NOTES.clear()
+    monkeypatch.setattr(compiling, "ready", lambda group: "second" in NOTES)
+    monkeypatch.setattr(compiling, "warm", lambda groups: None)
+    pipeline = (noting("first", kernels=("pricing",)), noting("second"), noting("third"))
+    pursue(pipeline, incumbent(CHAIN, 5, Control.within(60.0)))
+    assert NOTES == ["second", "first", "third"]
+
+
+def test_a_stage_without_time_to_begin_does_not_end_the_others() -> None:
+    NOTES.clear()
+    best = incumbent(CHAIN, 5)
+    pursue((noting("first", fails=True), noting("second")), best)
+    assert NOTES == ["first", "second"]
+    assert [record.note for record in best.context.trace] == ["no time to state the model", ""]
+    assert all(record.seconds is not None for record in best.context.trace)
+
+
+def test_nothing_more_is_tried_once_the_goal_is_reached() -> None:
+    NOTES.clear()
+    best = incumbent(CHAIN, no_remat_peak(CHAIN))
+    assert best.verdict is Verdict.EXACT
+    pursue((noting("first"),), best)
+    assert not NOTES
+
+
+def test_verdicts_rise_with_what_is_proven() -> None:
+    best = Incumbent.of(
+        Task(CHAIN, 5, Known((Schedule(tuple(_cheapest())),))), Context(Control(), Highs(), gap=1e-2, threads=1)
+    )
+    cost = best.cost
+    seen = [best.verdict]
+    for bound, scope in (
+        (cost, Scope.FRONTIER),
+        (cost * (1 - 5e-3), Scope.DOCUMENT_ORDER),
+        (cost * (1 - 5e-7), Scope.DOCUMENT_ORDER),
+        (cost, Scope.DOCUMENT_ORDER),
+    ):
+        best.raise_bound(Bound(bound, scope))
+        seen.append(best.verdict)
+    assert seen == [Verdict.OPEN, Verdict.CLASS, Verdict.GAP, Verdict.SETTLED, Verdict.EXACT]
+    assert all(low < high for low, high in pairwise(seen))
+    nothing = incumbent(CHAIN, 2)
+    nothing.raise_bound(Bound(math.inf, Scope.FRONTIER))
+    assert nothing.verdict is Verdict.CLASS
+    nothing.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
+    assert nothing.verdict is Verdict.IMPOSSIBLE
+
+
+def _cheapest() -> tuple[int, ...]:
+    found = strategy_from_spec("optimal").solve(Task(CHAIN, 5), Context(Control(), Highs(), threads=1))
+    assert isinstance(found, Found)
+    return found.schedule.computes
+
+
+def test_of_two_schedules_of_the_same_cost_the_lower_peak_is_kept() -> None:
+    graph = build_graph("linear{n=6}")
+    best = incumbent(graph, no_remat_peak(graph))
+    before = best.height
+    assert best.offer(range(len(graph.nodes)))
+    assert best.height == before
+
+
+def test_a_method_that_was_asked_last_may_have_the_last_word() -> None:
+    best = incumbent(CHAIN, 2)
+    stage = Stage(
+        "paper", AUTO[-1].engine, "a test", options={"methods": ("checkmate-ilp{stage_split=2}",), "last_word": True}
+    )
+    pursue((stage,), best)
+    assert isinstance(best.refusal, NotFound)
+    assert "at most 2 passes" in best.refusal.reason
+
+
+def test_auto_goes_through_chosen_stages_only() -> None:
+    context = Context(Control(), Highs(), threads=1)
+    answer = strategy_from_spec("auto{stages=quick-methods+starts}").solve(Task(CHAIN, 5), context)
+    assert isinstance(answer, Found)
+    assert {record.name for record in context.trace if not record.depth} <= {"quick-methods", "starts"}
+    with pytest.raises(UsageError, match='"magic" is no stage'):
+        strategy_from_spec("auto{stages=magic}")
