@@ -17,7 +17,7 @@ def require_phases(graph: Graph, strategy: str) -> None:
     for node in graph.nodes:
         if node.phase is None:
             raise StrategyMismatch(
-                f"{strategy} needs the phase of every node, but node {node.id} has none",
+                f"{strategy} needs the phase of every node, but node {node.id} has no phase",
                 hint="add phase: forward, loss, backward or update to every node",
             )
 

@@ -86,7 +86,7 @@ def test_a_plan_s_page_says_everything():
     page = Document(plan_page(report, plan, "remat show 'my plan.json' --format html"))
     said = " ".join(" ".join(page.words).split())
     assert {"timeline", "matrix-r", "matrix-s"} <= set(page.ids)
-    for words in ("At the peak", "Recomputed", "Why the peak is there", "OVER BUDGET", "gap 10.000%", "conv1_1"):
+    for words in ("At the peak", "Recomputed", "Why the peak is here", "OVER BUDGET", "gap 10.000%", "conv1_1"):
         assert words in said
     assert "remat solve vgg16.json --budget 60% --strategy chen-sqrt --seed 3 (remat 1.0)" in said
     assert "Made by remat" in said
@@ -135,7 +135,7 @@ def test_long_plans_are_thinned_out_and_say_so():
     lines = page.traces("timeline")
     assert len(lines["in use"]["x"]) <= 2001
     said = " ".join(" ".join(page.words).split())
-    assert "neighbouring statements the one with the most memory in use is shown" in said
+    assert "neighbouring statements, the drawing shows the one with the most memory in use" in said
     assert "Each cell stands for 8 nodes in 8 stages" in said
     assert len(text) < 8_000_000
 
