@@ -25,10 +25,9 @@ from remat_cli.planning.refusals import no_plan, refuse_impossible
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, Known, NotFound, Task
 from remat_cli.strategies.bounds import shortened
+from remat_cli.tolerances import NOTHING_LEFT
 from remat_cli.units import Budget, parse_budget, parse_budgets
 
-_TIGHT = 2e-6
-"""A schedule this close to a bound is left alone: solvers prove no more, so nothing is left to find."""
 _QUICK_S, _QUICK_PER_NODE_S = 2.0, 1 / 12
 """Time for the first look at a budget, which most are done within."""
 _POLL_S = 0.05
@@ -245,7 +244,7 @@ class _Course:
         """Run the strategy for a budget, if there is time and something to gain."""
         if self._over():
             return
-        if self.pool.proven_within(budget, min(_TIGHT, self.job.context.gap)):
+        if self.pool.proven_within(budget, min(NOTHING_LEFT, self.job.context.gap)):
             self.outcomes[budget] = "finished"
             return
         known = self.pool.known_at(budget)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.control import Control
 from remat_cli.plan.matrices import straightened
 from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.tolerances import ROUNDING
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.strategies.annealing.walk import Problem, Walk
@@ -159,7 +160,7 @@ class Annealing:
         base = best.graph.total_cost or 1.0
         for walk in walks:
             found = walk.best
-            if found is not None and walk.best_cost * base < best.cost * (1 - 1e-12):
+            if found is not None and walk.best_cost * base < best.cost * (1 - ROUNDING):
                 best.offer(found)
                 best.offer(straightened(best.graph, found))
 

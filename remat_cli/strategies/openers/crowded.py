@@ -22,6 +22,7 @@ from remat_cli.solvers.base import Termination
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.tolerances import CUTS_GAP
 
 _MOST_CUTS = 16
 _MOST_VARIABLES = 60_000
@@ -29,7 +30,6 @@ _SHARES = (0.97, 0.93, 0.88, 0.8)
 """Shares of the room that are used where only what is computed again inside a stage is over the budget."""
 _CUTS_S, _CUTS_WITHOUT_LIMIT_S = 20.0, 3.0
 """Time at most, with a time limit and without one."""
-_GAP = 1e-5
 _LEAST_S = 5.0
 """With less time than this left it is not worth starting."""
 
@@ -113,7 +113,7 @@ class Cutting:
     def _solved(self, control: Control, *, bounding: bool) -> tuple[int, ...] | None:
         graph, context = self.best.graph, self.best.context
         stated = crowded.build(graph, self.cuts, self.room, context.control)
-        outcome = context.solver.solve(context.request(stated.model, control, gap=_GAP))
+        outcome = context.solver.solve(context.request(stated.model, control, gap=CUTS_GAP))
         if bounding and outcome.termination is Termination.INFEASIBLE:
             self.best.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
         elif bounding and outcome.bound is not None:

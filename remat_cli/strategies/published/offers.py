@@ -10,8 +10,7 @@ from remat_cli.control import Progress
 from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
-
-_TIGHT = 1e-12
+from remat_cli.tolerances import ROUNDING
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class Offers:
 
     def tight(self) -> bool:
         """Whether no schedule can be cheaper than what there is."""
-        return self.cost <= self.task.graph.total_cost * (1 + _TIGHT)
+        return self.cost <= self.task.graph.total_cost * (1 + ROUNDING)
 
     def over(self) -> bool:
         """Whether to stop: nothing left to gain, interrupted, or out of time."""

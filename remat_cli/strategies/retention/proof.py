@@ -20,11 +20,11 @@ from remat_cli.strategies.bounds import safe_bound, shortened, whole
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.ceiling import MOST_NODES, Cheaper
 from remat_cli.strategies.retention.solving import Retention
+from remat_cli.tolerances import START_VIOLATION
 
 PROVABLE = 120
 """Up to this many nodes a proof may look inside stages."""
 _NEIGHBOURS = 2
-_VIOLATION = 1e-6
 _REHEARSAL_DEPTH, _REHEARSAL_GAP = 1.0, 1e-3
 _REHEARSAL_S, _REHEARSAL_SHARE = 15.0, 0.2
 
@@ -144,7 +144,7 @@ class InStageProof:
         for level in self.rows.levels:
             kept = 1.0 if level.kept is None else values[columns[level.kept]]
             values[columns[level.variable]] = max(0.0, kept - values[columns[level.again]])
-        return values if model.violation(values) <= _VIOLATION else None
+        return values if model.violation(values) <= START_VIOLATION else None
 
 
 def prove_inside(best: Incumbent, control: Control) -> None:
