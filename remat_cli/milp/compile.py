@@ -249,7 +249,11 @@ def append_block(compiled: Compiled, block: Block) -> Compiled:
         raise ValueError(f"a block that follows variable {block.first} cannot follow variable {len(known)}")
     column_of = np.append(known, main.columns + np.arange(block.added))
     numbers = np.append(np.flatnonzero(known >= 0), block.first + np.arange(block.added))
-    rows = [row._replace(columns=column_of[list(row.columns)].tolist()) for row in block.rows]
+    rows = [
+        row._replace(columns=column_of[list(row.columns)].tolist())
+        for row in block.rows
+        if any(row.coefficients) or not row.lower <= 0 <= row.upper  # it says something
+    ]
     if any(min(row.columns, default=0) < 0 for row in rows):
         raise ValueError("a row speaks of a variable that has no column")
     model = main.with_columns(block.added, _Names(numbers, compiled.name)).with_rows(rows)

@@ -26,6 +26,7 @@ from remat_cli.milp.checkmate import memory_unit
 from remat_cli.milp.compile import Block, Compiled, under_construction
 from remat_cli.milp.statement import Statement
 from remat_cli.mip import Row, linear
+from remat_cli.tolerances import SUM_ROUNDING
 
 Support = tuple[tuple[int, ...], ...]
 """For every node the stages, ascending, in which it may be computed again."""
@@ -90,7 +91,7 @@ class Gaps:
 
 @dataclass(slots=True)
 class RetentionModel:
-    """The Pyomo model with what is needed to read its answers. Variables are called by their numbers.
+    """The Pyomo model with what is needed to read its answers; variables are called by number.
 
     Attributes:
         statement: The model; minimises cost / ``cost_scale``.
@@ -141,7 +142,7 @@ class RetentionModel:
         return [*(((i, i), None) for i in range(len(self.graph.nodes))), *self.R.items()]
 
     def block(self, added: int, rows: Iterable[Row]) -> Block:
-        """``rows`` to append, over variables so far and ``added`` more, which have the next numbers."""
+        """``rows`` to append, over variables so far and ``added`` more with the next numbers."""
         self.numbers += added
         return Block(self.numbers - added, added, tuple(rows))
 
@@ -297,7 +298,7 @@ def _waiting_past(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, in
         terms = [(-graph.size[v] / unit, kept) for v in sorted(own) if (kept := stated.kept(t + 1, v)) is not None]
         level += most[t]
         # A little more, since rounding must not drop a row that is needed.
-        yield [(1.0, var), *terms], level + math.fsum(c for c, _ in terms) + 1e-9 * (1.0 + level)
+        yield [(1.0, var), *terms], level + math.fsum(c for c, _ in terms) + SUM_ROUNDING * (1.0 + level)
 
 
 def _memory(stated: RetentionModel) -> Iterator[Row]:
@@ -391,10 +392,8 @@ class _InStage:
         readers = [j for j in self.stated.graph.readers[v] if k <= j < t and (t, j) in self.stated.R]
         level = self.stated.kept(t + 1, v)
         for j in reversed(readers):
-            key = (t, v, j)
-            if key not in self.known:
-                self.known[key] = self.stated.numbers + len(self.levels)
-                read = self.stated.R[t, j]
-                self.levels[self.known[key]] = (read,) if level is None else (read, level)
-            level = self.known[key]
+            if (t, v, j) not in self.known:
+                self.known[t, v, j] = number = self.stated.numbers + len(self.levels)
+                self.levels[number] = (self.stated.R[t, j],) if level is None else (self.stated.R[t, j], level)
+            level = self.known[t, v, j]
         return level

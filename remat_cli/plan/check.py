@@ -9,10 +9,7 @@ from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan
 from remat_cli.plan.replay import Finding, Replay, Severity, replay
-
-_COST_TOLERANCE = 1e-9
-_GAP_TOLERANCE = 1e-6
-"""Largest accepted difference between a claimed gap and the gap of the claimed cost and bound. Untuned."""
+from remat_cli.tolerances import SAME_COST, SAME_GAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +162,7 @@ def other_graph(planned: Graph, given: Graph) -> list[Finding]:
 def _claim_findings(claim: Claim, cost: float) -> list[Finding]:
     """The findings where the claim and the replay disagree."""
     findings = []
-    slack = _COST_TOLERANCE * max(1.0, abs(cost))
+    slack = SAME_COST * max(1.0, abs(cost))
     if abs(claim.cost - cost) > slack:
         findings.append(Finding("claimed-cost", f"the plan claims cost {claim.cost!r}; the replay counts {cost!r}"))
     if claim.lower_bound > cost + slack:
@@ -180,7 +177,7 @@ def _claim_findings(claim: Claim, cost: float) -> list[Finding]:
                 severity=Severity.WARNING,
             )
         )
-    if claim.stated_gap is not None and abs(claim.stated_gap - claim.gap) > _GAP_TOLERANCE:
+    if claim.stated_gap is not None and abs(claim.stated_gap - claim.gap) > SAME_GAP:
         findings.append(
             Finding(
                 "claimed-gap",

@@ -9,10 +9,10 @@ from typing import Any
 
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
+from remat_cli.tolerances import SAME_COST
 
 _WIDE = frozenset({Scope.ANY_ORDER.value, Scope.DOCUMENT_ORDER.value})
 """Scopes whose bounds hold for the plans of every strategy, because all plans are in document order."""
-_EQUAL = 1e-9
 
 
 class Ended(StrEnum):
@@ -141,7 +141,7 @@ class Comparison:
         """Plans that are cheaper than a bound that holds for them. Each is a defect, and must be shown."""
         found = []
         for row in self.rows:
-            if row.cost is not None and row.cost < self.bound(row.budget_bytes) * (1 - _EQUAL):
+            if row.cost is not None and row.cost < self.bound(row.budget_bytes) * (1 - SAME_COST):
                 found.append(
                     f"{row.strategy} at {row.budget} costs {row.cost:.12g}, less than the proven bound "
                     f"{self.bound(row.budget_bytes):.12g}"

@@ -30,11 +30,9 @@ from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, Schedule, Task
 from remat_cli.strategies.pipeline import OPENING_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.tolerances import CLEARLY_ABOVE, SAME_COST
 from remat_cli.units import Budget
 
-_SLACK = 1e-9
-_ABOVE = 1e-6
-"""A bound this much above what a plan may cost, relatively, is above it whatever the rounding."""
 _UNTIMED_S = 60.0
 """The longest run for one batch where there is no time limit."""
 _SEEDED = "auto"
@@ -261,12 +259,12 @@ class _Search:
         """The largest batch that any schedule so far allows."""
         for kept in self.runs.pool.kept:
             batch = self.scale.batch_at(kept.peak_bytes)
-            if kept.cost <= self.most_cost * (1 + _SLACK) and batch > self.low:
+            if kept.cost <= self.most_cost * (1 + SAME_COST) and batch > self.low:
                 self.low, self.best = batch, kept.found
 
     def _take_proofs(self, batch: int, budget: int) -> None:
         """Whether this batch is proven to be too large."""
-        scopes = [b.scope for b in self.runs.pool.bounds_at(budget) if b.cost > self.most_cost * (1 + _ABOVE)]
+        scopes = [b.scope for b in self.runs.pool.bounds_at(budget) if b.cost > self.most_cost * (1 + CLEARLY_ABOVE)]
         failure = self.runs.pool.failures.get(budget)
         if failure is not None and failure.scope is not None:
             scopes.append(failure.scope)
@@ -328,8 +326,8 @@ class _Decision:
 
     def report(self, news: Progress) -> None:
         """See where the run stands."""
-        cheap = news.cost is not None and news.cost <= self.most_cost * (1 + _SLACK)
-        dear = not cheap and news.bound is not None and news.bound > self.most_cost * (1 + _ABOVE)
+        cheap = news.cost is not None and news.cost <= self.most_cost * (1 + SAME_COST)
+        dear = not cheap and news.bound is not None and news.bound > self.most_cost * (1 + CLEARLY_ABOVE)
         if cheap or dear:
             self.clock.cancelled.set()
         if self.listener is not None:

@@ -21,10 +21,9 @@ from remat_cli.planning.refusals import no_plan, refuse_impossible
 from remat_cli.planning.runs import Runs
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import NotFound, Task
+from remat_cli.tolerances import NOTHING_LEFT
 from remat_cli.units import Budget, parse_budget, parse_budgets
 
-_TIGHT = 2e-6
-"""A schedule this close to a bound is left alone: solvers prove no more, so nothing is left to find."""
 _QUICK_S, _QUICK_PER_NODE_S = 2.0, 1 / 12
 """Time for the first look at a budget, which most are done within."""
 _LATE_S = 20.0
@@ -238,7 +237,7 @@ class _Course:
         job, control, pool = self.runs.job, self.runs.control, self.runs.pool
         if self.runs.over():
             return
-        if pool.proven_within(budget, min(_TIGHT, job.context.gap)):
+        if pool.proven_within(budget, min(NOTHING_LEFT, job.context.gap)):
             self.outcomes[budget] = Outcome.FINISHED
             return
         limited = control.deadline_s is not None

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remat_cli.errors import UsageError
+from remat_cli.tolerances import GAP
 
-OPTIMAL_GAP = 1e-4
+OPTIMAL_GAP = GAP
 """A plan is called optimal when its proven gap is at most this (and at most the gap asked for)."""
 
 _MODEL_SUFFIXES = (".lp", ".mps")

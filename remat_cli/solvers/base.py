@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from remat_cli.control import Control
 from remat_cli.mip import Floats, LinearModel
+from remat_cli.tolerances import GAP
 
 
 class Termination(StrEnum):
@@ -85,7 +86,7 @@ class Request:
 
     model: LinearModel
     control: Control = field(default_factory=Control)
-    gap: float = 1e-4
+    gap: float = GAP
     threads: int | None = None
     seed: int = 0
     start: Floats | None = None

@@ -26,6 +26,7 @@ from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
+from remat_cli.tolerances import CBC_BOUND_DIGITS, CBC_GAP_DIGITS, CBC_INCREMENT
 
 _HINT = "pip install 'pulp<4', which carries CBC, or apt-get install coinor-cbc"
 _NUMBER = r"([-+]?[\d.]+(?:e[-+]?\d+)?|[-+]?inf)"
@@ -153,7 +154,7 @@ def _arguments(binary: str, request: Request) -> list[str]:
     remaining_s = request.control.remaining_s()
     if remaining_s is not None:
         arguments += ["-timeMode", "elapsed", "-sec", f"{max(0.1, remaining_s):.2f}"]
-    arguments += ["-ratio", repr(float(request.gap)), "-increment", "1e-7"]
+    arguments += ["-ratio", repr(float(request.gap)), "-increment", repr(CBC_INCREMENT)]
     if request.threads is not None and request.threads > 1:
         arguments += ["-threads", str(request.threads)]
     if request.seed:  # 0 would mean the time of day
@@ -221,10 +222,10 @@ class _Watch:
             if self._gap is None and self._lower is None:
                 return objective
             if self._gap is not None:  # stopped at the gap; the message has about six digits
-                return objective - abs(self._gap) * (1 + 1e-5)
+                return objective - abs(self._gap) * (1 + CBC_GAP_DIGITS)
         bounds = []
         if self._bound is not None:
-            bounds.append(self._bound - 1e-7 * abs(self._bound))
+            bounds.append(self._bound - CBC_BOUND_DIGITS * abs(self._bound))
         if self._lower is not None:
             # The log has three decimals, so the bound may be rounded up by half a unit of the last one.
             bounds.append(self._lower + (6e-4 if bounds else -6e-4))

@@ -13,11 +13,7 @@ from remat_cli.errors import SolverFailed
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.solvers.base import Outcome, Request, Solver, SolverProgress, Termination
 from remat_cli.solvers.log import SolverLog
-
-INTEGRAL_WITHIN = 1e-5
-"""An integer column this close to a whole number is rounded to it. Untuned."""
-GROSS_VIOLATION = 1e-4
-"""A larger violation, in units of the largest coefficient (at least 1), rejects the answer. Untuned."""
+from remat_cli.tolerances import GROSS_VIOLATION, INTEGRAL_WITHIN
 
 LARGEST_COST = 1e6
 """Upper limit of the scaled costs that a solver gets. Untuned."""

@@ -32,10 +32,11 @@ from remat_cli.solvers.base import (
     Termination,
     installed_package,
 )
-from remat_cli.solvers.checked import INTEGRAL_WITHIN, failed, outcome, solve_around, stop_reason
+from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
+from remat_cli.tolerances import GLPK_BOUND_DIGITS, INTEGRAL_WITHIN
 
 _PIP_HINT = "pip install 'remat[glpk]'"
 _HINT = f"{_PIP_HINT} (swiglpk), or apt-get install glpk-utils (glpsol)"
@@ -44,8 +45,6 @@ _NUMBER = r"([-+]?\d\S*|-inf|\+inf)"
 _PROGRESS = re.compile(
     rf"^\+\s*\d+:\s+(?:mip =|>>>>>)\s+(?:{_NUMBER}|not found yet) [><]=\s+(?:{_NUMBER}|tree is empty)"
 )
-_RELATIVE_PRINT_ERROR = 1e-9
-"""Bounds in the log have ten digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +174,7 @@ class _Watch:
         best = float(match[1]) if match[1] else None
         bound = float(match[2]) if match[2] else best  # "tree is empty": the best is the optimum
         if bound is not None and np.isfinite(bound):
-            self.bound = bound - _RELATIVE_PRINT_ERROR * abs(bound)
+            self.bound = bound - GLPK_BOUND_DIGITS * abs(bound)
         if self._request.on_progress is not None:
             self._request.on_progress(SolverProgress(best, self.bound))
 

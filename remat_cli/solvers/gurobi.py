@@ -33,6 +33,7 @@ from remat_cli.solvers.base import (
 from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.worker import Call
+from remat_cli.tolerances import ABSOLUTE_GAP, FEASIBILITY
 
 _HINT = "pip install 'remat[gurobi]'"
 _LICENCE_HINT = "set GRB_LICENSE_FILE to a valid licence, or choose another solver with --solver"
@@ -66,12 +67,12 @@ class Gurobi(Solver):
     warm_start: ClassVar[bool] = True
 
     tolerance: float = field(
-        default=1e-9, metadata={"help": "largest violation of a row or of integrality, 1e-9 to 1e-2"}
+        default=FEASIBILITY, metadata={"help": "largest violation of a row or of integrality, 1e-9 to 1e-2"}
     )
 
     def __post_init__(self) -> None:
         """Check the options."""
-        if not 1e-9 <= self.tolerance <= 1e-2:
+        if not FEASIBILITY <= self.tolerance <= 1e-2:
             raise UsageError(f"gurobi{{tolerance}}: {self.tolerance} is not between 1e-9 and 1e-2")
 
     def availability(self) -> Availability:
@@ -203,7 +204,7 @@ class _Run:
             "LogToConsole": 0,
             "OutputFlag": 1,  # the log goes to the message callback
             "MIPGap": request.gap,
-            "MIPGapAbs": 1e-6,  # a millionth of the median cost
+            "MIPGapAbs": ABSOLUTE_GAP,
             "FeasibilityTol": solver.tolerance,
             "IntFeasTol": solver.tolerance,
             "Seed": request.seed % 2_000_000_000,

@@ -27,6 +27,7 @@ from remat_cli.solvers.base import (
 from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.worker import Call
+from remat_cli.tolerances import ABSOLUTE_GAP, FEASIBILITY, FEASIBILITY_LEAST
 
 _HINT = "pip install highspy"
 _FEASIBLE = 2  # kSolutionStatusFeasible
@@ -63,12 +64,12 @@ class Highs(Solver):
         default="choose", metadata={"choices": ("choose", "on", "off"), "help": "whether to presolve"}
     )
     tolerance: float = field(
-        default=1e-9, metadata={"help": "largest violation of a row or of integrality, 1e-10 to 1e-3"}
+        default=FEASIBILITY, metadata={"help": "largest violation of a row or of integrality, 1e-10 to 1e-3"}
     )
 
     def __post_init__(self) -> None:
         """Check the options."""
-        if not 1e-10 <= self.tolerance <= 1e-3:
+        if not FEASIBILITY_LEAST <= self.tolerance <= 1e-3:
             raise UsageError(f"highs{{tolerance}}: {self.tolerance} is not between 1e-10 and 1e-3")
 
     def availability(self) -> Availability:
@@ -136,7 +137,7 @@ class _Run:
             "log_to_console": False,  # ... and never to the terminal
             "presolve": solver.presolve,
             "mip_rel_gap": request.gap,
-            "mip_abs_gap": 1e-6,  # a millionth of the median cost
+            "mip_abs_gap": ABSOLUTE_GAP,
             "mip_feasibility_tolerance": solver.tolerance,
             "primal_feasibility_tolerance": solver.tolerance,
             "random_seed": request.seed % (2**31 - 1),

@@ -11,6 +11,7 @@ from remat_cli.control import Control
 from remat_cli.errors import RematError
 from remat_cli.mip import LinearModel
 from remat_cli.solvers.base import Request, Solver, Termination
+from remat_cli.tolerances import SAME_OBJECTIVE
 
 TIME_LIMIT_S = 20.0
 
@@ -76,7 +77,11 @@ def check_solver(solver: Solver) -> SelfCheck:
         message = f"{error.message} ({error.hint})" if error.hint else error.message
     else:
         objective = found.objective
-        right = found.termination is Termination.OPTIMAL and objective is not None and abs(objective - optimum) < 1e-6
+        right = (
+            found.termination is Termination.OPTIMAL
+            and objective is not None
+            and abs(objective - optimum) < SAME_OBJECTIVE
+        )
         told = f"{found.termination}, objective {objective}"
         message = "" if right else f"the test problem has the optimum {optimum}, but the answer was: {told}"
     wall_s = time.monotonic() - started_s

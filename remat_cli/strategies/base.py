@@ -19,6 +19,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request, Solver, SolverProgress
+from remat_cli.tolerances import GAP
 
 IGNORABLE = ("costs", "sizes", "budget")
 """What a strategy may leave out of account, in the order in which it is told."""
@@ -131,7 +132,7 @@ class Context:
 
     control: Control
     solver: Solver
-    gap: float = 1e-4
+    gap: float = GAP
     threads: int | None = None
     seed: int = 0
     publish: Callable[[Found], None] = field(default=lambda found: None)

@@ -12,15 +12,11 @@ from remat_cli.milp import cover_running
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Termination
 from remat_cli.strategies.base import Bound, Context
+from remat_cli.tolerances import BOUND_MARGIN, INNER_GAP, ROUNDING, SAME_COST
 
-_SOLVER_TOLERANCE = 1e-6
-"""A solver's bound on a model scaled to about 1 may be too high by this much."""
 _MOST_TERMS = 50_000
 """Terms up to which the plain cover bound is stated."""
 _INTEGRAL_LIMIT = 2.0**40
-_ROUNDING = 1e-12
-_EQUAL = 1e-9
-"""Costs this close, relatively, are the same cost summed up in another order."""
 
 
 def cover_bound(
@@ -50,7 +46,7 @@ def cover_bound(
     if isinstance(model, str):
         return Bound(math.inf, scope)
     control = context.control.part(most_s=time_limit_s)
-    outcome = context.solver.solve(context.request(model, control, gap=1e-6))
+    outcome = context.solver.solve(context.request(model, control, gap=INNER_GAP))
     if outcome.termination is Termination.INFEASIBLE or outcome.bound is None:
         return trivial
     scale = graph.total_cost or 1.0
@@ -110,7 +106,7 @@ def safe_bound(graph: Graph, bound: float | None) -> float:
     base = graph.total_cost
     if bound is None or not math.isfinite(bound) or bound <= base:
         return base
-    return whole(graph, bound - _SOLVER_TOLERANCE * base)
+    return whole(graph, bound - BOUND_MARGIN * base)
 
 
 def whole(graph: Graph, bound: float) -> float:
@@ -124,7 +120,7 @@ def whole(graph: Graph, bound: float) -> float:
 
 def of_share(graph: Graph, share: float) -> float:
     """The bound that is C0 and a ``share`` of it, made safe against the rounding of that product."""
-    return whole(graph, graph.total_cost + (share - _ROUNDING) * graph.total_cost)
+    return whole(graph, graph.total_cost + (share - ROUNDING) * graph.total_cost)
 
 
 def telling(graph: Graph, bounds: Iterable[Bound], cost: float) -> Bound:
@@ -135,7 +131,7 @@ def telling(graph: Graph, bounds: Iterable[Bound], cost: float) -> Bound:
     """
     best = Bound(min(graph.total_cost, cost), Scope.ANY_ORDER)
     for bound in bounds:
-        if bound.cost > cost * (1 + _EQUAL):
+        if bound.cost > cost * (1 + SAME_COST):
             continue
         value = min(bound.cost, cost)
         if value > best.cost or (value == best.cost and bound.scope.contains(best.scope)):

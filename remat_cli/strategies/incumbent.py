@@ -17,14 +17,11 @@ from remat_cli.plan.model import Scope
 from remat_cli.strategies.annealing.pool import Pool
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
 from remat_cli.strategies.bounds import telling
+from remat_cli.tolerances import SAME_COST, SETTLED
 
 if TYPE_CHECKING:
     from remat_cli.milp.cover_bound import Prices
 
-_EXACT = 1e-9
-"""Costs this close, relatively, are the same cost, summed in another order."""
-_SETTLED = 1.05e-6
-"""A bound from a solver is lowered by 1e-6 for its tolerance, so a schedule this close to a bound meets it."""
 _NONE_LEFT_S = 2.0
 """With less time than this left, a search that ends was ended by the clock: no step is worth starting."""
 
@@ -195,9 +192,9 @@ class Incumbent:
                 return Verdict.IMPOSSIBLE
             return Verdict.CLASS if any(math.isinf(b.cost) for b in self.bounds.values()) else Verdict.OPEN
         bound, gap = telling(self.graph, wide, self.cost).cost, self.context.gap
-        if self.cost <= bound * (1 + _EXACT):
+        if self.cost <= bound * (1 + SAME_COST):
             return Verdict.EXACT
-        if self.cost - bound <= min(_SETTLED, gap) * self.cost:
+        if self.cost - bound <= min(SETTLED, gap) * self.cost:
             return Verdict.SETTLED
         if self.cost - bound <= gap * self.cost:
             return Verdict.GAP

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from remat_cli.plan.matrices import straightened
 from remat_cli.strategies.engine import Engine
+from remat_cli.tolerances import ROUNDING
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.strategies.annealing.walk import Problem, Walk
@@ -135,7 +136,7 @@ class Annealing(Engine):
         base = incumbent.graph.total_cost or 1.0
         for walk in walks:
             found = walk.best
-            if found is not None and walk.best_cost * base < incumbent.cost * (1 - 1e-12):
+            if found is not None and walk.best_cost * base < incumbent.cost * (1 - ROUNDING):
                 incumbent.offer(found)
                 incumbent.offer(straightened(incumbent.graph, found))
 

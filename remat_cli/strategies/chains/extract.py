@@ -22,9 +22,7 @@ from remat_cli.errors import StrategyMismatch
 from remat_cli.graph.model import Graph
 from remat_cli.graph.phases import Training
 from remat_cli.plan.liveness import cost_of
-
-_ROUNDING = 1e-9
-"""Relative; what sums of shares may be off by."""
+from remat_cli.tolerances import SUM_ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +162,7 @@ def _grouped(graph: Graph, cuts: list[int], most: int) -> list[int]:
     size = sum(sum(node.outputs) for node in nodes) or 1
     reached = list(itertools.accumulate(node.cost / cost + sum(node.outputs) / size for node in nodes))
     shares = [reached[c] for c in cuts]
-    chosen = {bisect_left(shares, k * shares[-1] / most * (1 - _ROUNDING)) for k in range(1, most)}
+    chosen = {bisect_left(shares, k * shares[-1] / most * (1 - SUM_ROUNDING)) for k in range(1, most)}
     return [*(cuts[k] for k in sorted(chosen) if k < len(cuts) - 1), cuts[-1]]
 
 

@@ -50,11 +50,10 @@ from remat_cli.graph.analysis import working_set
 from remat_cli.graph.model import Graph
 from remat_cli.plan.liveness import cost_of
 from remat_cli.strategies.chains.segments import LONGEST_S, Segments, Units, filled, highest_visited, prefix_sums
+from remat_cli.tolerances import CHAIN_ROUNDING
 
 _MOST_LEVELS = 1_000
 _EXACT = 2.0**50
-_ROUNDING = 1e-11
-"""Relative; what sums of costs that are no whole numbers may be off by."""
 _NO_LIMIT = 2**62
 
 
@@ -125,7 +124,7 @@ class Levels:
         least = float(table.look(np.array([0]), np.array([highest]), np.array([0]))[0])
         once = float(segments.prefix[highest]) - self.tails[highest - 1]
         bound = self.base + (least - once)
-        return bound if self.whole else max(self.base, bound * (1 - _ROUNDING))
+        return bound if self.whole else max(self.base, bound * (1 - CHAIN_ROUNDING))
 
     def _segments(self, spare: list[int], visited: list[int], units: Units) -> Segments:
         """The programme in some units, where ``spare`` bytes are left beside the visits to each level."""

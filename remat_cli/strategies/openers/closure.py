@@ -17,6 +17,7 @@ import numpy as np
 
 from remat_cli.graph.model import Graph
 from remat_cli.mip import Bools, Floats, Ints
+from remat_cli.tolerances import ROUNDING
 
 _SCALE = 2.0**40
 """Capacity of an arc that costs as much as the whole graph."""
@@ -181,4 +182,4 @@ class Network:
     def _bound(self, choice: Choice, price: float, target_bytes: float) -> float:
         """The dual function at a price, made safe against the rounding of the last sum."""
         taken = price * target_bytes / self.room_bytes
-        return max(0.0, choice.level - taken - 1e-12 * (choice.level + abs(taken)))
+        return max(0.0, choice.level - taken - ROUNDING * (choice.level + abs(taken)))

@@ -22,12 +22,12 @@ from remat_cli.solvers.base import Termination
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.engine import Engine
+from remat_cli.tolerances import CUTS_GAP
 
 _MOST_CUTS = 16
 _MOST_VARIABLES = 60_000
 _SHARES = (0.97, 0.93, 0.88, 0.8)
 """Shares of the room that are used where only what is computed again inside a stage is over the budget."""
-_GAP = 1e-5
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class CrowdedStages(Engine):
     def _solved(self, control: Control, *, bounding: bool) -> tuple[int, ...] | None:
         graph, context = self.incumbent.graph, self.incumbent.context
         stated = crowded.build(graph, self.cuts, self.room, context.control)
-        outcome = context.solver.solve(context.request(stated.model, control, gap=_GAP))
+        outcome = context.solver.solve(context.request(stated.model, control, gap=CUTS_GAP))
         if bounding and outcome.termination is Termination.INFEASIBLE:
             self.incumbent.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
         elif bounding and outcome.bound is not None:

@@ -23,6 +23,7 @@ from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.published.model_size import too_large
+from remat_cli.tolerances import BOUND_MARGIN, INNER_GAP
 
 _LEAVE_OUT = "leave relax=true out for a plan"
 _CUT_ROUNDS = 50
@@ -192,7 +193,7 @@ class _Run:
         remaining = control.remaining_s()
         limit = time.monotonic() + (_EXPLAIN_S if remaining is None else min(_EXPLAIN_S, 0.8 * remaining))
         control.report(Progress("looking for the smallest budget that works"))
-        context = replace(self.context, control=replace(control, deadline_s=limit), gap=1e-6)
+        context = replace(self.context, control=replace(control, deadline_s=limit), gap=INNER_GAP)
         try:
             least = _Run.start(self.task, replace(form, minimize_peak=True), context)
             outcome = least._solve(least.decoder.compiled.model)
@@ -204,5 +205,5 @@ class _Run:
             best = Schedule(priced(graph, least.decoder.computes(least.decoder.chosen(outcome.values))).computes)
         bound = None
         if outcome.bound is not None:
-            bound = graph.fixed_memory + math.ceil((outcome.bound - 1e-6 * max(1.0, abs(outcome.bound))) * unit)
+            bound = graph.fixed_memory + math.ceil((outcome.bound - BOUND_MARGIN * max(1.0, abs(outcome.bound))) * unit)
         return NotFound(reason, scope=Scope.FRONTIER, best=best, peak_bound_bytes=bound)

@@ -18,8 +18,7 @@ from remat_cli.mip import Bools, Floats, Ints, LinearModel
 from remat_cli.plan.matrices import least_recomputation_between
 from remat_cli.solvers.base import Outcome
 from remat_cli.strategies.base import Context
-
-_GAP = 1e-6
+from remat_cli.tolerances import INNER_GAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Relaxation:
 
     def solve(self, context: Context) -> Outcome:
         """Solve it."""
-        return context.solver.solve(context.request(self.model, context.control, gap=_GAP))
+        return context.solver.solve(context.request(self.model, context.control, gap=INNER_GAP))
 
     def rounded(self, values: Floats, threshold: float) -> tuple[int, ...]:
         """What S* keeps by more than ``threshold`` is kept; the rest follows (Checkmate, Algorithm 2)."""

@@ -27,16 +27,13 @@ from remat_cli.milp.retention import RetentionModel, Support
 from remat_cli.mip import Row
 from remat_cli.strategies.bounds import recompute_prices
 from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.tolerances import CUTOFF_MARGIN, SUM_ROUNDING
 
 MOST_NODES = 1_500
 """Graphs up to this size are priced; the search for a support takes a second or two there."""
 _MOST_TERMS = 400_000
 """Terms of the plain cover bound up to which there are prices."""
 _PRICES_S = 5.0
-_MARGIN = 1e-9
-"""Share of C0 that summing up in floating point may get wrong, at most."""
-_CUTOFF_MARGIN = 1e-7
-"""Share of C0 by which the row that cuts off what costs more is relaxed, for the tolerance of solvers."""
 _PART_OF_GAP = 0.9
 _WORTH = 0.7
 """A ceiling below the best schedule's cost is worth it if it leaves at most so much of the room above the base."""
@@ -86,7 +83,7 @@ class Cheaper:
     @property
     def slack(self) -> float:
         """What the ceiling leaves above what every schedule must pay."""
-        return self.ceiling - self.base - self.prices.base + _MARGIN * self.base
+        return self.ceiling - self.base - self.prices.base + SUM_ROUNDING * self.base
 
     def affordable(self) -> Support:
         """Every stage, for every node that they may compute again."""
@@ -100,7 +97,7 @@ class Cheaper:
 
     def _both(self, support: Callable[[Any, float], Support], costs: list[float]) -> Support:
         """``support`` by costs and by prices: a solution of the one kind is one of the other."""
-        by_cost = support(costs, self.ceiling - self.base + _MARGIN * self.base)
+        by_cost = support(costs, self.ceiling - self.base + SUM_ROUNDING * self.base)
         return common(by_cost, support(self.prices.of_node, self.slack)) if math.isfinite(self.ceiling) else by_cost
 
     def rows(self, stated: RetentionModel, compiled: Compiled) -> list[Row]:
@@ -110,7 +107,7 @@ class Cheaper:
         model = compiled.model
         rows: list[Row] = []
         priced = np.flatnonzero(model.cost)
-        most = (self.ceiling + _CUTOFF_MARGIN * self.base) / stated.cost_scale - model.offset
+        most = (self.ceiling + CUTOFF_MARGIN * self.base) / stated.cost_scale - model.offset
         rows.append(Row(priced.tolist(), model.cost[priced].tolist(), -math.inf, most))
         for i, stages in enumerate(stated.support):
             least = 1.0 if self.prices.of_omission[i] > self.slack else -math.inf

@@ -20,9 +20,9 @@ from remat_cli.strategies.bounds import safe_bound, whole
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.ceiling import MOST_NODES, Cheaper
 from remat_cli.strategies.retention.solving import Retention
+from remat_cli.tolerances import START_VIOLATION
 
 _NEIGHBOURS = 2
-_VIOLATION = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class InStageProof:
         for level in self.rows.levels:
             kept = 1.0 if level.kept is None else values[columns[level.kept]]
             values[columns[level.variable]] = max(0.0, kept - values[columns[level.again]])
-        return values if model.violation(values) <= _VIOLATION else None
+        return values if model.violation(values) <= START_VIOLATION else None
 
 
 def raise_bound(best: Incumbent, bound: float | None, ceiling: float) -> None:

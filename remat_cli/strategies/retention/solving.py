@@ -22,13 +22,13 @@ from remat_cli.solvers.checked import as_solved
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.ceiling import Cheaper
+from remat_cli.tolerances import INNER_GAP, START_VIOLATION
 
 _THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
 _ROUNDS = 100
 _DIFFER = 0.1
-_GAP = 1e-6
-"""Gap for the solver: far below the one asked for, since a tighter model is on its way anyway if time allows."""
-_VIOLATION = 1e-6
+_LEAST_OVERHEAD = 1e-6
+"""Overhead, as a share of C0, that the objective is scaled by where no bound tells of more; untuned."""
 _NEIGHBOURS = 2
 """In-stage rows are stated for a step over the budget and for as many stages on either side of it."""
 
@@ -80,7 +80,7 @@ class Retention:
         also = [step for computes in known for step in matrices_of(best.graph, computes).computed]
         base = best.graph.total_cost
         # A unit in which the overhead, not the cost, has a size that solvers like.
-        unit = max(best.bound.cost - base, 1e-6 * base) / 100 or 1.0
+        unit = max(best.bound.cost - base, _LEAST_OVERHEAD * base) / 100 or 1.0
         control = best.context.control
         stated = build(best.graph, best.budget_bytes, depth, control, cost_scale=unit, also=also, support=support)
         remaining = control.remaining_s()
@@ -112,7 +112,7 @@ class Retention:
             model = self.model.relaxed()
             upper = model.row_upper.copy()
             upper[self.compiled.rows_of.get("frontier", np.array([], dtype=np.int64))] -= (1 - share) * self.stated.room
-            outcome = self._run(replace(model, row_upper=upper), control, gap=1e-6, listen=False)
+            outcome = self._run(replace(model, row_upper=upper), control, gap=INNER_GAP, listen=False)
             if outcome.values is None:
                 return
             if share == 1.0:
@@ -228,13 +228,13 @@ class Retention:
         if self.best.advancing is None:
             return None
         values = self.columns_of(self.best.advancing)
-        return values if values is not None and self.model.violation(values) <= _VIOLATION else None
+        return values if values is not None and self.model.violation(values) <= START_VIOLATION else None
 
     def _start(self) -> Floats | None:
         """What to start the solver from. Any schedule is a solution while there are neither in-stage rows nor cuts."""
         if not self.blocks and not self.cuts and self.best.computes is not None:
             values = self.columns_of(self.best.computes)
-            if values is not None and self.model.violation(values) <= _VIOLATION:
+            if values is not None and self.model.violation(values) <= START_VIOLATION:
                 return values
         return self.start_from_best()
 
@@ -273,7 +273,7 @@ class Retention:
         listen: bool = True,
     ) -> Outcome:
         context = self.best.context
-        least = min(context.gap / 4, _GAP) if gap is None else gap
+        least = min(context.gap / 4, INNER_GAP) if gap is None else gap
         listener = self._listen if listen else None
         return context.solver.solve(context.request(model, control, gap=least, start=start, on_progress=listener))
 

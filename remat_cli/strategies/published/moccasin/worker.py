@@ -24,6 +24,7 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.liveness import cost_of
+from remat_cli.tolerances import GAP, SUM_ROUNDING
 
 if TYPE_CHECKING:
     from remat_cli.strategies.published.moccasin.cpsat import End
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 _EXPLAIN_S = 30.0
 """Longest time spent on finding out which budget would do, once the one asked for is known not to."""
-_ROUNDING = 1e-9
-"""What sums of floats may be off by, relative to the total cost."""
 
 Tell = Callable[[str, Any], None]
 """Gets a kind and a value: ``activity`` (text), ``computes`` (a schedule), ``bound`` (on the cost of the schedules of
@@ -63,7 +62,7 @@ class Job:
     instances: int = 2
     hint: bool = True
     known: tuple[tuple[int, ...], ...] = ()
-    gap: float = 1e-4
+    gap: float = GAP
     bound: float = 0.0
     deadline_s: float | None = None
     threads: int | None = None
@@ -188,7 +187,7 @@ class _Run:
         """A bound of CP-SAT, which counts in whole units, told in the graph's cost unit."""
         total, scale = self.job.graph.total_cost, self.model.scale
         cost = total + max(0, math.ceil(bound - 0.5)) * scale.unit
-        self.tell("bound", cost if scale.exact else max(total, cost * (1 - _ROUNDING)))
+        self.tell("bound", cost if scale.exact else max(total, cost * (1 - SUM_ROUNDING)))
 
     def _solve(
         self, activity: str, on_bound: Callable[[float], None], enough: Callable[[], bool], *, gap: float, hint: bool
