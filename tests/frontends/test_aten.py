@@ -118,17 +118,37 @@ def test_losses_keep_what_pytorch_keeps_in_memory(tmp_path, name, reduction):
     assert [n.outputs for n in imported(str(path)).nodes] == [(made.untyped_storage().nbytes(),)]
 
 
-def test_columns_keep_what_they_are_folded_from(tmp_path):
-    x, window = torch.rand(1, 8, 9), "[4, 4], [2, 2], [1, 1], [0, 0], [1, 1]"
+COLUMNS = {
+    "whole": torch.rand(1, 8, 9),
+    "every second": torch.rand(1, 8, 18)[:, :, ::2],
+    "repeated": torch.rand(1, 8, 1).expand(1, 8, 9),
+}
+
+
+@pytest.mark.parametrize("x", COLUMNS.values(), ids=COLUMNS)
+def test_columns_keep_a_copy_of_what_they_are_folded_from(tmp_path, x):
+    """As large as the tensor's shape says, whatever lies between its elements."""
+    window = "[4, 4], [2, 2], [1, 1], [0, 0], [1, 1]"
     made = torch.ops.aten.col2im(x, [4, 4], [2, 2], [1, 1], [0, 0], [1, 1])
     path = tmp_path / "net.py"
     path.write_text(
-        f'class Net(torch.nn.Module):\n    def forward(self, x: "f32[1, 8, 9]"):\n'
+        f'class Net(torch.nn.Module):\n    def forward(self, x: "f32[1, 8, 9]{list(x.stride())}"):\n'
         f'        y: "f32{list(made.shape)}" = torch.ops.aten.col2im.default(x, {window})\n        return (y,)\n'
     )
     (node,) = imported(str(path)).nodes
     assert node.outputs == (made.untyped_storage().nbytes(),)
     assert node.outputs[0] > made.nbytes
+
+
+def test_operators_that_end_in_two_underscores_write_into_nothing(tmp_path):
+    path = tmp_path / "net.py"
+    path.write_text(
+        'class Net(torch.nn.Module):\n    def forward(self, x: "i64[3]"):\n'
+        '        y: "i64[3]" = torch.ops.aten.__lshift__.Scalar(x, 1)\n        return (y,)\n'
+    )
+    graph = imported(str(path))
+    assert [(node.op, node.inputs) for node in graph.nodes] == [("__lshift__", ())]
+    assert len(graph.outputs) == 1
 
 
 def test_arguments_that_decide_what_is_kept_are_where_the_schemas_have_them():

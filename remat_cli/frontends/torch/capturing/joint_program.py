@@ -7,7 +7,7 @@ draw random numbers; which module an operation belongs to; and what no plan can 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from remat_cli.frontends.torch.tensors import dense_bytes, is_random, storage, s
 from remat_cli.graph.model import Phase
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class JointProgram:
     """A joint graph as a program.
 
@@ -38,10 +38,10 @@ class JointProgram:
     """
 
     program: Program
-    nodes: dict[str, Any] = field(default_factory=dict)
-    specs: dict[str, TensorSpec] = field(default_factory=dict)
-    constants: list[Any] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    nodes: Mapping[str, Any]
+    specs: Mapping[str, TensorSpec]
+    constants: Sequence[Any]
+    notes: Sequence[str]
 
 
 def tensor_name(node: Any) -> str:
@@ -68,20 +68,19 @@ def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProg
     results = [result for result in nodes[-1].args[0] if result is not None]
     forward_results = [r for r in nodes[-1].args[0][: captured.forward_outputs] if r is not None]
     forward, backward = _order(nodes, tangents, forward_results, results)
-    made = JointProgram(Program((), (), ()))
-    made.specs.update((node.name, spec_of(node.meta["val"])) for node in placeholders)
     given = [Input(node.name, kind, tensor_type(node.meta["val"])) for node, kind in kinds if kind != "tangent"]
-    known = {one.type.storage for one in given}
-    calls = _calls(made, forward, Phase.FORWARD, known)
+    work = _Calls({one.type.storage for one in given})
+    work.specs.update((node.name, spec_of(node.meta["val"])) for node in placeholders)
+    calls = work.of(forward, Phase.FORWARD)
     loss = {storage(tensor) for node in forward_results[-1:] for _, tensor in tensors_in(node.meta["val"])}
     calls = [replace(call, phase=Phase.LOSS) if _makes(call, loss) else call for call in calls]
     middle = tangents_call([tensor_name(node) for node in forward_results], [_tangent(node) for node in tangents])
-    known |= {kind.storage for _, kind in filter(None, middle.outputs)}
-    calls += [middle, *_calls(made, backward, Phase.BACKWARD, known)]
-    constants = [Input(node.name, "constant", tensor_type(node.meta["val"])) for node in made.constants]
+    work.known.update(kind.storage for _, kind in filter(None, middle.outputs))
+    calls += [middle, *work.of(backward, Phase.BACKWARD)]
+    constants = [Input(node.name, "constant", tensor_type(node.meta["val"])) for node in work.constants]
     outputs = tuple((tensor_name(node), "output") for node in results)
-    made.program = Program((*given, *constants), tuple(calls), outputs)
-    return made
+    program = Program((*given, *constants), tuple(calls), outputs)
+    return JointProgram(program, work.nodes, work.specs, work.constants, work.notes)
 
 
 def _order(
@@ -112,21 +111,63 @@ def _itself(node: Any) -> tuple[Any]:
     return (node,)
 
 
-def _calls(made: JointProgram, nodes: Sequence[Any], phase: Phase, known: set[Any]) -> list[Call]:
-    """The calls of ``nodes``; ``known`` is the memory that there is, and grows."""
-    calls = []
-    for node in nodes:
-        if node.op == "get_attr":
-            made.constants.append(node)
-            made.specs[node.name] = spec_of(node.meta["val"])
-            known.add(storage(node.meta["val"]))
-        elif node.target is operator.getitem:
-            _require_tensor(node)
-        elif (call := _call(made, node, phase, known)) is not None:
-            calls.append(call)
-            known.update(kind.storage for _, kind in filter(None, call.outputs))
-            made.nodes[call.name] = node
-    return calls
+@dataclass(slots=True)
+class _Calls:
+    """Makes calls of FX nodes; ``known`` is the memory that there is, and grows. For the rest see ``JointProgram``."""
+
+    known: set[Hashable]
+    nodes: dict[str, Any] = field(default_factory=dict)
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    constants: list[Any] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def of(self, nodes: Sequence[Any], phase: Phase) -> list[Call]:
+        """The calls of ``nodes``, in their order; constants and items of results are no calls."""
+        calls = []
+        for node in nodes:
+            if node.op == "get_attr":
+                self.constants.append(node)
+                self.specs[node.name] = spec_of(node.meta["val"])
+                self.known.add(storage(node.meta["val"]))
+            elif node.target is operator.getitem:
+                _require_tensor(node)
+            elif (call := self._call(node, phase)) is not None:
+                calls.append(call)
+                self.known.update(kind.storage for _, kind in filter(None, call.outputs))
+                self.nodes[call.name] = node
+        return calls
+
+    def _call(self, node: Any, phase: Phase) -> Call | None:
+        """The call of an FX node; None if it makes no tensor."""
+        result = node.meta.get("val")
+        if not is_operator(node.target):
+            raise CaptureFailed(f"the model uses {node.target}, which remat cannot run again on its own")
+        tensors = tensors_in(result)
+        require_plannable(node, tensors)
+        if not tensors:
+            if not isinstance(result, bool | int | float):  # a number is written where it is read
+                self.notes.append(f"left out {node.target}: it returns nothing")
+            return None
+        if schema(node.target).is_mutable:
+            raise CaptureFailed(f"{node.target} writes into its input {node.name}, even after functionalization")
+        old = [storage(tensor) in self.known for _, tensor in tensors]
+        if any(old) and not all(old):
+            raise CaptureFailed(f"{node.target} returns new memory and a view of old memory at once")
+        outputs: list[tuple[str, TensorType] | None] = [None] * (1 + max(item or 0 for item, _ in tensors))
+        for item, tensor in tensors:
+            name = node.name if item is None else f"{node.name}:{item}"
+            outputs[item or 0] = (name, tensor_type(tensor))
+            self.specs[name] = spec_of(tensor)
+        return Call(
+            name=node.name,
+            target=str(node.target),
+            positional=_refs(node.args),
+            named=_refs(dict(node.kwargs)),
+            outputs=tuple(outputs),
+            module=module_path(node),
+            phase=phase,
+            random=is_random(node),
+        )
 
 
 def _require_tensor(node: Any) -> None:
@@ -136,39 +177,6 @@ def _require_tensor(node: Any) -> None:
     tensors = dict(tensors_in(parent.meta.get("val")))
     if item not in tensors and not isinstance(found, bool | int | float | None):
         raise CaptureFailed(f"{parent.target} returns something that is not a tensor: {found!r}")
-
-
-def _call(made: JointProgram, node: Any, phase: Phase, known: set[Any]) -> Call | None:
-    """The call of an FX node; None if it makes no tensor."""
-    result = node.meta.get("val")
-    if not is_operator(node.target):
-        raise CaptureFailed(f"the model uses {node.target}, which remat cannot run again on its own")
-    tensors = tensors_in(result)
-    require_plannable(node, tensors)
-    if not tensors:
-        if not isinstance(result, bool | int | float):  # a number is written where it is read
-            made.notes.append(f"left out {node.target}: it returns nothing")
-        return None
-    if schema(node.target).is_mutable:
-        raise CaptureFailed(f"{node.target} writes into its input {node.name}, even after functionalization")
-    old = [storage(tensor) in known for _, tensor in tensors]
-    if any(old) and not all(old):
-        raise CaptureFailed(f"{node.target} returns new memory and a view of old memory at once")
-    outputs: list[tuple[str, TensorType] | None] = [None] * (1 + max(item or 0 for item, _ in tensors))
-    for item, tensor in tensors:
-        name = node.name if item is None else f"{node.name}:{item}"
-        outputs[item or 0] = (name, tensor_type(tensor))
-        made.specs[name] = spec_of(tensor)
-    return Call(
-        name=node.name,
-        target=str(node.target),
-        positional=_refs(node.args),
-        named=_refs(dict(node.kwargs)),
-        outputs=tuple(outputs),
-        module=module_path(node),
-        phase=phase,
-        random=is_random(node),
-    )
 
 
 def _refs(arguments: Any) -> Any:
