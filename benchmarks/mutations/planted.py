@@ -410,6 +410,7 @@ TORCH = (
         "attention that drops numbers is not known to be random",
         "return bool(given != 0.0)",
         "return False",
+        "frontends/test_torch_attention.py",
         "frontends/test_torch_export.py",
         "frontends/test_torch_traps.py",
         "frontends/test_torch_random.py",
