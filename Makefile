@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core lint check-types graphs docs bench paper screenshots gpu hollow torch-versions clean
+.PHONY: setup system demo test test-core lint check-types graphs docs bench paper mutations screenshots gpu hollow torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -65,6 +65,10 @@ bench: setup
 # The published tables and figures, made again: benchmarks/paper/README.md. About a quarter of an hour on one core.
 paper: setup
 	$(BIN)/python -m benchmarks.paper
+
+# Plants mistakes in a copy of the package, one by one, and says which test catches each: about twenty minutes on one core.
+mutations: setup
+	$(BIN)/python -m benchmarks.mutations
 
 # The pictures of pages in the README, made by the commands that a user would type.
 SHOOT := chromium --headless --no-sandbox --disable-dev-shm-usage --hide-scrollbars --no-proxy-server \

@@ -95,14 +95,13 @@ def planted(path: Path, old: str, new: str) -> Iterator[None]:
 
 
 def selection(tree: Path, mutation: Mutation) -> list[str]:
-    """The mutation's tests under the names that they have in ``tree``."""
+    """The mutation's tests that there are in ``tree``, under the names that they have there."""
     found = []
     for test in mutation.tests:
         old = next((test.replace(new, old) for new, old in MOVED.items() if test.startswith(new)), test)
-        there = [name for name in (test, old) if (tree / name).exists()]
-        if not there:
-            raise SystemExit(f"{mutation.name}: there is no {test}")
-        found.append(there[0])
+        found += [name for name in dict.fromkeys((test, old)) if (tree / name).exists()]
+    if not found:
+        raise SystemExit(f"{mutation.name}: none of its tests is there")
     return found
 
 

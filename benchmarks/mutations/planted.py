@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,10 @@ class Mutation:
     new: tuple[str, ...]
     tests: tuple[str, ...]
 
+    def also(self, old: str, new: str) -> Mutation:
+        """The same mistake in code that was written anew."""
+        return replace(self, old=(*self.old, old), new=(*self.new, new))
+
 
 def _one(name: str, breaks: str, old: str, new: str, *tests: str) -> Mutation:
     return Mutation(name, breaks, (old,), (new,), tuple(f"tests/{test}" for test in tests))
@@ -35,6 +39,9 @@ PLAN = (
         "            last_use[value] = position\n        for value in graph.values_of(node):",
         "            last_use[value] = max(last_use[value], position - 1)\n        for value in graph.values_of(node):",
         "plan",
+    ).also(
+        "dying[step] = sorted(values)",
+        "dying[max(0, step - 1)] += sorted(values)",
     ),
     _one(
         "plan: peak without workspace",
@@ -42,6 +49,9 @@ PLAN = (
         "highest = max(highest, live + node.workspace)",
         "highest = max(highest, live)",
         "plan",
+    ).also(
+        "height = level + node.workspace",
+        "height = level",
     ),
     _one(
         "plan: peak without fixed memory",
@@ -49,6 +59,9 @@ PLAN = (
         "live = highest = graph.fixed_memory",
         "live = highest = 0",
         "plan",
+    ).also(
+        "level = graph.fixed_memory + sum(size[v] for v, step in enumerate(reads) if step >= 0)",
+        "level = sum(size[v] for v, step in enumerate(reads) if step >= 0)",
     ),
     _one(
         "plan: output pruned",
@@ -56,6 +69,9 @@ PLAN = (
         "needed = set(graph.outputs)\n    kept = []",
         "needed: set[int] = set()\n    kept = []",
         "plan",
+    ).also(
+        "                if reads[v] >= 0:\n                    break",
+        "                if 0 <= reads[v] < len(computes):\n                    break",
     ),
     _one(
         "plan: double free passes",
@@ -206,6 +222,9 @@ MILP = (
         "weight = max(0.0, weight_of.get(id(variable), 0.0)) * scale",
         "weight = weight_of.get(id(variable), 0.0) * scale",
         "milp/test_events.py",
+    ).also(
+        "weight = max(0.0, float(value)) * scale",
+        "weight = float(value) * scale",
     ),
 )
 
@@ -257,6 +276,9 @@ STRATEGIES = (
         "strategies/test_optimal.py",
         "strategies/test_proofs.py",
         "strategies/test_cuts.py",
+    ).also(
+        "return whole(graph, bound - BOUND_MARGIN * base)",
+        "return whole(graph, bound)",
     ),
     _one(
         "strategies: bound above the cost",
@@ -266,6 +288,9 @@ STRATEGIES = (
         "strategies/test_search.py",
         "strategies/test_optimal.py",
         "strategies/test_strategies.py",
+    ).also(
+        "if bound.cost > cost * (1 + SAME_COST):",
+        "if math.isinf(bound.cost):",
     ),
     _one(
         "strategies: scope too wide",
@@ -284,6 +309,9 @@ STRATEGIES = (
         "        if height >= self.budget_bytes:\n            return False\n        cost",
         "strategies/test_cuts.py",
         "strategies/test_optimal.py",
+    ).also(
+        "        if height > self.budget_bytes:\n            return False\n        if cost",
+        "        if height >= self.budget_bytes:\n            return False\n        if cost",
     ),
     _one(
         "strategies: recompute false ignored",
@@ -312,6 +340,10 @@ STRATEGIES = (
         "                level += size[v]\n                here += size[v]",
         "                level += size[v]",
         "strategies/test_spans.py",
+        "plan",
+    ).also(
+        "                height += size[v]\n                dying.append(v)\n            reads[v] = step",
+        "                dying.append(v)\n            reads[v] = step",
     ),
     _one(
         "strategies: bound above the ceiling",
@@ -358,6 +390,9 @@ TORCH = (
         "return shown",
         "frontends/test_torch_models.py",
         "frontends/test_torch_profile.py",
+    ).also(
+        "return max(shown, math.prod([a if b == 1 else b for a, b in pairs]) * made.itemsize)",
+        "return shown",
     ),
     _one(
         "torch: views counted as memory",
@@ -366,12 +401,16 @@ TORCH = (
         "        draft.values.append([description])",
         "frontends/test_torch_export.py",
         "frontends/test_torch_models.py",
+    ).also(
+        "            self.own(kind, places[name])\n            values.append([name])",
+        "            values.append([name])",
     ),
     _one(
         "torch: attention with dropout",
         "attention that drops numbers is not known to be random",
         "return bool(given != 0.0)",
         "return False",
+        "frontends/test_torch_attention.py",
         "frontends/test_torch_export.py",
         "frontends/test_torch_traps.py",
         "frontends/test_torch_random.py",
