@@ -43,7 +43,8 @@ has made up for some of it, ends so often."""
 _ADDING_OVER, _ADDING = 0.45, 0.1
 """How often a move gives up a value: with bytes over the room, and without."""
 _REMOVING, _SHIFTING = 0.3, 0.6
-"""Of the other moves, the share that drop a recomputation, and up to which they put one elsewhere; the rest exchange."""
+"""Of the other moves, the share that drop a recomputation, and up to which they put one elsewhere; the rest exchange
+some."""
 _DEARER, _CHEAPER = 1 + 2e-4, 1 - 3e-4
 """How the price of excess changes with every move that leaves some, or none."""
 
