@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 from cold import FLOW, finish, script, start
 
 ROOT = Path(__file__).parents[2]
-NOBODY = 65534
+NO_HOME = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache"}
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,9 @@ def test_two_first_starts_at_once(tmp_path):
 
 
 @pytest.fixture
-def installation():
+def installation(tmp_path):
     """A copy of the package that its user can read and not write, with a graph."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
+    folder = tmp_path / "installation"
     shutil.copytree(ROOT / "remat_cli", folder / "remat_cli", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "schemas", folder / "schemas")
     shutil.copy(ROOT / "graphs" / "unet.json", folder)
@@ -85,19 +84,24 @@ def installation():
     for path in (folder, *folder.rglob("*")):
         if path.is_dir():
             path.chmod(0o755)
-    shutil.rmtree(folder)
 
 
-def _as_nobody(folder: Path) -> dict[str, object]:
-    """Options of a process that may write nowhere in ``folder`` and has no home."""
+def _read_only(folder: Path) -> dict[str, object]:
+    """Options of a process that cannot write in ``folder``, and has no home."""
     for path in (*folder.rglob("*"), folder):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
-    return {"env": {"HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent/cache"}, **user}
+    return {"env": NO_HOME, "preexec_fn": _obey_modes}
+
+
+def _obey_modes() -> None:
+    """Have the modes of files hold for root as well: it loses all capabilities with the next program."""
+    prctl, drop_from_bounding_set = ctypes.CDLL(None).prctl, 24
+    for capability in range(64):
+        prctl(drop_from_bounding_set, capability, 0, 0, 0)
 
 
 def test_a_read_only_installation_without_a_home(installation):
-    options = _as_nobody(installation)
+    options = _read_only(installation)
     assert script(FLOW, None, package=installation, **options) == "False"
     solve = """
     import sys
@@ -111,9 +115,9 @@ def test_a_read_only_installation_without_a_home(installation):
 
 def test_a_read_only_installation_that_was_warmed_up(installation):
     """As in an image that one user makes and another runs."""
-    assert script(FLOW, None, package=installation, env={"XDG_CACHE_HOME": "/nonexistent"}) == "False"
+    assert script(FLOW, None, package=installation, env=NO_HOME) == "False"
     assert list((installation / "remat_cli" / "kernels" / "__pycache__").glob("flow.*.nbc"))
-    assert script(FLOW, None, package=installation, **_as_nobody(installation)) == "True"
+    assert script(FLOW, None, package=installation, **_read_only(installation)) == "True"
 
 
 def _warm_up(cache: Path) -> subprocess.CompletedProcess[str]:
