@@ -40,6 +40,7 @@ _COMMANDS = {
     "run": "Run a plan on a device and check its results and peak.",
     "strategies": "List the strategies and their options.",
     "solvers": "List the MIP solvers and whether they can be used here.",
+    "warm-up": "Compile what solving needs, once, after an installation.",
     "schema": "Print the JSON Schema of a document.",
     "completion": "Print the shell's completion script.",
 }

@@ -21,19 +21,27 @@ def working_sets(graph: Graph) -> list[int]:
     return [working_set(graph, i) for i in range(len(graph.nodes))]
 
 
-def last_readers(graph: Graph) -> list[int]:
+def last_readers(graph: Graph) -> tuple[int, ...]:
     """Node after which each value is dead when nothing is recomputed: int[V].
 
     The last reader; the producer itself for a value that nobody reads; n for a graph output.
     """
+    return graph.derived(_last_readers)
+
+
+def _last_readers(graph: Graph) -> tuple[int, ...]:
     last = [readers[-1] if readers else graph.producer[v] for v, readers in enumerate(graph.readers)]
     for v in graph.outputs:
         last[v] = len(graph.nodes)
-    return last
+    return tuple(last)
 
 
-def no_remat_profile(graph: Graph) -> list[int]:
+def no_remat_profile(graph: Graph) -> tuple[int, ...]:
     """Memory in use while each node runs, when every node is computed once and values die early; int[n], bytes."""
+    return graph.derived(_no_remat_profile)
+
+
+def _no_remat_profile(graph: Graph) -> tuple[int, ...]:
     dying: list[list[int]] = [[] for _ in range(len(graph.nodes) + 1)]
     for v, last in enumerate(last_readers(graph)):
         dying[last].append(v)
@@ -43,7 +51,7 @@ def no_remat_profile(graph: Graph) -> list[int]:
         live += sum(node.outputs)
         profile.append(live + node.workspace)
         live -= sum(graph.size[v] for v in dying[i])
-    return profile
+    return tuple(profile)
 
 
 def no_remat_peak(graph: Graph) -> int:

@@ -7,12 +7,15 @@ numbered consecutively: node ``i`` makes the values ``first_value[i] .. first_va
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from remat_cli.graph.arrays import Arrays
+
+T = TypeVar("T")
 
 
 class Phase(StrEnum):
@@ -80,7 +83,7 @@ class Graph:
     size: tuple[int, ...] = field(init=False, repr=False, compare=False)
     readers: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
     total_cost: float = field(init=False, repr=False, compare=False)
-    _arrays: list[Arrays] = field(init=False, repr=False, compare=False)
+    _derived: dict[Callable[[Graph], Any], Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Number the values, and derive the readers of every value.
@@ -110,7 +113,7 @@ class Graph:
         object.__setattr__(self, "size", tuple(size))
         object.__setattr__(self, "readers", tuple(tuple(r) for r in readers))
         object.__setattr__(self, "total_cost", math.fsum(node.cost for node in self.nodes))
-        object.__setattr__(self, "_arrays", [])
+        object.__setattr__(self, "_derived", {})
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what the graph is made from, and not what is derived."""
@@ -129,11 +132,16 @@ class Graph:
     @property
     def arrays(self) -> Arrays:
         """The graph as flat arrays; made when first asked for, and kept."""
-        if not self._arrays:
-            from remat_cli.graph.arrays import Arrays  # numpy, which reading and checking do without
+        from remat_cli.graph.arrays import Arrays  # numpy, which reading and checking do without
 
-            self._arrays.append(Arrays.of(self))
-        return self._arrays[0]
+        return self.derived(Arrays.of)
+
+    def derived(self, function: Callable[[Graph], T]) -> T:
+        """What ``function`` says of this graph; asked once, and kept. It must be something that nobody changes."""
+        if function not in self._derived:
+            self._derived[function] = function(self)
+        kept: T = self._derived[function]
+        return kept
 
     @property
     def edges(self) -> int:

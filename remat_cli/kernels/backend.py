@@ -58,7 +58,6 @@ class Store(_Cache):  # type: ignore[misc]  # numba has no types
     def __init__(self, function: Callable[..., Any]) -> None:
         """The cache of ``function``, which is a function of a module."""
         self._name = f"{Path(inspect.getfile(function)).stem}.{function.__name__}"
-        self._at_hand: dict[str, Any] = {}
 
     @property
     def cache_path(self) -> str:
@@ -74,21 +73,17 @@ class Store(_Cache):  # type: ignore[misc]  # numba has no types
     def flush(self) -> None:
         """Forget nothing: files that do not fit are written over."""
 
-    def holds(self, signature: Any, target: Any) -> bool:
-        """Whether the function is there for ``signature``; it is read for the load that comes next."""
+    def place(self, signature: Any, target: Any) -> Path | None:
+        """The folder where the function is for ``signature``, undamaged; None if it is in none."""
         target.refresh()
         name = self._file(signature, target)
-        content = next(filter(None, (_content(folder / name) for folder in folders())), None)
-        if content is not None:
-            self._at_hand[name] = content
-        return content is not None
+        return next((folder for folder in folders() if _content(folder / name) is not None), None)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function, or None."""
-        if not self.holds(sig, target_context):
-            return None
-        content = self._at_hand.pop(self._file(sig, target_context))
-        return compiler.CompileResult._rebuild(target_context, *content)
+        folder = self.place(sig, target_context)
+        content = None if folder is None else _content(folder / self._file(sig, target_context))
+        return None if content is None else compiler.CompileResult._rebuild(target_context, *pickle.loads(content))
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write the compiled function into the first folder that takes it, if any does."""
@@ -115,14 +110,14 @@ def _stamp() -> bytes:
     return " ".join(parts).encode()
 
 
-def _content(path: Path) -> Any:
+def _content(path: Path) -> bytes | None:
     """What the file holds; None if there is none, it is damaged, or it was compiled from something else."""
     try:
         data = path.read_bytes()
     except OSError:
         return None
     content = data[_DIGEST:]
-    return pickle.loads(content) if _digest(content) == data[:_DIGEST] else None
+    return content if _digest(content) == data[:_DIGEST] else None
 
 
 def _digest(content: bytes) -> bytes:

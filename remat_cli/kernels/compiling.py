@@ -14,6 +14,7 @@ import importlib
 import threading
 import typing
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -143,6 +144,17 @@ def compiling() -> str | None:
     return next(iter(_current), None)
 
 
+def kept() -> list[Path] | None:
+    """The folders that hold the machine code of all groups; None if some of it is in none."""
+    found: set[Path] = set()
+    for dispatcher in (dispatcher for group in GROUPS for dispatcher in _entries_of(group)):
+        place = dispatcher._cache.place(_signature(dispatcher), dispatcher.targetctx)
+        if place is None:
+            return None
+        found.add(place)
+    return sorted(found)
+
+
 def _work() -> None:
     """Load what is in the cache, which is quick, then compile the rest in the order of the queue."""
     loaded: set[Group] = set()
@@ -171,7 +183,7 @@ def _load(group: Group) -> bool:
     """Load the entries of ``group`` if all are in the cache; whether they are compiled. The caller has the turn."""
     found = _entries_of(group)
     missing = [dispatcher for dispatcher in found if _signature(dispatcher) not in dispatcher.overloads]
-    if not all(dispatcher._cache.holds(_signature(dispatcher), dispatcher.targetctx) for dispatcher in missing):
+    if any(dispatcher._cache.place(_signature(dispatcher), dispatcher.targetctx) is None for dispatcher in missing):
         return False
     for dispatcher in missing:
         dispatcher.compile(_signature(dispatcher))
@@ -227,15 +239,12 @@ def _numba_type(hint: Any) -> Any:
     }
     if hint in plain:
         return plain[hint]
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        array, (mark,) = _numba_type(parts[0]), hint.__metadata__
+    if typing.get_origin(hint) is typing.Annotated:
+        array, (mark,) = _numba_type(hint.__origin__), hint.__metadata__
         return types.Array(array.dtype, 1 if mark == READONLY else mark, "C", readonly=mark == READONLY)
-    if origin is tuple:
-        return types.Tuple([_numba_type(part) for part in parts])
     if isinstance(hint, type) and issubclass(hint, Record):
         return from_dtype(hint.dtype())
     if isinstance(hint, type) and issubclass(hint, tuple):
         fields = typing.get_type_hints(hint, include_extras=True)
-        return types.NamedTuple([_numba_type(field) for field in fields.values()], hint)
+        return types.BaseTuple.from_types(tuple(_numba_type(field) for field in fields.values()), hint)
     raise TypeError(f"kernels take no {hint!r}")

@@ -7,7 +7,6 @@ import numpy as np
 from remat_cli.kernels.compiling import entry, inner
 from remat_cli.kernels.sequence import (
     CHAIN,
-    State,
     after,
     below,
     delete,
@@ -19,9 +18,33 @@ from remat_cli.kernels.sequence import (
     take_back,
     uniform,
 )
+from remat_cli.kernels.state import State
 from remat_cli.mip import Ints
 
-_TRIES = 60
+# What steers the moves. All of it is untuned: it stands as it was first written.
+_TRIES, _FEW = 60, 5
+"""Values looked at for one to give up, and how many of those that can be are compared at most."""
+_CROWDED = 0.9
+"""How often a move starts where memory is short, if it is anywhere."""
+_AT_READER, _AT_INPUT = 0.6, 0.8
+"""A value is computed again right before its reader, or (up to the second) right after an input was used last, or
+anywhere in between."""
+_LEAST_WORTH, _WORTH_RANGE = 0.2, 1.6
+"""An input is computed again, too, if what it frees is worth so much of its cost: a factor from the first up."""
+_BEFORE_READER, _AFTER_INPUT, _NEAR_BY = 0.35, 0.5, 0.8
+"""A recomputation is put before a reader of what it makes, or after a use of an input, or near by, or else far off."""
+_NEAR, _FAR = 8, 64
+"""Slots: near by, and far off."""
+_CHAIN_AFTER_SHIFT = 0.5
+"""How often the inputs of a recomputation that was put elsewhere are computed again, too."""
+_ANOTHER, _MOST_DROPPED, _NEAREST_OF, _ENOUGH = 0.4, 5, 3, 0.1
+"""An exchange drops another recomputation so often, so many at most, each the nearest of so many; and each time that it
+has made up for some of it, ends so often."""
+_ADDING_OVER, _ADDING = 0.45, 0.1
+"""How often a move gives up a value: with bytes over the room, and without."""
+_REMOVING, _SHIFTING = 0.3, 0.6
+"""Of the other moves, the share that drop a recomputation, and up to which they put one elsewhere; the rest exchange
+some."""
 _DEARER, _CHEAPER = 1 + 2e-4, 1 - 3e-4
 """How the price of excess changes with every move that leaves some, or none."""
 
@@ -43,7 +66,7 @@ def _somewhere(s: State) -> int:
     """A slot: mostly one that is over the room, if there is one."""
     slots = s.now.slots
     start = below(s, slots)
-    if s.now.excess > 0 and uniform(s) < 0.9:
+    if s.now.excess > 0 and uniform(s) < _CROWDED:
         for q in range(start, slots):
             if s.level[q] > 0:
                 return q
@@ -56,7 +79,7 @@ def _somewhere(s: State) -> int:
 @inner
 def _waiting(s: State, where: int) -> int:
     """A value that waits in slot ``where`` and may be computed again: the best of a few for its price, or -1."""
-    chosen, most, left = -1, -np.inf, 1 + below(s, 5)
+    chosen, most, left = -1, -np.inf, 1 + below(s, _FEW)
     for _ in range(_TRIES):
         v = below(s, len(s.size))
         k = s.producer[v]
@@ -87,11 +110,11 @@ def _before_use(s: State, v: int, where: int) -> int:
         reader = s.events[s.capacity[v] + event]
         end = s.pos[reader]
     pick = uniform(s)
-    if pick < 0.6:
+    if pick < _AT_READER:
         return reader
     k = s.producer[v]
     inputs = s.input_start[k + 1] - s.input_start[k]
-    if pick < 0.8 and inputs > 0:
+    if pick < _AT_INPUT and inputs > 0:
         # Right after an input was used last.
         u = s.inputs[s.input_start[k] + below(s, inputs)]
         p = after(s, u, earlier(s, u, end))
@@ -132,7 +155,7 @@ def _chain(s: State, x: int) -> None:
             if taken == longest or s.fixed[i] or read_next(s, u, event + 1):
                 continue
             relief = _relief(s, after(s, u, event), p - 1, s.size[u])
-            if relief > 0 and s.now.price * relief > s.cost[i] * (0.2 + 1.6 * uniform(s)):
+            if relief > 0 and s.now.price * relief > s.cost[i] * (_LEAST_WORTH + _WORTH_RANGE * uniform(s)):
                 y = insert(s, i, x)
                 if y >= 0:
                     queue[taken] = y
@@ -183,16 +206,16 @@ def _shifted(s: State, k: int, p: int) -> int:
     pick = uniform(s)
     made = s.first_value[k + 1] - s.first_value[k]
     inputs = s.input_start[k + 1] - s.input_start[k]
-    if pick < 0.35 and made > 0:
+    if pick < _BEFORE_READER and made > 0:
         v = s.first_value[k] + below(s, made)
         if s.used[v] < 2:
             return -2
         return int(s.events[s.capacity[v] + 1 + below(s, s.used[v] - 1)])
-    if pick < 0.5 and inputs > 0:
+    if pick < _AFTER_INPUT and inputs > 0:
         u = s.inputs[s.input_start[k] + below(s, inputs)]
         q = after(s, u, 1 + below(s, s.used[u]))
     else:
-        reach = 8 if pick < 0.8 else 64
+        reach = _NEAR if pick < _NEAR_BY else _FAR
         q = p + below(s, 2 * reach + 1) - reach
     return following(s, min(max(q, first), last))
 
@@ -208,7 +231,7 @@ def _shift_one(s: State) -> None:
     if anchor == -2:
         return
     x = insert(s, k, anchor)
-    if x >= 0 and uniform(s) < 0.5:
+    if x >= 0 and uniform(s) < _CHAIN_AFTER_SHIFT:
         _chain(s, x)
 
 
@@ -219,31 +242,31 @@ def _exchange(s: State) -> None:
     p = s.pos[x]
     _remove(s, x)
     dropped = 1
-    while uniform(s) < 0.4 and s.now.extras > 0 and dropped < 5:
+    while uniform(s) < _ANOTHER and s.now.extras > 0 and dropped < _MOST_DROPPED:
         # The nearest of some others.
         nearest, least = s.recomputed[0], s.now.slots
-        for _ in range(3):
+        for _ in range(_NEAREST_OF):
             y = s.recomputed[below(s, s.now.extras)]
             if abs(s.pos[y] - p) < least:
                 nearest, least = y, abs(s.pos[y] - p)
         _remove(s, nearest)
         dropped += 1
     for _ in range(dropped + 2):
-        if s.now.excess == 0 or not _drop(s, _somewhere(s)) or uniform(s) < 0.1:
+        if s.now.excess == 0 or not _drop(s, _somewhere(s)) or uniform(s) < _ENOUGH:
             break
 
 
 @inner
 def _move(s: State) -> None:
     pick = uniform(s)
-    adding = 0.45 if s.now.excess > 0 else 0.1
+    adding = _ADDING_OVER if s.now.excess > 0 else _ADDING
     if s.now.extras == 0 or pick < adding:
         _drop(s, _somewhere(s))
         return
     pick = (pick - adding) / (1 - adding)
-    if pick < 0.3:
+    if pick < _REMOVING:
         _remove(s, s.recomputed[below(s, s.now.extras)])
-    elif pick < 0.6:
+    elif pick < _SHIFTING:
         _shift_one(s)
     else:
         _exchange(s)

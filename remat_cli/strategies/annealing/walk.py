@@ -17,7 +17,8 @@ import numpy as np
 
 from remat_cli.graph.model import Graph
 from remat_cli.kernels.moves import advance
-from remat_cli.kernels.sequence import CHAIN, HOLE, LOG_SIZE, Now, State
+from remat_cli.kernels.sequence import CHAIN, HOLE, LOG_SIZE
+from remat_cli.kernels.state import Now, State
 from remat_cli.mip import Ints
 
 _SPARE_EVENTS = 48

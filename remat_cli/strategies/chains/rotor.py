@@ -159,9 +159,9 @@ class Program:
         top[served] = served
         parts = {
             "prefix": prefix_sums([stage.cost for stage in stages[:n]]),
-            "back": np.array([stage.rest_cost for stage in stages]),
+            "back": np.array([stage.rest_cost for stage in stages], dtype=np.float64),
             "top": np.maximum.accumulate(top),
-            "taped": np.array([stage.taped for stage in stages]),
+            "taped": np.array([stage.taped for stage in stages], dtype=np.bool_),
             "output": output,
             "tape": units([stage.tape for stage in stages[:n]]),
             "sweep": _sweeps(units([stage.plain_peak for stage in stages]), output),
