@@ -41,6 +41,7 @@ CIRCLES: dict[frozenset[str], str] = {
 """Modules that import each other, each circle with the reason."""
 INNER: dict[tuple[str, str], str] = {
     ("remat_cli.planning.warm", "remat_cli.milp._pyomo"): "a warm process loads Pyomo before there is work",
+    ("remat_cli.strategies.openers.compiled", "remat_cli.milp._pyomo"): "Pyomo has to be loaded before numba",
 }
 """(module, underscore module of another folder that it imports), each with the reason."""
 

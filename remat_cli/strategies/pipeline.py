@@ -108,6 +108,7 @@ OPENERS = (
         _KNOWN,
         "good where the forward pass has narrow places",
         options={"methods": _MIN_CUTS},
+        when=nodes(MEDIUM),
         share=0.3,
         most_s=5.0,
         kernels=("flow",),
@@ -126,6 +127,23 @@ _STARTS = (
         most_s=20.0,
         unlimited_s=3.0,
         least_s=1.0,
+    ),
+    Stage(
+        "compile-small",
+        _LOOPS,
+        "as before, where little else takes long enough to need them",
+        options={"groups": ("flow", "annealing")},
+        when=nodes(_FEW + 1, MEDIUM - 1),
+    ),
+    Stage(
+        "min-cuts-small",
+        _KNOWN,
+        "as before, where loading compiled loops takes longer than what precedes",
+        options={"methods": _MIN_CUTS},
+        when=nodes(_FEW + 1, MEDIUM - 1),
+        share=0.3,
+        most_s=5.0,
+        kernels=("flow",),
     ),
     Stage(
         "crowded-first",
@@ -246,13 +264,6 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
         depth: The only support to use; 0 lets it grow.
     """
     return (
-        Stage(
-            "compile-small",
-            _LOOPS,
-            "as before, where little else takes long enough to need them",
-            options={"groups": ("annealing",)},
-            when=nodes(_FEW + 1, MEDIUM - 1),
-        ),
         Stage(
             "annealing-merging",
             _TURNS,

@@ -13,11 +13,10 @@ ROOMS = ("milp", "solvers", "strategies", "planning", "plan")
 TINY = 1e-4
 
 STEERING = {
-    "planning/job.py": {1e-9},  # of a gap that was asked for as 0
+    "strategies/annealing/polish.py": {1e-6},  # a temperature, and an overhead to reckon with at least
     "strategies/annealing/workers.py": {1e-5},  # overhead to reckon with at least
     "strategies/cover_dual.py": {1e-6},  # how far ahead a step aims, and what counts as progress
-    "strategies/incumbent.py": {1.05e-6, 1e-9},  # when a schedule meets its goal
-    "strategies/openers/prices.py": {1e-6, 1e-12},  # temperatures and rates to begin with
+    "strategies/openers/prices.py": {1e-12},  # a rate to begin with
     "strategies/published/dtr.py": {1e-9, 1e-300},  # keeps a quotient finite
     "strategies/published/model_size.py": {30e-6, 13e-6, 1.2e-7},  # seconds
     "strategies/retention/solving.py": {1e-6},  # unit of the objective
