@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from remat_cli.graph.model import Graph
 from remat_cli.mip import Bools, Floats, Ints
-
-if TYPE_CHECKING:
-    from remat_cli.graph.model import Graph
 
 READONLY = "readonly"
 """Marks arrays that cannot be written to, for which compiled loops have types of their own."""
@@ -58,7 +56,7 @@ class Arrays(NamedTuple):
 
     @classmethod
     def of(cls, graph: Graph) -> Arrays:
-        """The arrays of ``graph``; use ``graph.arrays``, which keeps them."""
+        """The arrays of ``graph``; use :func:`arrays_of`, which keeps them."""
         nodes, n = graph.nodes, len(graph.nodes)
         ends = set(graph.outputs)
         readers = [(*of, n) if v in ends else of for v, of in enumerate(graph.readers)]
@@ -89,3 +87,8 @@ def _fixed(values: Any, kind: Any = np.int64, unit: float | None = None) -> Any:
         array /= unit
     array.flags.writeable = False
     return array
+
+
+def arrays_of(graph: Graph) -> Arrays:
+    """``graph`` as flat arrays; made when first asked for, and kept with it."""
+    return graph.derived(Arrays.of)

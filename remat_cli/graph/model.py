@@ -10,10 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from remat_cli.graph.arrays import Arrays
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -128,13 +125,6 @@ class Graph:
         """``bn1:0``, the name of a value in documents."""
         node = self.producer[value]
         return f"{self.nodes[node].id}:{value - self.first_value[node]}"
-
-    @property
-    def arrays(self) -> Arrays:
-        """The graph as flat arrays; made when first asked for, and kept."""
-        from remat_cli.graph.arrays import Arrays  # numpy, which reading and checking do without
-
-        return self.derived(Arrays.of)
 
     def derived(self, function: Callable[[Graph], T]) -> T:
         """What ``function`` says of this graph; asked once, and kept. It must be something that nobody changes."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from remat_cli.graph.arrays import arrays_of
 from remat_cli.graph.model import Graph
 from remat_cli.kernels.moves import advance
 from remat_cli.kernels.sequence import CHAIN, HOLE, LOG_SIZE
@@ -45,7 +46,7 @@ class Problem:
     @classmethod
     def of(cls, graph: Graph, room_bytes: int) -> Problem:
         """The tables of ``graph`` for a budget that leaves ``room_bytes`` beside the fixed memory."""
-        arrays = graph.arrays
+        arrays = arrays_of(graph)
         names = ("cost", "fixed", "first_value", "input_start", "inputs", "size", "producer", "output")
         events = [len(readers) + 1 + _SPARE_EVENTS for readers in graph.readers]
         own, capacity = arrays.own - room_bytes, np.cumsum([0, *events])

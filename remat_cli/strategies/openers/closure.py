@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from remat_cli.graph.arrays import arrays_of
 from remat_cli.graph.model import Graph
 from remat_cli.mip import Bools, Floats, Ints
 from remat_cli.tolerances import ROUNDING
@@ -104,7 +105,7 @@ class Network:
     @classmethod
     def of(cls, graph: Graph, room_bytes: int) -> Network:
         """The network of a graph; vertices are its nodes, its values, the source and the sink."""
-        arrays, n, values = graph.arrays, len(graph.nodes), len(graph.size)
+        arrays, n, values = arrays_of(graph), len(graph.nodes), len(graph.size)
         node, value = np.arange(n), np.arange(values)
         producer, inputs = arrays.producer, arrays.inputs[: arrays.reads]
         reader = np.repeat(node, np.diff(arrays.input_start[:-1]))

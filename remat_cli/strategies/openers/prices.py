@@ -17,7 +17,7 @@ import numpy as np
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import last_readers, no_remat_profile
-from remat_cli.graph.arrays import Arrays
+from remat_cli.graph.arrays import Arrays, arrays_of
 from remat_cli.graph.model import Graph
 from remat_cli.mip import Bools, Floats, Ints
 from remat_cli.strategies.engine import Engine
@@ -63,7 +63,7 @@ class Pricing:
         """Nothing decided yet; the stages that are over the budget without recomputation have the first price."""
         from remat_cli.kernels.pricing import FRAMES, Plan  # numba takes 0.3 s to import
 
-        arrays = graph.arrays
+        arrays = arrays_of(graph)
         n, values, room = len(graph.nodes), len(graph.size), max(1, budget_bytes - graph.fixed_memory)
         over = np.array([*(height > budget_bytes for height in no_remat_profile(graph)), False])
         least = _first_price(arrays, np.array(last_readers(graph), dtype=np.int64), over)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat_cli.graph.arrays import Arrays
+from remat_cli.graph.arrays import Arrays, arrays_of
 from remat_cli.graph.model import Graph
 from remat_cli.kernels.ordering import State, run
 from remat_cli.mip import Ints
@@ -33,7 +33,7 @@ class Problem:
     @classmethod
     def of(cls, graph: Graph) -> Problem:
         """The arrays of ``graph``."""
-        arrays = graph.arrays
+        arrays = arrays_of(graph)
         read = np.where(np.diff(arrays.reader_start) > 0, arrays.size, 0)
         sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(read)])
         return cls(arrays, np.diff(sums[arrays.first_value]))
