@@ -33,11 +33,7 @@ LONG_MODULES: dict[str, str] = {}
 """Modules that are longer, each with the reason."""
 LONG_FUNCTIONS: dict[str, str] = {}
 """Functions that are longer, as ``module:function``, each with the reason."""
-CIRCLES: dict[frozenset[str], str] = {
-    frozenset({"remat_cli.strategies.chains.segments", "remat_cli.strategies.chains.tables"}): (
-        "for types only: a table is filled from segments, and segments say by what"
-    ),
-}
+CIRCLES: dict[frozenset[str], str] = {}
 """Modules that import each other, each circle with the reason."""
 INNER: dict[tuple[str, str], str] = {
     ("remat_cli.planning.warm", "remat_cli.milp._pyomo"): "a warm process loads Pyomo before there is work",

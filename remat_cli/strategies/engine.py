@@ -232,7 +232,7 @@ class _Pursuit:
         """Wait for the kernels of ``stage``; False if the clock stopped first."""
         for group in stage.kernels:
             if not compiling.ready(group):
-                self.incumbent.report("compiling, first run only")
+                self.incumbent.report("waiting for compiled loops")
                 if not compiling.wait(group, clock):
                     return False
         return True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from remat_cli.control import Control, Progress
 from remat_cli.graph.model import Graph
+from remat_cli.kernels import compiling
 from remat_cli.plan.liveness import priced
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.model import Scope
@@ -225,9 +226,10 @@ class Incumbent:
             self.context, self.crediting = before
 
     def report(self, activity: str, nodes: int | None = None) -> None:
-        """Tell the user where things stand."""
+        """Tell the user where things stand, and that loops are compiled meanwhile, if they are."""
         cost = None if self.computes is None else self.cost
-        self.context.control.report(Progress(activity, cost, self.bound.cost, nodes))
+        beside = "; compiling, first run only" if compiling.compiling() else ""
+        self.context.control.report(Progress(f"{activity}{beside}", cost, self.bound.cost, nodes))
 
     def seconds(self, most_s: float, share: float) -> float:
         """Time for a step: at most ``most_s`` seconds, and at most ``share`` of what is left."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from remat_cli.mip import Floats, Ints
-from remat_cli.strategies.chains.tables import Dense, Reserved, Table, fill
+from remat_cli.strategies.chains.tables import Dense, Reserved, SegmentArrays, Table, fill
 
 WORK_PER_S = 5e8
 """Steps of the innermost loop in a second, about."""
@@ -52,19 +52,8 @@ class Units:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segments:
-    """The arguments of ``kernels.segments.fill_visits``, where they are described."""
-
-    prefix: Floats
-    tail: Floats
-    top: Ints
-    hold: Ints
-    sweep: Ints
-    pending: Ints
-    visit: Ints
-    width: int
-    starts: Ints = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
-    """Units that may be reserved from the start, ascending."""
+class Segments(SegmentArrays):
+    """The segments of a chain, and ways to carry them out."""
 
     def fill(self) -> Table:
         """The least cost of every segment."""

@@ -7,15 +7,12 @@ there are so few that they are told apart to the byte, at a hundredth of the wor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from remat_cli.mip import Floats, Ints
-
-if TYPE_CHECKING:
-    from remat_cli.strategies.chains.segments import Segments
 
 _TURN = 1_000
 """Sums that take as long as what there is to do for a segment besides."""
@@ -26,6 +23,22 @@ class Table(Protocol):
 
     def look(self, low: Ints, r: Ints, m: Ints) -> Floats:
         """The costs of some segments, each of which with its own amount; infinite for those that do not fit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentArrays:
+    """The arguments of ``kernels.segments.fill_visits``, where they are described."""
+
+    prefix: Floats
+    tail: Floats
+    top: Ints
+    hold: Ints
+    sweep: Ints
+    pending: Ints
+    visit: Ints
+    width: int
+    starts: Ints = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+    """Units that may be reserved from the start, ascending."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +101,7 @@ class Reserved:
     after: list[Ints]
 
     @classmethod
-    def of(cls, segments: Segments, most_work: float) -> Reserved | None:
+    def of(cls, segments: SegmentArrays, most_work: float) -> Reserved | None:
         """Go up from the lowest level; None if filling the table would take more than ``most_work`` sums, about."""
         n = len(segments.prefix) - 1
         states = [segments.starts]
@@ -118,7 +131,7 @@ class Reserved:
         return cls(states, start, start[-1], after)
 
 
-def _admitted(segments: Segments) -> Ints:
+def _admitted(segments: SegmentArrays) -> Ints:
     """int64[N + 1, N + 1]: the most that may be reserved at (l, k), so that k can be kept and a level above visited."""
     n = len(segments.prefix) - 1
     level = np.arange(n + 1)
@@ -130,7 +143,7 @@ def _admitted(segments: Segments) -> Ints:
     return admitted
 
 
-def fill(segments: Segments, reserved: Reserved) -> Sparse:
+def fill(segments: SegmentArrays, reserved: Reserved) -> Sparse:
     """The same numbers as those of ``kernels.segments.fill_visits``, for the amounts that come up."""
     n = len(segments.prefix) - 1
     value = np.full((n + 1, reserved.columns + 1), np.inf)
