@@ -56,27 +56,29 @@ class Cheaper:
     prices: Prices
 
     @classmethod
-    def than_best(cls, best: Incumbent) -> Cheaper:
+    def than_best(cls, incumbent: Incumbent) -> Cheaper:
         """Schedules cheaper than the best one."""
-        graph = closed(best.graph)
-        large = len(best.graph.nodes) > MOST_NODES or dense_terms(best.graph) > _MOST_TERMS
-        if math.isinf(best.cost) or large:
+        graph = closed(incumbent.graph)
+        large = len(incumbent.graph.nodes) > MOST_NODES or dense_terms(incumbent.graph) > _MOST_TERMS
+        if math.isinf(incumbent.cost) or large:
             prices = Prices(0.0, tuple(node.cost for node in graph.nodes), (0.0,) * len(graph.nodes))
         else:
-            if best.prices is None:
-                time_limit_s = best.seconds(_PRICES_S, 0.1)
-                best.prices = recompute_prices(graph, best.budget_bytes, best.context, time_limit_s=time_limit_s)
-            prices = best.prices
-        return cls(graph, best.graph.total_cost, best.cost, prices)
+            if incumbent.prices is None:
+                time_limit_s = incumbent.seconds(_PRICES_S, 0.1)
+                incumbent.prices = recompute_prices(
+                    graph, incumbent.budget_bytes, incumbent.context, time_limit_s=time_limit_s
+                )
+            prices = incumbent.prices
+        return cls(graph, incumbent.graph.total_cost, incumbent.cost, prices)
 
     @classmethod
-    def than_needed(cls, best: Incumbent) -> Cheaper:
+    def than_needed(cls, incumbent: Incumbent) -> Cheaper:
         """Schedules so cheap that the best one is proven, within the gap asked for, if there are none.
 
         Those cheaper than the best one where that leaves hardly more of them: then a solver can start from that.
         """
-        than_best = cls.than_best(best)
-        ceiling = best.cost * (1 - _PART_OF_GAP * best.context.gap)
+        than_best = cls.than_best(incumbent)
+        ceiling = incumbent.cost * (1 - _PART_OF_GAP * incumbent.context.gap)
         needed = cls(than_best.graph, than_best.base, ceiling, than_best.prices)
         return needed if needed.slack < _WORTH * than_best.slack else than_best
 

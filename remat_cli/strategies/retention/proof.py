@@ -30,37 +30,37 @@ class Proof:
     """A support that every schedule cheaper than needed can be brought to (see ``milp/event_support``).
 
     Attributes:
-        best: Gets the bound, and schedules that come up.
+        incumbent: Gets the bound, and schedules that come up.
         support: For the graph with its closing node.
         cheaper: Schedules that are looked for; the bound holds up to their ceiling.
     """
 
-    best: Incumbent
+    incumbent: Incumbent
     support: Support
     cheaper: Cheaper
 
     @classmethod
-    def within(cls, best: Incumbent, most_pairs: int) -> Proof | None:
+    def within(cls, incumbent: Incumbent, most_pairs: int) -> Proof | None:
         """Choose the support; None if it is too large.
 
         Args:
-            best: With the best schedule so far.
+            incumbent: With the best schedule so far.
             most_pairs: Most (stage, node) pairs that a support may have.
         """
-        if len(best.graph.nodes) > MOST_NODES:
+        if len(incumbent.graph.nodes) > MOST_NODES:
             return None
-        cheaper = Cheaper.than_needed(best)
+        cheaper = Cheaper.than_needed(incumbent)
         support = cheaper.events()
-        return cls(best, support, cheaper) if sum(len(stages) for stages in support) <= most_pairs else None
+        return cls(incumbent, support, cheaper) if sum(len(stages) for stages in support) <= most_pairs else None
 
     def run(self, most_s: float, share: float) -> None:
         """Solve for at most ``most_s`` seconds and ``share`` of what is left; what is proven by then counts."""
-        best = self.best
-        model = Retention.over(best, None, support=self.support)
-        if self.cheaper.ceiling < best.cost:  # else a solver finds out by itself, from the best schedule
+        incumbent = self.incumbent
+        model = Retention.over(incumbent, None, support=self.support)
+        if self.cheaper.ceiling < incumbent.cost:  # else a solver finds out by itself, from the best schedule
             model.cuts += self.cheaper.rows(model.stated, model.compiled)
-        outcome = model.solve(best.step(most_s, share), rounds=1)
-        raise_bound(best, proven_cost(model, outcome), self.cheaper.ceiling)
+        outcome = model.solve(incumbent.step(most_s, share), rounds=1)
+        raise_bound(incumbent, proven_cost(model, outcome), self.cheaper.ceiling)
 
 
 @dataclass(slots=True)
@@ -68,35 +68,35 @@ class InStageProof:
     """The model over the full support with rows for what stands through a stage (see ``milp/standing_rows``).
 
     Attributes:
-        best: Gets the bound, and schedules that come up.
+        incumbent: Gets the bound, and schedules that come up.
         model: The model; its own in-stage rows, which need an order, are never stated.
         rows: The rows so far.
         ceiling: The model leaves out what costs more.
         proves: Whether the support is the full one, but for that; else no bound is taken.
     """
 
-    best: Incumbent
+    incumbent: Incumbent
     model: Retention
     rows: StandingRows
     ceiling: float
     proves: bool = True
 
     @classmethod
-    def of(cls, best: Incumbent, depth: float | None = None) -> InStageProof:
+    def of(cls, incumbent: Incumbent, depth: float | None = None) -> InStageProof:
         """State the model without rows.
 
         Args:
-            best: With the best schedule so far: the cheaper it is, the fewer nodes are worth recomputing.
+            incumbent: With the best schedule so far: the cheaper it is, the fewer nodes are worth recomputing.
             depth: Depth of a smaller support, which proves nothing; None for a proof.
         """
-        cheaper = Cheaper.than_needed(best)
+        cheaper = Cheaper.than_needed(incumbent)
         support = cheaper.affordable()
         if depth is not None:
             support = common(support, support_within(cheaper.graph, depth))
-        model = Retention.over(best, None, support=support)
-        if cheaper.ceiling < best.cost:
+        model = Retention.over(incumbent, None, support=support)
+        if cheaper.ceiling < incumbent.cost:
             model.cuts += cheaper.rows(model.stated, model.compiled)
-        return cls(best, model, StandingRows(model.stated), cheaper.ceiling, depth is None)
+        return cls(incumbent, model, StandingRows(model.stated), cheaper.ceiling, depth is None)
 
     def state(self, steps: Iterable[tuple[int, int]]) -> bool:
         """State the rows of (stage, node) ``steps``; whether any of them was new."""
@@ -113,14 +113,14 @@ class InStageProof:
             control: Clock.
             gap: Gap at which the solver stops; None for a quarter of the one asked for.
         """
-        best, context = self.best, self.best.context
-        while not best.over() and not control.stopping():
-            best.report("proving")
+        incumbent, context = self.incumbent, self.incumbent.context
+        while not incumbent.over() and not control.stopping():
+            incumbent.report("proving")
             model = self.model.model
             least = context.gap / 4 if gap is None else gap
             outcome = context.solver.solve(context.request(model, control, gap=least, start=self._start(model)))
             if self.proves:
-                raise_bound(best, proven_cost(self.model, outcome), self.ceiling)
+                raise_bound(incumbent, proven_cost(self.model, outcome), self.ceiling)
             if outcome.values is None or not self._refine(outcome.values):
                 return
 
@@ -128,13 +128,13 @@ class InStageProof:
         """Offer a solution and state rows for what is over the budget in it; whether there were any."""
         decoder = self.model.decoder
         chosen = decoder.chosen(values)
-        self.best.offer(decoder.computes(chosen))
+        self.incumbent.offer(decoder.computes(chosen))
         near = range(-_NEIGHBOURS, _NEIGHBOURS + 1)
         return self.state((t + d, k) for t, k in overfull(self.model.stated, chosen) for d in near)
 
     def _start(self, model: LinearModel) -> Floats | None:
         """The best schedule as a solution."""
-        if self.best.computes is None or (values := self.model.columns_of(self.best.computes)) is None:
+        if self.incumbent.computes is None or (values := self.model.columns_of(self.incumbent.computes)) is None:
             return None
         columns = self.model.compiled.column_of
         for level in self.rows.levels:
@@ -143,10 +143,10 @@ class InStageProof:
         return values if model.violation(values) <= START_VIOLATION else None
 
 
-def raise_bound(best: Incumbent, bound: float | None, ceiling: float) -> None:
+def raise_bound(incumbent: Incumbent, bound: float | None, ceiling: float) -> None:
     """Take what a model proved that looks for schedules of cost ``ceiling`` at most; None for nothing."""
     if bound is not None:
-        best.raise_bound(Bound(whole(best.graph, min(bound, ceiling)), Scope.DOCUMENT_ORDER))
+        incumbent.raise_bound(Bound(whole(incumbent.graph, min(bound, ceiling)), Scope.DOCUMENT_ORDER))
 
 
 def proven_cost(model: Retention, outcome: Outcome | None) -> float | None:
@@ -155,4 +155,4 @@ def proven_cost(model: Retention, outcome: Outcome | None) -> float | None:
         return None
     if outcome.termination is Termination.INFEASIBLE:
         return math.inf
-    return None if outcome.bound is None else safe_bound(model.best.graph, outcome.bound * model.stated.cost_scale)
+    return None if outcome.bound is None else safe_bound(model.incumbent.graph, outcome.bound * model.stated.cost_scale)

@@ -38,7 +38,7 @@ class Retention:
     """A compiled retention model that grows in-stage rows where they are needed.
 
     Attributes:
-        best: Gets every schedule that comes up.
+        incumbent: Gets every schedule that comes up.
         stated: The model as stated.
         compiled: The model as compiled, in-stage rows included.
         depth: Depth of its support; None for the full one.
@@ -48,7 +48,7 @@ class Retention:
         solved: The model of the last solve as a whole: windows and relaxations aside.
     """
 
-    best: Incumbent
+    incumbent: Incumbent
     stated: RetentionModel
     compiled: Compiled
     depth: float | None = None
@@ -58,11 +58,11 @@ class Retention:
     solved: LinearModel | None = None
 
     @classmethod
-    def over(cls, best: Incumbent, depth: float | None, *, support: Support | None = None) -> Retention:
+    def over(cls, incumbent: Incumbent, depth: float | None, *, support: Support | None = None) -> Retention:
         """State and compile the model over a support and the best schedules.
 
         Args:
-            best: Gets the schedules that come up.
+            incumbent: Gets the schedules that come up.
             depth: Depth of the support, from which nodes are left out that no cheaper schedule computes again; None
                 for the full support.
             support: Support to use instead.
@@ -71,28 +71,30 @@ class Retention:
             LimitReached, Interrupted: If the control stops meanwhile, or would before the model is compiled, which
                 takes as long again as stating it.
         """
-        best.report("building the model")
+        incumbent.report("building the model")
         began_s = time.monotonic()
-        if depth is not None and best.computes is not None:
-            cheaper = Cheaper.than_best(best)
+        if depth is not None and incumbent.computes is not None:
+            cheaper = Cheaper.than_best(incumbent)
             support = common(support_within(cheaper.graph, depth), cheaper.affordable())
-        known = [computes for computes in (best.advancing, best.computes) if computes is not None]
-        also = [step for computes in known for step in matrices_of(best.graph, computes).computed]
-        base = best.graph.total_cost
+        known = [computes for computes in (incumbent.advancing, incumbent.computes) if computes is not None]
+        also = [step for computes in known for step in matrices_of(incumbent.graph, computes).computed]
+        base = incumbent.graph.total_cost
         # A unit in which the overhead, not the cost, has a size that solvers like.
-        unit = max(best.bound.cost - base, _LEAST_OVERHEAD * base) / 100 or 1.0
-        control = best.context.control
-        stated = build(best.graph, best.budget_bytes, depth, control, cost_scale=unit, also=also, support=support)
+        unit = max(incumbent.bound.cost - base, _LEAST_OVERHEAD * base) / 100 or 1.0
+        control = incumbent.context.control
+        stated = build(
+            incumbent.graph, incumbent.budget_bytes, depth, control, cost_scale=unit, also=also, support=support
+        )
         remaining = control.remaining_s()
         if remaining is not None and remaining < time.monotonic() - began_s:
             raise LimitReached("the time limit came while a model was built", hint="give more time with --time-limit")
-        return cls(best, stated, stated.compiled(), depth)
+        return cls(incumbent, stated, stated.compiled(), depth)
 
     def holding_best(self) -> Retention:
         """This model, or one over a support that holds the best schedule if this one does not."""
-        if self.best.advancing is None or self.start_from_best() is not None:
+        if self.incumbent.advancing is None or self.start_from_best() is not None:
             return self
-        return Retention.over(self.best, self.depth)  # without the relaxation, which is dear
+        return Retention.over(self.incumbent, self.depth)  # without the relaxation, which takes long to solve
 
     @property
     def model(self) -> LinearModel:
@@ -118,7 +120,7 @@ class Retention:
             if share == 1.0:
                 self.relaxed = outcome.values
             for computes in dict.fromkeys(self._rounded(outcome.values, threshold) for threshold in _THRESHOLDS):
-                self.best.offer(computes)
+                self.incumbent.offer(computes)
 
     def _rounded(self, values: Floats, threshold: float) -> tuple[int, ...]:
         """The least recomputation for what the relaxation keeps by at least ``threshold``.
@@ -132,7 +134,7 @@ class Retention:
             [(gaps.events[k], gaps.events[k + 1]) for k, column in enumerate(columns) if once[v] or enough[column]]
             for v, (gaps, columns) in enumerate(zip(self.stated.gaps, self._kept_columns(), strict=True))
         ]
-        end = len(self.best.graph.nodes)
+        end = len(self.incumbent.graph.nodes)
         return tuple(k for k in least_recomputation_between(self.stated.graph, stays) if k < end)
 
     def _kept_columns(self) -> list[list[int]]:
@@ -165,7 +167,7 @@ class Retention:
         """Offer a solution; if it is over the budget, state what forbids it. Whether anything was stated."""
         decoder = self.decoder
         chosen = decoder.chosen(values)
-        self.best.offer(decoder.computes(chosen))
+        self.incumbent.offer(decoder.computes(chosen))
         steps = overfull(self.stated, chosen)
         if not steps:
             return False
@@ -208,11 +210,11 @@ class Retention:
         hold = ~free & model.integer
         lower = np.where(hold, start, model.lower)
         upper = np.where(hold, start, model.upper)
-        before = self.best.advancing_cost
+        before = self.incumbent.advancing_cost
         outcome = self._run(replace(model, lower=lower, upper=upper), control, start=start, listen=False)
         if outcome.values is not None:
             self._refine(outcome.values)
-        return self.best.advancing_cost < before
+        return self.incumbent.advancing_cost < before
 
     def undecided(self) -> Bools | None:
         """Columns in which the linear relaxation and the best schedule differ; None without either."""
@@ -225,15 +227,15 @@ class Retention:
 
     def start_from_best(self) -> Floats | None:
         """The best frontier-advancing schedule as a solution; None if there is none that this support holds."""
-        if self.best.advancing is None:
+        if self.incumbent.advancing is None:
             return None
-        values = self.columns_of(self.best.advancing)
+        values = self.columns_of(self.incumbent.advancing)
         return values if values is not None and self.model.violation(values) <= START_VIOLATION else None
 
     def _start(self) -> Floats | None:
         """What to start the solver from. Any schedule is a solution while there are neither in-stage rows nor cuts."""
-        if not self.blocks and not self.cuts and self.best.computes is not None:
-            values = self.columns_of(self.best.computes)
+        if not self.blocks and not self.cuts and self.incumbent.computes is not None:
+            values = self.columns_of(self.incumbent.computes)
             if values is not None and self.model.violation(values) <= START_VIOLATION:
                 return values
         return self.start_from_best()
@@ -241,7 +243,7 @@ class Retention:
     def columns_of(self, computes: Sequence[int]) -> Floats | None:
         """A schedule as a solution, perhaps violating rows; None if it recomputes outside the support."""
         stated, columns = self.stated, self.compiled.column_of
-        seen = matrices_of(self.best.graph, computes)
+        seen = matrices_of(self.incumbent.graph, computes)
         values = np.zeros(self.compiled.model.columns)
         for t, i in seen.computed:
             if t != i:
@@ -272,12 +274,12 @@ class Retention:
         gap: float | None = None,
         listen: bool = True,
     ) -> Outcome:
-        context = self.best.context
+        context = self.incumbent.context
         least = min(context.gap / 4, INNER_GAP) if gap is None else gap
         listener = self._listen if listen else None
         return context.solver.solve(context.request(model, control, gap=least, start=start, on_progress=listener))
 
     def _listen(self, incumbent: SolverProgress) -> None:
         if incumbent.values is not None:
-            self.best.offer(self.decoder.computes(self.decoder.chosen(incumbent.values)))
-        self.best.report(self.best.context.solver.title, incumbent.nodes)
+            self.incumbent.offer(self.decoder.computes(self.decoder.chosen(incumbent.values)))
+        self.incumbent.report(self.incumbent.context.solver.title, incumbent.nodes)

@@ -58,31 +58,31 @@ class Moccasin(Strategy):
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Have CP-SAT bring the peak down to the budget, and then the cost."""
-        best = Incumbent.of(task, context, goal=Verdict.CLASS)
-        if best.done():
-            return best.found(exhausted=True)
+        incumbent = Incumbent.of(task, context, goal=Verdict.CLASS)
+        if incumbent.done():
+            return incumbent.found(exhausted=True)
         least = peak_bound(task.graph).bytes
-        if best.budget_bytes < least:
+        if incumbent.budget_bytes < least:
             return NotFound("no schedule fits", Scope.ANY_ORDER, peak_bound_bytes=least)
         if find_spec("ortools") is None:
             raise SolverUnavailable("strategy moccasin needs CP-SAT, but ortools is not installed", hint=_HINT)
         if (large := too_many_intervals(task.graph, context.control, self.instances)) is not None:
             return large
-        return _Talk(best, *_class(task.graph, self.instances)).run(self._job(task, best))
+        return _Talk(incumbent, *_class(task.graph, self.instances)).run(self._job(task, incumbent))
 
-    def _job(self, task: Task, best: Incumbent) -> Job:
-        context = best.context
+    def _job(self, task: Task, incumbent: Incumbent) -> Job:
+        context = incumbent.context
         remaining = context.control.remaining_s()
         # Payloads may be large, and nobody there looks into them.
         nodes = tuple(replace(node, payload=None) for node in task.graph.nodes)
         return Job(
             graph=replace(task.graph, nodes=nodes, metadata=None),
-            budget_bytes=best.budget_bytes,
+            budget_bytes=incumbent.budget_bytes,
             instances=self.instances,
             hint=self.hint,
             known=() if task.known is None else tuple(schedule.computes for schedule in task.known.schedules),
             gap=context.gap,
-            bound=max(b.cost for b in best.bounds.values() if b.scope in {Scope.ANY_ORDER, Scope.DOCUMENT_ORDER}),
+            bound=max(b.cost for b in incumbent.bounds.values() if b.scope in {Scope.ANY_ORDER, Scope.DOCUMENT_ORDER}),
             deadline_s=None if remaining is None else time.time() + remaining,
             threads=context.threads,
             seed=context.seed,
@@ -103,7 +103,7 @@ class _Talk:
     """What the process of CP-SAT tells.
 
     Attributes:
-        best: Gets every schedule and bound.
+        incumbent: Gets every schedule and bound.
         scope: The schedules that the model holds.
         reason: Why there is none, should CP-SAT prove it.
         activity: What it is doing.
@@ -114,7 +114,7 @@ class _Talk:
         log: Gets the log of CP-SAT.
     """
 
-    best: Incumbent
+    incumbent: Incumbent
     scope: Scope
     reason: str
     activity: str = "CP-SAT"
@@ -131,10 +131,10 @@ class _Talk:
             SolverUnavailable: If ortools does not work.
             SolverFailed: If CP-SAT crashes.
         """
-        control = self.best.context.control
+        control = self.incumbent.context.control
         with (
             temporary_folder() as folder,
-            SolverLog(self.best.context.solver_log) as self.log,
+            SolverLog(self.incumbent.context.solver_log) as self.log,
             SolverLog(None) as printed,
         ):
             path = folder / "job.pickle"
@@ -153,12 +153,12 @@ class _Talk:
         return self._answer()
 
     def _answer(self) -> Found | NotFound:
-        best = self.best
-        if best.computes is not None:
-            return best.found(exhausted=best.done() or self.ended)
+        incumbent = self.incumbent
+        if incumbent.computes is not None:
+            return incumbent.found(exhausted=incumbent.done() or self.ended)
         if self.empty:
-            return replace(best.not_found(self.reason, self.scope), peak_bound_bytes=self.least_bytes)
-        return best.not_found("the limit came before CP-SAT found a schedule that fits")
+            return replace(incumbent.not_found(self.reason, self.scope), peak_bound_bytes=self.least_bytes)
+        return incumbent.not_found("the limit came before CP-SAT found a schedule that fits")
 
     def _hear(self, line: str) -> None:
         """Take one line; what is not ours (a warning of some library) is kept for error messages only."""
@@ -168,16 +168,16 @@ class _Talk:
         self._take(kind, value)
 
     def _take(self, kind: str, value: Any) -> None:
-        best = self.best
+        incumbent = self.incumbent
         if kind == "activity":
             self.activity = value
         elif kind == "computes":
-            best.offer(value)
+            incumbent.offer(value)
         elif kind == "bound":
-            best.raise_bound(Bound(value, self.scope))
+            incumbent.raise_bound(Bound(value, self.scope))
         elif kind == "empty":
             self.empty, self.least_bytes = True, value
-            best.raise_bound(Bound(math.inf, self.scope))
+            incumbent.raise_bound(Bound(math.inf, self.scope))
         elif kind == "log" and self.log is not None:
             self.log.write(f"{value}\n")
         elif kind == "end":
@@ -185,4 +185,4 @@ class _Talk:
         elif kind == "error":
             self.error = (value[0], value[1])
         if kind in {"activity", "computes", "bound"}:
-            best.report(self.activity)
+            incumbent.report(self.activity)
