@@ -19,7 +19,7 @@ _KNOWN, _BOUND = f"{_ROOM}.openers.known:KnownMethods", f"{_ROOM}.bounding"
 _CROWDED = f"{_ROOM}.openers.crowded:CrowdedStages"
 _CHAIN = f"{_ROOM}.chains.opener:ChainStructure"
 _GROWING = f"{_ROOM}.retention.growing:Growing"
-_EVENTS, _INSIDE = f"{_ROOM}.retention.proving:EventProof", f"{_ROOM}.retention.proving:InStageProofs"
+_EVENTS, _INSIDE = f"{_ROOM}.retention.proof:EventProof", f"{_ROOM}.retention.proof:InStageProofs"
 _ANNEALING, _TURNS = f"{_ROOM}.annealing.workers:Annealing", f"{_ROOM}.turns:Turns"
 
 SMALL, MEDIUM, LARGE = 120, 300, 3_000

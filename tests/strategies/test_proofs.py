@@ -21,8 +21,7 @@ from remat_cli.strategies.annealing.walk import Problem, Walk
 from remat_cli.strategies.base import Context, Task
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.ceiling import Cheaper
-from remat_cli.strategies.retention.proof import InStageProof, Proof
-from remat_cli.strategies.retention.proving import InStageProofs
+from remat_cli.strategies.retention.proof import InStageProof, InStageProofs, Proof
 
 
 def best_of(graph: Graph, budget: int, *, known: bool, gap: float = 0.0) -> Incumbent:

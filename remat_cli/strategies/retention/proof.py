@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from remat_cli.control import Control
 from remat_cli.milp.compile import append_block
@@ -17,11 +18,15 @@ from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Outcome, Termination
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound, whole
+from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.ceiling import MOST_NODES, Cheaper
 from remat_cli.strategies.retention.solving import Retention
 from remat_cli.tolerances import START_VIOLATION
 
+_REHEARSAL_DEPTH, _REHEARSAL_GAP = 1.0, 1e-3
+_REHEARSAL_S, _REHEARSAL_SHARE = 15.0, 0.2
+"""Which rows a proof takes shows on a small support, in a fraction of the time for the full one. Untuned."""
 _NEIGHBOURS = 2
 
 
@@ -141,6 +146,57 @@ class InStageProof:
             kept = 1.0 if level.kept is None else values[columns[level.kept]]
             values[columns[level.variable]] = max(0.0, kept - values[columns[level.again]])
         return values if model.violation(values) <= START_VIOLATION else None
+
+
+@dataclass(slots=True)
+class EventProof(Engine):
+    """Bounds the cost over an event support, once for each cost of the incumbent.
+
+    Attributes:
+        tried: The cost of the incumbent at the last proof: a cheaper one leaves less to exclude.
+    """
+
+    uses_solver: ClassVar[bool] = True
+
+    tried: float = math.inf
+
+    def work(self, most_pairs: int) -> bool:
+        """Prove, if the support has at most ``most_pairs`` (stage, node) pairs."""
+        incumbent = self.incumbent
+        if incumbent.cost < self.tried:
+            proof = Proof.within(incumbent, most_pairs)
+            if proof is not None:
+                self.tried = incumbent.cost
+                proof.run(math.inf, 1.0)
+        return False
+
+
+@dataclass(slots=True)
+class InStageProofs(Engine):
+    """Bounds the cost by the model that looks inside stages, with the rows of earlier turns.
+
+    Attributes:
+        steps: The steps whose rows were stated so far.
+    """
+
+    uses_solver: ClassVar[bool] = True
+
+    steps: frozenset[tuple[int, int]] = frozenset()
+
+    def work(self) -> bool:
+        """Find out on a small support which rows it takes, unless an earlier turn has, and prove with them."""
+        incumbent = self.incumbent
+        if not self.steps:
+            rehearsal = InStageProof.of(incumbent, _REHEARSAL_DEPTH)
+            rehearsal.run(incumbent.step(_REHEARSAL_S, _REHEARSAL_SHARE), gap=_REHEARSAL_GAP)
+            self.steps = frozenset(rehearsal.rows.steps)
+        if incumbent.over():
+            return False
+        proof = InStageProof.of(incumbent)
+        proof.state(self.steps)
+        proof.run(incumbent.context.control)
+        self.steps = frozenset(proof.rows.steps)
+        return True
 
 
 def raise_bound(incumbent: Incumbent, bound: float | None, ceiling: float) -> None:
