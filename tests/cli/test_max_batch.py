@@ -13,10 +13,11 @@ from seeded import seeded
 
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
-from remat_cli.planning.batches import _SEEDS, max_batch, one_forward
+from remat_cli.planning.batches import max_batch, one_forward
 from remat_cli.planning.options import SolveOptions
 from remat_cli.reports.batches import batch_json, batch_text
 from remat_cli.reports.style import Style
+from remat_cli.strategies.pipeline import OPENING_METHODS
 from remat_cli.zoo.registry import build_graph
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "batch-v1.json").read_text())
@@ -64,7 +65,7 @@ def test_the_default_finds_no_less_than_quick_strategies():
         options = SolveOptions(strategy=strategy, time_limit_s=time_limit_s)
         return max_batch(graph, memory, graph_batch=4, most_cost=one_forward(graph), options=options)
 
-    quick = {spec: found(spec, 60).found for spec in _SEEDS}
+    quick = {spec: found(spec, 60).found for spec in OPENING_METHODS}
     assert len(set(quick.values())) > 1
     answer = found("auto", 4)
     assert answer.found >= max(quick.values())

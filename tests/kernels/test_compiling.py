@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cold import script
-from graphgen import sized_graph
+from families import sized_graph
 
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.kernels import compiling

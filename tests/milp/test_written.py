@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import highspy
 import pytest
-from graphgen import varied_graph
+from families import varied_graph
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound

@@ -43,7 +43,7 @@ def test_keep_all_frees_early_and_checkpoint_all_does_not() -> None:
 
 
 def test_checkpoint_all_needs_phases() -> None:
-    with pytest.raises(StrategyMismatch, match="node n0 has none"):
+    with pytest.raises(StrategyMismatch, match="node n0 has no phase"):
         solve(Graph("g", (Node("n0", 1.0, (), (1,)),), (0,)), None, SolveOptions(strategy="checkpoint-all"))
 
 
