@@ -31,8 +31,9 @@ from remat_cli.version import __version__
 
 _RESERVE_SHARE = 0.1
 _RESERVE_MOST_S = 2.0
-_GRACE_S = 0.4
-"""Seconds beyond the limit that a strategy gets to stop by itself: nothing that it has published is lost after them."""
+_GRACE_SHARE, _GRACE_S = 0.5, 0.2
+"""Seconds that a strategy gets to stop by itself: a share of the reserve, and some more. Whatever it has published stands
+after them, and what is left of the reserve is for replaying and writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class Job:
         chosen = self.strategy if strategy is None else strategy
         failure: Ending | None = None
         try:
-            grace_s = _GRACE_S + _reserve_s(self.options.time_limit_s)
+            grace_s = _GRACE_S + _GRACE_SHARE * _reserve_s(self.options.time_limit_s)
             answer = run(lambda: self._answer(chosen, task, context), self.context.control, grace_s=grace_s)
         except (Abandoned, LimitReached, Interrupted):
             answer = NotFound("stopped before any schedule was found")
