@@ -32,8 +32,8 @@ from remat_cli.version import __version__
 _RESERVE_SHARE = 0.1
 _RESERVE_MOST_S = 2.0
 _GRACE_SHARE, _GRACE_S = 0.5, 0.2
-"""Seconds that a strategy gets to stop by itself: a share of the reserve, and some more. Whatever it has published stands
-after them, and what is left of the reserve is for replaying and writing."""
+"""Seconds that a strategy gets to stop by itself: a share of the reserve, and some more. After them the best published
+schedule stands, and what is left of the reserve is for replaying and writing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ def test_the_command_takes_dimensions_of_archives_and_refuses_them_for_documents
     assert f"({symbol}=8 as asked)" in capsys.readouterr().err
     assert import_model(archives["conv*"], sizes={symbol: 8}) == load_graph(str(tmp_path / "g.json"))
     assert run(["convert", str(tmp_path / "g.json"), "--dim", "batch=8"]) == 2
-    assert "are for models, and this is none" in capsys.readouterr().err
+    assert "are for models, but this is not a model" in capsys.readouterr().err
     assert run(["solve", archives["conv"], "--budget", "80%"]) == 2
     assert "remat convert" in capsys.readouterr().err
 
