@@ -209,6 +209,7 @@ def _stage(record: StageRecord) -> dict[str, Any]:
         "within": record.depth or None,
         "seconds": None if record.seconds is None else round(record.seconds, 3),
         "cost": record.cost if math.isfinite(record.cost) else None,
+        "gained": record.gained,
         "bound": record.bound if math.isfinite(record.bound) else None,
         "note": record.note or None,
     }

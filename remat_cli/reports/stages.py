@@ -58,14 +58,14 @@ def trace_text(stages: Sequence[Mapping[str, Any]], base_cost: float, style: Sty
         base_cost: Cost without recomputation.
         style: Where it goes.
     """
-    rows = [("stage", "time", "plan", "bound", "")]
+    rows = [("stage", "time", "plan", "gained", "bound", "")]
     for stage in stages:
         name = f"{'  ' * stage.get('within', 0)}{stage['stage']}"
         took = format_duration(stage["seconds"]) if "seconds" in stage else "stopped"
-        rows.append(
-            (name, took, _over(stage, "cost", base_cost), _over(stage, "bound", base_cost), stage.get("note", ""))
-        )
-    return render(style, title("stages", "cost over no-remat when each ended"), columns(rows, style))
+        gained = format_percent(stage["gained"] / base_cost) if base_cost and stage.get("gained") else ""
+        stood = _over(stage, "cost", base_cost), gained, _over(stage, "bound", base_cost)
+        rows.append((name, took, *stood, stage.get("note", "")))
+    return render(style, title("stages", ": cost over no-remat when each ended"), columns(rows, style))
 
 
 def _over(stage: Mapping[str, Any], key: str, base_cost: float) -> str:

@@ -108,6 +108,12 @@ class StageRecord:
     seconds: float | None = None
     note: str = ""
 
+    @property
+    def gained(self) -> float | None:
+        """By how much it made the incumbent cheaper; None if it did not, or found the first one."""
+        gained = self.cost_before - self.cost
+        return gained if math.isfinite(gained) and gained > 0 else None
+
     def close(self, seconds: float, cost: float, bound: float) -> None:
         """Note how it ended."""
         self.seconds, self.cost, self.bound = seconds, cost, bound

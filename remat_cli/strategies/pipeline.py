@@ -73,7 +73,7 @@ _CHAIN_FIRST = Stage(
 _LOOPS = f"{_ROOM}.openers.compiled:CompiledLoops"
 
 QUICK_METHODS = ("dtr", "twremat", "xla-greedy{cost_aware=true}")
-"""Published methods that take any graph, by what they find on the networks of the zoo (``anytime``), the best first."""
+"""Published methods that take any graph, and whose plans are the cheapest of those (``anytime``); the fastest first."""
 _CHECKPOINTING, _MIN_CUTS = ("ap-greedy", "linearized-greedy", "xla-greedy"), ("min-cut",)
 OPENING_METHODS = (*QUICK_METHODS, *_CHECKPOINTING, *_MIN_CUTS)
 """All methods with which searches begin, for searches over budgets."""

@@ -36,6 +36,22 @@ def test_strategies_as_json(remat):
     assert {o["name"] for o in rows["checkmate-ilp"]["options"]} >= {"frontier", "stage_split", "relax"}
 
 
+def test_the_stages_of_a_strategy_are_listed(remat):
+    listed = remat("strategies", "auto")
+    assert listed.code == 0
+    rows = json.loads(remat("strategies", "auto", "--format", "json").out)["stages"]
+    names = [row["stage"] for row in rows]
+    assert names[0] == "quick-methods"
+    assert names.index("starts") < names.index("exact") < names.index("search")
+    for row in rows:
+        assert row["stage"] in listed.out
+        assert row["why"]
+    assert rows[names.index("starts")]["stages"][0]["stage"] == "quick-bound"
+    refused = remat("strategies", "dtr")
+    assert refused.code == ExitCode.USAGE
+    assert "dtr is one method, without stages" in refused.err
+
+
 def test_solvers_are_listed_and_all_four_work_here(remat):
     listed = remat("solvers", "--check")
     assert listed.code == 0

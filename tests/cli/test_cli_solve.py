@@ -50,6 +50,24 @@ def test_from_an_architecture_to_a_checked_plan(remat):
     assert remat("check", "chain.plan.json", "-b", "6").code == 1
 
 
+def test_the_stages_of_the_search_are_shown_and_recorded(remat):
+    assert remat("export", "zoo:mobilenet-v1", "-o", "net.json").code == 0
+    solved = remat("solve", "net.json", "-b", "60%", "-v")
+    assert solved.code == 0
+    stages = plan("net.plan.json")["run"]["stages"]
+    assert stages[0]["stage"] == "quick-methods"
+    assert all(stage["seconds"] >= 0 for stage in stages)
+    whole = [stage for stage in stages if "within" not in stage]
+    bounds, costs = [stage["bound"] for stage in whole], [stage["cost"] for stage in whole]
+    assert bounds == sorted(bounds)
+    assert costs == sorted(costs, reverse=True)
+    assert sum(stage.get("gained", 0) for stage in stages if "within" not in stage) == pytest.approx(
+        costs[0] - costs[-1]
+    )
+    for stage in stages:
+        assert stage["stage"] in solved.err
+
+
 def test_another_order_of_the_nodes(remat):
     """Two branches that fit one after the other; the document has them side by side."""
     nodes = [
