@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from remat_cli.strategies.bounds import cover_bound, quick_bound
 from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.incumbent import Verdict
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class CoverBound(Engine):
         """Solve it once."""
         incumbent = self.incumbent
         incumbent.report("bounding")
-        limit_s = incumbent.seconds(_POLISH_S if incumbent.done() else math.inf, 1.0)
+        limit_s = incumbent.seconds(_POLISH_S if incumbent.verdict >= Verdict.GAP else math.inf, 1.0)
         incumbent.raise_bound(
             cover_bound(incumbent.graph, incumbent.budget_bytes, incumbent.context, time_limit_s=limit_s)
         )

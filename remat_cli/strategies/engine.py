@@ -55,12 +55,13 @@ class Engine(ABC):
     uses_solver: ClassVar[bool] = False
     """Whether a MIP solver has a part in what it finds."""
 
-    def turn(self, clock: Control, maker: str = "", **options: Any) -> Gained:
+    def turn(self, clock: Control, maker: str = "", goal: Verdict | None = None, **options: Any) -> Gained:
         """One turn, for which ``clock`` is the clock.
 
         Args:
             clock: Stops the turn.
             maker: Text form of the strategy that is credited with what it finds.
+            goal: The verdict at which the turn ends; None for the goal of the search.
             options: Arguments of :meth:`work`.
 
         Raises:
@@ -69,7 +70,7 @@ class Engine(ABC):
         """
         incumbent = self.incumbent
         cost, bound = incumbent.cost, incumbent.bound.cost
-        with incumbent.under(clock, maker, uses_solver=self.uses_solver):
+        with incumbent.under(clock, maker, uses_solver=self.uses_solver, goal=goal):
             more = self.work(**options)
         return Gained(0.0 if incumbent.cost == cost else cost - incumbent.cost, incumbent.bound.cost - bound, more)
 
@@ -248,7 +249,7 @@ class _Pursuit:
             if isinstance(stage.engine, tuple):
                 self.run(stage.engine, part, maker, depth + 1)
             else:
-                engine_at(stage.engine, incumbent).turn(part, maker, **stage.options)
+                engine_at(stage.engine, incumbent).turn(part, maker, stage.until, **stage.options)
         except LimitReached as limit:
             record.note = limit.message  # the stage had too little time to begin, and others may need less
         finally:

@@ -216,14 +216,17 @@ class Incumbent:
         return self.done() or not limited
 
     @contextmanager
-    def under(self, clock: Control, maker: str = "", *, uses_solver: bool = False) -> Iterator[None]:
-        """While inside, ``clock`` is the clock, and what is offered is credited to ``maker``."""
-        before = self.context, self.crediting
+    def under(
+        self, clock: Control, maker: str = "", *, uses_solver: bool = False, goal: Verdict | None = None
+    ) -> Iterator[None]:
+        """While inside, ``clock`` is the clock, ``goal`` the goal, and what is offered is credited to ``maker``."""
+        before = self.context, self.crediting, self.goal
         self.context, self.crediting = replace(self.context, control=clock), (maker, uses_solver)
+        self.goal = self.goal if goal is None else goal
         try:
             yield
         finally:
-            self.context, self.crediting = before
+            self.context, self.crediting, self.goal = before
 
     def report(self, activity: str, nodes: int | None = None) -> None:
         """Tell the user where things stand, and that loops are compiled meanwhile, if they are."""

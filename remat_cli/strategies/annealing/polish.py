@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.matrices import straightened
-from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.engine import Engine, engine_at
+from remat_cli.strategies.openers.prices import Prices
 
+PRICES = f"{Prices.__module__}:{Prices.__name__}"
+"""The engine whose schedule is polished besides the incumbent."""
 _MOVES = 10
 """Moves for each step of the schedule. Untuned."""
 _WORK = 60_000_000
@@ -22,19 +26,26 @@ class Polish(Engine):
     """Leaves out recomputations that are not needed, and takes what else makes the incumbent cheaper at once."""
 
     def work(self) -> bool:
-        """One pass, over whatever is the incumbent; it needs one."""
+        """One pass over the incumbent, and one over what prices led to: the more expensive one may end cheaper."""
+        incumbent = self.incumbent
+        prices = engine_at(PRICES, incumbent)
+        assert isinstance(prices, Prices)
+        incumbent.report("polishing")
+        for computes in dict.fromkeys((prices.cheapest, incumbent.computes)):
+            if computes is not None and not incumbent.over():
+                self._polish(computes)
+        return False
+
+    def _polish(self, computes: tuple[int, ...]) -> None:
+        """Offer what one pass over a schedule within the budget makes of it."""
         from remat_cli.strategies.annealing.walk import Problem, Walk  # numba takes 0.3 s to import
 
         incumbent, graph = self.incumbent, self.incumbent.graph
-        if incumbent.computes is None:
-            return False
-        incumbent.report("polishing")
-        overhead = max(incumbent.cost / (graph.total_cost or 1.0) - 1, 1e-6)
-        length = len(incumbent.computes)
+        base, length = graph.total_cost or 1.0, len(computes)
+        overhead = max(cost_of(graph, computes) / base - 1, 1e-6)
         problem = Problem.of(graph, incumbent.budget_bytes - graph.fixed_memory)
-        walk = Walk.of(problem, incumbent.computes, incumbent.context.seed, _PRICE * overhead)
+        walk = Walk.of(problem, computes, incumbent.context.seed, _PRICE * overhead)
         walk.advance(min(_MOVES * length, _WORK // length), _COLD * overhead, _COLD * overhead)
         if walk.best is not None:
             incumbent.offer(walk.best)
             incumbent.offer(straightened(graph, walk.best))
-        return False

@@ -131,7 +131,14 @@ class Prices(Engine):
     """Runs through the prices with growing caution and offers every schedule that fits on the way.
 
     Deterministic but for the clock, which ends it early.
+
+    Attributes:
+        cheapest: The cheapest schedule within the budget that prices led to, whatever the incumbent; None if none did.
+        cost: What it costs, in units of C0.
     """
+
+    cheapest: tuple[int, ...] | None = None
+    cost: float = math.inf
 
     def work(self) -> bool:
         """One run for each credit; on large graphs a run without any schedule is the last."""
@@ -149,16 +156,17 @@ class Prices(Engine):
         """Run through the prices once and offer what fits on the way; whether anything did."""
         incumbent = self.incumbent
         pricing = Pricing.of(incumbent.graph, incumbent.budget_bytes)
-        cheapest = math.inf
+        fitted = False
         for k in range(_ROUNDS):
             if control.stopping():
                 break
             excess = pricing.round(credit, _STEP * (_LAST_STEP / _STEP) ** (k / _ROUNDS), _SLOW)
             if excess is None:
                 break
-            if excess <= 0 and pricing.cost < cheapest:
-                cheapest = pricing.cost
-                incumbent.offer(pricing.computes)
+            fitted = fitted or excess <= 0
+            if excess <= 0 and pricing.cost < self.cost:
+                self.cheapest, self.cost = pricing.computes, pricing.cost
+                incumbent.offer(self.cheapest)
                 if incumbent.over():
                     break
-        return cheapest < math.inf
+        return fitted

@@ -67,13 +67,14 @@ class Growing(Engine):
         incumbent = self.incumbent
         writes, remaining = incumbent.context.write_model, incumbent.context.control.remaining_s()
         near = near_pairs(incumbent.graph)
+        proven = incumbent.verdict >= Verdict.GAP
         large = len(incumbent.graph.nodes) > _MOST_STAGES or near > _BUILD_LIMIT
         late = remaining is not None and near * _PER_PAIR_S > _BUILD_SHARE * remaining
-        if (large or late) and writes is None:
+        # Within the gap, a cheaper plan is worth seconds, and not a large model.
+        if (large or late or (proven and near * _PER_PAIR_S > _POLISH_S)) and writes is None:
             return False
         model = Retention.over(incumbent, depth)
         incumbent.report("rounding the linear relaxation")
-        proven = incumbent.done()
         # Rounding at less than the budget is for finding a first schedule.
         shares = _SHARES if (eager or incumbent.computes is None) and not proven else _SHARES[:1]
         share = _FIRST_SHARE if eager or incumbent.computes is None else _LATER_SHARE
