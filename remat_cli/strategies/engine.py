@@ -36,11 +36,6 @@ class Gained:
     bound: float
     more: bool
 
-    @property
-    def anything(self) -> bool:
-        """Whether the turn gained anything."""
-        return self.cost > 0 or self.bound > 0
-
 
 @dataclass(slots=True)
 class Engine(ABC):

@@ -89,21 +89,21 @@ class Turns(Engine):
         return [fewer if owed or self.clocks[fewer].rate >= self.clocks[other].rate else other]
 
     def _turn(self, name: str, members: tuple[str, ...], depth: float) -> bool:
-        """One turn of a member; whether it gained anything."""
+        """One turn of a member; whether another one may gain something."""
         incumbent, clock = self.incumbent, self.clocks[name]
-        began_s, before = time.monotonic(), incumbent.cost
-        if name == "windows":
-            gained = engine_at(MEMBERS[name], incumbent).work(_WINDOWS, depth)
-        else:
-            merging = engine_at(MEMBERS["merging"], incumbent) if "merging" in members else None
-            gained = engine_at(MEMBERS[name], incumbent).work(_RUNS)
-            if merging is not None and incumbent.verdict is not Verdict.CLASS:
-                gained |= merging.work()
+        control, maker = incumbent.context.control, incumbent.crediting[0]
+        # Merging is made first: from then on annealing puts its schedules into the pool.
+        merging = engine_at(MEMBERS["merging"], incumbent) if name == "annealing" and "merging" in members else None
+        options = {"rounds": _WINDOWS, "depth": depth} if name == "windows" else {"rounds": _RUNS}
+        began_s = time.monotonic()
+        gained = [engine_at(MEMBERS[name], incumbent).turn(control, maker, **options)]
+        if merging is not None and incumbent.verdict is not Verdict.CLASS:
+            gained.append(merging.turn(control, maker))
         took_s = max(time.monotonic() - began_s, 1e-3)
         clock.spent_s += took_s
-        # From no schedule to one is worth any time.
-        clock.rate = 0.0 if incumbent.cost == before else (before - incumbent.cost) / took_s
-        return gained
+        # Infinite for a first schedule: that is worth any time.
+        clock.rate = sum(turn.cost for turn in gained) / took_s
+        return any(turn.more for turn in gained)
 
     def _patience(self, patience: int) -> int:
         return min(patience, _PATIENCE_BEYOND) if self.incumbent.verdict is Verdict.CLASS else patience
