@@ -53,8 +53,7 @@ class Operations:
         return repr((operation.call, args, kwargs, operation.values, reads))
 
     def _forms(self, called: Operation | View) -> tuple[Any, Any]:
-        """The arguments of a call, with the numbers of places replaced by their forms, and of constants by their data.
-        """
+        """The arguments of a call, with the form of each place and the data of each constant instead of its number."""
         kwargs = sorted((key, self._form(argument)) for key, argument in called.kwargs.items())
         return [self._form(argument) for argument in called.args], kwargs
 

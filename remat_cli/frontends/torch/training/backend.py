@@ -148,7 +148,8 @@ def _functions(
 
     captured = Captured(joint, forward_outputs, tuple(tensors), Model(torch.nn.Module(), (), {}, None))
     devices = {t.device for t in tensors if isinstance(t, torch.Tensor)}
-    found = {device for device in devices if device.type != "cpu"} or {torch.device("cpu")}  # a CPU tensor may hold a number for CUDA
+    # A step on CUDA may read numbers from tensors on the CPU, so those do not count.
+    found = {device for device in devices if device.type != "cpu"} or {torch.device("cpu")}
     device = next(iter(found))
     where = device.type if len(found) == 1 else " and ".join(sorted(map(str, found)))  # no plan matches several
     with real_tensors():  # constants are real
