@@ -23,8 +23,8 @@ class TorchArchitecture(Architecture):
 
     Attributes:
         batch: Items per batch.
-        device: Where it is meant to run.
-        cost: What costs mean.
+        device: The device that the graph is for.
+        cost: The cost model.
     """
 
     batch: int = option(8, "items per batch")
