@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def draw_pictures(benchmark: Benchmark, result: Mapping[str, Any], folder: Path) -> None:
-    """Draw its pictures, if it has any; those there are stay where matplotlib is missing."""
+    """Draw its pictures, if it has any. Without matplotlib, existing pictures stay."""
     if benchmark.draw is None:
         return
     if find_spec("matplotlib") is None:
@@ -126,16 +126,16 @@ def run_one(
     limit_s: float | None = None,
     named: bool = True,
 ) -> bool:
-    """Run one, print it, keep its result. False if it failed: then its old result stays.
+    """Run one benchmark, print it, and store its result. False if it failed: then its old result stays.
 
     Args:
         benchmark: The benchmark.
         output: Folder for results; None to keep none.
         quick: See :class:`benchmarks.frame.Session`, as for ``graphs``, ``only`` and ``limit_s``.
-        graphs: As said.
-        only: As said. The rows take their places in the stored result.
-        limit_s: As said.
-        named: Whether the user asked for it by name: then it is a failure that something it needs is missing.
+        graphs: See ``quick``.
+        only: See ``quick``. The rows replace those in the stored result.
+        limit_s: See ``quick``.
+        named: Whether the user named it: then a missing requirement is a failure.
     """
     path = None if output is None else output / "results" / f"{benchmark.name}.json"
     partial = None if path is None else path.with_suffix(".partial.json")
@@ -154,10 +154,10 @@ def run_one(
 
 
 def _stored(path: Path, *, quick: bool) -> dict[str, Any]:
-    """The result in ``path``, for new rows to take their places in.
+    """The result in ``path``, in which new rows replace old ones.
 
     Raises:
-        BenchmarkError: If there is none, or one that was measured in another way.
+        BenchmarkError: If there is none, or it was measured in another way.
     """
     if not path.is_file():
         raise BenchmarkError(f"--only takes rows into {path.name}, which is not there: measure all rows first")

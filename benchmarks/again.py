@@ -1,4 +1,4 @@
-"""Measuring single rows of a stored result again; the result says which, when and at what commit."""
+"""Replaces single rows of a stored result by new measurements; the result records which, when and at what commit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from benchmarks.frame import Benchmark, Row
 def merged(benchmark: Benchmark, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """``old`` with the rows of ``new`` in place of those of the same name.
 
-    Rows that ``old`` has not come after the last one that they share the first column with. What is said of ``old``
-    as a whole stays; ``again`` lists the circumstances of the new rows, and earlier ones as far as they still hold.
+    A row that ``old`` does not have is inserted after the last one with the same first column. The circumstances of
+    ``old`` stay; ``again`` lists those of the new rows, and of earlier ones that are still there.
 
     Args:
-        benchmark: The benchmark; its tables say what names a row.
+        benchmark: The benchmark; its tables state the columns that name a row.
         old: The stored result.
         new: The result of some rows.
     """
@@ -36,6 +36,6 @@ def merged(benchmark: Benchmark, old: Mapping[str, Any], new: Mapping[str, Any])
 
 
 def _name(benchmark: Benchmark, row: Row) -> tuple[str, ...]:
-    """What tells a row from all others: its table, and its values in the columns that name it."""
+    """The name of a row: its table, and its values in the columns that name it."""
     table = next(table for table in benchmark.tables if table.key == row["table"])
     return (table.key, *(str(row[key]) for key in table.named_by))

@@ -1,10 +1,10 @@
 """Cost against time.
 
-The default strategy with time limits of 1 to 60 s, each limit in a process of its own, with one thread: *warm* rows
-read compiled loops from a cache folder, *cold* ones have an empty folder for each process, as the first run after an
-installation. Beside them stand the published methods with which every search begins, each run alone. Graphs are given
-with `--graphs` where they are not of the zoo (`moccasin/G2.json` to `G4.json`); the captured step is that of
-`zoo:torch/gpt2{batch=8}` and needs PyTorch.
+The default strategy with time limits of 1 to 60 s, each limit in a process of its own, with one thread. *Warm* rows
+read compiled loops from a cache folder. *Cold* rows have an empty folder for each process, as in the first run after an
+installation. For comparison, the published methods with which every search begins run alone. Graphs outside the zoo are
+given with `--graphs` (`moccasin/G2.json` to `G4.json`). The captured step is that of `zoo:torch/gpt2{batch=8}` and
+needs PyTorch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ZOO = {
 _MOCCASIN = ("G2", "G3", "G4")
 _PERCENTS = (40, 50, 60)
 _WIDE_PERCENTS = (80, 90)
-"""Random layered graphs have no plan, or none that anybody found, at budgets as tight as those of networks."""
+"""Random layered graphs have no plan, or no known one, at budgets as tight as those of networks."""
 
 TABLES = (
     Table(

@@ -1,15 +1,15 @@
 """Captured PyTorch training steps.
 
 Training steps of `remat export zoo:torch/...` (ResNet-50 at batch 32, U-Net at batch 8 and 256x256, VGG16 at batch 32,
-GPT-2 small at batch 8 and 512 tokens), beside the best that PyTorch's own recomputation is known to reach on them: a
-peak of values, and the ratio of the FLOPs to those without recomputation. remat gets that peak as its budget. It does
-not count the graph's fixed memory (parameters and inputs). Two rows run at a time, one thread each.
+GPT-2 small at batch 8 and 512 tokens), compared with the best known result of PyTorch's own recomputation on them: a
+peak of values, and the ratio of the FLOPs to those without recomputation. remat gets that peak as its budget. The peak
+does not include the graph's fixed memory (parameters and inputs). Two rows run at a time, one thread each.
 
-PyTorch's ratios count the attention that a CPU runs like other operations without a formula, at one per element; so do
-these graphs, though `remat export` counts its products.
+PyTorch's ratios count attention on a CPU at one FLOP per element, like other operations without a formula. So do these
+graphs, although `remat export` counts the products of attention.
 
-Graphs exported before are read instead where they are given with `--graphs`, as `torch-resnet50.json`,
-`torch-unet.json`, `torch-vgg16.json` and `torch-gpt2.json`; the others need `remat[torch]`.
+Graphs given with `--graphs` are read and not exported: `torch-resnet50.json`, `torch-unet.json`, `torch-vgg16.json` and
+`torch-gpt2.json`. Exporting the others needs `remat[torch]`.
 """
 
 from __future__ import annotations
@@ -95,14 +95,14 @@ def run(session: Session) -> list[Row]:
 def _cells(
     name: str, points: tuple[tuple[int, float | None], ...], graphs: dict[str, dict[str, Any]], limit_s: float
 ) -> Iterator[Cell]:
-    """The cells of one model; ``graphs`` has it by the time that they are measured."""
+    """The cells of one model; ``graphs`` holds it by the time they are measured."""
     for budget_mb, pytorch in points:
         yield Cell(f"{name} at {budget_mb} MB", partial(_point, name, graphs, budget_mb, pytorch, limit_s))
     yield Cell(f"{name} in another order", partial(_least, name, graphs, limit_s))
 
 
 def _graphs(session: Session, specs: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """What :func:`exported` says of each model.
+    """The results of :func:`exported` for each model.
 
     Raises:
         MissingInput: If PyTorch is missing and a graph is not given.

@@ -21,5 +21,5 @@ def main(function: str, arguments: str, answer: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    # As the command itself leaves: a solver that has not stopped in time would bring Python's own end down.
+    # Leave as the command does: a solver that still runs could crash Python's normal exit.
     leave(0)

@@ -1,8 +1,8 @@
-"""Ten budgets beside one.
+"""Ten budgets compared with one.
 
-`remat solve GRAPH --budgets 50%:95%:5%`, which makes ten plans, beside `remat solve GRAPH --budget 50%`, which makes
-the dearest of them: the whole command as a user runs it, on all cores, without a time limit; the one once before the
-ten and twice after.
+`remat solve GRAPH --budgets 50%:95%:5%` makes ten plans, and `remat solve GRAPH --budget 50%` makes the most expensive
+of them. Both are whole commands as a user runs them, on all cores, without a time limit. The command for one budget
+runs once before the ten and twice after.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BUDGETS, _ONE = "50%:95%:5%", "50%"
 _QUICK_GRAPHS = ("linear{n=6}",)
 _QUICK_BUDGETS, _QUICK_ONE = "60%:90%:10%", "60%"
 _MOST_S = 300.0
-"""Seconds after which a command is ended by force."""
+"""Seconds after which a command is killed. Untuned."""
 
 TABLES = (
     Table(

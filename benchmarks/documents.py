@@ -1,9 +1,9 @@
 """Reading and writing documents.
 
-Graphs whose nodes have three inputs each, and a plan with as many recomputations as half its nodes. *Load* is what a
-command does, from the file to the checked graph or plan, once in a fresh process; the steps below it are measured
-one by one afterwards. Each stands beside the bare parser (`json.loads`, or `yaml.load` with PyYAML's C loader), which
-knows neither schema nor graph.
+Graphs whose nodes have three inputs each, and a plan with half as many recomputations as nodes. *Load* is the work of a
+command, from the file to the checked graph or plan, once in a fresh process. The steps below it are measured one by one
+afterwards. For comparison there is the bare parser (`json.loads`, or `yaml.load` with PyYAML's C loader), which knows
+neither schema nor graph.
 """
 
 from __future__ import annotations

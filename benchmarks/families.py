@@ -1,4 +1,4 @@
-"""Random graphs in families that grow: the same family, size and seed give the same graph on every machine."""
+"""Families of random graphs of any size. The same family, size and seed give the same graph on every machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MEGABYTE = 10**6
 
 
 def layered(n: int, seed: int) -> Graph:
-    """Layers of about n^(1/3) nodes that read a third of the layer before, and now and then something much earlier.
+    """Layers of about n^(1/3) nodes that read a third of the layer before, and occasionally a much earlier one.
 
-    Like the random layered graphs of the Moccasin paper (Bartan et al., ICML 2023): costs and sizes know nothing of
-    each other, and what lies far apart is joined.
+    Like the random layered graphs of the Moccasin paper (Bartan et al., ICML 2023): costs and sizes are independent,
+    and some edges are long.
     """
     rng = random.Random(f"layered {n} {seed}")
     width = max(3, round(n ** (1 / 3)))
@@ -40,8 +40,8 @@ def layered(n: int, seed: int) -> Graph:
 def residual(n: int, seed: int) -> Graph:
     """A training step: blocks of parallel branches in series, each added to its input, then the gradients backwards.
 
-    Series-parallel forward pass, like residual and inception networks; one operation in three is dear and the others
-    are nearly free; sizes shrink along the way. Gradients read what the rule of the Checkmate paper says they do.
+    The forward pass is series-parallel, like residual and inception networks. One operation in three is expensive, the
+    others are nearly free. Sizes shrink along the way. Gradients read the values that the Checkmate paper's rule names.
     """
     rng = random.Random(f"residual {n} {seed}")
     half = (n - 1) // 2
@@ -78,7 +78,7 @@ def residual(n: int, seed: int) -> Graph:
 
 
 def wild(n: int, seed: int) -> Graph:
-    """A random DAG whose costs, and how far back it reads, have heavy tails: a few operations cost most of all."""
+    """A random DAG whose costs and lengths of edges have heavy tails: a few operations have most of the cost."""
     rng = random.Random(f"wild {n} {seed}")
     reads: list[list[int]] = [[]]
     for i in range(1, n):

@@ -1,13 +1,13 @@
-"""What a benchmark is, and how one is run.
+"""Defines benchmarks, and runs them.
 
 A benchmark is a module ``benchmarks/NAME.py`` with a docstring (its first line is the title, the rest goes onto the
 page), ``TABLES``, perhaps ``TARGETS``, and ``run(session)``, which returns rows. The module itself imports nothing
-heavy: whatever is measured runs in fresh processes (:mod:`benchmarks.measure`), so a row's start-up and memory are its
-own. A new benchmark is a file and its name in ``NAMES``.
+heavy: all measurements run in fresh processes (:mod:`benchmarks.measure`), so a row's start-up and memory are its own.
+A new benchmark is a file and its name in ``NAMES``.
 
 A module may also have ``PICTURES`` and ``draw(rows, folder)``, which draws them from its rows, and ``LIMIT_S``, the
-seconds that a cell gets unless ``--limit`` says otherwise. Where all tables say which columns name their rows, single
-rows can be measured again (``--only``, :mod:`benchmarks.again`).
+seconds that a cell gets unless ``--limit`` gives another number. If all tables state the columns that name their rows,
+single rows can be measured again (``--only``, :mod:`benchmarks.again`).
 
 A row is a mapping from column keys to plain values; ``table`` says which table it belongs to. A time is the mapping
 that :func:`benchmarks.measure.spread` returns. A cell that failed holds None, and another column says why.
@@ -54,7 +54,7 @@ Kind = Literal["text", "seconds", "bytes", "count", "ratio", "number"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: the key in the rows, its heading, and how its values are written."""
+    """One column of a table: its key in the rows, its heading, and the format of its values."""
 
     key: str
     heading: str
@@ -81,7 +81,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A number to reach: in the one row of ``table`` that has all of ``where``, ``column`` is below ``below``."""
+    """A target: in the one row of ``table`` that has all of ``where``, ``column`` is below ``below``."""
 
     text: str
     table: str
@@ -90,7 +90,7 @@ class Target:
     below: float
 
     def measured(self, rows: Sequence[Row]) -> Any:
-        """The value in the row it speaks of; None if there is no such row.
+        """The value in its row; None if there is no such row.
 
         Raises:
             ValueError: If there are several.
@@ -103,7 +103,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture on the page, in ``results/BENCHMARK-KEY.svg``, and what it shows, for those who cannot see it."""
+    """A picture on the page, in ``results/BENCHMARK-KEY.svg``, with a description for readers who cannot see it."""
 
     key: str
     shows: str
@@ -114,13 +114,13 @@ class Session:
     """One run of one benchmark.
 
     Attributes:
-        quick: Whether to do as little as shows that the benchmark works.
+        quick: Whether to do only enough to show that the benchmark works.
         folder: A temporary folder for its files.
-        say: Tells what is being done, in a few words.
-        keep: Takes the rows so far, so that a run that is broken off leaves something.
-        graphs: Graph documents to measure besides its own, for benchmarks that can.
-        only: Measure the cells whose label holds one of these texts, for benchmarks that can; empty for all.
-        limit_s: Seconds for a cell, where the user gave them.
+        say: Reports the current work, in a few words.
+        keep: Receives the rows so far, so that an interrupted run keeps them.
+        graphs: Further graph documents to measure, for benchmarks that support it.
+        only: Measure the cells whose label contains one of these texts, for benchmarks that support it; empty for all.
+        limit_s: Seconds for a cell, if the user gave them.
     """
 
     quick: bool
@@ -132,7 +132,7 @@ class Session:
     limit_s: float | None = None
 
     def limited(self, full_s: float, quick_s: float) -> float:
-        """Seconds for a cell: as the user said, or else ``full_s``, or ``quick_s`` if quick."""
+        """Seconds for a cell: from the user, else ``full_s``, or ``quick_s`` if quick."""
         if self.limit_s is not None:
             return self.limit_s
         return quick_s if self.quick else full_s
@@ -142,17 +142,17 @@ class Session:
         return not self.only or any(text in label for text in self.only)
 
     def files(self, folder: str) -> dict[str, Path]:
-        """The graphs given that lie in a folder of this name, by their stems."""
+        """The given graphs in a folder of this name, by their stems."""
         return {path.stem: path.resolve() for path in self.graphs if path.resolve().parent.name == folder}
 
     def times(self, full: int) -> int:
-        """How often to repeat: ``full`` times, once if quick."""
+        """Number of repeats: ``full``, or one if quick."""
         return 1 if self.quick else full
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark as its module states it."""
+    """A benchmark, as its module defines it."""
 
     name: str
     title: str
@@ -196,18 +196,18 @@ def perform(
     only: tuple[str, ...] = (),
     limit_s: float | None = None,
 ) -> dict[str, Any]:
-    """Run ``benchmark``; its rows, with where, when and on what they were measured.
+    """Run ``benchmark``; returns its rows, with the time, machine and versions of the measurement.
 
     Args:
         benchmark: The benchmark.
         quick: See :class:`Session`.
-        partial: File that gets the rows so far while it runs; it is gone afterwards.
+        partial: File that receives the rows so far while it runs; it is deleted afterwards.
         graphs: See :class:`Session`.
         only: See :class:`Session`.
         limit_s: See :class:`Session`.
 
     Raises:
-        ValueError: If a row is not as the tables say.
+        ValueError: If a row does not fit the tables.
     """
 
     def said(text: str) -> None:

@@ -1,9 +1,9 @@
 """Building a MILP and handing it to a solver.
 
 The Checkmate MILP of four networks at 60% of their no-remat peak. *Build* states it in Pyomo, *compile* turns it into
-arrays, *pass* gives the arrays to HiGHS; each run in a fresh process, imports not counted. The second table has all
-ways from the stated model into a solver, compilation included, measured one after the other on one stated model; every
-reader must report the rows and nonzeros that were compiled.
+arrays, *pass* gives the arrays to HiGHS. Each run has a fresh process; imports are not counted. The second table shows
+all ways from one stated model into a solver, including compilation, measured one after the other. Every reader must
+report the rows and nonzeros that were compiled.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _stated(spec: str) -> Any:
 
 
 def _warm_up() -> None:
-    """Import what is imported on first use."""
+    """Import the modules that are otherwise imported on first use."""
     from remat_cli.milp.compile import compile_model
 
     _to_highs(compile_model(_stated("linear{n=2}").model).model)

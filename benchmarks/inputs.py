@@ -1,4 +1,4 @@
-"""Graphs and plans to measure with; the same numbers give the same data on every machine."""
+"""Graphs and plans for measurements; the same numbers give the same data on every machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from remat_cli.plan.model import Plan
 
 _WINDOW = 200
-"""Nodes of a random graph read values made by at most so many nodes before them, as networks do."""
+"""Farthest distance, in nodes, of the values that a node of a random graph reads: networks read locally."""
 
 
 def random_dag(n: int, *, inputs: int = 3) -> Graph:
@@ -43,7 +43,7 @@ def training_chain(n: int) -> Graph:
 
 
 def random_recomputes(n: int) -> tuple[int, ...]:
-    """Computes for ``random_dag(n)``: before every second node, on average, the maker of one of its inputs again."""
+    """Computes for ``random_dag(n)``: on average, before every second node one of its inputs is recomputed."""
     rng = random.Random(n + 1)
     graph = random_dag(n)
     computes: list[int] = []

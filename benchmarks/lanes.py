@@ -12,10 +12,10 @@ from benchmarks.measure import BenchmarkError
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What makes one row.
+    """The measurement of one row.
 
     Attributes:
-        label: What it measures, in a few words: for the eyes, and for ``--only``.
+        label: Short description, for the user and for ``--only``.
         measure: Measures it, in a process of its own; a failure is a row as well.
     """
 
@@ -24,7 +24,7 @@ class Cell:
 
 
 def chosen(session: Session, cells: Sequence[Cell]) -> list[Cell]:
-    """The cells that were asked for.
+    """The cells that the user chose.
 
     Raises:
         BenchmarkError: If there are none.
@@ -37,15 +37,15 @@ def chosen(session: Session, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def rows_of(session: Session, cells: Sequence[Cell], *, lanes: int = 1) -> list[Row]:
-    """The rows of the cells that were asked for, in their order.
+    """The rows of the cells that the user chose, in their order.
 
     Args:
         session: The run.
         cells: All cells.
-        lanes: How many to measure at a time. More than one only where times are not the point.
+        lanes: Number of cells to measure at a time. More than one only if exact times do not matter.
 
     Raises:
-        BenchmarkError: If no cell is asked for.
+        BenchmarkError: If the user chose no cell.
     """
     wanted = chosen(session, cells)
     rows: dict[int, Row] = {}

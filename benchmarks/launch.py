@@ -1,7 +1,7 @@
-"""The smallest process that can start another one, wait for it, and tell its time and peak memory.
+"""A minimal process that starts another one, waits for it, and reports its time and peak memory.
 
-On Linux a process starts with the peak memory of the one that starts it, so what is measured is started from here,
-with ``python -I -S``, rather than from the benchmarks themselves. Nothing is imported that a bare Python has not.
+On Linux a process inherits the peak memory of its parent. So measured processes are started from here, with
+``python -I -S``, and not from the benchmarks themselves. This module imports nothing that a bare Python has not loaded.
 """
 
 import os
@@ -13,7 +13,7 @@ def main() -> None:
     answer, *command = sys.argv[1:]
     started_s = time.perf_counter()
     pid = os.posix_spawnp(command[0], command, os.environ)
-    _, status, usage = os.wait4(pid, 0)  # unlike wait(), gives the usage of this very process
+    _, status, usage = os.wait4(pid, 0)  # unlike wait(), returns the usage of this one process
     wall_s = time.perf_counter() - started_s
     file = os.open(answer, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.write(file, f"{wall_s!r} {os.waitstatus_to_exitcode(status)} {usage.ru_maxrss}".encode())

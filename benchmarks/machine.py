@@ -1,4 +1,4 @@
-"""Where a benchmark was run: the machine, the versions, and who else was using it. No names of hosts, no paths."""
+"""The machine of a benchmark, its versions, and the load by other programs. No names of hosts, no paths."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PACKAGES = (
     "torch",
 )
 _BUSY = 0.1
-"""Cores that others may use before a machine counts as shared."""
+"""Cores that other programs may use before a machine counts as shared. Untuned."""
 
 
 def machine() -> dict[str, Any]:
@@ -46,9 +46,9 @@ def machine() -> dict[str, Any]:
 
 @cache
 def versions() -> dict[str, Any]:
-    """Python, remat with its commit, and the packages that matter; None for one that is not installed.
+    """Versions of Python, remat (with its commit) and the relevant packages; None for one that is not installed.
 
-    Told once: others may commit while benchmarks run.
+    Determined once, because the commit may change while benchmarks run.
     """
     return {
         "commit": _commit(),
@@ -60,7 +60,7 @@ def versions() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy the machine and this program were at one moment."""
+    """The load of the machine and of this program at one moment."""
 
     average: float
     wall_s: float
@@ -81,8 +81,8 @@ class Load:
     def until_now(self) -> dict[str, Any]:
         """The load since then: ``average_before`` (one minute), and the cores that other programs used, on average.
 
-        ``shared`` if that load was above 1 or the others used more than a tenth of a core. The load average alone does
-        not tell: with several benchmarks in one run it counts the one before.
+        ``shared`` if that load was above 1 or the others used more than a tenth of a core. The load average alone is
+        not enough: if a run has several benchmarks, it includes the previous one.
         """
         end = Load.now()
         others = None
@@ -110,7 +110,7 @@ def _cpu_model() -> str:
 
 
 def _busy_s() -> float | None:
-    """Seconds that all cores together have been busy since the machine started; None where nothing tells."""
+    """Seconds that all cores together have been busy since the machine started; None if unknown."""
     try:
         first = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()
     except OSError:

@@ -1,6 +1,6 @@
-"""Measuring: repeated times with their spread, and fresh processes with their time and peak memory.
+"""Measures repeated times with their spread, and fresh processes with their time and peak memory.
 
-Processes are started by :mod:`benchmarks.launch`, so that their memory is theirs.
+Processes are started by :mod:`benchmarks.launch`, so their peak memory is their own.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _LAUNCHER = Path(__file__).with_name("launch.py")
 
 
 class BenchmarkError(Exception):
-    """A benchmark could not be run; the message says which step, and the last words of its process."""
+    """A benchmark could not be run; the message names the step, and ends with the output of its process."""
 
 
 class MissingInput(BenchmarkError):
-    """A benchmark needs something that does not come with the project; the message says what, and how to give it."""
+    """A benchmark needs an input that is not part of the project; the message says which, and how to give it."""
 
 
 def rounded(value: float) -> float:
-    """Four significant digits: more than any time here is good for."""
+    """Four significant digits: more than any time here is accurate to."""
     return float(f"{value:.4g}")
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Median, smallest and largest of ``values``, and how many there are."""
+    """Median, minimum, maximum and number of ``values``."""
     return {
         "max": rounded(max(values)),
         "median": rounded(statistics.median(values)),
@@ -59,7 +59,7 @@ def together(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds that ``work`` takes, and what it returns. What is garbage already is collected first."""
+    """Seconds that ``work`` takes, and its result. Existing garbage is collected first."""
     gc.collect()
     started_s = time.perf_counter()
     result = work()
@@ -72,8 +72,8 @@ def repeated(work: Callable[[], Any], times: int, *, enough_s: float = 1e9, coll
     Args:
         work: What to measure.
         times: Most runs.
-        enough_s: No further run starts after so many seconds in all.
-        collect: Whether Python's cycle collector is on meanwhile, as it is for users.
+        enough_s: No further run starts after so many seconds in total.
+        collect: Whether Python's cycle collector is on during the runs, as it is for users.
     """
     seconds: list[float] = []
     if not collect:
@@ -115,7 +115,7 @@ class Ended:
 
 
 def run_process(arguments: Sequence[str], *, limit_s: float = CHILD_LIMIT_S, folder: Path | None = None) -> Ended:
-    """Run a program to its end, or kill it and what it started after ``limit_s`` seconds.
+    """Run a program to its end, or kill it and its child processes after ``limit_s`` seconds.
 
     Raises:
         BenchmarkError: If it cannot be started.
@@ -167,7 +167,7 @@ def succeeded(ended: Ended, what: str) -> Ended:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a function returned in a process of its own: its values, peak memory (its processes' too), or a problem."""
+    """The result of a function in a process of its own: values and peak memory (with child processes), or a problem."""
 
     values: Any
     peak_bytes: int | None
@@ -190,10 +190,10 @@ def call(function: str, *, limit_s: float = CHILD_LIMIT_S, **arguments: Any) -> 
 
 
 def call_or_fail(function: str, **arguments: Any) -> Called:
-    """As :func:`call`, for what must not fail.
+    """As :func:`call`, for functions that must not fail.
 
     Raises:
-        BenchmarkError: If it does.
+        BenchmarkError: If it fails.
     """
     called = call(function, **arguments)
     if called.problem:

@@ -1,10 +1,10 @@
-"""How close to the optimum on real networks.
+"""Distance to the optimum on real networks.
 
-Training graphs of the zoo at budgets between 80% and 40% of their no-remat peak, each strategy with the same time
-limit and the embedded solver; two rows run at a time, one thread each. The paper's MILP stands beside the default
-strategy where its model is small enough to be built. Overhead is over the cost without recomputation; the bound is what
-the strategy proved, for the schedules named beside it. "First" is the time to the first plan within the budget, the
-building of the model included.
+Training graphs of the zoo at budgets between 80% and 40% of their no-remat peak. Every strategy has the same time limit
+and the embedded solver; two rows run at a time, one thread each. The default strategy is compared with the paper's MILP
+if that model is small enough to be built. Overhead is over the cost without recomputation. The bound is the one that
+the strategy proved, for the schedules named beside it. "First" is the time to the first plan within the budget,
+including the building of the model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What another order of the nodes brings on random graphs.
+"""The gain of another order of the nodes on random graphs.
 
 The random layered graphs of the Moccasin paper (Bartan et al., ICML 2023), given with `--graphs` (`moccasin/G1.json` to
-`moccasin/G4.json`), in the order of the document and with `--reorder`. Claims of the latter speak of any order, and
-so their bounds are lower. Two rows run at a time, one thread each.
+`moccasin/G4.json`), in the order of the document and with `--reorder`. Claims of the latter hold for any order, so
+their bounds are lower. Two rows run at a time, one thread each.
 """
 
 from __future__ import annotations

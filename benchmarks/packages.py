@@ -1,9 +1,9 @@
 """The package as users install it.
 
-The wheel and the source distribution, installed by pip, pipx and uv into environments of their own, with the newest
-versions of everything that the metadata allow. In each, `remat` makes a plan of a small graph and checks it. Sizes are
-those on disk after that, bytecode included; times are medians of fresh processes. Extras are resolved, not installed.
-It needs the network, and Pythons on the PATH, from pyenv or from uv; a Python that is not there is left out and said.
+pip, pipx and uv install the wheel and the source distribution into separate environments, with the newest versions that
+the metadata allow. In each, `remat` makes a plan of a small graph and checks it. Sizes are those on disk after that,
+including bytecode; times are medians of fresh processes. Extras are resolved, not installed. The benchmark needs the
+network, and Pythons on the PATH, from pyenv or from uv; a missing Python is left out and reported.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Installed:
 
 
 def run(session: Session) -> list[Row]:
-    """Everything on every Python; one Python, pip and uv, and one extra if quick."""
+    """Everything on every Python; if quick, one Python, pip and uv, and one extra."""
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(session.folder / "dist"), str(ROOT)]
     succeeded(run_process(build, limit_s=_LIMIT_S), "building the package")
     [wheel], [source] = (list((session.folder / "dist").glob(f"*{end}")) for end in (".whl", ".tar.gz"))
@@ -194,7 +194,7 @@ def works(remat: Path, folder: Path) -> None:
     """Make a plan of a small graph in ``folder``, and check it.
 
     Raises:
-        BenchmarkError: If a command fails, or says what it should not.
+        BenchmarkError: If a command fails, or prints unexpected output.
     """
     graph, plan = str(folder / "g.json"), str(folder / "g.plan.json")
     for arguments, says in (
@@ -210,7 +210,7 @@ def works(remat: Path, folder: Path) -> None:
 
 
 def _step(command: list[str], what: str, folder: Path | None = None) -> Ended:
-    # What this environment lends its packages with must not reach the new ones.
+    # The new environments must not see this environment's packages.
     clean = ["env", "-u", "PYTHONPATH", "-u", "VIRTUAL_ENV", *command]
     return succeeded(run_process(clean, limit_s=_LIMIT_S, folder=folder or Path("/")), what)
 
@@ -230,7 +230,7 @@ def _size(folder: Path) -> int:
 
 
 def _extras(session: Session, tools: Path, wheel: Path) -> Iterator[Row]:
-    """What every extra adds, as uv resolves it."""
+    """The packages that every extra adds, as uv resolves it."""
     extras = [name for name in extras_of(wheel) if name not in _NOT_EXTRAS]
     for version in PYTHONS[-1:] if session.quick else PYTHONS:
         without = _resolved(session, tools, version, f"remat @ {wheel.as_uri()}")
@@ -256,7 +256,7 @@ def extras_of(wheel: Path) -> list[str]:
 
 
 def _resolved(session: Session, tools: Path, version: str, requirement: str) -> int | str:
-    """How many packages ``requirement`` comes to, or why it cannot be had."""
+    """Number of packages that ``requirement`` needs, or why it cannot be resolved."""
     asked = session.folder / "requirements.in"
     asked.write_text(requirement + "\n", encoding="utf-8")
     options = ["--quiet", "--no-header", "--no-annotate", "--python-version", version, "--only-binary", ":all:"]

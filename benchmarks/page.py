@@ -35,7 +35,7 @@ def page(benchmarks: Sequence[Benchmark], results: Mapping[str, Mapping[str, Any
 
 
 def section(benchmark: Benchmark, result: Mapping[str, Any], *, place: bool = True) -> str:
-    """The title, the story, the tables and the circumstances of one result."""
+    """The title, the description, the tables and the circumstances of one result."""
     parts = [f"## {benchmark.title}\n"]
     if benchmark.about:
         parts.append(benchmark.about + "\n")
@@ -77,7 +77,7 @@ def _table(table: Table, rows: Sequence[Row]) -> str:
     before: Row = {}
     for row in rows:
         cells = [written(row[column.key], column) for column in table.columns]
-        # The first column is the group: say it once.
+        # The first column is the group: write it once.
         first = table.columns[0].key
         if before.get(first) == row[first]:
             cells[0] = ""
@@ -107,7 +107,7 @@ def _circumstances(result: Mapping[str, Any]) -> str:
 
 
 def _again(record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """Which rows were measured again, and how that differed."""
+    """The rows that were measured again, and how those measurements differed."""
     text = f"Measured again: {'; '.join(record['rows'])}. {_circumstances(record)}"
     return text + (f"Measured on: {_place(record)}\n" if _place(record) != _place(result) else "")
 
@@ -123,7 +123,7 @@ def _place(result: Mapping[str, Any]) -> str:
 
 
 def written(value: Any, column: Column) -> str:
-    """A cell: numbers with the digits that mean something, nothing for None."""
+    """A cell: numbers with their significant digits, nothing for None."""
     if value is None:
         return ""
     if column.kind == "seconds":

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; markers and dashes say the same again.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; markers and dashes repeat the distinction.
 _STYLES = (
     ("#0072B2", "o", "-"),
     ("#D55E00", "s", "--"),
@@ -48,7 +48,7 @@ def draw_panels(panels: Sequence[Panel], across: str, up: str, path: Path) -> No
                     label=name,
                 )
             axis.set(title=panel.title, xlabel=across)
-            if any(points for panel in panels for points in panel.lines.values()):  # there are no logarithms of nothing
+            if any(points for panel in panels for points in panel.lines.values()):  # no logarithms without points
                 axis.set(xscale="log", yscale="log")
             axis.grid(visible=True, which="major", color="#dddddd")
         axes[0][0].set_ylabel(up)

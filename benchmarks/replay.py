@@ -1,11 +1,10 @@
 """From computes to a checked plan.
 
-Deriving the statements of a schedule, replaying them, and the whole check (replay, budget, claim), in one process; and
-`remat check` of the plan's file as a user runs it. Two families: the unit training chain under square-root
-checkpointing (half of the nodes are computed twice), and random graphs of three inputs per node in which every second
-node has one of its inputs computed again. Time per statement that does not grow with the size says that the work is
-linear. Python's cycle collector is not: it walks all statements made so far again and again, so deriving is shown
-without it as well.
+Deriving the statements of a schedule, replaying them, and the whole check (replay, budget, claim) run in one process;
+`remat check` of the plan's file runs as for a user. There are two families: the unit training chain under square-root
+checkpointing (half of the nodes are computed twice), and random graphs of three inputs per node in which an input of
+every second node is recomputed. If the time per statement does not grow with the size, the work is linear. Python's
+cycle collector is not linear: it scans all statements made so far repeatedly. So deriving is also shown without it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Every strategy on 20,000 nodes.
 
-Each strategy in a process of its own, on a training chain of layers whose costs and sizes differ a little, and, where
-it takes any DAG, on a *residual* graph (`benchmarks/families.py`, seed 0), at 60% of the no-remat peak. A row says
-whether there is a plan within the budget by the limit, and what it took in time and memory; a strategy that does not
-end by itself is stopped, first kindly and a quarter of a minute later by force. `rotor` and `revolve-hetero` take time
-that grows with the third power of the length of a chain, so they group its layers into a few hundred blocks.
-`checkmate-ilp` and `checkmate-lp` have a variable for every pair of nodes and say at once what that would take.
+Each strategy runs in a process of its own, at 60% of the no-remat peak: on a training chain of layers whose costs and
+sizes differ a little, and, if it takes any DAG, on a *residual* graph (`benchmarks/families.py`, seed 0). A row says
+whether there is a plan within the budget by the limit, with time and memory. A strategy that does not end by itself is
+interrupted, and killed 15 s later. The time of `rotor` and `revolve-hetero` grows with the third power of the length of
+a chain, so they group its layers into a few hundred blocks. `checkmate-ilp` and `checkmate-lp` have a variable for
+every pair of nodes; they refuse such graphs at once, with the size of the model.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def build(kind: str, nodes: int) -> Any:
 
 
 def solved(kind: str, nodes: int, strategy: str, time_limit_s: float) -> dict[str, Any]:
-    """Solve one graph; no plan within the limit is an answer."""
+    """Solve one graph; no plan within the limit is a valid outcome."""
     import time
 
     from remat_cli.control import Progress

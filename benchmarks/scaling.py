@@ -1,11 +1,11 @@
-"""How far each strategy gets as graphs grow.
+"""Gaps as graphs grow.
 
 Random graphs of three families (`benchmarks/families.py`, seed 0) of 100 to 10,000 nodes. *Layered* graphs are like
-those of the Moccasin paper, at 90% of their no-remat peak; *residual* ones are training steps of series-parallel
-networks, at 60%; *wild* ones are random DAGs whose costs and sizes have heavy tails, at 80%. The default strategy
-stands beside the paper's MILP (`checkmate-ilp`, same solver) and Moccasin's formulation in CP-SAT where those can be
+those of the Moccasin paper, at 90% of their no-remat peak. *Residual* graphs are training steps of series-parallel
+networks, at 60%. *Wild* graphs are random DAGs whose costs and sizes have heavy tails, at 80%. The default strategy is
+compared with the paper's MILP (`checkmate-ilp`, same solver) and Moccasin's formulation in CP-SAT, if those can be
 built. Gap is (cost - bound) / cost with the bound that the strategy itself proved; "to 5%" and "to 1%" are the seconds
-until cost and bound were that close together.
+until the gap was that small.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LATE_S = 90.0
 _SIZES = (100, 300, 1000, 3000, 10_000)
 _BUDGETS = {"layered": 90, "residual": 60, "wild": 80}
 _LARGEST = {"auto": 10_000, "checkmate-ilp": 300, "moccasin": 1000}
-"""Strategies, each with the most nodes that it is tried on."""
+"""Strategies, each with the largest number of nodes that it runs on."""
 _GAPS = {"gap5_s": 0.05, "gap1_s": 0.01}
 
 TABLES = (
@@ -75,13 +75,13 @@ def _row(family: str, n: int, strategy: str, limit_s: float) -> Row:
 
     asked = {"family": family, "n": n, "percent": _BUDGETS[family], "strategy": strategy}
     called = call("benchmarks.scaling:solved", limit_s=limit_s + _LATE_S, time_limit_s=limit_s, **asked)
-    # Some families have a node less than asked for, and a row's name is the same whether it failed or not.
+    # Some families make one node less than requested. The name of a row uses the request, which failed rows have too.
     values = called.values or {"nodes": len(FAMILIES[family](n, 0).nodes), "ending": called.problem}
     return TABLES[0].row({"family": family, "strategy": strategy, "peak_bytes": called.peak_bytes}, values)
 
 
 def solved(family: str, n: int, percent: int, strategy: str, time_limit_s: float) -> dict[str, Any]:
-    """Solve one graph; no plan within the limit is an answer."""
+    """Solve one graph; no plan within the limit is a valid outcome."""
     import time
 
     from benchmarks.families import FAMILIES

@@ -1,9 +1,9 @@
 """The four solvers side by side.
 
-The same Checkmate MILPs, each with one thread, until optimality is proven within a gap of 1e-6 or 60 s are over. Time
-is that of the adapter, files and processes included. Every solver and model has a process of its own, and solves a tiny
-problem first. Solvers that prove a model optimal must agree on its cost. Memory is that of the largest process: Python
-with Pyomo and the model, or the solver's own.
+All solvers get the same Checkmate MILPs and one thread, until optimality is proven within a gap of 1e-6 or 60 s are
+over. Time is that of the adapter, including files and processes. Each solve has a process of its own, which solves a
+tiny problem first. Solvers that prove a model optimal must agree on its cost. Memory is that of the largest process:
+Python with Pyomo and the model, or the solver's own.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def run(session: Session) -> list[Row]:
 
 
 def solved(spec: str, budget: int, solver: str, times: int) -> dict[str, Any]:
-    """Solve one model with one solver; a licence that does not cover it is an answer."""
+    """Solve one model with one solver; a licence that does not cover the model is a valid outcome."""
     from remat_cli.control import Control
     from remat_cli.errors import LicenceLimit
     from remat_cli.milp.checkmate import Formulation, build

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
 
 LATE_S = 120.0
-"""Seconds over its limit after which a process is killed: building a graph and stopping take time, too."""
+"""Seconds over its limit after which a process is killed, since building a graph and stopping take time. Untuned."""
 OUTCOME = (
     Column("gap", "gap, %", "number"),
     Column("scope", "bound holds for"),
@@ -24,7 +24,7 @@ OUTCOME = (
 
 
 def solved_row(table: Table, case: Row, *, time_limit_s: float, **arguments: Any) -> Row:
-    """The row of ``case`` in ``table``: what :func:`solved` says of ``arguments``, or why it says nothing."""
+    """The row of ``case`` in ``table``: the result of :func:`solved` for ``arguments``, or why it failed."""
     called = call("benchmarks.solving:solved", limit_s=time_limit_s + LATE_S, time_limit_s=time_limit_s, **arguments)
     values = called.values or {"ending": called.problem}
     return table.row(case, {**values, "peak_bytes": called.peak_bytes})
@@ -38,7 +38,7 @@ def solved(
     threads: int | None = 1,
     reorder: bool = False,
 ) -> dict[str, Any]:
-    """Solve one graph; no plan within the limit is an answer.
+    """Solve one graph; no plan within the limit is a valid outcome.
 
     Args:
         spec: A file ending in ``.json``, or the graph as the zoo names it.

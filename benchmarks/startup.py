@@ -1,7 +1,7 @@
 """Start-up of the command.
 
-Small commands as a user runs them, beside a Python that does nothing, in turns. Modules are counted in a run of their
-own (`python -X importtime`); large are those that only some commands need.
+Small commands as a user runs them, alternating with a Python that does nothing. Modules are counted in a separate run
+(`python -X importtime`); *large* are modules that only some commands need.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What was set out to be reached, and what was.
+"""Targets, and the results reached.
 
-Each row is a graph, a budget (percent of the no-remat peak), a time limit and a number to reach: the proven gap, or
-the overhead over the cost without recomputation. Graphs with a folder in their name (networks as Checkmate extracts
-them, Moccasin's random graphs) are files given with `--graphs`, and missing without them; the others are the project's
-own. Two rows run at a time, one thread each. A row without a plan is missed unless it is proven that there is none.
+Each row is a graph, a budget (percent of the no-remat peak), a time limit and a target: the proven gap, or the overhead
+over the cost without recomputation. Graphs with a folder in their name (networks as Checkmate extracts them, Moccasin's
+random graphs) are files given with `--graphs`, and missing without it. The others are the project's own. Two rows run
+at a time, one thread each. A row without a plan misses its target, unless it is proven that there is no plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ALL = (95, 90, 80, 70, 60, 50, 40)
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A graph at a budget, and what to reach there: ``column`` at most ``most`` percent within ``limit_s`` seconds."""
+    """A graph, a budget and a target: ``column`` is at most ``most`` percent within ``limit_s`` seconds."""
 
     graph: str
     percent: int

@@ -1,7 +1,7 @@
-"""What more time brings where the budget is tight.
+"""The gain of more time at tight budgets.
 
 Two networks as Checkmate extracts them, given with `--graphs` (`checkmate/unet.json`, `checkmate/vgg_unet.json`), at
-40% of their no-remat peak, with a minute and with four. Two rows run at a time, one thread each.
+40% of their no-remat peak, with one and with four minutes. Two rows run at a time, one thread each.
 """
 
 from __future__ import annotations

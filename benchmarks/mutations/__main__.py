@@ -1,6 +1,6 @@
 """``python -m benchmarks.mutations [--tree PATH] [--label NAME] [--only TEXT]``: plant mistakes one by one, run tests.
 
-The tree is copied once, with what was compiled for it, and every mistake is planted in the copy and taken out again. A
+The tree is copied once, with its compiled loops. Every mistake is planted in the copy and removed again. A
 mistake counts as caught if a test fails with it and passes without it. Results lie in ``results/LABEL.json``, and
 ``results/README.md`` shows all labels beside each other.
 """
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def tried(tree: Path, mutation: Mutation) -> dict[str, Any]:
-    """What the tests in ``tree`` make of a mistake: ``caught``, ``survived``, ``not there``, or ``fails anyway``."""
+    """The result of the tests in ``tree``: ``caught``, ``survived``, ``not there``, or ``fails anyway``."""
     places = [
         (path, old, new)
         for path in sorted((tree / "remat_cli").rglob("*.py"))

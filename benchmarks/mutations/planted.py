@@ -1,4 +1,4 @@
-"""The mistakes that are planted, each in the heart of what must be right: none leaves the behaviour as it is."""
+"""The mistakes to plant, each in code that must be correct: every one of them changes the behaviour."""
 
 from __future__ import annotations
 

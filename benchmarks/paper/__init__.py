@@ -1,1 +1,1 @@
-"""Tables and figures of published papers, made again with this program: ``python -m benchmarks.paper``."""
+"""Reproduces tables and figures of published papers with this program: ``python -m benchmarks.paper``."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.paper [PART ...]``: make the papers' tables again, keep results, rebuild page and pictures."""
+"""``python -m benchmarks.paper [PART ...]``: reproduce the papers' tables, store results, rebuild page and pictures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _rebuild(output: Path) -> None:
-    """Page and pictures from the results that are there."""
+    """Page and pictures from the stored results."""
     output.mkdir(parents=True, exist_ok=True)
     sections = [_HEAD]
     for name in PARTS:

@@ -1,11 +1,11 @@
 """Checkmate, figure 6: the largest batch on 16 GB with at most one forward pass more.
 
 Jain et al., Checkmate, MLSys 2020. Six networks; the bound on the cost is one extra forward pass (eq. 10 and 11). The
-paper names U-Net's batch, 61 against 16 when all is kept, and the largest gains: 5.1 times keeping everything
-(MobileNet) and 1.73 times the best other strategy (U-Net); other numbers are not at hand. The memory of a V100 is
-taken as 16 GB, parameters and their gradients included; of the images of a batch only eight count. Costs are FLOPs
-here, so that one forward pass buys more of what costs few FLOPs but much memory. Compare the gains rather than the
-batches. `auto` begins with what quick heuristics find, and stops at the limit with what it has proven until then.
+paper states U-Net's batch (61, and 16 if everything is kept) and the largest gains: 5.1 times the batch of keeping
+everything (MobileNet), and 1.73 times that of the best other strategy (U-Net). Other numbers are not available. The
+memory of a V100 is assumed to be 16 GB, including parameters and their gradients; only eight images of a batch count.
+Costs here are FLOPs, so one forward pass allows recomputing more values of few FLOPs but much memory. Compare the gains
+and not the batches. `auto` starts from the results of quick heuristics, and stops at the limit with what it has proven.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run(session: Session) -> list[Row]:
 
 
 def largest(network: str, strategy: str) -> dict[str, Any]:
-    """The largest batch; none within the limit is an answer."""
+    """The largest batch; no batch within the limit is a valid outcome."""
     from remat_cli.api import SolveOptions, build_graph
     from remat_cli.errors import RematError
     from remat_cli.planning.batches import max_batch, one_forward

@@ -1,11 +1,11 @@
 """Checkmate, figure 5 and table 2: overhead against budget, and geometric-mean ratios to the optimum.
 
 Jain et al., Checkmate, MLSys 2020. Figure 5 has VGG16 (batch 256, 224x224), MobileNet (512, 224x224) and U-Net (32,
-416x608); table 2 has these, VGG19 and ResNet-50. `auto` stands for the paper's ILP and `checkmate-lp`, here over the
-smaller retention model, for its two-phase rounding; its proven bound tells how far `auto` can be from the optimum.
-Costs are FLOPs here and profiled times on a V100 there; the zoo's graphs have a ReLU as a node of its own, which Keras
-counts into the layer before; and the ratios of table 2 are over the budgets chosen here: compare shapes and order, not
-digits.
+416x608); table 2 has these, VGG19 and ResNet-50. `auto` replaces the paper's ILP; its proven bound limits its distance
+to the optimum. `checkmate-lp`, here on the smaller retention model, is the paper's two-phase rounding. Compare shapes
+and order, not digits, for three reasons. Costs are FLOPs here, and times measured on a V100 in the paper. The zoo's
+graphs have a ReLU as a node of its own, which Keras counts as part of the previous layer. The ratios of table 2 are
+over the budgets chosen here.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def ratios(cells: list[Row]) -> list[Row]:
 
 
 def _why(strategy: str, ratio: float | None, published: float | None) -> str:
-    """What most likely makes a ratio differ from the published one by more than 0.03."""
+    """The most likely reason why a ratio differs from the published one by more than 0.03."""
     if ratio is None:
         return "no plan within any of the budgets by the time limit"
     if published is None or abs(ratio - published) <= 0.03:

@@ -1,4 +1,4 @@
-"""Strategies against budgets on one graph of the zoo, as plain numbers for tables and figures."""
+"""Compares strategies at several budgets on one graph of the zoo: plain numbers for tables and figures."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CELLS = (
 def compared(
     spec: str, percents: Iterable[float], strategies: Iterable[str], time_limit_s: float, *, graph: Any = None
 ) -> list[Row]:
-    """A row for every strategy and budget; whatever fails is a row as well.
+    """A row for every strategy and budget; a failure is a row as well.
 
     Args:
         spec: The graph, as the zoo names it.
         percents: Budgets in percent of the no-remat peak.
         strategies: Strategies with options.
         time_limit_s: Limit for each cell.
-        graph: The graph itself, where the zoo does not have it.
+        graph: The graph itself, if it is not of the zoo.
 
     Returns:
         Rows with the keys of ``CELLS``: overhead and proven bound in percent over the cost without recomputation, peak

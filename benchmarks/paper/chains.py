@@ -1,11 +1,11 @@
 """Rotor's comparison: Rotor against sequential and revolve on chains of ResNets and DenseNets.
 
 Beaumont et al., Optimal checkpointing for heterogeneous chains, INRIA RR-9302, 2019. The graphs are those of the zoo,
-cut into chains of blocks where every path meets. `sequential` is PyTorch's way of equal segments, `revolve` knows
-neither costs nor sizes of stages, `revolve-hetero` knows costs. Their curves plot throughput on a GPU; no numbers of
-the paper are at hand, so none stand beside ours. What can be compared is the shape: at no budget does Rotor cost more
-than the others. `auto` is not confined to chains of blocks and shows what that costs; where it has no plan the time
-was too short for the larger graphs.
+cut into chains of blocks at the nodes that every path passes. `sequential` is PyTorch's method of equal segments.
+`revolve` knows neither costs nor sizes of stages, `revolve-hetero` knows costs. The paper's curves plot throughput on a
+GPU; its numbers are not available, so they are not shown here. Compare the shapes: at no budget does Rotor cost more
+than the others. `auto` is not limited to chains of blocks, and shows the price of that limit. If it has no plan, time
+was too short for the larger graph.
 """
 
 from __future__ import annotations

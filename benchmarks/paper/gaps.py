@@ -1,8 +1,8 @@
 """Checkmate, appendix A: integrality gaps of the two forms of the MILP.
 
 Jain et al., Checkmate, MLSys 2020. The instance is a linear network of eight layers (17 nodes with the loss and the
-gradients), unit costs and sizes, budget 4. The gap is the optimum over the optimum of the linear relaxation. Neither
-profiles nor solvers enter into it, so ours must be equal to the published ones.
+gradients), unit costs and sizes, budget 4. The gap is the optimum over the optimum of the linear relaxation. It depends
+neither on profiles nor on solvers, so ours must be equal to the published ones.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def draw_curves(
         logarithmic: Axes that are: ``x``, ``y`` or ``xy``.
         scatter: Points only.
         falling: Largest x on the left.
-        top: What lies above is cut off.
+        top: Upper end of the y axes; points above it are cut off.
     """
     with matplotlib_settings():
         from matplotlib.figure import Figure
@@ -51,7 +51,7 @@ def draw_curves(
                 axes.plot([x for x, _ in sorted(points)], [y for _, y in sorted(points)], label=name, **style)
             axes.set_title(panel.title, fontsize="medium")
             axes.set_xlabel(across)
-            if any(panel.lines.values()):  # there are no logarithms of nothing
+            if any(panel.lines.values()):  # an empty axis cannot be logarithmic
                 axes.set(**{f"{axis}scale": "log" for axis in logarithmic})
             if "x" in logarithmic:  # few values, far apart: name them rather than powers of ten
                 places = sorted({x for points in panel.lines.values() for x, _ in points})

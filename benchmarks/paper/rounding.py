@@ -1,10 +1,10 @@
 """Checkmate, figure 7: rounding the linear relaxation, at thresholds and at random.
 
-Jain et al., Checkmate, MLSys 2020. S of the relaxation is rounded and R is the least that S needs. Two-phase rounding
-at the threshold 0.5, with more and more of the budget held back, stands beside the same at other thresholds, beside
-random rounding, and beside the optimum at the same budget. No numbers of the figure are at hand, so none
-stand beside ours. The relaxation is that of the retention model, which is nearly integral at moderate budgets, so that
-most random roundings fall together here; and costs are FLOPs, not measured times.
+Jain et al., Checkmate, MLSys 2020. S of the relaxation is rounded, and R is the least that S needs. Two-phase rounding
+at the threshold 0.5, with ever more of the budget held back, is compared with other thresholds, with random rounding,
+and with the optimum at the same budget. The numbers of the figure are not available, so they are not shown here. The
+relaxation is that of the retention model, which is nearly integral at moderate budgets, so most random roundings
+coincide here. Costs are FLOPs, not measured times.
 """
 
 from __future__ import annotations

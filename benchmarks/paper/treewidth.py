@@ -2,11 +2,11 @@
 
 Kumar et al., Efficient Rematerialization for Deep Networks, NeurIPS 2019, on the zoo's own graphs: ResNets, linear
 (feed-forward) networks and Transformers of several depths. NoRemat computes everything once. Greedy is XLA's pass
-(`xla-greedy`) at the smallest budget it reaches by halving intervals. TWRemat is the recursion over a tree
-decomposition at its deepest, each level less being one point of the recursion-limit curve; nothing is kept for a budget
-afterwards. Length is the number of computes over that of NoRemat. No numbers of the paper are at hand, so none stand
-beside ours. What its theorem says can be seen: TWRemat's peak grows with the logarithm of the depth, where NoRemat's
-is linear; and its length grows faster than the graph.
+(`xla-greedy`) at the smallest budget it reaches, found by bisection. TWRemat is the full recursion over a tree
+decomposition; each lower limit of recursion is one point of the recursion-limit curve. Nothing is kept afterwards to
+use the rest of a budget. Length is the number of computes over that of NoRemat. The numbers of the paper are not
+available, so they are not shown here. The results agree with its theorem: TWRemat's peak grows with the logarithm of
+the depth, NoRemat's grows linearly. TWRemat's length grows faster than the graph.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _FAMILIES: dict[str, tuple[tuple[int, str], ...]] = {
 _QUICK = {"FFN": ((10, "linear{n=10}"), (20, "linear{n=20}"))}
 _LIMIT_S = 40.0
 _GREEDY_S = 20.0
-"""Time for all budgets that Greedy tries."""
+"""Seconds for all budgets that Greedy tries."""
 _LONGEST = 200
-"""Schedules of more computes than so many times the graph are given up."""
+"""Schedules with more computes than so many times the number of nodes are abandoned."""
 _HALVINGS = 12
 
 TABLES = (
@@ -125,7 +125,7 @@ def measured(spec: str, way: str) -> dict[str, Any]:
 
 
 def _squeezed(graph: Any) -> Sequence[int]:
-    """The schedule with the least peak that XLA's pass makes, by halving the interval of budgets."""
+    """The schedule with the least peak that XLA's pass makes, found by bisection over budgets."""
     from remat_cli.control import Control
     from remat_cli.graph.analysis import no_remat_peak, peak_bound
     from remat_cli.plan.derive import peak

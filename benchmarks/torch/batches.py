@@ -1,4 +1,4 @@
-"""The largest batch that fits a memory: predicted from two captured graphs, and found by trying."""
+"""The largest batch that fits a memory: predicted from two captured graphs, and found by trial."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from benchmarks.torch.subject import Subject, plan_budget, planner, solved
 
 _DEARER = 4 / 3
-"""What a step by plan may cost for the largest batch: one more forward pass, about."""
+"""Most cost of a step by plan for the largest batch: about one more forward pass."""
 _SMALL, _LARGE = 2, 4
-"""Batches that are captured; sizes and costs of others are on the straight lines through theirs."""
+"""Batches that are captured; sizes and costs of others are interpolated linearly."""
 
 
 class Batches:
-    """Looks for the largest batch.
+    """Searches for the largest batch.
 
     Args:
         subject: Makes the model with a batch.
-        device: Where.
+        device: The device.
         allowed_bytes: The memory.
-        solve_s: Time for a plan.
+        solve_s: Seconds for a plan.
         left_s: Seconds left for everything.
-        say: Tells what is being done.
+        say: Reports the current work.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Batches:
         self.graphs = {b: _captured(subject(b)) for b in (_SMALL, _LARGE)}
 
     def predicted(self, *, plan: bool) -> int:
-        """The largest batch whose graph fits as it is, or by a plan of bounded cost."""
+        """The largest batch whose graph fits without recomputation, or by a plan of bounded cost."""
         return largest(self._plan_fits if plan else self._graph_fits, start=8)
 
     def measured(self, guess: int, *, plan: bool) -> int:
@@ -101,7 +101,7 @@ class Batches:
 
 
 def _captured(subject: Subject) -> Any:
-    """The graph of a subject, with what FLOPs cost."""
+    """The graph of a subject, with FLOPs as costs."""
     graphs: list[Any] = []
 
     def keep(graph: Any) -> Any:
@@ -113,7 +113,7 @@ def _captured(subject: Subject) -> Any:
 
 
 def stretched(small: Any, large: Any, share: float, reserve: int) -> Any:
-    """The graph of another batch: sizes and costs are straight lines through those of two batches."""
+    """The graph of another batch: sizes and costs are interpolated linearly from those of two batches."""
 
     def between(a: float, b: float) -> float:
         return a + share * (b - a)
@@ -135,7 +135,7 @@ def largest(fits: Callable[[int], bool], *, start: int, near: bool = False) -> i
     Args:
         fits: Monotone.
         start: At least 1.
-        near: The answer is expected beside ``start``: take small steps first.
+        near: Whether the answer is probably close to ``start``: then take small steps first.
     """
     low, high, stride = 0, None, 1
     at = start

@@ -1,7 +1,7 @@
-"""A device with a limited memory: a real one with CUDA, or a CPU that keeps to a limit which is made up.
+"""A device with limited memory: a real one with CUDA, or a CPU with an artificial limit.
 
-The second is there so that all that a GPU will be asked runs in the tests too: what a step allocated is known from
-PyTorch's profiler once it is over, and more than the limit raises what CUDA would have raised.
+With the second, tests run the same code as a GPU. PyTorch's profiler reports the memory of a step after it; if that is
+more than the limit, the error is raised that CUDA would have raised.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Bytes at the peak of a step, all that was there before included; ``reserved`` only on CUDA."""
+    """Bytes at the peak of a step, including all that existed before; ``reserved`` only on CUDA."""
 
     allocated: int
     reserved: int | None
@@ -57,7 +57,7 @@ class Cuda:
 
     @contextlib.contextmanager
     def limited(self, limit_bytes: int) -> Iterator[None]:
-        """PyTorch's allocator takes no more than ``limit_bytes`` from the device."""
+        """Limit the memory that PyTorch's allocator takes from the device to ``limit_bytes``."""
         import torch
 
         self.free()
@@ -81,14 +81,14 @@ class Cuda:
 
 @dataclass
 class Cpu:
-    """A CPU whose memory is as large as one says."""
+    """A CPU with a memory of any chosen size."""
 
     total_bytes: int = 1 << 30
     limits: list[int] = field(default_factory=list)
     name = "cpu"
 
     def wait(self) -> None:
-        """Nothing is ever under way."""
+        """Do nothing: a CPU has no queue."""
 
     def free(self) -> None:
         gc.collect()
@@ -101,7 +101,7 @@ class Cpu:
 
     @contextlib.contextmanager
     def limited(self, limit_bytes: int) -> Iterator[None]:
-        """Steps that :meth:`usage` runs fail if they need more."""
+        """Let steps that :meth:`usage` runs fail if they need more."""
         self.limits.append(limit_bytes)
         try:
             yield

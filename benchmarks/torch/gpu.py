@@ -1,9 +1,9 @@
-"""On a GPU: training in less memory than it takes.
+"""On a GPU: training in less memory than plain training needs.
 
 `make gpu`, in at most ten minutes and without a network. Allowed memory is set with
 `torch.cuda.set_per_process_memory_fraction`; Adam's state is in all numbers of the first two tables. Graphs are
-measured on the device first (`remat profile`), so plans spare time, not FLOPs. What did not finish in time is missing,
-what failed says why.
+measured on the device first (`remat profile`), so plans save time, not FLOPs. Rows that did not finish in time are
+missing; failed rows say why.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ for none, and there are no times and no results.
 _NEEDS_KERNELS = {"step_s", "predicted_s", "results", "losses"}
 MINUTES = 9.0
 _ALLOWED = 0.6
-"""Share of the memory of plain training that is allowed where it is to fail."""
+"""Allowed share of the memory of plain training, which then must fail."""
 
 TABLES = (
     Table(
@@ -102,7 +102,7 @@ _ZOO = {
     "cpu": ("torch/unet{batch=1,resolution=32,width=4,depth=2}",),
 }
 _QUICK = (2, 16, 2, 8, 64)
-"""Depth, width, heads, batch and sequence for a machine that only shows that it works."""
+"""Depth, width, heads, batch and sequence for a run that only shows that the benchmark works."""
 _SIZES = (12, 1024, 16, 8, 1024)
 
 
@@ -111,11 +111,11 @@ class Run:
     """One run of all parts.
 
     Attributes:
-        device: Where.
+        device: The device.
         quick: Tiny models.
         end_s: ``time.monotonic()`` after which no part is begun.
-        session: Tells and keeps.
-        rows: What is known so far.
+        session: Reports progress and keeps rows.
+        rows: The rows so far.
     """
 
     device: Any
@@ -156,7 +156,7 @@ def fit(run: Run) -> None:
     run.add("fit", method="eager", ran="yes", step_s=round(plain.seconds(5), 5), losses="these", **_bytes(usage))
     run.allowed_bytes = int((usage.reserved or usage.allocated) * _ALLOWED)
     del plain
-    for method in ("eager", "remat"):  # one after the other: nothing else may be in memory
+    for method in ("eager", "remat"):  # one after the other: each needs an otherwise empty memory
         run.session.say(f"{method} within {run.allowed_bytes} bytes")
         cells: Row = {"method": method, "allowed_bytes": run.allowed_bytes, "plan": "", "losses": ""}
         tried = run.subject()
@@ -230,7 +230,7 @@ def peaks(run: Run) -> None:
             title = "none" if budget is None else f"{share:.0%}"
             try:
                 cells = _ran(solved(graph, budget, run.solve_s()), name)
-            except Exception as error:  # one budget that nothing fits must not end the rest
+            except Exception as error:  # one infeasible budget must not end the others
                 cells = {"problem": _said(error)}
             run.add("peaks", model=spec, budget=title, **({"problem": ""} | cells))
 
@@ -263,7 +263,7 @@ def _off(measured: int, predicted: int) -> float:
 
 
 def overhead(run: Run) -> None:
-    """Time of a step of modules as they are, and by a plan that recomputes nothing."""
+    """Time of a step of the plain module, and by a plan that recomputes nothing."""
     import torch
 
     from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
@@ -317,7 +317,7 @@ def everything(run: Run, parts: list[str]) -> list[Row]:
         started = time.monotonic()
         try:
             PARTS[name](run)
-        except Exception as error:  # whatever it is, the other parts' numbers are worth having
+        except Exception as error:  # the other parts must still run
             run.session.say(f"{name} failed: {_said(error)}")
             table, column = {"fit": ("fit", "ran")}.get(name, (name, "problem"))
             run.add(table, **{column: _said(error)})
@@ -336,7 +336,7 @@ def _hollow() -> str:
 
 
 def _without_kernels(parts: list[str]) -> tuple[Table, ...]:
-    """The tables of ``parts``, without what needs kernels that do something."""
+    """The tables of ``parts``, without those that need working kernels."""
     kept = [table for table in TABLES if table.key in parts]
     return tuple(replace(t, columns=tuple(c for c in t.columns if c.key not in _NEEDS_KERNELS)) for t in kept)
 

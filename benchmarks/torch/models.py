@@ -14,7 +14,7 @@ from torch.utils.checkpoint import (
 )
 
 _KEPT = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default)
-"""What selective checkpointing keeps: products of matrices, which are dear to compute again."""
+"""What selective checkpointing keeps: products of matrices, which are expensive to recompute."""
 
 
 class Block(nn.Module):

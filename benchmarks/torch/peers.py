@@ -1,12 +1,12 @@
-"""Beside PyTorch's own tools: memory, time and gradients of one training step.
+"""Comparison with PyTorch's own tools: memory, time and gradients of one training step.
 
-One transformer, one device, one run. Peak is what PyTorch's allocator handed out above parameters and inputs: on a CPU
-by the events of its profiler, on CUDA by its statistics. "same gradients" compares every gradient with eager's for the
-same random numbers. `activation_memory_budget` runs through AOTAutograd's min-cut partitioner without a code generator.
-Recomputed FLOPs are those of products and attention by PyTorch's formulas, in every row; "by elements too" is
-what remat's plan costs in its own count, with one for each element of everything else. Each row of remat has as budget
-the peak of the row named in "budget like", parameters and inputs added; its graph knows the sizes and workspaces that
-`remat profile` measures.
+One transformer, one device, one run. Peak is the memory that PyTorch's allocator handed out, without parameters and
+inputs: on a CPU by the events of its profiler, on CUDA by its statistics. "same gradients" compares every gradient with
+eager mode's for the same random numbers. `activation_memory_budget` runs through AOTAutograd's min-cut partitioner
+without a code generator. Recomputed FLOPs are those of products and attention by PyTorch's formulas, in every row. "by
+elements too" is the cost of remat's plan in its own count, with one FLOP per element for every other operation. The
+budget of a remat row is the peak of the row named in "budget like", plus parameters and inputs. Its graph has the sizes
+and workspaces that `remat profile` measures.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def measured_sizes(graph: Any, device: str) -> Any:
 
 
 def flop_counter() -> Any:
-    """PyTorch's counter, with the attention of a CPU, which it leaves out, by the formula that graphs have for it."""
+    """PyTorch's counter, with the formula of graphs for attention on a CPU, which it lacks."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -153,7 +153,7 @@ def flop_counter() -> Any:
 
 
 def formula_flops(plan: Any) -> float:
-    """FLOPs of a step by plan as :func:`flop_counter` has them: of what has a formula, whose cost that formula is."""
+    """FLOPs of a step by plan as :func:`flop_counter` counts them: only operations with a formula, at that cost."""
     from remat_cli.frontends.aten.program import TANGENTS
     from remat_cli.frontends.torch.codec import operator_named
     from remat_cli.frontends.torch.private import flop_formula
@@ -256,7 +256,7 @@ class Bench:
         return torch.cuda.synchronize if self.device == "cuda" else lambda: None
 
     def peak(self, owner: Any, module: Any) -> int:
-        """The most that the allocator had handed out during a step, above what was there before."""
+        """Most bytes that the allocator handed out during a step, without those that existed before."""
         import torch
 
         owner.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""A model in training, and plans for it, as the parts of the GPU benchmark need them."""
+"""A model in training, and plans for it, for the parts of the GPU benchmark."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from benchmarks.torch.devices import Usage
 
 _SHARES = {"cpu": 0.94, "cuda": 0.99}
-"""Share of an allowed memory that plans may use. On CUDA they are made with the gaps between blocks in mind."""
+"""Share of an allowed memory that plans may use. On CUDA plans take the gaps between blocks into account."""
 
 
 class Subject:
-    """A module with its inputs and, if asked for, an Adam optimizer."""
+    """A module with its inputs and, if chosen, an Adam optimizer."""
 
     def __init__(self, module: Any, inputs: tuple[Any, ...], device: Any, *, optimizer: bool) -> None:
         import torch
@@ -25,11 +25,11 @@ class Subject:
         self.optimizer = torch.optim.Adam(module.parameters(), lr=1e-4) if optimizer else None
 
     def copied(self) -> Subject:
-        """The same model once more, untrained as this one."""
+        """A copy of the model with the same initial weights."""
         return Subject(copy.deepcopy(self.owner), self.inputs, self.device, optimizer=self.optimizer is not None)
 
     def fit(self, planner: Callable[[Any], Any], reserve_bytes: int = 0, *, cost: str = "measured") -> Subject:
-        """From now on it is trained by plan, of graphs with measured sizes and times unless ``cost`` is another."""
+        """Train by plan from now on; graphs have measured sizes and times, unless ``cost`` says otherwise."""
         from remat_cli.frontends.torch.training.fitting import fit_module
 
         self.module = fit_module(
@@ -66,13 +66,13 @@ class Subject:
         return sum(t.numel() * t.element_size() for t in tensors)
 
     def usage(self) -> Usage:
-        """Memory of a step; gradients of the one before are gone."""
+        """Memory of a step; the gradients of the previous one are freed first."""
         self.owner.zero_grad(set_to_none=True)
         usage: Usage = self.device.usage(self.step, self.resident_bytes())
         return usage
 
     def seconds(self, times: int) -> float:
-        """Median of a step; two come before."""
+        """Median seconds of a step, after two steps of warm-up."""
         taken = []
         for _ in range(times + 2):
             self.device.wait()
@@ -86,7 +86,7 @@ class Subject:
 def planner(
     budget_bytes: int | None, limit_s: float, made: list[Any], state_bytes: int | None = None
 ) -> Callable[[Any], Any]:
-    """Makes plans as :func:`solved` does, and puts them into ``made`` too."""
+    """Makes plans as :func:`solved` does, and also appends them to ``made``."""
 
     def planned(graph: Any) -> Any:
         made.append(solved(graph, budget_bytes, limit_s, state_bytes))
@@ -96,14 +96,14 @@ def planner(
 
 
 def solved(graph: Any, budget_bytes: int | None, limit_s: float, state_bytes: int | None = None) -> Any:
-    """A plan within the budget by the best strategy that can run here: without a solver that is ``dtr``.
+    """A plan within the budget by the best strategy that can run here; without a solver this is ``dtr``.
 
     Args:
         graph: The graph.
         budget_bytes: Fixed memory included; None for a plan without recomputation.
-        limit_s: Time for it.
-        state_bytes: The optimizer's part of the graph's fixed memory, for a budget that holds for all that the device's
-            allocator takes; None for one that holds for values alone.
+        limit_s: Seconds for it.
+        state_bytes: The optimizer's part of the graph's fixed memory, if the budget is for all memory that the device's
+            allocator takes; None if the budget is for values alone.
     """
     from remat_cli.api import SolveOptions, solve
     from remat_cli.api.fitting import CachedPlanner
@@ -125,5 +125,5 @@ def solved(graph: Any, budget_bytes: int | None, limit_s: float, state_bytes: in
 
 
 def plan_budget(allowed_bytes: int, device: str) -> int:
-    """What of an allowed memory a plan may use."""
+    """The part of an allowed memory that a plan may use."""
     return int(allowed_bytes * _SHARES[device])

@@ -1,4 +1,4 @@
-"""What the command line and a notebook call. Names load when they are used, so that this import stays light."""
+"""The functions that the command line and notebooks call. Each name is imported on first use: the import stays fast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # What type checkers see, here and in remat_cli itself.
+    # For type checkers, which cannot follow ``__getattr__`` below; remat_cli itself needs them too.
     from remat_cli.api.checking import check as check
     from remat_cli.api.documents import load_graph as load_graph
     from remat_cli.api.documents import load_plan as load_plan
@@ -59,7 +59,7 @@ else:
     __all__ = sorted(_HOME)
 
     def __getattr__(name: str) -> Any:
-        """Import ``name`` from where it lives."""
+        """Import ``name`` from its module."""
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(_HOME[name]), name)

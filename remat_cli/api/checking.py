@@ -1,4 +1,4 @@
-"""A plan before the judge, with a budget as people write it."""
+"""Checks a plan, against a budget as people write it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def check(plan: Plan, budget: Budget | str | int | None = None) -> Report:
             the plan was made for.
 
     Returns:
-        The report; a plan that is not allowed is a finding in it, never an exception.
+        The report. An invalid plan is a finding in it, never an exception.
 
     Raises:
-        UsageError: If the budget makes no sense.
+        UsageError: If the budget is invalid.
     """
     if budget is None:
         return judging.check(plan)

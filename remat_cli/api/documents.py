@@ -1,4 +1,4 @@
-"""Graphs and plans in files, for Python: what the command line does with ``GRAPH``, ``PLAN`` and ``-o``."""
+"""Reads and writes graphs and plans, as the command line does with ``GRAPH``, ``PLAN`` and ``-o``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat_cli.plan.model import Plan
 def load_graph(path: str | PathLike[str], *, keys: str | None = None) -> Graph:
     """The graph in a JSON or YAML file, or in node-link JSON or GraphML as networkx writes them.
 
-    Models are read by :func:`import_model`.
+    For models use :func:`import_model`.
 
     >>> import remat_cli as remat
     >>> remat.save_graph(remat.build_graph("unit-chain{n=9}"), "chain.json")
@@ -25,17 +25,17 @@ def load_graph(path: str | PathLike[str], *, keys: str | None = None) -> Graph:
 
     Args:
         path: The file; ``-`` for standard input.
-        keys: What the attributes of a node-link graph are called, as in ``"cost=weight,memory=size"``.
+        keys: Names of the attributes of a node-link graph, as in ``"cost=weight,memory=size"``.
 
     Raises:
-        InputError: If there is no valid graph in it; the message says where, what, and how to mend it.
-        UsageError: If it is a model, or the keys make no sense.
+        InputError: If the file holds no valid graph; the message says where, what is wrong, and how to fix it.
+        UsageError: If the file is a model, or the keys are invalid.
     """
     return read_graph(fspath(path), keys)
 
 
 def load_plan(path: str | PathLike[str]) -> Plan:
-    """The plan in a file; what it says of itself is not looked into, that is what :func:`check` is for.
+    """The plan in a file. Its claims are not verified; use :func:`check` for that.
 
     >>> import remat_cli as remat
     >>> remat.save_plan(remat.solve(remat.build_graph("unit-chain{n=9}"), "6B").plan, "chain.plan.json")

@@ -1,4 +1,4 @@
-"""``fit``: a PyTorch module that trains within a memory budget, in one call. Plans are kept in a folder."""
+"""``fit``: a PyTorch module that trains within a memory budget, in one call. Plans are cached in a folder."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from remat_cli.frontends.torch.training.fitting import Unknown
 
 TIME_LIMIT_S = 60.0
-"""How long ``fit`` looks for a plan, unless told otherwise."""
+"""Seconds that ``fit`` searches for each plan by default. Untuned."""
 _TRIES = 6
-"""How many plans are made, each with less than the one before, until one fits with its gaps."""
+"""Most plans to make, each with a smaller budget than the one before, until one fits with its gaps. Untuned."""
 
 
 def fit(
@@ -44,33 +44,33 @@ def fit(
     cache: str | Path | None = None,
     unknown: Unknown = "plan",
 ) -> Any:
-    """``module``, compiled so that a training step stays within ``budget``; results are the same bit for bit.
+    """``module``, compiled so that a training step stays within ``budget``; its results are the same bit for bit.
 
-    Loop, loss, optimizer, autocast, clipping and accumulation of gradients stay as they are. What happens outside the
-    module is not planned: put the loss inside to have its memory counted, and call this under ``torch.autocast`` if
-    training runs there.
+    Loop, loss, optimizer, autocast, clipping and accumulation of gradients do not change. Only the module is planned:
+    put the loss inside it to have its memory counted. If training runs under ``torch.autocast``, call this under it
+    too.
 
     Args:
-        module: The module, on its device and in the mode in which it trains. It is not changed, and shares its
-            parameters with what is returned.
+        module: The module, on its device and in the mode in which it trains. It is not changed. The compiled module
+            shares its parameters.
         batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments.
-        budget: ``"8GB"``, ``"80%"`` of what is needed without recomputation, or bytes; for parameters, inputs,
-            gradients and everything in between. On CUDA it is for all that PyTorch's allocator takes from the device,
-            with the gaps between its blocks and what cuBLAS keeps.
-        options: How to solve; by default ``auto``, for at most ``TIME_LIMIT_S`` seconds per plan. A graph has one plan;
-            on CUDA up to six are made until one fits with its gaps.
-        cost: What to spare when something has to be recomputed: ``flops``, time by ``roofline:a100``, or time as
-            ``measured`` on the module's device; that alone counts memory that operations need while they run, so
-            it is the choice for a budget on CUDA that must not be exceeded.
-        reserve: Memory to leave for what is not in the graph: the optimizer's state, gradients that are accumulated.
-        cache: Folder for plans, made when needed; None for the user's cache folder, ``""`` for none. Plans of measured
-            costs are not kept.
-        unknown: What to do with other graphs that come later (new shapes, another mode): ``plan`` them too, and run
-            them as they are with a warning if there is no plan; ``warn``; or ``error``.
+        budget: ``"8GB"``, ``"80%"`` of the peak without recomputation, or bytes; for parameters, inputs, gradients and
+            everything in between. On CUDA it limits all memory that PyTorch's allocator takes from the device,
+            including the gaps between its blocks and the memory that cuBLAS keeps.
+        options: How to solve; by default ``auto``, for at most ``TIME_LIMIT_S`` seconds per plan. One plan is made for
+            each graph; on CUDA up to six, until one fits with its gaps.
+        cost: What recomputation should spare: ``flops``, time by the model ``roofline:a100``, or time ``measured`` on
+            the module's device. Only ``measured`` counts the workspace of operations, so take it for a budget on CUDA
+            that must not be exceeded.
+        reserve: Memory to leave for things outside the graph, such as the optimizer's state or accumulated gradients.
+        cache: Folder for plans, made if missing; None for the user's cache folder, ``""`` for none. Plans for measured
+            costs are not cached.
+        unknown: What to do with other graphs that come later (new shapes, another mode): ``plan`` them too, and if
+            there is no plan run them unplanned with a warning; ``warn``; or ``error``.
 
     Raises:
         Infeasible: If no plan of the module with this batch fits.
-        LimitReached, Interrupted: If there is no plan yet when it has to stop.
+        LimitReached, Interrupted: If the search has to stop before it has found a plan.
         CaptureFailed, FrameworkUnavailable, UsageError: As their names say.
     """
     options = options or SolveOptions(time_limit_s=TIME_LIMIT_S)
@@ -89,7 +89,7 @@ def fit(
 
 
 def plan_folder(cache: str | Path | None) -> Path | None:
-    """The folder for plans that ``cache`` stands for; None for no folder."""
+    """The folder for plans that ``cache`` names; None for no folder."""
     if cache is None:
         from platformdirs import user_cache_path
 
@@ -99,13 +99,13 @@ def plan_folder(cache: str | Path | None) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class CachedPlanner:
-    """Solves graphs, and keeps their plans in files.
+    """Solves graphs, and caches their plans in files.
 
     Attributes:
-        budget: For every graph.
+        budget: The budget of every graph.
         options: How to solve.
-        folder: Where plans are; None for nowhere.
-        state_bytes: How much of the graphs' fixed memory comes only after the first step.
+        folder: Folder of the plans; None for no cache.
+        state_bytes: Bytes of the graphs' fixed memory that are allocated only after the first step.
     """
 
     budget: Budget
@@ -114,11 +114,11 @@ class CachedPlanner:
     state_bytes: int = 0
 
     def __call__(self, graph: Graph) -> Plan:
-        """A plan of ``graph``: a kept one that replays within the budget, or a new one.
+        """A plan of ``graph``: a cached one that replays within the budget, or a new one.
 
-        On CUDA the budget is what PyTorch's allocator may take, cuBLAS with it; a share is one of what it takes without
-        recomputation. If a plan's own peak is within it, but not with the gaps that its allocations
-        leave, a plan with less is made.
+        On CUDA the budget limits the memory that PyTorch's allocator takes, cuBLAS included; a percentage is of what it
+        takes without recomputation. If the peak of a plan is within the budget but its allocations are not, because of
+        the gaps that they leave, another plan is made for a smaller budget.
 
         Raises:
             RematError: As :func:`remat_cli.api.solve`.
@@ -149,14 +149,14 @@ class CachedPlanner:
             need = taken(plan.statements)
             if need <= room:
                 return plan
-            wanted = int(wanted * room / need)
+            wanted = int(wanted * room / need)  # assumes that gaps are proportional to the budget
         raise LimitReached(
             f"{_TRIES} plans were made, and none fits {self.budget.text} with the gaps that PyTorch's allocator leaves",
             hint="take a larger budget",
         )
 
     def planned(self, graph: Graph, budget_bytes: int) -> Plan:
-        """A plan of ``graph`` with at most ``budget_bytes`` of values: a kept one, or a new one."""
+        """A plan of ``graph`` that peaks at ``budget_bytes`` at most: a cached one, or a new one."""
         path = None if self.folder is None else self.folder / f"{self.key(graph, budget_bytes)}.plan.json"
         kept = None if path is None else self.kept(path, graph, budget_bytes)
         if kept is not None:
@@ -167,14 +167,14 @@ class CachedPlanner:
         return plan
 
     def key(self, graph: Graph, budget_bytes: int) -> str:
-        """What a plan depends on, as 64 hexadecimal digits: graph, budget, options, version of remat."""
+        """A hash of all that a plan depends on (graph, budget, options, version of remat): 64 hexadecimal digits."""
         o = self.options
         how = [o.strategy, o.solver, o.time_limit_s, o.gap, o.threads, o.seed]
         text = json.dumps([graph_sha256(graph), budget_bytes, how, __version__])
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
     def kept(self, path: Path, graph: Graph, budget_bytes: int) -> Plan | None:
-        """The plan in ``path``; None if there is none, or one that is not this graph's or does not replay."""
+        """The plan in ``path``; None if there is none, or it is for another graph, or it does not replay."""
         if not path.is_file():
             return None
         try:
@@ -187,7 +187,7 @@ class CachedPlanner:
 
 
 def _keep(path: Path, plan: Plan) -> None:
-    """Write ``plan`` to ``path``; a folder that cannot be written costs the next run time, and is no error."""
+    """Write ``plan`` to ``path``; if that fails, only warn: the next run then solves again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(str(path), dump_document(plan_to_document(plan)))

@@ -1,4 +1,4 @@
-"""Graphs of models in files, for Python: what ``remat convert`` does with ``MODEL``."""
+"""Makes graphs of models in files, as ``remat convert`` does with ``MODEL``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def import_model(
     backward: str = "none",
     default_cost: int | None = None,
 ) -> Graph:
-    """The graph of a model that another tool has written; the model is not run, and no weights are read.
+    """The graph of a model that another tool wrote. The model is not run, and its weights are not read.
 
-    Reads ONNX, archives of torch.export (``.pt2``), and what ``print_readable()`` of torch.fx writes, for which PyTorch
-    need not be there. ``metadata["notes"]`` of the graph says which costs and sizes were read, and which derived.
+    Reads ONNX, archives of torch.export (``.pt2``), and the output of ``print_readable()`` of torch.fx. PyTorch need
+    not be installed. ``metadata["notes"]`` of the graph says which costs and sizes were read, and which were derived.
 
     >>> from pathlib import Path
     >>> import remat_cli as remat
@@ -41,15 +41,15 @@ def import_model(
 
     Args:
         path: The file.
-        sizes: Of symbolic dimensions, and of those that depend on data, by name or as ``"tensor:axis"``.
-        backward: Rule by which a loss and a backward pass are derived: ``checkmate`` or ``operator``; ``none`` leaves
-            the model as it is.
+        sizes: Sizes of symbolic dimensions, and of those that depend on data, by name or as ``"tensor:axis"``.
+        backward: Rule by which a loss and a backward pass are derived: ``checkmate`` or ``operator``; ``none`` adds
+            neither.
         default_cost: FLOPs per element for operators without a rule; None refuses them.
 
     Raises:
-        InputError: If it cannot be read, or sizes or costs cannot be found out; the message says which.
-        UsageError: If it is no model, or an argument makes no sense.
-        FrameworkUnavailable: If what reads it is not installed.
+        InputError: If the model cannot be read, or sizes or costs cannot be determined; the message says which.
+        UsageError: If the file is not a model, or an argument is invalid.
+        FrameworkUnavailable: If the package that reads the format is not installed.
     """
     if backward not in list(Backward):
         raise UsageError(f'there is no backward rule "{backward}"', hint=f"choose one of {', '.join(Backward)}")
@@ -57,6 +57,6 @@ def import_model(
     source = fspath(path)
     format = model_format(source)
     if format is None:
-        read_text(source)  # says so if there is no such file
-        raise UsageError(f"{source} is no model, as far as can be seen", hint="load_graph reads graphs in documents")
+        read_text(source)  # raises if there is no such file
+        raise UsageError(f"{source} is not a model that remat knows", hint="load_graph reads graphs in documents")
     return imported(source, format, wishes).graph

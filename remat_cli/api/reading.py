@@ -1,4 +1,4 @@
-"""Reading the graph that a command, or a function, is given."""
+"""Reads the graph that a command or a function is given."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def read_graph(path: str, keys: str | None) -> Graph:
     """The graph in ``path``; ``keys`` (``cost=weight,memory=size``) names the attributes of a node-link document.
 
     Raises:
-        InputError, UsageError: If the file or the keys make no sense.
+        InputError, UsageError: If the file or the keys are invalid.
     """
     return graph_of(read_source(path), keys)
 
 
 def read_source(path: str) -> Document:
-    """The document in ``path``; what GraphML holds becomes node-link data.
+    """The document in ``path``; GraphML becomes node-link data.
 
     Raises:
-        InputError: If it cannot be read, or is not well-formed.
-        UsageError: If it is a model.
+        InputError: If the file cannot be read, or is not well-formed.
+        UsageError: If the file is a model.
     """
     if path.lower().endswith((".onnx", ".pt2")):
         raise UsageError(
@@ -42,12 +42,12 @@ def read_source(path: str) -> Document:
 
 
 def is_xml(text: str, source: str) -> bool:
-    """Whether to read ``text`` as GraphML: by the suffix of its file, or because it starts as XML does."""
+    """Whether to read ``text`` as GraphML: its file has that suffix, or it starts as XML does."""
     return source.lower().endswith(".graphml") or text.lstrip("\ufeff \t\r\n")[:1] == "<"
 
 
 def graph_of(document: Document, keys: str | None) -> Graph:
-    """The graph that ``document`` states, as a graph document or as node-link JSON."""
+    """The graph in ``document``, which is a graph document or node-link JSON."""
     if is_node_link(document):
         return graph_from_node_link(document, NodeLinkKeys() if keys is None else node_link_keys(keys))
     if keys is not None:

@@ -1,4 +1,4 @@
-"""FLOPs that several importers count in the same way."""
+"""FLOP counts that several importers share."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 
 def einsum_flops(equation: str, shapes: Sequence[Sequence[int]]) -> int:
-    """FLOPs of a sum of products, evaluated as it is written: no order of contraction is chosen.
+    """FLOPs of a sum of products, evaluated directly: no order of contraction is chosen.
 
-    One multiplication less than there are operands, and one addition where indices vanish, for every combination of all
-    indices.
+    Every combination of all indices takes one multiplication less than there are operands, and one addition if an
+    index is summed over.
 
     Args:
         equation: As in numpy: ``bij,bjk->bik``.

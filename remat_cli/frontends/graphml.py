@@ -1,8 +1,8 @@
 """GraphML (http://graphml.graphdrawing.org) to node-link data, by networkx.
 
-networkx reads the XML; what it makes of it goes through the same mapping of attributes as node-link JSON. Before that
-the text is looked at as XML once: a document type declaration is refused, and with it every entity, for GraphML
-needs none and a few lines of them can grow to gigabytes.
+networkx parses the XML. Its result goes through the same mapping of attributes as node-link JSON. Before that the text
+is checked as XML: a document type declaration is refused. GraphML needs none, and the entities that it declares can
+expand from a few lines to gigabytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def graphml_document(text: str, source: str) -> Document:
     Node attributes without a value get the default that the file declares. Ids are those of the XML.
 
     Raises:
-        InputError: If it is not XML or not GraphML, declares a document type, or is more than networkx reads
+        InputError: If the text is not GraphML, declares a document type, or has features that networkx does not read
             (several graphs, hyperedges, ports).
     """
     _look_at(text, source)
@@ -30,7 +30,7 @@ def graphml_document(text: str, source: str) -> Document:
     try:
         graph = networkx.parse_graphml(text)
         data = networkx.node_link_data(graph, edges="links")
-    except Exception as error:  # networkx checks little: what is wrong shows as a KeyError, TypeError, ...
+    except Exception as error:  # networkx checks little: faults appear as KeyError, TypeError, ...
         raise _problem(source, f"not GraphML that networkx reads: {type(error).__name__}: {error}") from None
     attributes: dict[str, Any] = data["graph"]
     attributes.pop("edge_default", None)
@@ -44,7 +44,7 @@ def graphml_document(text: str, source: str) -> Document:
 
 
 def _look_at(text: str, source: str) -> None:
-    """Make sure that ``text`` is plain XML that holds one graph, and nodes and edges that name what there is."""
+    """Make sure that ``text`` is plain XML with one graph, and that its edges name nodes of it."""
     if SURROGATE.search(text):
         raise _problem(source, "the text holds half of a surrogate pair", "save the file as UTF-8")
     parser = expat.ParserCreate("UTF-8")
@@ -61,7 +61,7 @@ def _look_at(text: str, source: str) -> None:
 
 
 class _Seen:
-    """What was met in the XML so far. networkx would merge nodes of one id and make up those that only edges name."""
+    """The elements seen so far. networkx itself would merge nodes of the same id, and invent nodes that edges name."""
 
     def __init__(self, source: str, parser: expat.XMLParserType) -> None:
         self._source = source
@@ -95,7 +95,7 @@ class _Seen:
         self._depth -= 1
 
     def finish(self) -> None:
-        """Refuse what only the whole text shows."""
+        """Refuse faults that only show at the end of the text."""
         if not self._graphs:
             raise _problem(self._source, "there is no graph in it", "GraphML holds a graph with nodes and edges")
         for end, line in self._ends:

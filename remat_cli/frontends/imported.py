@@ -1,7 +1,8 @@
-"""What importers of models share: operations before they are nodes, and the graphs made of them.
+"""Shared by all importers of models: operations, and the graphs made of them.
 
-An importer reads a file and makes a list of :class:`Operation`; views are gone by then, and what lies in fixed memory
-is only counted. Here that becomes a graph: as it stands, or with a backward pass derived by a rule of the zoo.
+An importer reads a file and makes a list of :class:`Operation`. The list has no views, and fixed memory is only a
+number of bytes. This module makes a graph of the list: of the forward pass alone, or with a backward pass derived by a
+rule of the zoo.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from remat_cli.zoo.network import Derivative, Layer, Network, Tensor
 from remat_cli.zoo.training import Backward, to_graph
 
 Made = tuple[int, int]
-"""A value: position of the operation that makes it, and which of its outputs it is."""
+"""A value: the position of the operation that makes it, and the number of the output."""
 LARGEST_DIMENSION = 2**40
 _PORT = re.compile(r":(\d+)$", re.ASCII)
 
@@ -35,11 +36,11 @@ class Operation:
         op: Kind of operation.
         reads: Values of earlier operations, each once.
         outputs: Bytes of every value that it makes.
-        flops: Cost; at least 1.
+        flops: Cost in FLOPs; at least 1.
         phase: Part of the training step.
         recompute: False if it may be computed only once.
-        differentiable: Which of its values can have a gradient.
-        derivative: What its derivative reads, by position in ``reads``; None where that is not known.
+        differentiable: For each of its values whether it can have a gradient.
+        derivative: What its derivative reads, by position in ``reads``; None if unknown.
     """
 
     id: str
@@ -63,8 +64,8 @@ class Model:
         outputs: Values resident at the end, each once.
         fixed_memory: Bytes of inputs, parameters and constants.
         gradient_memory: Bytes of the gradients of its parameters.
-        element_bytes: Bytes of one number of its activations; gradients are added in that type.
-        metadata: Where it comes from.
+        element_bytes: Bytes of one number of its activations; gradients are summed in that type.
+        metadata: Its origin.
     """
 
     name: str
@@ -78,15 +79,15 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What is to be done with a model; without any, it stays as it is and must say all by itself.
+    """How to import a model. By default nothing is added, and the file must state all sizes.
 
     Attributes:
-        sizes: Of symbolic dimensions, and of those that depend on data, by name or as ``tensor:axis``.
-        backward: Rule by which a loss and a backward pass are derived; ``none`` leaves the model as it is.
+        sizes: Sizes of symbolic dimensions, and of those that depend on data, by name or as ``tensor:axis``.
+        backward: Rule by which a loss and a backward pass are derived; ``none`` adds neither.
         default_cost: FLOPs per element for operators without a rule; None refuses them.
 
     Raises:
-        UsageError: If a size or a cost is none.
+        UsageError: If a size or the cost is not positive.
     """
 
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -107,21 +108,21 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A graph, and where its costs and sizes come from, a line each."""
+    """A graph, and notes on the origin of its costs and sizes, one line each."""
 
     graph: Graph
     notes: tuple[str, ...]
 
 
 class Names:
-    """Ids that are good for a document, each once."""
+    """Makes valid and unique ids."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
         self._next: dict[str, int] = {}
 
     def unique(self, wanted: str) -> str:
-        """``wanted`` without what an id may not hold, numbered if it is taken."""
+        """``wanted`` without forbidden characters, with a number if it is taken."""
         clean = _PORT.sub(r".\1", CONTROLS.sub("_", wanted)) or "node"
         found, number = clean, self._next.get(clean, 1)
         while found in self._taken:
@@ -135,7 +136,7 @@ def dimensions(texts: Sequence[str]) -> dict[str, int]:
     """The sizes in ``batch=32`` texts, by name.
 
     Raises:
-        UsageError: If one makes no sense, or a name comes twice.
+        UsageError: If a text is not a dimension and its size, or a name is given twice.
     """
     found: dict[str, int] = {}
     for text in texts:
@@ -153,13 +154,13 @@ def model_graph(model: Model, backward: Backward, source: str) -> Graph:
 
     Args:
         model: The model.
-        backward: ``none`` for the model as it stands; else its operations are forward ones, and a loss and a backward
-            pass are derived from them.
+        backward: ``none`` for the model as it is; otherwise its operations are the forward pass, and a loss and a
+            backward pass are derived from them.
         source: Name of the file, for messages.
 
     Raises:
-        InputError: If there is nothing to compute, or costs or sizes are beyond what a document holds.
-        UsageError: If there is no backward pass to be derived.
+        InputError: If there is nothing to compute, or costs or sizes are too large for a document.
+        UsageError: If no backward pass can be derived.
     """
     if not model.operations:
         raise InputError(source, [Problem("nothing is computed in it: all results are inputs or constants")])
@@ -171,7 +172,7 @@ def model_graph(model: Model, backward: Backward, source: str) -> Graph:
 
 
 def live(model: Model, outputs: Sequence[Made]) -> Model:
-    """``model`` with these outputs, and without the operations that none of them depends on."""
+    """``model`` with these outputs, without operations that no output depends on."""
     needed: set[int] = set()
     stack = [operation for operation, _ in outputs]
     while stack:
@@ -214,7 +215,7 @@ def _forward(model: Model) -> Graph:
 
 
 def _training(model: Model, backward: Backward, source: str) -> Graph:
-    """The training step by a rule of the zoo."""
+    """The training step: the forward pass, a loss, and the backward pass by a rule of the zoo."""
     results = [made for made in model.outputs if model.operations[made[0]].differentiable[made[1]]]
     if not results:
         raise UsageError(
@@ -239,7 +240,7 @@ def _training(model: Model, backward: Backward, source: str) -> Graph:
 
 
 def _is_loss(model: Model) -> bool:
-    """Whether the last operation makes the only result, one number: a loss of the model's own."""
+    """Whether the model has a loss of its own: its last operation makes the only output, a single number."""
     last = len(model.operations) - 1
     gradients = any(any(operation.differentiable) for operation in model.operations[:-1])
     return gradients and model.outputs == ((last, 0),) and model.operations[-1].outputs[0] <= model.element_bytes
@@ -254,7 +255,7 @@ def _layer(network: Network, operation: Operation) -> Layer:
 
 
 def _loss(network: Network, model: Model) -> Layer:
-    """Softmax and cross-entropy of all results; it leaves the probabilities for its derivative."""
+    """Softmax and cross-entropy of all results; it saves the probabilities for its derivative."""
     sizes = [model.operations[i].outputs[slot] for i, slot in model.outputs]
     elements = sum(max(1, size // model.element_bytes) for size in sizes)
     names = {operation.id for operation in model.operations}
@@ -272,7 +273,7 @@ def _loss(network: Network, model: Model) -> Layer:
 
 
 def _refuse_lost_gradients(model: Model, source: str) -> None:
-    """The rule ``operator`` differentiates first outputs alone: refuse what would lose a gradient."""
+    """Refuse models that would lose a gradient: the rule ``operator`` differentiates only the first output."""
     unknown = sorted({operation.op for operation in model.operations if operation.derivative is None})
     if unknown:
         raise UsageError(

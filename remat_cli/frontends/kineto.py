@@ -1,8 +1,8 @@
 """Measured costs from a trace of the PyTorch profiler (Kineto), or another trace in Chrome's format.
 
-Of the trace only complete events (``"ph": "X"``, durations in microseconds) of the host count. Where the trace has
-work of a device, an event costs the time of the kernels and copies that it, or what it calls, launched: Kineto names
-the launching event in ``args["External id"]``. Otherwise it costs its own duration. Both include what is called inside.
+Only complete events of the host count (``"ph": "X"``, durations in microseconds). If the trace has work of a device, an
+event costs the time of the kernels and copies that it launched: Kineto names the launching event in
+``args["External id"]``. Otherwise it costs its own duration. Both include all nested events.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class Measured:
 
     Attributes:
         graph: The graph, in microseconds.
-        by_id: Nodes whose id is the name of events.
-        by_operation: Other nodes whose operation is; all nodes of an operation get the same cost.
-        kept: Ids of the nodes that the trace says nothing about.
-        scale: What the costs of those were multiplied with; None if they stay as they are.
+        by_id: Number of nodes that have events named like their id.
+        by_operation: Number of other nodes that have events named like their operation. All nodes of an operation get
+            the same cost.
+        kept: Ids of the nodes without events.
+        scale: Factor by which the costs of those were multiplied; None if they were not changed.
         on_device: Whether costs are times of a device.
-        unlinked: Pieces of device work that name no event that launched them; they count nowhere.
+        unlinked: Kernels and copies that name no event that launched them; they count nowhere.
     """
 
     graph: Graph
@@ -64,17 +65,20 @@ class _Event:
 def measured_costs(graph: Graph, text: str, source: str, *, scale: bool = False) -> Measured:
     """``graph`` with the mean time of the events of each node as its cost.
 
-    The events of a node are those named like its id (``torch.profiler.record_function``), or else like its operation,
-    ``aten::`` before it or not. A node without events keeps its cost, if that is in microseconds too.
+    The events of a node are those named like its id (``torch.profiler.record_function``). If there are none, they are
+    those named like its operation, with or without ``aten::``. A node without events keeps its cost, if that is in
+    microseconds too.
 
     Args:
         graph: The graph.
         text: The trace, as JSON.
         source: Its name in messages.
-        scale: Multiply the costs of nodes without events so that costs before and after agree on the other nodes.
+        scale: Whether to multiply the costs of nodes without events by the ratio of measured to stated costs of the
+            other nodes.
 
     Raises:
-        InputError: If the trace is none, says nothing about any node, or leaves nodes in another unit unscaled.
+        InputError: If the text is not a trace, or has no event for any node, or if nodes without events have costs in
+            another unit that are not scaled.
     """
     hosts, device, unlinked = _read(text, source)
     times: dict[str, list[float]] = defaultdict(list)
@@ -101,7 +105,7 @@ def measured_costs(graph: Graph, text: str, source: str, *, scale: bool = False)
             "measure all nodes, or give the others a scaled cost with --scale-unmatched",
         )
     nodes = tuple(replace(node, cost=_new(node, costs[node.id], factor)) for node in graph.nodes)
-    if not sum(node.cost for node in nodes) <= MAX_COST:  # a sum that is not a number is none either
+    if not sum(node.cost for node in nodes) <= MAX_COST:  # "not <=" so that NaN is refused too
         raise _problem(source, f"all costs together are more than {MAX_COST:g}", "use a trace with sensible times")
     return Measured(
         graph=replace(graph, nodes=nodes, cost_unit=UNIT, metadata=_metadata(graph.metadata)),
@@ -142,7 +146,7 @@ def _metadata(metadata: Any) -> Any:
 
 
 def _read(text: str, source: str) -> tuple[list[list[_Event]], bool, int]:
-    """The host events that count, by thread; whether there is device work; how much of it is linked to none of them."""
+    """The host events that count, by thread; whether there is device work; how much of that is not linked to any."""
     data = load_json(text, source)
     entries = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(entries, list):
@@ -184,7 +188,10 @@ def _event(entry: Mapping[str, Any], i: int, source: str) -> _Event:
 
 
 def _nest(events: Sequence[_Event], device_us: Mapping[int, float]) -> list[_Event]:
-    """The events of one thread with the device time of all that they enclose; none inside one of the same name."""
+    """The events of one thread, with the device time of all events nested in them.
+
+    An event nested in one of the same name is left out, or its time would count twice.
+    """
     outermost: list[_Event] = []
     open_events: list[_Event] = []
     claimed: set[int] = set()

@@ -1,4 +1,4 @@
-"""Which files hold models, and which importer reads them."""
+"""Recognises files that hold models, and chooses the importer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LISTING = re.compile(rb"\A\s*graph\(\):\n\s+%", re.MULTILINE)
 
 
 def model_format(path: str) -> str | None:
-    """``onnx``, ``pt2`` or ``fx``; None for what is not a model but, as far as can be seen, a document.
+    """``onnx``, ``pt2`` or ``fx``; None if the file is not a model, and probably a document.
 
-    The suffix decides where it can, else the beginning of the file.
+    The suffix decides; if it is unknown, the beginning of the file does.
 
     Raises:
-        InputError: If it is Python's pickle format, whose reading runs what the file says, or a listing without shapes.
+        InputError: If the file is a pickle, which runs code when it is read, or a listing without shapes.
     """
     suffix = Path(path).suffix.lower()
     if path == "-" or suffix in _DOCUMENTS:
@@ -34,7 +34,7 @@ def model_format(path: str) -> str | None:
         with Path(path).open("rb") as stream:
             head = stream.read(_HEAD)
     except (OSError, ValueError):
-        return None  # whoever reads it as a document will say what is wrong
+        return None  # the reader of documents reports what is wrong
     if head.startswith(b"\x80") or (suffix in _PICKLES and head.startswith(b"PK")):
         raise _refused(
             path,
@@ -59,10 +59,10 @@ def import_model(path: str, format: str, wishes: Wishes) -> Imported:
     Args:
         path: The file.
         format: As :func:`model_format` says.
-        wishes: What is to be done with it.
+        wishes: How to import it.
 
     Raises:
-        RematError: If it cannot be read, or sizes or costs cannot be found out.
+        RematError: If the model cannot be read, or sizes or costs cannot be determined.
     """
     if format == ONNX:
         from remat_cli.frontends.onnx.importing import import_onnx

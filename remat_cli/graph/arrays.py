@@ -1,4 +1,4 @@
-"""A graph as flat arrays, made once for each graph: what array code and compiled loops read."""
+"""A graph as flat arrays, for array code and compiled loops; made once for each graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.mip import Bools, Floats, Ints
 
 READONLY = "readonly"
-"""Marks arrays that cannot be written to, for which compiled loops have types of their own."""
+"""Marks arrays that cannot be written to: numba has separate types for them."""
 
 FixedInts = Annotated[Ints, READONLY]
 FixedFloats = Annotated[Floats, READONLY]
@@ -19,16 +19,16 @@ FixedBools = Annotated[Bools, READONLY]
 
 
 class Arrays(NamedTuple):
-    """A graph of n nodes and V values, with a closing stage n that reads its outputs. All arrays are read-only.
+    """A graph of n nodes and V values. A closing stage n reads the graph outputs. All arrays are read-only.
 
     Attributes:
-        cost: float64[n], in units of C0 (of 1 where C0 is 0).
+        cost: float64[n], in units of C0 (as they are if C0 is 0).
         own: int64[n], bytes of outputs and workspace.
         workspace: int64[n], bytes.
         fixed: bool[n], nodes that may be computed only once.
         first_value: int64[n + 1].
         input_start: int64[n + 2], into ``inputs``.
-        inputs: int64[E], the values that each node reads, then those that the closing stage does.
+        inputs: int64[E], the values that each node reads, then those that the closing stage reads.
         size: int64[V], bytes.
         producer: int64[V].
         output: bool[V], graph outputs.
@@ -51,7 +51,7 @@ class Arrays(NamedTuple):
 
     @property
     def reads(self) -> int:
-        """Number of (value, reader) pairs, those of the closing stage not counted: where its inputs start."""
+        """Number of (value, reader) pairs without the closing stage; its inputs start at this index."""
         return int(self.input_start[-2])
 
     @classmethod
@@ -90,5 +90,5 @@ def _fixed(values: Any, kind: Any = np.int64, unit: float | None = None) -> Any:
 
 
 def arrays_of(graph: Graph) -> Arrays:
-    """``graph`` as flat arrays; made when first asked for, and kept with it."""
+    """``graph`` as flat arrays; made on the first call and cached on the graph."""
     return graph.derived(Arrays.of)

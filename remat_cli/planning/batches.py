@@ -1,10 +1,9 @@
 """The largest batch that a memory holds at bounded extra cost (Checkmate, MLSys 2020, equations 10 and 11).
 
-A batch b times as large makes every value b times as large and leaves fixed memory as it is, so a plan whose values
-peak at V bytes for one sample fits a memory M up to the batch (M - fixed) / V. Costs grow with the batch too, all by
-the same factor, so the overhead of a plan does not depend on it. The question is therefore for the smallest peak of a
-plan of bounded overhead, asked in steps of whole batches: a batch stands for the budget within which a plan of the
-graph at hand must stay.
+A batch b times as large makes every value b times as large. Fixed memory does not change. So a plan whose values peak
+at V bytes for one sample fits a memory of M bytes up to the batch (M - fixed) / V. All costs grow by the same factor,
+so the overhead of a plan does not depend on the batch. The task is therefore to find the smallest peak of a plan of
+bounded overhead, in steps of whole batches: every batch corresponds to a budget for the graph at its own batch.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from remat_cli.tolerances import CLEARLY_ABOVE, SAME_COST
 from remat_cli.units import Budget
 
 _UNTIMED_S = 60.0
-"""The longest run for one batch where there is no time limit."""
+"""Seconds for one batch if there is no time limit. Untuned."""
 _SEEDED = "auto"
-"""The strategy that begins with the batches of quick methods."""
+"""The strategy whose search begins with the batches that quick methods find."""
 _SEED_SHARE, _SEED_MOST_S = 0.3, 30.0
-"""Time that all of them may take: a share of what there is, and seconds at most."""
+"""Time for all quick methods together: a share of the time left, and most seconds. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +46,18 @@ class MaxBatch:
 
     Attributes:
         graph: The graph, made for ``graph_batch`` samples.
-        graph_batch: Its batch.
-        memory_bytes: The memory.
+        graph_batch: Samples that the graph was made for.
+        memory_bytes: The memory, fixed memory included.
         most_cost: What a plan may cost, in the graph's unit, at the graph's batch.
         without: The largest batch without recomputation; 0 if even one sample does not fit.
         found: The largest batch for which there is a plan; 0 if there is none.
-        impossible: No plan in ``scope`` of this batch or a larger one is within memory and cost.
-        scope: For which plans that is proven.
+        impossible: No plan in ``scope`` for this batch or a larger one is within memory and cost.
+        scope: The set of plans for which ``impossible`` is proven.
         solved: The plan for ``found``, on the graph at its own batch; None if there is none.
         budget_bytes: The budget of that plan on the graph at its own batch.
-        tried: Batches that a run was made for, in order.
-        outcome: How the search ended; at its time limit if batches are left that were not decided in time.
-        wall_s: Seconds it took.
+        tried: Batches that had a run, in order.
+        outcome: How the search ended; ``TIME_LIMIT`` if time was too short to decide every batch.
+        wall_s: Seconds that the search took.
     """
 
     graph: Graph
@@ -81,7 +80,7 @@ class MaxBatch:
         return self.impossible == self.found + 1
 
     def facts(self) -> BatchFacts:
-        """What a report says."""
+        """The facts for a report."""
         replay = None if self.solved is None else self.solved.report.replay
         return BatchFacts(
             memory_bytes=self.memory_bytes,
@@ -99,13 +98,13 @@ class MaxBatch:
         )
 
     def _peak_at(self, peak_bytes: int) -> int:
-        """The peak at the batch found of a plan that has this one at the graph's own batch."""
+        """The peak at batch ``found`` of a plan that peaks at ``peak_bytes`` at the graph's own batch."""
         fixed = self.graph.fixed_memory
         return fixed + -(-(peak_bytes - fixed) * self.found // self.graph_batch)
 
 
 def one_forward(graph: Graph) -> float:
-    """What a plan may cost that computes as much again as one forward pass: C0 plus the cost of all forward nodes.
+    """C0 plus the cost of all forward nodes: the cost limit that allows recomputing one forward pass.
 
     Raises:
         UsageError: If no node says that it is forward.
@@ -128,20 +127,20 @@ def max_batch(
     options: SolveOptions | None = None,
     listener: Callable[[Progress], None] | None = None,
 ) -> MaxBatch:
-    """The largest batch of which some plan stays within a memory and a cost, by monotone search over solves.
+    """The largest batch for which some plan stays within a memory and a cost, by bisection over solves.
 
     Args:
         graph: The graph at ``graph_batch`` samples; all of it but ``fixed_memory`` grows with the batch.
         memory_bytes: The memory, fixed memory included.
         graph_batch: Samples that the graph was made for.
         most_cost: What a plan may cost, in the graph's unit (see :func:`one_forward`).
-        options: How to solve; the time limit is for everything.
-        listener: Gets the progress, from any thread.
+        options: How to solve; the time limit is for the whole search.
+        listener: Receives the progress, from any thread.
 
     Raises:
         Infeasible: If fixed memory alone, or the working set of one sample, does not fit.
         UsageError: If memory does not grow with the batch, or ``graph_batch`` is less than 1.
-        LimitReached, Interrupted: If it has to stop and no batch was found.
+        LimitReached, Interrupted: If the search has to stop before it has found any batch.
         SolverUnavailable, SolverFailed, StrategyMismatch: From the strategy.
     """
     if graph_batch < 1:
@@ -166,7 +165,7 @@ def max_batch(
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Batches to budgets of the graph at its own batch, and back."""
+    """Converts batches to budgets of the graph at its own batch, and peaks to batches."""
 
     fixed: int
     room: int
@@ -183,9 +182,14 @@ class _Scale:
 
 @dataclass(slots=True)
 class _Search:
-    """The search on its way: ``low`` is found, ``high`` is impossible, ``open_top`` is where runs have given up.
+    """A search for the largest batch, under way.
 
-    ``cut_short`` says whether the clock had a part in that.
+    Attributes:
+        low: The largest batch with a plan, ``best``.
+        high: The smallest batch that is proven impossible in ``scope``.
+        open_top: The smallest batch that had a run without a result; the bisection stays below it.
+        cut_short: Whether any of those runs ended because of its time limit.
+        tried: Batches that had a run, in order.
     """
 
     runs: Runs
@@ -201,14 +205,14 @@ class _Search:
     tried: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Bound the search by working sets above and by keeping everything below."""
+        """Bound the search: from above by the working sets, from below by the plan that keeps everything."""
         graph = self.runs.job.graph
         self.runs.pool.add(Found(Schedule(tuple(range(len(graph.nodes))))))
         self.high = self.open_top = self.scale.batch_at(peak_bound(graph).bytes) + 1
         self._take_schedules()
 
     def seed(self) -> None:
-        """Begin with the batches that quick strategies find: each by the search that it would make by itself."""
+        """Start from the batches that quick strategies find, each in a search of its own."""
         job, pool = self.runs.job, self.runs.pool
         job = replace(job, context=replace(job.context, control=self.runs.control.part(_SEED_SHARE, _SEED_MOST_S)))
         for spec in OPENING_METHODS:
@@ -220,12 +224,13 @@ class _Search:
         self._take_schedules()
 
     def run(self) -> None:
-        """Halve the interval between found and given up; again what the clock had cut short, while there is time."""
+        """Bisect between ``low`` and ``open_top``; repeat if runs were cut short and there is time left."""
         while True:
             self.cut_short = False
             self._halve()
             if not self.cut_short or self.runs.over() or self.runs.control.deadline_s is None:
                 return
+            # Another round helps: it starts from the plans and bounds of this one, with the time that this one left.
             self.open_top = self.high
 
     def _halve(self) -> None:
@@ -239,7 +244,7 @@ class _Search:
                 return
 
     def _next(self) -> int:
-        """The batch to try: in the middle by ratio, since budgets go with the inverse of the batch."""
+        """The batch to try: the geometric mean of the interval, since a budget is inversely proportional to a batch."""
         top = min(self.high, self.open_top)
         if self.low == 0:
             return max(1, top // 2)
@@ -247,7 +252,7 @@ class _Search:
 
     def _attempt(self, batch: int) -> None:
         budget = self.scale.budget(batch)
-        clock = self._clock().braked()
+        clock = self._clock().braked()  # with a brake of its own: a decision must stop this run, not the search
         listener = _Decision(self.most_cost, batch, clock, self.listener).report
         answer, _ = self.runs.run(budget, replace(clock, listener=listener))
         ended = answer.exhausted if isinstance(answer, Found) else answer.scope is not None
@@ -256,14 +261,17 @@ class _Search:
         self.cut_short |= self.low < batch < self.high and not ended
 
     def _take_schedules(self) -> None:
-        """The largest batch that any schedule so far allows."""
+        """Raise ``low`` to the largest batch that any schedule in the pool allows."""
         for kept in self.runs.pool.kept:
             batch = self.scale.batch_at(kept.peak_bytes)
             if kept.cost <= self.most_cost * (1 + SAME_COST) and batch > self.low:
                 self.low, self.best = batch, kept.found
 
     def _take_proofs(self, batch: int, budget: int) -> None:
-        """Whether this batch is proven to be too large."""
+        """Lower ``high`` to this batch if it is proven to be too large.
+
+        Only proofs for all plans in any order or in document order count: a narrower class says too little.
+        """
         scopes = [b.scope for b in self.runs.pool.bounds_at(budget) if b.cost > self.most_cost * (1 + CLEARLY_ABOVE)]
         failure = self.runs.pool.failures.get(budget)
         if failure is not None and failure.scope is not None:
@@ -280,10 +288,10 @@ class _Search:
         return self.runs.first_of(rounds)
 
     def result(self, memory_bytes: int) -> MaxBatch:
-        """What was found.
+        """The result of the search.
 
         Raises:
-            LimitReached, Interrupted: If that is nothing because it had to stop.
+            LimitReached, Interrupted: If the search had to stop before it found a batch.
         """
         job, control, over = self.runs.job, self.runs.control, self.runs.over()
         late = self.low + 1 < self.high and job.strategy.minds_budget and (self.cut_short or over)
@@ -317,7 +325,7 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """Stops a run as soon as it is decided: a plan that is cheap enough, or a bound above what it may cost."""
+    """Stops a run once its batch is decided: by a plan that is cheap enough, or by a bound above the cost limit."""
 
     most_cost: float
     batch: int
@@ -325,10 +333,10 @@ class _Decision:
     listener: Callable[[Progress], None] | None
 
     def report(self, news: Progress) -> None:
-        """See where the run stands."""
+        """Compare the latest cost and bound with the cost limit, and pass ``news`` on."""
         cheap = news.cost is not None and news.cost <= self.most_cost * (1 + SAME_COST)
-        dear = not cheap and news.bound is not None and news.bound > self.most_cost * (1 + CLEARLY_ABOVE)
-        if cheap or dear:
+        hopeless = not cheap and news.bound is not None and news.bound > self.most_cost * (1 + CLEARLY_ABOVE)
+        if cheap or hopeless:
             self.clock.cancelled.set()
         if self.listener is not None:
             self.listener(replace(news, activity=f"batch {self.batch}: {news.activity}"))

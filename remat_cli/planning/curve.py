@@ -1,4 +1,4 @@
-"""The cheapest plan for each of several budgets, every one learning from the others."""
+"""The cheapest plan for each of several budgets. The runs share schedules and bounds."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ from remat_cli.tolerances import NOTHING_LEFT
 from remat_cli.units import Budget, parse_budget, parse_budgets
 
 _QUICK_S, _QUICK_PER_NODE_S = 2.0, 1 / 12
-"""Time for the first look at a budget, which most are done within."""
+"""Time limit of the short first run for a budget, which most runs need less than: a base, plus so much for each node.
+Untuned."""
 _LATE_S = 20.0
-"""Seconds over its time after which the process of a first look is ended."""
+"""Seconds over its time limit after which the process of a first run is ended. Untuned."""
 _WORTH_PROCESSES = 500
-"""Nodes times budgets from which on the budgets are looked at independently, so that processes can take part."""
+"""Nodes times budgets from which the first runs are independent, so that other processes can share them. Untuned."""
 _PROCESSES_AFTER_S = 1.0
-"""Seconds after which processes take part; they need about as long to start."""
+"""Seconds after which other processes start; starting one takes about as long."""
 
 
 class PointStatus(StrEnum):
-    """What became of one budget."""
+    """The result for one budget."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
     INFEASIBLE = "infeasible"
-    """Proven: no plan fits, or none of the class that the reason names."""
+    """It is proven that no plan fits, or no plan of the class that the reason names."""
     UNKNOWN = "unknown"
     """No plan was found, and nothing was proven."""
 
@@ -51,10 +52,10 @@ class Point:
 
     Attributes:
         asked: The budget as asked.
-        budget_bytes: In bytes, fixed memory included.
-        status: What became of it.
-        solved: The plan and its replay; None if there is none.
-        refusal: Why there is none, with a hint; None if there is one.
+        budget_bytes: The budget in bytes, fixed memory included.
+        status: The result.
+        solved: The plan and its replay; None if there is no plan.
+        refusal: Why there is no plan, with a hint; None if there is one.
     """
 
     asked: Budget
@@ -70,9 +71,9 @@ class Curve:
 
     Attributes:
         graph: The graph.
-        points: By rising budget; budgets of the same bytes appear once.
-        outcome: How the search ended; its time limit, if that is how the run for any budget ended.
-        wall_s: Seconds it took.
+        points: By rising budget. Budgets of equally many bytes appear once.
+        outcome: How the search ended; ``TIME_LIMIT`` if the run for any budget ended that way.
+        wall_s: Seconds that the search took.
     """
 
     graph: Graph
@@ -95,9 +96,9 @@ def solve_curve(
         graph: The graph.
         budgets: Budgets, each as :func:`solve` takes it, or all as text: ``"40%:95%:5%"``, ``"4GB,8GB"``.
         options: How to solve; the time limit is for all budgets together.
-        jobs: Budgets that get their first look at the same time, in this process and in others with one thread each,
-            which import the main module: a script must keep its call under ``if __name__ == "__main__"``.
-        listener: Gets the progress, from any thread.
+        jobs: Number of first runs at the same time: one in this process, the others in processes with one thread each.
+            Those import the main module, so a script must keep its call under ``if __name__ == "__main__"``.
+        listener: Receives the progress, from any thread.
 
     Raises:
         UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As their names say.
@@ -121,18 +122,19 @@ def solve_curve(
 
 @dataclass(slots=True)
 class _Course:
-    """A curve on its way.
+    """A curve under construction.
 
-    The smallest budget within which a plan comes up is looked at first, for its plan is one for every larger budget,
-    and then the others by rising budget. What is hard gets its time only when all have had a look, for it may take
-    minutes where the rest take seconds; then it starts from the plans found so far. Bounds are handed on at once.
+    Every budget gets a short first run. The first of these are for the smallest budget that has a plan, because that
+    plan fits every larger budget too; the others follow by rising budget. Then every budget that is still open gets a
+    long run. Long runs wait because a hard budget may take minutes where the others take seconds, and because a long
+    run starts from all plans found so far. Every run receives all bounds known when it starts.
 
     Attributes:
         runs: What all runs share.
         asked: The budgets by their bytes, rising.
-        listener: Gets the progress.
-        jobs: First looks at the same time.
-        outcomes: How the latest run for each budget ended, by bytes; those that had none are missing.
+        listener: Receives the progress.
+        jobs: Number of first runs at the same time.
+        outcomes: How the latest run for each budget ended, by bytes; without the budgets that had no run.
         failed: The first failure of the solver.
     """
 
@@ -144,9 +146,9 @@ class _Course:
     failed: SolverFailed | None = None
 
     def run(self) -> None:
-        """Work on all budgets: shortly on each, so that all have something; then on those that this leaves open."""
+        """Run the strategy for all budgets: shortly for each, then longer for those that are still open."""
         possible = [budget for budget in self.asked if self._refused(budget) is None]
-        if not self.runs.job.strategy.minds_budget:  # one schedule, take it or leave it
+        if not self.runs.job.strategy.minds_budget:  # its schedule is the same for every budget
             for budget in possible[-1:]:
                 self._work(budget, self.runs.control)
             self.outcomes = dict.fromkeys(possible, Outcome.FINISHED)
@@ -160,15 +162,17 @@ class _Course:
         self._close([budget for budget in possible if self._open(budget)])
 
     def _look_together(self, possible: list[int]) -> None:
-        """Look at all budgets: at the smallest ones here, and meanwhile at the others in processes, the largest first.
+        """Make the first runs in parallel: of the smallest budgets here, of the largest in other processes.
 
-        Then take part. What comes out depends neither on who looks at a budget nor on when: no look knows of another.
-        One that is lost with its process is taken again here.
+        This process then takes further budgets, from the small end. Runs in ``rest`` do not learn from one another, so
+        the result depends neither on which process makes a run nor on when. If a process dies, its run is repeated
+        here.
         """
         rest = possible[1:]
         job, control = self.runs.job, self.runs.control
         clock = self.runs.first_of(math.ceil(len(rest) / self.jobs) + 1, self._quick_s)
         most_s = clock.remaining_s() or self._quick_s
+        # Strategies plan their stages by the time limit that they see, so a run gets one only if the command has one.
         timed = control.deadline_s is not None
         options = replace(job.options, time_limit_s=most_s if timed else None, started_s=None, threads=1)
         calls = [(job.graph, options, budget, self.asked[budget], most_s) for budget in rest]
@@ -185,40 +189,49 @@ class _Course:
         for budget, error in lost.items():
             if not self.runs.over() and self._missed(budget, error):
                 looks[budget] = self._look_here(options, budget, most_s)
+        # In the order of budgets, not of arrival: among equal schedules the pool keeps the first.
         for budget, (pool, outcome) in sorted(looks.items()):
             if budget >= least and budget not in self.outcomes:
                 self.runs.pool.merge(pool)
                 self.outcomes[budget] = outcome
         if self.listener is not None:
-            place = f"{len(self.outcomes)} of {len(self.asked)} budgets have had a look"
+            place = f"{len(self.outcomes)} of {len(self.asked)} budgets have had a first run"
             self.listener(Progress(place, None, job.graph.total_cost))
 
     def _missed(self, budget: int, error: BaseException) -> bool:
-        """Say that a look was lost; whether to take it again, which is no use where it did not end in its time."""
+        """Report that a first run was lost; returns whether to repeat it, which is useless if it ran out of time."""
         again = not isinstance(error, TimeoutError)
         if self.listener is not None:
-            ending = "was lost with its process and is taken again" if again else "did not end in its time"
-            self.listener(Progress(f"{self.asked[budget].text}: the first look {ending}"))
+            ending = "was lost with its process and is repeated" if again else "did not end in its time"
+            self.listener(Progress(f"{self.asked[budget].text}: the first run {ending}"))
         return again
 
     def _look_here(self, options: SolveOptions, budget: int, most_s: float) -> tuple[Pool, Outcome]:
-        """A first look in this process, just as in another; what is interrupted counts."""
+        """Make a first run in this process, exactly as another process would; an interrupted run counts."""
         job = Job.of(self.runs.job.graph, options, None)
         job.context.control.cancelled = self.runs.control.cancelled
         return _looked(job, budget, self.asked, most_s, self.listener)
 
     def _smallest_with_plan(self, possible: list[int]) -> int:
-        """Index of the smallest of the budgets for which a plan comes up: the first of all if need be by bisection."""
+        """Index of the smallest budget for which a plan is found; ``len(possible)`` if there is none.
+
+        The smallest budget of all is tried first, since it usually has a plan; bisection follows if it has not.
+        """
         fails, fits, at = -1, len(possible), 0
         while fails + 1 < fits and not self.runs.over():
             self._work(possible[at], self.runs.first_of(len(possible), self._quick_s))
+            # A run may publish plans for other budgets than its own, so ask the pool.
             fits = next((k for k in range(fits) if self.runs.pool.within(possible[k]) is not None), fits)
             fails = max(fails, at if at < fits else -1)
             at = (fails + fits) // 2
         return fits
 
     def _close(self, budgets: list[int]) -> None:
-        """Give open budgets all the time there is: with a plan by rising budget, then the others by falling budget."""
+        """Make long runs for the open budgets: with a plan by rising budget, then without one by falling budget.
+
+        A rising order improves the bounds and plans of the budgets that follow. Without a plan, the largest budget is
+        the most likely to get one.
+        """
         missing = [budget for budget in reversed(budgets) if self.runs.pool.within(budget) is None]
         planned = [budget for budget in budgets if budget not in missing]
         for k, budget in enumerate(planned):
@@ -226,14 +239,14 @@ class _Course:
         for k, budget in enumerate(missing):
             self._work(budget, self.runs.first_of(len(missing) - k))
             if self.runs.pool.within(budget) is None:
-                return  # nor will there be a plan within less
+                return  # the smaller budgets are harder still
 
     def _open(self, budget: int) -> bool:
-        """Whether a longer run may find more: there was none yet, or the latest ended at its time limit."""
+        """Whether a longer run may find more: the budget had no run yet, or its latest ended at the time limit."""
         return self.outcomes.get(budget, Outcome.TIME_LIMIT) is Outcome.TIME_LIMIT
 
     def _work(self, budget: int, clock: Control) -> None:
-        """Run the strategy for a budget, if there is time and something to gain."""
+        """Run the strategy for a budget, unless time is over or its plan is proven optimal."""
         job, control, pool = self.runs.job, self.runs.control, self.runs.pool
         if self.runs.over():
             return
@@ -242,8 +255,9 @@ class _Course:
             return
         limited = control.deadline_s is not None
         run_clock = clock if limited or clock.deadline_s is None else clock.braked(timed=False)
-        # The plan for a smaller budget is far from the best one here, and makes models larger: measured, it costs a
-        # third more time, and within the gap it stops the search. Who is stuck without it gets it the second time.
+        # The first run for a budget does not start from the plan for a smaller one. That plan is far from optimal
+        # here and makes models larger: measured, a run takes a third longer with it, and if it is within the gap the
+        # search stops early. The second run gets it.
         fresh = budget not in self.outcomes
         try:
             answer, ending = self.runs.run(budget, self._heard(run_clock, budget), fresh=fresh)
@@ -253,8 +267,8 @@ class _Course:
             answer, outcome = NotFound(f"the solver failed: {error.message}"), Outcome.SOLVER_FAILED
             pool.learn(budget, answer)
         if outcome is Outcome.TIME_LIMIT and isinstance(answer, NotFound) and not clock.stopping():
-            # A run that proves that there is no plan says so without being at its end. One that gave up may have had
-            # too little time for what it would have done next.
+            # The run ended by itself, without a plan. If it has a proof (a scope), a longer run is useless. If it has
+            # none, it may have skipped a stage for lack of time, so the budget stays open.
             outcome = Outcome.TIME_LIMIT if limited and answer.scope is None else Outcome.FINISHED
         self.outcomes[budget] = outcome
 
@@ -263,7 +277,7 @@ class _Course:
         return _QUICK_S + _QUICK_PER_NODE_S * len(self.runs.job.graph.nodes)
 
     def _heard(self, control: Control, budget: int) -> Control:
-        """``control`` with a listener that knows which budget it hears of."""
+        """``control`` with a listener that adds the budget to every report."""
         if self.listener is None:
             return control
         kept = self.runs.pool.within(budget)
@@ -272,7 +286,7 @@ class _Course:
         return replace(control, listener=_Placed(place, self.listener, latest).report)
 
     def _refused(self, budget: int) -> Infeasible | None:
-        """Why no plan can be within a budget, where that is plain to see."""
+        """Why no plan can fit a budget, if its working sets alone prove that; else None."""
         try:
             refuse_impossible(self.runs.job.graph, budget, self.asked[budget])
         except Infeasible as refusal:
@@ -280,7 +294,7 @@ class _Course:
         return None
 
     def point(self, budget: int) -> Point:
-        """What became of a budget."""
+        """The result for a budget."""
         asked, job, pool, control = self.asked[budget], self.runs.job, self.runs.pool, self.runs.control
         if (refused := self._refused(budget)) is not None:
             return Point(asked, budget, PointStatus.INFEASIBLE, refusal=refused)
@@ -301,14 +315,14 @@ class _Course:
 
 
 def _look(graph: Graph, options: SolveOptions, budget: int, asked: Budget, most_s: float) -> tuple[Pool, Outcome]:
-    """A first look at a budget, in a process of its own: what it found, and how it ended.
+    """Make the first run for a budget in a process of its own; returns what it found and how it ended.
 
     Args:
         graph: The graph.
-        options: How to solve; with a time limit if the command has one, so that strategies see theirs.
+        options: How to solve; with a time limit if the command has one.
         budget: Bytes.
         asked: The budget as asked.
-        most_s: Seconds.
+        most_s: Seconds that the run may take.
     """
     return _looked(Job.of(graph, options, None), budget, {budget: asked}, most_s, None)
 
@@ -316,7 +330,7 @@ def _look(graph: Graph, options: SolveOptions, budget: int, asked: Budget, most_
 def _looked(
     job: Job, budget: int, asked: dict[int, Budget], most_s: float, listener: Callable[[Progress], None] | None
 ) -> tuple[Pool, Outcome]:
-    """What a first look at a budget that knows of no other finds, and how it ends."""
+    """Make a first run that shares nothing with the runs for other budgets; what it found and how it ended."""
     course = _Course(Runs(job, Pool(job.graph)), asked, listener)
     control = course.runs.control
     course._work(budget, control if control.deadline_s is not None else control.part(most_s=most_s))
@@ -325,14 +339,14 @@ def _looked(
 
 @dataclass(slots=True)
 class _Placed:
-    """Passes progress on with the budget it is about, so that nobody takes it for that of another."""
+    """Passes progress on, with the budget that it belongs to."""
 
     place: str
     listener: Callable[[Progress], None]
     latest: Progress
 
     def report(self, news: Progress) -> None:
-        """Pass on, with what was known before where the news is silent."""
+        """Pass ``news`` on; a missing cost or bound is replaced by the latest one known."""
         cost = self.latest.cost if news.cost is None else news.cost
         bound = self.latest.bound if news.bound is None else news.bound
         self.latest = Progress(f"{self.place}: {news.activity}", cost, bound, news.nodes)

@@ -1,4 +1,4 @@
-"""One run of a strategy on one task, and the replayed plan of what came out."""
+"""One run of a strategy on one task, and the replayed plan of its answer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Solved:
         plan: The plan.
         report: Its replay.
         ending: How the search ended.
-        wall_s: Seconds it took.
+        wall_s: Seconds since the command started.
     """
 
     plan: Plan
@@ -54,19 +54,19 @@ class Solved:
 
     @property
     def outcome(self) -> Outcome:
-        """How the search ended, without a solver's last words."""
+        """How the search ended, without a solver's message."""
         return self.ending.outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all runs of one command share, whatever the budget of each.
+    """What all runs of one command share. The budget of each run is not part of it.
 
     Attributes:
         graph: The graph.
         options: How to solve.
         strategy: The strategy asked for.
-        context: What it may use; its control is the clock of the whole command.
+        context: What the strategy may use; its control is the clock of the whole command.
         started_s: ``time.monotonic()`` at the start of the command.
     """
 
@@ -78,7 +78,7 @@ class Job:
 
     @classmethod
     def of(cls, graph: Graph, options: SolveOptions, listener: Callable[[Progress], None] | None) -> Job:
-        """The job that ``options`` describe; ``listener`` gets its progress, from any thread.
+        """The job that ``options`` describe; ``listener`` receives its progress, from any thread.
 
         Raises:
             UsageError, SolverUnavailable: If there is no such strategy or solver.
@@ -104,23 +104,23 @@ class Job:
         control: Control | None = None,
         witness: Callable[[Found], None] | None = None,
     ) -> tuple[Found | NotFound, Ending]:
-        """Run a strategy and say how that ended; what it published stands in for an answer that does not come.
+        """Run a strategy; returns its answer and how it ended. Without an answer, the best published schedule counts.
 
         Args:
             task: Graph and budget.
             strategy: The strategy; None for the one asked for.
-            control: Its clock; None for that of the command, by which alone it is abandoned.
-            witness: Sees every schedule that is published.
+            control: Its clock; None for that of the command. Only the clock of the command abandons a run.
+            witness: Receives every schedule that is published.
 
         Returns:
-            The answer and how the run ended. One that another's brake stopped ended at its time limit.
+            The answer and how the run ended. A run that its own brake stopped ended at its time limit.
 
         Raises:
             SolverFailed: If the solver fails before there is any schedule.
             StrategyMismatch, SolverUnavailable: From the strategy.
         """
         clock = self.context.control if control is None else control
-        # Whatever the strategy keeps for itself: what it publishes is compared here, and stands if it does not answer.
+        # The strategy has an incumbent of its own, but may be abandoned with it. This one collects what is published.
         published = Incumbent.empty(task, replace(self.context, control=clock))
 
         def publish(found: Found) -> None:
@@ -160,11 +160,11 @@ class Job:
             found: The schedule and its bounds.
             ending: How the search ended.
             asked: The budget as asked.
-            peak: What is known of every peak, where the least one was asked for.
+            peak: The bound on every peak, if the least peak was asked for.
 
         Raises:
-            InvalidStrategyPlan: If it does not replay.
-            Infeasible: If it is over the budget of ``task``.
+            InvalidStrategyPlan: If the plan does not replay.
+            Infeasible: If the plan is over the budget of ``task``.
         """
         plan = self._plan(task, found, asked, peak)
         report = check(replace(plan, run={}), budget_text="" if asked is None else asked.text)
@@ -203,7 +203,7 @@ class Job:
 
 
 def _stage(record: StageRecord) -> dict[str, Any]:
-    """A stage as the plan's ``run`` tells it; what is not known is left out."""
+    """A stage as an entry of the plan's ``run``; unknown entries are left out."""
     told = {
         "stage": record.name,
         "within": record.depth or None,
@@ -217,13 +217,13 @@ def _stage(record: StageRecord) -> dict[str, Any]:
 
 
 def _control(time_limit_s: float | None, started_s: float, listener: Callable[[Progress], None] | None) -> Control:
-    """The control of a solve; its deadline leaves a little of the limit for replaying and writing the plan."""
+    """The control of a solve; its deadline leaves a reserve for replaying and writing the plan."""
     limit_s = None if time_limit_s is None else time_limit_s - _reserve_s(time_limit_s)
     return replace(Control.within(limit_s, started_s=started_s), listener=listener)
 
 
 def _reserve_s(time_limit_s: float | None) -> float:
-    """What is left of the limit for replaying and writing the plan."""
+    """Seconds reserved for replaying and writing the plan."""
     return _RESERVE_MOST_S if time_limit_s is None else min(_RESERVE_SHARE * time_limit_s, _RESERVE_MOST_S)
 
 
@@ -238,7 +238,7 @@ def _statements(graph: Graph, schedule: Schedule, maker: Strategy) -> Any:
 
 
 def _provenance(options: SolveOptions, asked: Budget | None, order: str) -> dict[str, Any]:
-    """What someone needs to make the plan again, and whether and how its nodes were put in another order."""
+    """What is needed to reproduce the plan, and whether and how its nodes were reordered."""
     return {
         **({"reorder": True, "order": order or "document"} if options.reorder else {}),
         "remat": __version__,

@@ -1,4 +1,4 @@
-"""How to solve: what every way of solving is asked with."""
+"""Options that all ways of solving share."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class SolveOptions:
     Attributes:
         strategy: Strategy with options: ``checkmate-ilp{stage_split=2}``.
         solver: MIP solver with options: ``cbc``.
-        time_limit_s: Wall time for everything, from ``started_s``; None for no limit.
+        time_limit_s: Seconds of wall time for the whole command, from ``started_s``; None for no limit.
         gap: Relative gap at which to stop.
         threads: Threads for the solver; None for its own choice.
         seed: Random seed.
         write_model: File for the model (``.lp`` or ``.mps``).
         solver_log: File for the solver's log.
-        started_s: ``time.monotonic()`` at which the time limit starts; None for the call.
-        reorder: Whether nodes may also run in another order than that of the document.
+        started_s: ``time.monotonic()`` at which the time limit starts; None for the time of the call.
+        reorder: Whether nodes may also run in another order than the document's.
     """
 
     strategy: str = "auto"
@@ -43,11 +43,11 @@ class SolveOptions:
     reorder: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing.
+        """Refuse values out of range.
 
         Raises:
-            UsageError: If the gap or the time limit is out of range, the thread count is below one, or the model file
-                has another suffix than the two there are.
+            UsageError: If the gap or the time limit is out of range, the thread count is below one, or the suffix of
+                the model file is neither ``.lp`` nor ``.mps``.
         """
         if not 0 <= self.gap < 1:
             raise UsageError(f"gap {self.gap:g} is not between 0 and 1", hint="a gap of 0.0001 means 0.01%")

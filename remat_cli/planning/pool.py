@@ -1,7 +1,7 @@
-"""What is known of a graph at every budget at once: schedules, bounds, and what was proven impossible.
+"""Everything known about a graph at all budgets: schedules, bounds, and failures.
 
-A schedule within some budget is one within every larger budget; what no schedule within some budget undercuts, none
-within a smaller budget does; and where no schedule fits a budget, none fits a smaller one.
+A schedule within a budget is within every larger budget. A bound on the cost within a budget holds within every smaller
+budget. If no schedule fits a budget, none fits a smaller one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from remat_cli.strategies.base import Bound, Found, Known, NotFound
 from remat_cli.strategies.bounds import telling
 
 _STARTS = 3
-"""Schedules within the budget that a run is started from; the cheapest need not be one that models can start from."""
+"""Schedules within the budget that a run starts from. More than one, because some models cannot represent the cheapest.
+Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,13 @@ class Kept:
 
 @dataclass(slots=True)
 class Pool:
-    """Schedules of which none is beaten by another in both peak and cost, bounds, and failures.
+    """Schedules that no other one dominates in peak and cost, bounds, and failures.
 
     Attributes:
         graph: The graph.
         kept: The schedules by rising peak, and so by falling cost.
-        bounds: Budget in bytes and a bound that holds there and for every smaller budget.
-        failures: Budget in bytes and the answer of a run that found nothing there.
+        bounds: Pairs of a budget in bytes and a bound that holds for it and every smaller budget.
+        failures: By budget in bytes: the answer of a run that found nothing.
     """
 
     graph: Graph
@@ -47,11 +48,12 @@ class Pool:
     failures: dict[int, NotFound] = field(default_factory=dict)
 
     def add(self, found: Found, *, final: bool = False) -> None:
-        """Take a schedule, unless one at hand has neither a higher peak nor a higher cost.
+        """Add a schedule, unless one in the pool has neither a higher peak nor a higher cost.
 
         Args:
             found: The schedule.
-            final: Whether it is the answer of a run, which knows better than what was published on the way who made it.
+            final: Whether it is the final answer of a run. Of two equal schedules, the final one replaces a published
+                one, since only the final one names its maker reliably.
         """
         graph, computes, held = self.graph, found.schedule.computes, found.schedule.held
         height = replay(graph, derive(graph, computes, held)).peak_bytes if held else peak(graph, computes)
@@ -66,8 +68,8 @@ class Pool:
         bisect.insort(self.kept, new, key=lambda kept: kept.peak_bytes)
 
     def learn(self, budget_bytes: int, answer: Found | NotFound) -> None:
-        """Take what a run for ``budget_bytes`` came back with."""
-        # What a restricted search proves holds for the schedules that this very run looked at.
+        """Add the answer of a run for ``budget_bytes``."""
+        # A bound of scope RESTRICTED holds only for the schedules that this one run considered.
         new = [(budget_bytes, bound) for bound in answer.bounds if bound.scope is not Scope.RESTRICTED]
         self.bounds += [pair for pair in new if pair not in self.bounds]
         if isinstance(answer, Found):
@@ -78,7 +80,7 @@ class Pool:
             self.add(Found(answer.best, exhausted=False))
 
     def merge(self, other: Pool) -> None:
-        """Take everything that another pool for the same graph holds."""
+        """Add everything in another pool for the same graph."""
         for kept in other.kept:
             self.add(kept.found)
         self.bounds += [pair for pair in other.bounds if pair not in self.bounds]
@@ -94,15 +96,15 @@ class Pool:
         return tuple(dict.fromkeys(bound for budget, bound in self.bounds if budget >= budget_bytes))
 
     def known_at(self, budget_bytes: int) -> Known | None:
-        """What a run for a budget may start from; None if that is nothing."""
+        """The schedules and bounds that a run for a budget may start from; None if there are none."""
         at = bisect.bisect_right(self.kept, budget_bytes, key=lambda kept: kept.peak_bytes)
-        # The nearest over the budget is worth something too where there is none within it.
+        # If no schedule is within the budget, the one with the least peak still helps the strategy.
         chosen = self.kept[max(0, at - _STARTS) : at][::-1] or self.kept[:1]
         bounds = self.bounds_at(budget_bytes)
         return Known(tuple(k.found.schedule for k in chosen), bounds) if chosen or bounds else None
 
     def proven_within(self, budget_bytes: int, gap: float) -> bool:
-        """Whether the cheapest schedule within a budget is within ``gap`` of what any in document order costs."""
+        """Whether the cheapest schedule within a budget is within ``gap`` of the bound on all in document order."""
         kept = self.within(budget_bytes)
         if kept is None:
             return False
@@ -110,7 +112,7 @@ class Pool:
         return kept.cost - telling(self.graph, wide, kept.cost).cost <= gap * kept.cost
 
     def answer(self, budget_bytes: int) -> Found | NotFound | None:
-        """The best answer for a budget: a schedule, the nearest proof that there is none, or a failed attempt."""
+        """The best answer for a budget: a schedule; else the nearest proof that there is none; else a failure."""
         kept = self.within(budget_bytes)
         if kept is not None:
             return replace(kept.found, bounds=self.bounds_at(budget_bytes))

@@ -1,4 +1,4 @@
-"""Calls in other processes of this machine, one of which may die without taking the others along."""
+"""Calls in other processes of this machine. If a process dies, only its own call is lost."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _POLL_S = 0.1
 def in_processes(
     function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], jobs: int, control: Control, timeout_s: float | None
 ) -> Generator[tuple[int, Any], None, None]:
-    """Call ``function`` with each of ``calls``, and give their futures as they are done.
+    """Call ``function`` with each of ``calls``, and yield the futures as they finish.
 
-    The processes are spawned: a script that ends up here must keep what it runs under ``if __name__ == "__main__"``.
+    The processes are spawned, so a script must keep its calls under ``if __name__ == "__main__"``.
 
     Args:
-        function: A function of a module.
-        calls: Arguments, which must be such that they can travel.
+        function: A function at the top level of a module.
+        calls: Arguments of each call; they must be picklable.
         jobs: Calls at a time, at least 1.
-        control: Nothing more is waited for once it stops; what still runs is ended then.
-        timeout_s: After so long the process of a call is ended; its future raises TimeoutError.
+        control: If it stops, the generator ends, and so do the calls that still run.
+        timeout_s: After so many seconds the process of a call is ended, and its future raises TimeoutError.
 
     Yields:
-        The index of a call and its future. That of a process that died raises ``pebble.ProcessExpired``.
+        The index of a call and its future. If the process died, the future raises ``pebble.ProcessExpired``.
     """
     from pebble import ProcessPool
 
@@ -50,17 +50,17 @@ def in_processes(
 
 @dataclass(slots=True)
 class SharedCalls:
-    """Calls that other processes take from the end of a list, one after the other, and the caller from its beginning.
+    """A list of calls: other processes take them from its end, the caller takes them from its beginning.
 
     Attributes:
         pool: The processes.
-        function: A function of a module.
-        calls: Arguments, which must be such that they can travel.
-        timeout_s: After so long the process of a call is ended.
+        function: A function at the top level of a module.
+        calls: Arguments of each call; they must be picklable.
+        timeout_s: After so many seconds the process of a call is ended.
         jobs: Calls at a time.
-        left: Calls by index that nobody has taken.
-        futures: Those that a process has taken.
-        done: Set when no process is needed any more.
+        left: Indices of the calls that nobody has taken.
+        futures: By index: the calls that a process has taken.
+        done: Set once no process is needed any more.
     """
 
     pool: Any
@@ -75,20 +75,21 @@ class SharedCalls:
     _starter: threading.Thread | None = None
 
     def begin(self, after_s: float = 0.0) -> None:
-        """Let the processes begin. The first call waits until they are there, which the caller need not.
+        """Start the processes from a thread, so that the caller does not wait for them.
 
         Args:
-            after_s: Seconds until then; processes take about one to start, and need not where all is done sooner.
+            after_s: Seconds to wait first. A process takes about one second to start, so a list that is done sooner
+                needs none.
         """
         self._starter = threading.Thread(target=self._start, args=(after_s,), name="remat-processes", daemon=True)
         self._starter.start()
 
     def end(self) -> None:
-        """End what still runs."""
+        """End all processes, with the calls that they still run."""
         self.done.set()
         with self._lock:
             self.left.clear()
-        if self._starter is not None:  # a pool that is left alone leaves semaphores behind, and Python complains
+        if self._starter is not None:  # a pool that is not stopped leaks semaphores, and Python warns of them
             self._starter.join()
             self.pool.stop()
             self.pool.join()
@@ -105,14 +106,17 @@ class SharedCalls:
             return self.left.popleft() if self.left else None
 
     def results(self, control: Control) -> dict[int, Any]:
-        """What calls in processes came to, by index, once all have ended or ``control`` stops; without lost ones."""
+        """Results of the calls in processes, by index; waits until all have ended or ``control`` stops.
+
+        Calls that were lost are missing, see :meth:`lost`.
+        """
         while (waiting := [f for f in self._taken() if not f.done()]) and not control.stopping():
             wait(waiting, _POLL_S, FIRST_COMPLETED)
         done = {index: future for index, future in self.futures.items() if future.done()}
         return {k: f.result() for k, f in done.items() if not f.cancelled() and f.exception() is None}
 
     def lost(self) -> dict[int, BaseException]:
-        """What went wrong with calls in processes, by index: the process died, its time was up, or what was raised."""
+        """Errors of the calls in processes, by index: a dead process, a timeout, or the exception of the call."""
         done = {index: future for index, future in self.futures.items() if future.done() and not future.cancelled()}
         return {index: error for index, future in sorted(done.items()) if (error := future.exception()) is not None}
 
@@ -121,14 +125,14 @@ class SharedCalls:
             return list(self.futures.values())
 
     def _hand_out(self, _: Any = None) -> None:
-        """Have a process take the last call that is left."""
+        """Give the last call that is left to a process."""
         with self._lock:
             if not self.left:
                 return
             index = self.left.pop()
             try:
                 future = self.pool.schedule(self.function, self.calls[index], timeout=self.timeout_s)
-            except RuntimeError:  # its processes could not start: the caller does it all
+            except RuntimeError:  # no process could start: the caller makes all calls
                 self.left.append(index)
                 return
             self.futures[index] = future
@@ -139,17 +143,17 @@ class SharedCalls:
 def shared_calls(
     function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], jobs: int, preload: str, timeout_s: float | None
 ) -> Iterator[SharedCalls]:
-    """Have other processes, once they are told to begin, work on ``calls`` beside the caller.
+    """Share ``calls`` between the caller and other processes, which start with :meth:`SharedCalls.begin`.
 
-    Where the system can, the processes are forked from one that has nothing but ``preload`` and no threads, so that
-    they need no time to begin; else they are spawned. What still runs at the end is ended.
+    If the system has a fork server, the processes are forked from one that has imported ``preload`` and has no threads,
+    so they need not import it again. Otherwise they are spawned. Calls that still run at the end are ended.
 
     Args:
-        function: A function of a module.
-        calls: Arguments.
+        function: A function at the top level of a module.
+        calls: Arguments of each call.
         jobs: Calls at a time, at least 1.
-        preload: Module that imports what the function needs.
-        timeout_s: After so long the process of a call is ended.
+        preload: Module that imports everything that the function needs.
+        timeout_s: After so many seconds the process of a call is ended.
     """
     from pebble import ProcessPool
 

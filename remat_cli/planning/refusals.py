@@ -1,4 +1,4 @@
-"""The answer "no" in words: why no plan fits, by how many bytes, and what would."""
+"""Errors for "no plan": why none fits, by how many bytes, and which budget would do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from remat_cli.units import Budget, format_bytes
 
 
 def refuse_impossible(graph: Graph, budget_bytes: int, asked: Budget | None) -> None:
-    """Say at once what no plan can do, in any order: run a node whose working set does not fit."""
+    """Refuse a budget that is smaller than a working set, which every plan in any order needs.
+
+    Raises:
+        Infeasible: If it is.
+    """
     bound = peak_bound(graph)
     if budget_bytes >= bound.bytes:
         return
@@ -45,7 +49,7 @@ def no_plan(
 
 
 def _what_works(graph: Graph, answer: NotFound) -> str:
-    """The smallest budget known to work, and below which none does."""
+    """The smallest budget known to work, and the budget below which none does."""
     works = no_remat_peak(graph)
     if answer.best is not None:
         works = min(works, peak(graph, answer.best.computes))
@@ -65,13 +69,13 @@ _EVERY = {
 
 
 def over_budget(report: Report) -> Infeasible:
-    """The error for a strategy that pays no heed to the budget and does not fit it."""
+    """The error for a strategy that ignores the budget, and whose plan is over it."""
     assert report.budget_bytes is not None
     over = report.replay.peak_bytes - report.budget_bytes
     return Infeasible(
         f"the plan of {report.strategy} needs {_exact(report.replay.peak_bytes)}, "
         f"{format_bytes(over)} more than the budget of {_exact(report.budget_bytes)}",
-        hint="take a strategy that looks at the budget, such as auto, or raise --budget",
+        hint="take a strategy that minds the budget, such as auto, or raise --budget",
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs of one command for one budget after another, which share what they find."""
+"""The runs of one command for several budgets. They share the schedules and bounds that they find."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from remat_cli.planning.pool import Pool
 from remat_cli.strategies.base import Found, Known, NotFound, Strategy, Task
 
 SHORTEST_S = 1.0
-"""With less time than this left no run is worth starting. Untuned."""
+"""Seconds: no run starts with less time left. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What the searches over budgets have in common: a job, and a pool of what its runs have found.
+    """What the searches over budgets have in common: a job, and a pool of everything that its runs found.
 
     Attributes:
         job: What all runs share; its control is the clock of the whole command.
-        pool: What they have found.
-        maker: Text form of the strategy that makes their schedules, where that is not the one asked for.
+        pool: Everything that they found.
+        maker: Text form of the strategy that makes their schedules; empty for the one asked for.
     """
 
     job: Job
@@ -34,29 +34,31 @@ class Runs:
         return self.job.context.control
 
     def over(self) -> bool:
-        """Whether it was stopped, or has no time left for a run that is worth starting."""
+        """Whether the command was stopped, or has too little time left for another run."""
         remaining = self.control.remaining_s()
         return self.control.stopping() or (remaining is not None and remaining < SHORTEST_S)
 
     def first_of(self, left: int, most_s: float = math.inf) -> Control:
-        """The clock of the first of several runs: it gets twice its part, and what it leaves is for the others.
+        """The clock of the first of several runs: at most twice its equal share of the time left.
+
+        Most runs take less than their limit, so the others still get their share.
 
         Args:
-            left: Runs that the time is for, this one among them.
-            most_s: The longest it may take.
+            left: Number of runs that share the time left, this one included.
+            most_s: Most seconds for this run.
         """
         return self.control.part(2 / (left + 1), most_s)
 
     def run(
         self, budget_bytes: int, control: Control, *, strategy: Strategy | None = None, fresh: bool = False
     ) -> tuple[Found | NotFound, Ending]:
-        """Run a strategy for a budget; the pool gets all that comes of it, what was published on the way too.
+        """Run a strategy for a budget; its answer and all schedules that it published go to the pool.
 
         Args:
             budget_bytes: Fixed memory included.
             control: Its clock.
             strategy: The strategy; None for the one asked for.
-            fresh: Whether it is not to start from the schedules found so far.
+            fresh: Whether the run ignores the schedules found so far. It gets the bounds in any case.
 
         Raises:
             SolverFailed: If the solver fails before there is any schedule within the budget.

@@ -1,4 +1,4 @@
-"""The least peak that any plan reaches, and the cheapest plan there."""
+"""The plan with the least peak, and the cheapest plan at that peak."""
 
 from __future__ import annotations
 
@@ -22,38 +22,41 @@ from remat_cli.strategies.pipeline import OPENING_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
 
 _OPENING_S, _OPENING_SHARE = 10.0, 0.3
-"""Most seconds, and most of the time left, for the methods that take milliseconds. Untuned."""
+"""Limits for the opening methods together: most seconds, and a share of the time left. Untuned."""
 _SQUEEZE_SHARE, _PROVE_SHARE = 0.4, 0.4
-"""Shares of the time that is left for the two searches for the least peak; the rest is for the cost."""
+"""Shares of the time left for the two searches for the least peak; the rest is for the cost. Untuned."""
 _PROVE_MOST_S = 60.0
+"""Most seconds for a proof of the least peak. Untuned."""
 _SMALL = 60
-"""Up to this many nodes the MILP of the paper is asked, which looks for the least peak itself."""
+"""Up to this many nodes the MILP of the paper proves the least peak; larger graphs go to ``optimal``. Untuned."""
 _ROUNDS = 40
+"""Most runs of the exact strategy, each for a budget one byte below the least peak so far. Untuned."""
 _GRACE_S = 2.5
+"""Seconds after the time limit in which annealing may still stop by itself. Untuned."""
 _ANNEALED = "anneal"
 
 
 def solve_smallest(
     graph: Graph, options: SolveOptions | None = None, *, listener: Callable[[Progress], None] | None = None
 ) -> Solved:
-    """The plan of ``graph`` with the least peak that is found, and of those the cheapest that the strategy finds.
+    """The cheapest plan that the strategy finds at the least peak that any search finds.
 
-    The plan's budget is that peak, and its claim says below which peak no plan stays, and no plan of which kind.
+    The budget of the plan is that peak. Its claim holds a lower bound on every peak, and the plans it holds for.
 
     Args:
         graph: The graph.
-        options: How to solve; the strategy is for the cheapest plan at the least peak.
-        listener: Gets the progress, from any thread.
+        options: How to solve; the strategy only searches for the cheapest plan at the least peak.
+        listener: Receives the progress, from any thread.
 
     Raises:
         UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As their names say.
-        Infeasible: If the strategy pays no heed to the budget, and its plan has a larger peak.
+        Infeasible: If the strategy ignores the budget, and its plan has a larger peak.
     """
     job = Job.of(graph, options or SolveOptions(), listener)
     descent = _Descent(Runs(job, Pool(graph)), _plain_bounds(graph))
     with interruptible(job.context.control):
         descent.open()
-        if len(graph.nodes) <= _SMALL:
+        if len(graph.nodes) <= _SMALL:  # the proof may take less time than annealing, and makes it unnecessary
             descent.prove()
         if not descent.closed():
             descent.squeeze()
@@ -77,7 +80,7 @@ def _plain_bounds(graph: Graph) -> list[PeakClaim]:
 
 @dataclass(slots=True)
 class _Descent:
-    """A search for the least peak on its way.
+    """A search for the least peak, under way.
 
     Attributes:
         runs: What all runs share; the first schedule of its pool is the one with the least peak.
@@ -93,7 +96,10 @@ class _Descent:
         return self.runs.pool.kept[0].peak_bytes
 
     def claim(self) -> PeakClaim:
-        """The bound that says most: the highest that is not above the least peak found, for the widest set."""
+        """The strongest bound that is not above the least peak found; of equal ones, that of the widest scope.
+
+        A bound above it holds for a class of plans that does not contain the plan found.
+        """
         telling = self.proven[0]
         for bound in self.proven[1:]:
             same = bound.lower_bound_bytes == telling.lower_bound_bytes
@@ -104,11 +110,11 @@ class _Descent:
         return telling
 
     def closed(self) -> bool:
-        """Whether no plan of any order has a lower peak than the one found, or there is no time to look for one."""
+        """Whether the least peak found is proven least, or time is over."""
         return self.claim().lower_bound_bytes >= self.lowest_bytes or self.runs.over()
 
     def open(self) -> None:
-        """Ask the methods that take milliseconds for a plan within the lowest bound: they come as near as they can."""
+        """Run the opening methods with the highest lower bound as budget: each then goes as low as it can."""
         graph, pool = self.runs.job.graph, self.runs.pool
         pool.add(Found(Schedule(tuple(range(len(graph.nodes)))), maker="keep-all"))
         floor = max(bound.lower_bound_bytes for bound in self.proven)
@@ -119,18 +125,18 @@ class _Descent:
                     replace(self.runs, maker=spec).run(floor, clock, strategy=strategy_from_spec(spec))
 
     def squeeze(self) -> None:
-        """Anneal towards less and less room, from computing everything once."""
+        """Anneal towards ever smaller peaks, from the schedule that computes everything once."""
         job, control, pool = self.runs.job, self.runs.control, self.runs.pool
         found: list[tuple[int, ...]] = []
         floor = max(bound.lower_bound_bytes for bound in self.proven)
         clock = control.part(_SQUEEZE_SHARE)
-        with suppress(Abandoned):  # what it found until then is there
+        with suppress(Abandoned):  # ``found`` holds what it published before
             run(lambda: squeeze(job.graph, floor, clock, job.context.seed, found.append), control, grace_s=_GRACE_S)
         for computes in tuple(found):
             pool.add(Found(Schedule(computes), exhausted=False, maker=_ANNEALED))
 
     def prove(self) -> None:
-        """Ask an exact strategy for a plan just below the least peak, until it has none and says why."""
+        """Run an exact strategy for one byte less than the least peak, until it finds no plan."""
         name = "checkmate-ilp" if len(self.runs.job.graph.nodes) <= _SMALL else "optimal"
         runs, strategy = replace(self.runs, maker=name), strategy_from_spec(name)
         clock = runs.control.part(_PROVE_SHARE, _PROVE_MOST_S)
@@ -141,26 +147,26 @@ class _Descent:
             try:
                 answer, _ = runs.run(below, clock, strategy=strategy)
             except SolverFailed:
-                return  # the plan at hand stands; that nothing is proven of it is said
+                return  # the plan found so far stays; its claim has no new bound
             if isinstance(answer, Found):
                 continue
             if answer.scope is not None:
                 self.proven.append(PeakClaim(below + 1, answer.scope))
-            if self.lowest_bytes > below:  # nor did it come upon something on the way
+            if self.lowest_bytes > below:  # it published no lower plan during the run either
                 return
 
     def cheapen(self) -> Ending:
-        """Look for the cheapest plan at the least peak; how that ended."""
+        """Search for the cheapest plan at the least peak; returns how that ended."""
         budget, job, control = self.lowest_bytes, self.runs.job, self.runs.control
         if not job.strategy.minds_budget:
             task = Task(job.graph, budget, self.runs.pool.known_at(budget))
             answer, ending = job.attempt(task)
             assert isinstance(answer, Found)
-            job.solved(task, answer, ending, None)  # says by how much it is over, if it is
+            job.solved(task, answer, ending, None)  # raises Infeasible if the plan is over the budget
             return ending
         if control.stopping():
             return Ending(control.stopped_by())
         answer, ending = self.runs.run(budget, control)
-        if isinstance(answer, NotFound) and not control.stopping():  # it looked among schedules that do not get there
+        if isinstance(answer, NotFound) and not control.stopping():  # no schedule of its class has so low a peak
             return Ending(Outcome.FINISHED)
-        return self.cheapen() if self.lowest_bytes < budget else ending  # it came upon an even smaller peak
+        return self.cheapen() if self.lowest_bytes < budget else ending  # the run published an even lower peak

@@ -41,11 +41,11 @@ def solve(
         graph: The graph.
         budget: ``"16GB"``, ``"80%"`` (of the no-remat peak), bytes, or None for no limit; fixed memory included.
         options: How to solve.
-        listener: Gets the progress, from any thread.
+        listener: Receives the progress, from any thread.
 
     Raises:
         Infeasible: If no plan fits, with the reason.
-        LimitReached, Interrupted: If there is no plan yet when it has to stop.
+        LimitReached, Interrupted: If the search has to stop before it has found a plan.
         UsageError, SolverUnavailable, SolverFailed, StrategyMismatch, InvalidStrategyPlan: As their names say.
     """
     asked = parse_budget(str(budget)) if isinstance(budget, str | int) else budget

@@ -78,7 +78,7 @@ def test_control_flow_is_refused(tmp_path):
     b = Builder()
     b.input("x", 3)
     y = b.node("If", b.input("c", element=TensorProto.BOOL), then_branch=branch, else_branch=branch, name="choice")
-    with pytest.raises(InputError, match='as data decides, which remat cannot say: If "choice"'):
+    with pytest.raises(InputError, match='as data decides, which remat cannot represent: If "choice"'):
         imported(tmp_path, b, y)
 
 

@@ -336,7 +336,7 @@ def test_several_looks_at_a_time_find_what_one_after_the_other_does(monkeypatch,
     alone = solve_curve(graph, "60%:95%:10%")
     assert [p.solved.plan.claim.cost for p in curve.points] == [p.solved.plan.claim.cost for p in alone.points]
     assert curve.outcome == "finished"
-    assert any("have had a look" in progress.activity for progress in heard)
+    assert any("have had a first run" in progress.activity for progress in heard)
 
 
 class Died(Exception):
@@ -346,7 +346,7 @@ class Died(Exception):
 @pytest.mark.parametrize(
     ("error", "said", "again"),
     [
-        (Died(), "was lost with its process and is taken again", True),
+        (Died(), "was lost with its process and is repeated", True),
         (TimeoutError(), "did not end in its time", False),
     ],
 )
@@ -365,7 +365,7 @@ def test_a_look_that_is_lost_is_said_and_taken_again_unless_it_did_not_end(monke
     heard = []
     curve = solve_curve(build_graph("linear{n=8}"), "60%:90%:10%", jobs=2, listener=heard.append)
     assert looked == ["70%", "80%", *(["90%"] if again else [])]
-    assert f"90%: the first look {said}" in [progress.activity for progress in heard]
+    assert f"90%: the first run {said}" in [progress.activity for progress in heard]
     assert all(point.status is PointStatus.OPTIMAL for point in curve.points)
 
 

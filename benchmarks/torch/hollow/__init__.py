@@ -1,1 +1,1 @@
-"""PyTorch's CUDA build without a GPU: its host side as it is, over a runtime that only keeps account of memory."""
+"""Runs PyTorch's CUDA build without a GPU: its unchanged host side, on a runtime that only counts memory."""

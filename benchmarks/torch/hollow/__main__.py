@@ -1,9 +1,9 @@
 """Run a command on a hollow GPU: ``python -m benchmarks.torch.hollow python -m benchmarks.torch.gpu ...``.
 
 Run it with the Python of an environment that has a CUDA build of PyTorch, on a machine with ``gcc`` and ``nm``.
-The host side of PyTorch runs as it is: dispatch, shapes, the caching allocator and its statistics, the state of the
-random generator. Kernels do nothing, so numbers in tensors and times mean nothing, and what kernels need as workspace
-is 0 bytes, or ``HOLLOW_WORKSPACE`` for every convolution. ``HOLLOW_DEVICES`` is how many devices there are.
+The host side of PyTorch runs unchanged: dispatch, shapes, the caching allocator and its statistics, the state of the
+random generator. Kernels do nothing, so numbers in tensors and times mean nothing. Workspace is 0 bytes, or
+``HOLLOW_WORKSPACE`` for every convolution. ``HOLLOW_DEVICES`` is the number of devices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> int:
         runtime = build(Path(found.origin).parent, Path(folder))
         paths = [folder, os.environ.get("LD_LIBRARY_PATH", "")]
         changed = {"LD_PRELOAD": str(runtime), "LD_LIBRARY_PATH": ":".join(filter(None, paths))}
-        # The newer interface of cuDNN asks it for engines, of which there are none.
+        # The newer interface of cuDNN needs engines, which the stub does not have.
         return subprocess.run(sys.argv[1:], env=os.environ | changed | {"TORCH_CUDNN_V8_API_DISABLED": "1"}).returncode
 
 

@@ -1,4 +1,4 @@
-"""Compile ``runtime.c`` and ``driver.c``, and functions that do nothing for all else that PyTorch looks for."""
+"""Compiles ``runtime.c`` and ``driver.c``, and empty functions for all other symbols that PyTorch needs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def build(torch_folder: Path, out: Path) -> Path:
 
 
 def wanted(libraries: Iterable[Path]) -> set[str]:
-    """Functions that ``libraries`` expect of others."""
+    """Functions that ``libraries`` import from others."""
     found: set[str] = set()
     for library in libraries:
         command = ["nm", "-D", "--undefined-only", str(library)]
@@ -51,7 +51,7 @@ def wanted(libraries: Iterable[Path]) -> set[str]:
 
 
 def looked_up(library: Path) -> set[str]:
-    """What may be the names of functions among the texts in ``library``."""
+    """Texts in ``library`` that may be names of functions."""
     return {text.decode() for text in re.findall(rb"(?<=\0)cu[A-Z]\w{3,60}(?=\0)", library.read_bytes())}
 
 

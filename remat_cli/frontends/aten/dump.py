@@ -1,7 +1,7 @@
-"""What ``print_readable()`` of a torch.fx graph writes: Python with the type of every tensor as its annotation.
+"""Reads the output of ``print_readable()`` of a torch.fx graph: Python with the type of every tensor as annotation.
 
-``TORCH_LOGS=aot_graphs``, ``tlparse`` and ``print(exported_program)`` write the same. The text is parsed and looked at;
-it is never run. Each line of it names a tensor, its type, and the operator that makes it::
+``TORCH_LOGS=aot_graphs``, ``tlparse`` and ``print(exported_program)`` write the same. The text is parsed and never run.
+Each line names a tensor, its type, and the operator that makes it::
 
     relu: "f32[4, 8, 32, 32][8192, 1024, 32, 1]cpu" = torch.ops.aten.relu.default(getitem);  getitem = None
 """
@@ -37,7 +37,7 @@ def read_dump(text: str, source: str, given: Mapping[str, int]) -> Program:
         given: Sizes of symbolic dimensions.
 
     Raises:
-        InputError: If it is no such dump, or calls something that is no operator, or sizes are missing.
+        InputError: If the text is not such a dump, or calls something other than an operator, or sizes are missing.
     """
     found = list(_CLASS.finditer(text))
     if len(found) != 1:
@@ -53,13 +53,13 @@ def read_dump(text: str, source: str, given: Mapping[str, int]) -> Program:
         raise _problem(source, f"not Python: {error}", None if line is None else first_line + line) from None
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "forward"]
     if len(functions) != 1:
-        hint = "graphs inside graphs (control flow) cannot be said" if functions else ""
+        hint = "graphs inside graphs (control flow) are not supported" if functions else ""
         raise _problem(source, f"there are {len(functions)} methods forward in it, expected one", None, hint)
     return _Reader(source, first_line, dict(given)).program(functions[0])
 
 
 def _indented(text: str, margin: int) -> str:
-    """The lines of the class that ``text`` begins with: what comes after it is not deeper than ``margin``."""
+    """The lines of the class that ``text`` begins with: those before the next line indented by ``margin`` or less."""
     lines = text.splitlines()
     for k, line in enumerate(lines[1:], start=1):
         if line.strip() and len(line.expandtabs()) - len(line.expandtabs().lstrip()) <= margin:
@@ -124,7 +124,7 @@ class _Reader:
         return isinstance(node, ast.Name) and node.id in self._types
 
     def _plain(self, statement: ast.Assign) -> None:
-        """An assignment without a type: of a tuple, of a number, or of None to what is not read any more."""
+        """An assignment without a type: of a tuple, of a number, or of None to variables that are no longer read."""
         value = statement.value
         if isinstance(value, ast.Constant) and value.value is None:
             return
@@ -174,10 +174,10 @@ class _Reader:
         try:
             return ast.literal_eval(node)
         except (ValueError, TypeError, SyntaxError):
-            return None  # a type, a device, arithmetic on sizes: no rule asks for it
+            return None  # a type, a device, arithmetic on sizes: no rule needs it
 
     def _expression(self, statement: ast.stmt) -> None:
-        """A call for its own sake: a check, or a change of what lies in memory."""
+        """A call whose result is not assigned: a check, or a write into memory."""
         value = statement.value if isinstance(statement, ast.Expr) else None
         if not isinstance(value, ast.Call) or not ast.unparse(value.func).startswith("torch.ops."):
             raise self._wrong(statement, f"{ast.unparse(statement)[:80]} is not understood")
@@ -196,7 +196,7 @@ class _Reader:
         self._inputs.append(Input(name, _kind_of(name), kind))
 
     def _type(self, annotation: ast.expr, name: str) -> TensorType | None:
-        """The type that an annotation states; None if it is no tensor's."""
+        """The type that an annotation states; None if it is not the type of a tensor."""
         text = annotation.value if isinstance(annotation, ast.Constant) else ast.unparse(annotation)
         match = _TYPE.fullmatch(str(text))
         if match is None:
@@ -229,7 +229,7 @@ def _split(sizes: str) -> list[str]:
 
 
 def _kind_of(name: str) -> str:
-    """What a placeholder is, by the names that PyTorch gives."""
+    """The kind of a placeholder, by the prefix that PyTorch gives its name."""
     for prefix, kind in (("tangents_", "tangent"), ("p_", "parameter"), ("b_", "buffer"), ("c_", "constant")):
         if name.startswith(prefix):
             return kind

@@ -1,7 +1,7 @@
 """FLOPs of ATen operators: two for every multiply-accumulate of products, convolutions and attention.
 
-Everything else counts one per element of the largest tensor that it reads or makes, as the frontend for PyTorch counts,
-so that the costs of a captured step and of an archive of the same module agree.
+Every other operator costs one per element of the largest tensor that it reads or makes. The PyTorch frontend counts in
+the same way, so the costs of a captured step and of an archive of the same module agree.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Costs:
 
     Attributes:
         source: Name of the file, for messages.
-        default_cost: FLOPs per element of the largest tensor for operators of others; None refuses them.
-        defaults: Operators that cost what the user said.
-        foreign: Operators that nobody has said a cost for.
+        default_cost: FLOPs per element of the largest tensor for foreign operators; None refuses them.
+        defaults: Number of calls of each foreign operator that got the default cost.
+        foreign: Number of calls of each foreign operator that got no cost.
     """
 
     source: str
@@ -59,7 +59,7 @@ class Costs:
         """Cost of a call.
 
         Raises:
-            InputError: If its arguments are not what the rule expects.
+            InputError: If its arguments do not fit the rule.
         """
         if call.target.startswith(_OWN):
             try:
@@ -76,10 +76,10 @@ class Costs:
         return self.default_cost * elements(call, types)
 
     def require_known(self) -> None:
-        """Make sure that every call had a cost.
+        """Check that every call has a cost.
 
         Raises:
-            InputError: If one had none.
+            InputError: If one has none.
         """
         if self.foreign:
             told = ", ".join(f"{op} ({times} times)" for op, times in sorted(self.foreign.items()))
@@ -101,7 +101,7 @@ def _made(call: Call) -> int:
 
 
 def _product(first: int, name: str) -> Rule:
-    """Every result is a sum over the last axis of argument ``first``."""
+    """Every element of the result is a sum over the last axis of argument ``first``."""
 
     def rule(call: Call, types: Types) -> int:
         shape = _shape(call, types, first, name)
@@ -111,7 +111,10 @@ def _product(first: int, name: str) -> Rule:
 
 
 def _conv(call: Call, types: Types) -> int:
-    """Every result is a sum over a window of the weights (M, C/groups, k...); turned round when transposed."""
+    """Every element of the result is a sum over a window of the weights (M, C/groups, k...).
+
+    In a transposed convolution every element of the input is spread over such a window instead.
+    """
     weights = _shape(call, types, 1, "weight")
     transposed = "transpose" in call.op or (call.op in _CONVOLUTIONS and call.argument(6, "transposed") is True)
     over = math.prod(_shape(call, types, 0, "input")) if transposed else _made(call)
@@ -119,7 +122,7 @@ def _conv(call: Call, types: Types) -> int:
 
 
 def _conv_backward(call: Call, types: Types) -> int:
-    """As much as the convolution itself for the gradient of its input, and again for that of its weights."""
+    """The FLOPs of the convolution itself for the gradient of its input, and the same for that of its weights."""
     weights = _shape(call, types, 2, "weight")
     over = (
         _shape(call, types, 1, "input")
@@ -131,13 +134,13 @@ def _conv_backward(call: Call, types: Types) -> int:
 
 
 def _attention(call: Call, types: Types) -> int:
-    """Queries with all keys, and the values by weight."""
+    """The product of queries and keys, and that of the weights and the values."""
     query, key, value = _queries(call, types, 0)
     return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 def _attention_backward(call: Call, types: Types) -> int:
-    """The scores again, and a product for each gradient: of values, of weights, of queries, of keys."""
+    """The scores once more, and a product for each gradient: of values, of weights, of queries, of keys."""
     query, key, value = _queries(call, types, 1)
     return 2 * math.prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 
@@ -152,7 +155,7 @@ def _einsum(call: Call, types: Types) -> int:
 
 
 def _recurrent(call: Call, types: Types) -> int:
-    """All matrices among the parameters, for every step and sequence."""
+    """A product with every matrix among the parameters, for every step and sequence."""
     steps = _shape(call, types, 0, "input")[:-1]
     parameters: list[Any] = call.argument(2, "params") or []
     matrices = [types[p.name].shape for p in parameters if isinstance(p, Ref) and len(types[p.name].shape) == 2]

@@ -1,4 +1,4 @@
-"""From a file that PyTorch wrote to a graph, and a word on where every number comes from."""
+"""Makes a graph of a file that PyTorch wrote, with notes on the origin of every number."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _SHOWN = 8
 
 
 def import_aten(path: str, format: str, wishes: Wishes) -> Imported:
-    """The graph of a model that PyTorch wrote down.
+    """The graph of a model in a file that PyTorch wrote.
 
     Args:
         path: The file.
         format: ``pt2`` or ``fx``.
-        wishes: What is to be done with it; its cost is for operators that are not PyTorch's own.
+        wishes: How to import it; its default cost is for operators that are not PyTorch's own.
 
     Raises:
-        InputError: If it cannot be read, or sizes or costs cannot be found out.
-        UsageError: If the backward rule does not fit.
+        InputError: If the file cannot be read, or sizes or costs cannot be determined.
+        UsageError: If a backward rule is given, and the model has a backward pass already or no gradients.
     """
     program = read_archive(path, wishes.sizes) if format == "pt2" else read_dump(*read_text(path), wishes.sizes)
     program = with_phases(program)
@@ -83,7 +83,7 @@ def _model(program: Program, lowered: Lowered, costs: Costs, path: str) -> Model
 
 
 def _bytes(inputs: tuple[Input, ...] | list[Input]) -> int:
-    """Bytes of tensors from outside; what lies in the same memory counts once."""
+    """Bytes of the inputs; tensors that share memory count once."""
     storages: dict[str, int] = {}
     for given in inputs:
         key = f"storage {given.type.storage}" if given.type.storage is not None else given.name
@@ -105,23 +105,23 @@ def _notes(
         "workspace: not in the file, 0 bytes",
     ]
     if program.metadata["format"] == "fx":
-        notes.append("results that nobody reads: not in the file, left out")
+        notes.append("results without a reader: not in the file, left out")
         if any(kind.stride is None for kind in lowered.types.values()):
             notes.append("strides: not in the file; whether a reshape copies is derived from the views before it")
     if costs.defaults:
         notes.append("costs by --default-cost: " + ", ".join(f"{op} ({n})" for op, n in sorted(costs.defaults.items())))
     if lowered.views or dead:
         notes.append(
-            f"left out: {count(len(lowered.views), 'view')} (their readers read what they look at), "
+            f"left out: {count(len(lowered.views), 'view')} (their readers read the memory behind them), "
             f"{count(dead, 'operation')} that no output depends on"
         )
     if lowered.in_place:
-        notes.append(f"{count(lowered.in_place, 'operation')} in place: said as operations that make a new value")
+        notes.append(f"{count(lowered.in_place, 'operation')} in place: replaced by operations that make a new value")
     if random := [made.id for made in lowered.computations if made.random]:
-        notes.append(f"computed at most once, for they draw random numbers: {_some(random)}")
+        notes.append(f"computed at most once, because they draw random numbers: {_some(random)}")
     if lowered.tracking:
         notes.append(
-            f"these update running statistics, which a second computation must not do: {_some(lowered.tracking)}"
+            f"these update running statistics, which a recomputation must not repeat: {_some(lowered.tracking)}"
         )
     return (*notes, _backward_note(program, model, backward))
 

@@ -1,13 +1,13 @@
-"""From a program of ATen operators to computations: one value per piece of memory.
+"""Lowers a program of ATen operators to computations, with one value per storage.
 
-The only lowering there is: of files, and of the steps that the frontend for PyTorch captures.
+Files and the steps that the PyTorch frontend captures share this lowering.
 
-*Views are no computations.* Whoever reads them reads what they look at. A program that knows in which memory its
-tensors lie says so, and a call whose results lie in memory that exists already is a view; for others the rules of
-:mod:`remat_cli.frontends.aten.views` tell. Results that share memory with one another are one value.
+*Views are not computations.* Their readers read the memory behind them. If a program states in which memory its tensors
+lie, a call is a view when its results lie in memory that exists already. Otherwise the rules of
+:mod:`remat_cli.frontends.aten.views` decide. Results that share memory with each other are one value.
 
-*Operations in place* make a new value of the same size instead: from there on, all that lay in the old memory lies in
-the new. If that was an input or a buffer, its last version is an output of the graph.
+*Operations in place* make a new value of the same size. From there on, all tensors in the old memory lie in the new
+value. If the old memory was an input or a buffer, its last version is an output of the graph.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ rrelu_with_noise dropout alpha_dropout feature_dropout uniform exponential
 """
 _RANDOM = frozenset(_RANDOM_OPERATORS.split())
 _STATISTICS = ("aten.batch_norm", "aten.native_batch_norm", "aten._native_batch_norm_legit", "aten.instance_norm")
-"""Operators that update running statistics where these lie, and do not say so."""
+"""Operators that update running statistics in place, although their schema does not say so."""
 
 Cost = Callable[[Call, Mapping[str, TensorType]], float]
 """Cost of a call, given the types of all tensors."""
@@ -42,9 +42,9 @@ class Computation:
         id: Unique name.
         op: Kind of operation.
         reads: Values that it reads, each once.
-        values: For each value that it makes the names of the tensors in it; empty for a write without a result.
+        values: For each value that it makes, the names of the tensors in it; empty for a write without a result.
         sizes: Bytes of each value.
-        cost: At least that of the cheapest call; of the tangents, 1.
+        cost: As the cost function says; 1 for the tangents.
         random: Whether it draws random numbers.
     """
 
@@ -60,16 +60,16 @@ class Computation:
 
 @dataclass(slots=True)
 class Lowered:
-    """What became of a program.
+    """A lowered program.
 
     Attributes:
         computations: In execution order.
-        where: Memory of each tensor: a value, or the name of what lies in fixed memory.
+        where: Memory of each tensor: a value, or the name of an input in fixed memory.
         types: Type of each tensor.
-        mutated: Fixed memory that operations write into.
-        views: Names of the calls that only look at memory.
-        in_place: How many operations in place make a new value instead.
-        tracking: Ids of operations that update running statistics on the side.
+        mutated: Names of the inputs that operations write into.
+        views: Names of the calls that are views.
+        in_place: Number of operations in place, which make a new value.
+        tracking: Ids of operations that also update running statistics.
     """
 
     computations: list[Computation] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Lowered:
 
 
 def lower(program: Program, source: str, cost: Cost) -> Lowered:
-    """The computations of a program that has its phases.
+    """The computations of a program whose calls have phases.
 
     Args:
         program: The program.
@@ -90,7 +90,7 @@ def lower(program: Program, source: str, cost: Cost) -> Lowered:
         cost: Cost of a call.
 
     Raises:
-        InputError: If a call reads what is nowhere made, or the cost cannot be told.
+        InputError: If a call reads a tensor that no earlier call makes, or the cost is unknown.
     """
     work = _Lowering(source, cost)
     out = work.out
@@ -115,7 +115,7 @@ class _Lowering:
         self._owners: dict[Hashable, Made | str] = {}
 
     def own(self, kind: TensorType, where: Made | str) -> None:
-        """Remember what lies in the memory of a tensor, if it is known which that is."""
+        """Remember the owner of a tensor's memory, if the memory is known."""
         if kind.storage is not None:
             self._owners[kind.storage] = where
 
@@ -127,7 +127,7 @@ class _Lowering:
                     self._source, [Problem(f"{call.name} ({call.target}) reads {name}, made nowhere before")]
                 )
         first = call.argument(0, "self", call.argument(0, "input"))
-        if call.op == TANGENTS:
+        if call.op == TANGENTS:  # before views: tangents are new values even if their memory is known already
             self._compute(call)
         elif self._looks(call, first):
             self._view(call, first)
@@ -137,7 +137,7 @@ class _Lowering:
             self._compute(call)
 
     def _looks(self, call: Call, first: object) -> bool:
-        """Whether a call makes nothing, and only looks at memory."""
+        """Whether a call is a view: its results lie in memory that exists already."""
         storages = [output[1].storage for output in call.outputs if output is not None]
         if storages and None not in storages:
             known = [storage in self._owners for storage in storages]
@@ -161,7 +161,7 @@ class _Lowering:
                     self._reordered.add(name)
 
     def _write(self, call: Call, first: Ref) -> None:
-        """An operation in place: a new version of the memory that its first argument lies in."""
+        """Lower an operation in place: it makes a new version of the memory of its first argument."""
         out = self.out
         old = out.where[first.name]
         size = out.types[old].bytes if isinstance(old, str) else out.computations[old[0]].sizes[old[1]]
@@ -170,13 +170,14 @@ class _Lowering:
         out.in_place += 1
         if isinstance(old, str):
             out.mutated[old] = None
+        # Views of the old memory see the write, so they move to the new value too.
         for name in [name for name, where in out.where.items() if where == old]:
             out.where[name] = new
         for name in call.made():
             out.where[name] = new
 
     def _compute(self, call: Call) -> None:
-        """New memory for the results of a call: a value for each, but one for those that share it."""
+        """Lower a call that makes new memory: one value for each of its results, or for several that share memory."""
         values: list[list[str]] = []
         sizes: list[int] = []
         places: dict[str, Made] = {}
@@ -189,7 +190,7 @@ class _Lowering:
                 values[known[1]].append(name)
                 places[name] = known
                 continue
-            # Each tangent comes in memory of its own, even if what it belongs to shares memory.
+            # Each tangent has memory of its own, even if the results that the tangents belong to share memory.
             places[name] = (len(self.out.computations), len(values))
             self.own(kind, places[name])
             values.append([name])
@@ -217,7 +218,7 @@ class _Lowering:
 
 
 def _in_place(call: Call) -> bool:
-    """Whether an operator writes into its first argument: by PyTorch's convention, its name ends in one underscore."""
+    """Whether an operator writes into its first argument: PyTorch ends the names of such operators in ``_``."""
     base = call.op.partition(".")[2]
     return base.endswith("_") and not base.endswith("__")
 

@@ -1,7 +1,7 @@
-"""What of a training step runs before the gradients come from outside, and what after.
+"""Divides a training step into the part before and the part after the tangents.
 
-In a joint graph, gradients come from outside as inputs of their own, the tangents. They are made by a call that
-reads all results of the forward pass, so that every plan runs the whole forward pass before the backward pass begins.
+Tangents are inputs of a joint graph: gradients that come from outside. Here a call makes them that reads all results of
+the forward pass. So every plan runs the whole forward pass before the backward pass begins.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def split(
 ) -> tuple[list[Item], list[Item]]:
     """The calls before and after the tangents, each in the order given.
 
-    Forward is what comes before the first call that depends on a tangent, and whatever else the results need. What
-    comes later and only the backward pass reads may wait for it, and is better made late.
+    Forward calls are all calls before the first one that depends on a tangent, and all others that the results need.
+    The remaining calls are for the backward pass only; making them late saves memory.
 
     Args:
         calls: In execution order.
         reads: The tensors that a call reads.
         makes: The tensors that it makes.
-        after: What depends on a tangent, see :func:`dependent`.
+        after: The tensors that depend on a tangent, see :func:`dependent`.
         results: The results of the forward pass.
     """
     early = ancestors(calls, reads, makes, results)
@@ -82,9 +82,9 @@ def tangents_call(results: Sequence[str], tangents: Iterable[tuple[str, TensorTy
 
 
 def with_phases(program: Program) -> Program:
-    """``program`` with the phase of every call, and with a call that makes the tangents where there are any.
+    """``program`` with the phase of every call, and with a call that makes the tangents if it has any.
 
-    A graph with a loss among its results has its backward pass after that; where there is a single tangent of one
+    If a loss is among the results, the calls after it are the backward pass. If there is a single tangent, of one
     number, the last result is the loss.
     """
     tangents = [given for given in program.inputs if given.kind == "tangent"]
@@ -105,7 +105,7 @@ def with_phases(program: Program) -> Program:
 def _joint(program: Program, tangents: list[Input]) -> Program:
     after = dependent(program.calls, Call.refs, Call.made, [given.name for given in tangents])
     results = [name for name, _ in program.outputs if name not in after]
-    if not results:  # a backward pass by itself: all it reads comes from outside
+    if not results:  # a backward pass alone: all that it reads comes from outside
         return replace(program, calls=tuple(replace(call, phase=Phase.BACKWARD) for call in program.calls))
     forward, backward = split(program.calls, Call.refs, Call.made, after, results)
     loss = results[-1] if [given.type.shape for given in tangents] == [()] else None

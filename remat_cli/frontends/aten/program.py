@@ -1,4 +1,4 @@
-"""A graph of ATen operators as plain data, whatever it was read from."""
+"""A graph of ATen operators as plain data, independent of its source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from remat_cli.graph.model import Phase
 
 TANGENTS = "remat.tangents"
-"""What the call of the tangents calls: nothing that PyTorch has."""
+"""Name of the operator that makes the tangents; PyTorch has no such operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class TensorType:
         itemsize: Bytes of an element.
         floating: Whether it can have a gradient.
         shape: Its shape.
-        stride: Its strides in elements; None where they are not known.
-        device: Kind of device that it is on; None where that is not known.
-        storage: What tensors that lie in the same memory have in common; None where that is not known.
-        storage_bytes: Bytes of that memory; None where that is not known.
+        stride: Its strides in elements; None if unknown.
+        device: Kind of device that it is on; None if unknown.
+        storage: Identity of the memory that it lies in; None if unknown.
+        storage_bytes: Bytes of that memory; None if unknown.
     """
 
     itemsize: int
@@ -36,17 +36,17 @@ class TensorType:
     storage_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Make sure that there is a stride for every axis.
+        """Check that every axis has a stride.
 
         Raises:
-            ValueError: If there is not.
+            ValueError: If one has none.
         """
         if self.stride is not None and len(self.stride) != len(self.shape):
             raise ValueError(f"{len(self.shape)} sizes and {len(self.stride)} strides")
 
     @property
     def elements(self) -> int:
-        """Elements that lie in memory: what an expanded tensor repeats lies there once."""
+        """Number of elements in memory: an axis of stride 0 repeats the same ones, and counts once."""
         if self.stride is None:
             return math.prod(self.shape)
         return math.prod(n for n, step in zip(self.shape, self.stride, strict=True) if step)
@@ -61,7 +61,7 @@ class TensorType:
 
     @property
     def contiguous(self) -> bool | None:
-        """Whether its elements lie in memory one after the other; None if strides are not known."""
+        """Whether its elements lie in memory in order, without gaps; None if strides are unknown."""
         if self.stride is None:
             return None
         expected = 1
@@ -87,11 +87,11 @@ class Call:
         name: Name of the call.
         target: ``aten.conv2d.default``.
         positional: Arguments by position; tensors are :class:`Ref`.
-        named: Arguments by name; positional ones too where the file names them.
+        named: Arguments by name; if the file names positional ones, those too.
         outputs: Name and type of every tensor it returns; None for one that is left out.
-        module: Path of the module that it belongs to; empty where that is not known.
+        module: Path of the module that it belongs to; empty if unknown.
         phase: Part of the training step.
-        random: Whether it draws random numbers; None where only the operator tells.
+        random: Whether it draws random numbers; None if only the operator's name can tell.
     """
 
     name: str
@@ -142,11 +142,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A tensor from outside; ``kind`` is ``parameter``, ``buffer``, ``constant``, ``input`` or ``tangent``.
+    """A tensor from outside.
 
     Attributes:
         name: Its name in the graph.
-        kind: What it is.
+        kind: ``parameter``, ``buffer``, ``constant``, ``input`` or ``tangent``.
         type: Its type.
     """
 
@@ -163,7 +163,7 @@ class Program:
         inputs: Tensors from outside.
         calls: In execution order.
         outputs: Name and kind of the results: ``output``, ``loss``, ``gradient`` or ``mutation``.
-        metadata: Where it comes from.
+        metadata: Its origin.
     """
 
     inputs: tuple[Input, ...]

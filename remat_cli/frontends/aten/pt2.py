@@ -1,7 +1,7 @@
-"""Archives that ``torch.export.save`` writes (``.pt2``): a zip file with the graph as JSON, read without PyTorch.
+"""Reads archives of ``torch.export.save`` (``.pt2``) without PyTorch: zip files with the graph as JSON.
 
-Weights, constants and example inputs are in other members of the archive and are never opened; the latter are pickled.
-The layout is that of PyTorch's ``torch/_export/serde/schema.py``, major version 8.
+Weights, constants and example inputs are in other members of the archive, which are never opened: example inputs are
+pickled. The layout is that of PyTorch's ``torch/_export/serde/schema.py``, major version 8.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from remat_cli.graph.jsontext import load_json
 from remat_cli.graph.quoting import quote
 
 SCHEMA = 8
-"""Major version of the schema that this was made for; PyTorch raises it when old readers would misread."""
+"""Major version of the schema that this reader is for. PyTorch raises it if old readers would misread."""
 _LARGEST = 1 << 30
 _ITEMSIZE = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 12: 1, 13: 2, 28: 2, 34: 4, 35: 8}
 _ITEMSIZE |= dict.fromkeys(range(29, 34), 1)
@@ -55,7 +55,7 @@ def read_archive(path: str, given: Mapping[str, int]) -> Program:
         given: Sizes of symbolic dimensions.
 
     Raises:
-        InputError: If it is no such archive, of another version, or sizes are missing.
+        InputError: If the file is not such an archive, or of another version, or sizes are missing.
     """
     data, storages = _members(path)
     version = data.get("schema_version") if isinstance(data, dict) else None
@@ -73,7 +73,7 @@ def read_archive(path: str, given: Mapping[str, int]) -> Program:
 
 
 def _members(path: str) -> tuple[Any, dict[str, str]]:
-    """The graph, and in which file of the archive each weight lies: tied ones lie in one."""
+    """The graph, and for each weight the file of the archive that holds it: tied weights share a file."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -144,7 +144,7 @@ class _Reader:
 
     def _type(self, name: str, meta: Mapping[str, Any]) -> TensorType:
         if meta["layout"] != _STRIDED:
-            raise _problem(self._path, f"tensor {quote(name)} is not dense, and its size cannot be told")
+            raise _problem(self._path, f"tensor {quote(name)} is not dense, so its size is unknown")
         shape = tuple(self._size(size) for size in meta["sizes"])
         stride = tuple(self._size(size) for size in meta["strides"])
         return TensorType(_ITEMSIZE[meta["dtype"]], meta["dtype"] in _FLOATING, shape, stride)
@@ -171,7 +171,7 @@ class _Reader:
         for output in node["outputs"]:
             outputs += [None if name is None else (name, self._types[name]) for name in _tensors(output)]
         if not any(outputs):
-            return []  # numbers and checks: they are known, or hold
+            return []  # a number, which is known already, or a check
         arguments = [(a["name"], self._argument(a["arg"], target), a.get("kind")) for a in node["inputs"]]
         module = (node.get("metadata") or {}).get("nn_module_stack", "")
         return [
@@ -223,7 +223,7 @@ def _tensor_of(value: Mapping[str, Any]) -> str | None:
 
 
 def _tensors(argument: Mapping[str, Any]) -> list[str | None]:
-    """Names of the tensors in an argument or a result, None for one that is left out; empty for other things."""
+    """Names of the tensors in an argument or a result, None for one that is left out; empty if it is not of tensors."""
     ((kind, value),) = argument.items()
     if kind == "as_tensor":
         return [_name(value)]

@@ -1,7 +1,7 @@
 """Results that keep more memory than their type and shape say.
 
-Found by running operators on the samples of PyTorch's own tests (``op_db``, float32 and bfloat16, on a CPU) beside
-their fake selves; no other operator there said less than was true.
+These were found by running the operators on the samples of PyTorch's own tests (``op_db``, float32 and bfloat16, on a
+CPU) and comparing real with fake tensors. No other operator there kept more than its fake tensor said.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ REDUCED = {
     "aten.soft_margin_loss": 2,
     "aten.binary_cross_entropy": 3,
 }
-"""Losses that write one number per element, and put their mean or sum into the same memory; where ``reduction`` is."""
+"""Losses that write one number per element, then their mean or sum into the same memory; position of ``reduction``."""
 RESHAPED = ("aten.im2col", "aten.col2im")
-"""Operators whose result begins as a tensor of the form of their input."""
+"""Operators whose result keeps the memory of a copy of their input."""
 STATISTICS = {
     "aten._native_batch_norm_legit_functional": {1: "weight", 2: "bias", 3: "running_mean"},
     "aten.native_layer_norm": {2: "weight", 3: "bias"},
     "aten.native_group_norm": {1: "weight", 2: "bias"},
 }
-"""Normalisations that keep mean and deviation in the type of the first of these arguments that is given, on a CPU."""
+"""Normalisations that, on a CPU, keep mean and deviation in the type of the first of these arguments that is given."""
 GROUPS_BACKWARD = "aten.native_group_norm_backward"
-"""The gradient of its input is kept in the type of the input (argument 1) on a CPU."""
+"""On a CPU, the gradient of its input is kept in the type of the input (argument 1)."""
 BAGS = "aten._embedding_bag"
-"""Its second result (offsets) has room for one number more on a CPU."""
+"""On a CPU, its second result (offsets) has room for one number more."""
 
 
 def retained_bytes(call: Call, slot: int, types: Mapping[str, TensorType]) -> int:
@@ -38,7 +38,7 @@ def retained_bytes(call: Call, slot: int, types: Mapping[str, TensorType]) -> in
 
     Args:
         call: The call.
-        slot: Which of its outputs; not one that is left out.
+        slot: Position of the output; one that is not left out.
         types: Types of tensors by name.
     """
     made = types[call.made_at(slot)]
@@ -56,9 +56,9 @@ def retained_bytes(call: Call, slot: int, types: Mapping[str, TensorType]) -> in
 
 
 def retained_like(call: Call, slot: int, types: Mapping[str, TensorType]) -> str | None:
-    """The argument of ``call`` that has the type in which a result is kept; None if that is the result's own.
+    """The argument of ``call`` whose element type a result is kept in; None if it is the result's own type.
 
-    What is kept in another type was seen on a CPU alone, so a file that does not say its device gets no such rule.
+    Results in another type were observed only on a CPU, so the rule is not applied if the device is unknown.
     """
     if types[call.made_at(slot)].device != "cpu":
         return None

@@ -1,4 +1,4 @@
-"""Sizes of symbolic dimensions: those the user gave, and what is missing."""
+"""Sizes of symbolic dimensions: those that the user gave, and those that are missing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from remat_cli.registry import suggestion
 
 @dataclass(slots=True)
 class Sizes:
-    """What symbols stand for.
+    """Values of symbols.
 
     Attributes:
-        given: By symbol, or by ``INPUT:AXIS``.
-        ranges: Least and largest value of symbols that have such.
-        hints: What symbols stood for when the graph was made.
-        used: Symbols that occur, and their values; None for those without.
-        unread: Expressions that could not be computed.
+        given: Values from the user, by symbol or by ``INPUT:AXIS``.
+        ranges: Least and largest value of the symbols that have limits.
+        hints: Values of symbols when the graph was made.
+        used: Values of the symbols that occur; None for those without a value.
+        unread: Expressions that could not be evaluated, with the reason.
     """
 
     given: dict[str, int]
@@ -30,7 +30,7 @@ class Sizes:
     unread: dict[str, str] = field(default_factory=dict)
 
     def name_axis(self, tensor: str, axis: int, text: str) -> None:
-        """Say that an axis of an input is ``text``, so that users may name it ``INPUT:AXIS``."""
+        """Record that the size of an input's axis is ``text``, so that users may call it ``INPUT:AXIS``."""
         name = f"{tensor}:{axis}"
         found = symbols(text)
         if name in self.given and found == {text_of_symbol(text)}:
@@ -38,7 +38,7 @@ class Sizes:
             self.used[name] = self.given[name]
 
     def value(self, text: str, hint: int | None = None) -> int:
-        """The value of an expression; 1 in its place if a symbol in it has none, which :meth:`check` will say."""
+        """The value of an expression; 1 if a symbol in it has no value, which :meth:`check` reports later."""
         try:
             found = symbols(text)
             for name in found:
@@ -53,10 +53,10 @@ class Sizes:
             return 1
 
     def check(self, source: str) -> dict[str, int]:
-        """The symbols that occur, and their values.
+        """The values of the symbols that occur.
 
         Raises:
-            InputError: If one has no value, or one out of its range, or a name that was given does not occur.
+            InputError: If a symbol has no value or one out of its range, or if a name given by the user does not occur.
         """
         problems = [Problem(f"a size cannot be computed: {words}") for words in self.unread.values()]
         for name, value in self.used.items():
@@ -78,7 +78,7 @@ class Sizes:
 
 
 def text_of_symbol(text: str) -> str:
-    """The name in an expression that is nothing but a symbol; the text itself otherwise."""
+    """The name of the symbol if an expression is a single symbol; otherwise the text itself."""
     found = symbols(text)
     alone = len(found) == 1 and (text.strip() in found or text.strip().startswith("Symbol("))
     return next(iter(found)) if alone else text

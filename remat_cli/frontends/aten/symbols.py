@@ -1,6 +1,6 @@
-"""Sizes that PyTorch writes as expressions of symbols: ``4*s77``, ``Mul(Integer(4), Symbol('s77'))``.
+"""Evaluates sizes that PyTorch writes as expressions of symbols: ``4*s77``, ``Mul(Integer(4), Symbol('s77'))``.
 
-They are read through Python's syntax tree and computed with exact fractions; nothing is run.
+Expressions are parsed to Python's syntax tree and evaluated with exact fractions. No code of the file is run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def symbols(text: str) -> set[str]:
     """Names of the symbols in an expression.
 
     Raises:
-        ValueError: If it is no expression.
+        ValueError: If ``text`` is not an expression.
     """
     functions = set(_FUNCTIONS) | {"Integer", "Rational", "Symbol"}
     tree = _parse(text)
@@ -35,7 +35,7 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
 
     Raises:
         KeyError: If a symbol has no value.
-        ValueError: If it is nothing that can be computed, or no whole number that is not negative.
+        ValueError: If the expression cannot be evaluated, or its value is negative or not a whole number.
     """
     value = _value(_parse(text).body, sizes)
     if value.denominator != 1 or value < 0:

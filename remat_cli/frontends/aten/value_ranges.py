@@ -1,4 +1,4 @@
-"""Which operators of ATen fail, or read what is not there, if numbers in their arguments are out of range."""
+"""ATen operators that fail, or read outside their memory, if numbers in their arguments are out of range."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ INDEXING_ALONG = (
     "aten.index_add.default",
     "aten.index_copy.default",
 )
-"""Operators whose arguments are what is indexed, the dimension, and the indices."""
+"""Operators whose arguments are the indexed tensor, the dimension, and the indices."""
 INDEXING_EACH = ("aten.index.Tensor", "aten.index_put.default", "aten._unsafe_index.Tensor")
-"""Operators whose arguments are what is indexed, and a list of indices by dimension."""
+"""Operators whose arguments are the indexed tensor, and a list of indices by dimension."""
 INDEXING_FLAT = ("aten.take.default", "aten.put.default")
-"""Operators whose arguments are what is indexed, as if it had one dimension, and the indices."""
+"""Operators whose arguments are the indexed tensor, taken as one-dimensional, and the indices."""
 OFFSETS = {"aten._embedding_bag.default": 2}
-"""Operators that read integers as ends of stretches, which begin with 0 and never fall: only zeros are sure to do."""
+"""Operators that read integers as offsets, which start at 0 and never decrease: only zeros are always valid."""
 SHARES = {
     "aten.binary_cross_entropy.default": (0, 1),
     "aten.binary_cross_entropy_backward.default": (1, 2),

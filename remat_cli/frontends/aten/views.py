@@ -1,7 +1,7 @@
-"""Which ATen operators look at memory that exists already.
+"""Recognises ATen operators that make views of existing memory.
 
-Whether ``reshape`` and its kin copy depends on how their input lies in memory. Where strides are known that is decided
-as PyTorch decides it; where they are not, a tensor that was transposed or cut before is taken to be copied.
+Whether ``reshape`` and similar operators copy depends on the layout of their input. If strides are known, the rule is
+PyTorch's own. If not, a tensor that was transposed or sliced before is assumed to be copied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ as_strided adjoint diagonal expand expand_as mH mT matrix_H movedim moveaxis nar
 split split_with_sizes swapaxes swapdims t tensor_split transpose unbind unfold chunk hsplit vsplit dsplit
 """
 REORDERING = frozenset(f"aten.{name}" for name in _REORDERING.split())
-"""Views whose elements do not lie one after the other any more."""
+"""Views whose elements may no longer lie in order, without gaps."""
 _CASTS = frozenset(
     ["aten.to", "aten.type_as", "aten._autocast_to_full_precision", "aten._autocast_to_reduced_precision"]
 )
@@ -36,7 +36,7 @@ def is_view(call: Call, types: Mapping[str, TensorType], reordered: bool) -> boo
     Args:
         call: The call.
         types: Type of every tensor.
-        reordered: Where strides are not known: whether the first argument was transposed or cut before.
+        reordered: Whether the first argument was transposed or sliced before; used if strides are unknown.
     """
     first = call.argument(0, "self", call.argument(0, "input"))
     if not isinstance(first, Ref) or first.name not in types:
@@ -58,9 +58,9 @@ def is_view(call: Call, types: Mapping[str, TensorType], reordered: bool) -> boo
 
 
 def viewable(shape: Sequence[int], stride: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether a tensor can be given another shape where it lies.
+    """Whether a tensor can get another shape without a copy.
 
-    Axes that lie in memory as one are taken together; each group has to be made of whole axes of the new shape.
+    Adjacent axes that lie in memory without gaps form a group. Each group must be a product of axes of the new shape.
 
     Args:
         shape: Its shape.

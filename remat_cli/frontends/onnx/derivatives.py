@@ -1,7 +1,7 @@
 """What the derivatives of ONNX operators read, for the rule ``operator`` of the zoo.
 
-Operators that are not named here are taken to read all their inputs and outputs, which keeps more alive than some need,
-and never less.
+Other operators are assumed to read all their inputs and outputs. That may keep more in memory than they need, but never
+less.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Mean Neg Pad ReduceMean ReduceSum Resize ReverseSequence Slice SpaceToDepth Spli
 Upsample
 """
 _GRADIENT = frozenset(_BY_GRADIENT.split())
-"""Linear operators, whose derivative sees the gradient alone."""
+"""Linear operators: their derivative reads only the gradient."""
 _PRODUCTS = frozenset(["Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul", "Mul"])
 """Operators that are linear in each operand: the gradient of one is a product with the others."""
 _PICKS = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "Where": 0, "OneHot": 0}
-"""Operators that pick elements: the input that says which."""
+"""Operators that select elements, and the position of the input that says which."""
 _STATISTICS = frozenset(["BatchNormalization", "InstanceNormalization", "GroupNormalization", "LayerNormalization"])
 _PER_OPERAND = frozenset(["Attention", "Einsum", "Gemm", "MatMul"])
 
@@ -56,7 +56,11 @@ class Operand:
 
     @property
     def differentiated(self) -> bool:
-        """Whether the derivative makes a gradient of it; that of an input of the model is not told apart here."""
+        """Whether the derivative makes a gradient of it.
+
+        An input of the model lies in fixed memory and has none. A value computed from such inputs alone counts as if
+        it had one.
+        """
         return self.parameter or (self.read is not None and self.floating)
 
 
@@ -65,7 +69,7 @@ def derivative_of(call: Call, operands: Sequence[Operand]) -> Derivative:
 
     Args:
         call: The call.
-        operands: Its inputs, those left out left out.
+        operands: Its inputs, without optional ones that are left out.
     """
     weights = any(operand.parameter for operand in operands)
     saved = _saved(call)
@@ -95,14 +99,15 @@ def _needs(call: Call, operands: Sequence[Operand]) -> tuple[set[int], bool]:
     if call.op in _PICKS:
         return {_PICKS[call.op]}, False
     if call.op in _PRODUCTS:
-        # A bias is added, not multiplied: only the first two operands of a convolution or Gemm are factors.
+        # The gradient of a factor is a product with the other factors, so a factor is read only if another one is
+        # differentiated. A bias is added: only the first two operands of a convolution or Gemm are factors.
         factors = [o for o in operands if call.op == "Einsum" or o.position < 2]
         return {o.position for o in factors if any(p.differentiated for p in factors if p is not o)}, False
     return everything, True
 
 
 def _saved(call: Call) -> tuple[int, ...]:
-    """Bytes of what the forward pass leaves for the derivative alone: statistics, a mask."""
+    """Bytes of the tensors that the forward pass saves only for the derivative: statistics, a mask."""
     source = call.inputs[0]
     if source is None:
         return ()

@@ -1,8 +1,8 @@
 """FLOPs of ONNX operators: two for every multiply-accumulate, and small counts per element for the rest.
 
-Counted as the zoo counts: biases are left out, a normalisation is four per element, a softmax three. What only moves
-data costs one per element that it makes, for no operation is free. Operators that have no rule here are refused by
-whoever asks, unless the user names a price.
+The counts agree with those of the zoo: biases are left out, a normalisation costs four per element, a softmax three. An
+operator that only moves data costs one per element that it makes, because no operation is free. The caller refuses
+operators without a rule, unless the user gives a default cost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _per_read(flops: int) -> Rule:
 
 
 def _terms(call: Call) -> int:
-    """Sum, maximum and the like of several tensors."""
+    """Sum, maximum and similar functions of several tensors."""
     return call.made * max(1, sum(t is not None for t in call.inputs) - 1)
 
 
@@ -60,7 +60,10 @@ def _window(call: Call) -> int:
 
 
 def _attention(call: Call) -> int:
-    """Queries with all keys, and the values by weight; (batch, heads, length, size) or (batch, length, heads*size)."""
+    """The product of queries and keys, and that of the weights and the values.
+
+    Shapes are (batch, heads, length, size) or (batch, length, heads*size).
+    """
     query, key, value = (call.input(k).shape for k in range(3))
     past = call.inputs[4] if len(call.inputs) > 4 else None
     if len(query) == 3:
@@ -86,7 +89,7 @@ def _lrn(call: Call) -> int:
 
 
 def _topk(call: Call) -> int:
-    """Comparisons of a heap that keeps the best."""
+    """Comparisons of a heap that keeps the k largest."""
     best = call.output(0).shape[int(call.attributes.get("axis", -1))]
     return call.input(0).elements * math.ceil(math.log2(max(2, best)))
 
@@ -141,12 +144,12 @@ def flops(call: Call) -> int | None:
     """FLOPs of an operator, at least 1; None if there is no rule for it.
 
     Raises:
-        IndexError, KeyError, ValueError: If inputs or attributes that the operator needs are missing or odd.
+        IndexError, KeyError, ValueError: If inputs or attributes that the operator needs are missing or invalid.
     """
     rule = RULES.get(call.op)
     return None if rule is None else max(1, rule(call))
 
 
 def per_element(call: Call, price: int) -> int:
-    """``price`` for every element of the largest tensor that is read or made; at least 1."""
+    """``price`` times the elements of the largest tensor that is read or made; at least 1."""
     return max(1, price * max(call.made, call.read))

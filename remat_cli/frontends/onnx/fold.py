@@ -1,8 +1,8 @@
-"""Computing the small constants that shapes depend on, where the shape inference of ONNX stops short.
+"""Computes the small constants that shapes depend on, if the shape inference of ONNX cannot.
 
-Exporters write the shape of a reshaped tensor as a little program on the shapes of others. ONNX follows some of its
-operators; the others are computed here, by the reference implementation in the ``onnx`` package, and only as long as
-everything stays small.
+Exporters write the shape of a reshaped tensor as a small program on the shapes of other tensors. The shape inference of
+ONNX evaluates some of its operators. The reference implementation in the ``onnx`` package evaluates the others here, as
+long as all tensors stay small.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ from __future__ import annotations
 from typing import Any
 
 _LARGEST = 4096
-"""Elements of a tensor that is computed."""
+"""Most elements of a tensor that is computed. Untuned."""
 _LARGEST_FLOATING = 16
-"""Likewise of floating-point numbers: shapes come from scales at most, and small weights are to stay weights."""
+"""The same for floating-point numbers. Shapes depend on a few scales at most, and small weights must stay weights.
+Untuned."""
 _ROUNDS = 100
+"""Most rounds of folding and inference. Untuned."""
 _SMALL_OPERATORS = """
 Abs Add And Cast Ceil Concat Div Equal Flatten Floor Gather Greater GreaterOrEqual Identity Less LessOrEqual Max Min
 Mod Mul Neg Not Or Pow ReduceMax ReduceMin ReduceProd ReduceSum Reshape ScatterElements ScatterND Slice Split Sqrt
 Squeeze Sub Transpose Unsqueeze Where Xor
 """
 _PLAIN = frozenset(_SMALL_OPERATORS.split())
-"""Operators on small tensors that make small tensors."""
+"""Operators that make small tensors of small tensors."""
 
 
 def folded(model: Any) -> tuple[Any, int]:
-    """``model`` with all shapes that follow from constants, and the number of tensors that were computed for it.
+    """``model`` with all shapes that follow from constants, and the number of tensors computed for that.
 
     Args:
         model: A model after shape inference.
@@ -38,7 +40,7 @@ def folded(model: Any) -> tuple[Any, int]:
             break
         values = _values(model, shapes)
         new = values.keys() - names
-        if not new:
+        if not new:  # another round would find the same
             break
         names |= new
         keep = [node for node in model.graph.node if not set(node.output) <= values.keys()]
@@ -54,7 +56,10 @@ def folded(model: Any) -> tuple[Any, int]:
 
 
 def _forget_symbols(model: Any) -> None:
-    """Take out what the last inference called unknown, which the next one would keep, and types of what is data now."""
+    """Remove symbols that the last inference invented for unknown sizes, and types of tensors that are data now.
+
+    The next inference would keep those symbols instead of inferring the sizes.
+    """
     graph = model.graph
     data = {tensor.name for tensor in graph.initializer}
     stated = [value for value in graph.value_info if value.name not in data]
@@ -67,7 +72,7 @@ def _forget_symbols(model: Any) -> None:
 
 
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
-    """Shapes that are known in full."""
+    """Shapes in which every size is known."""
     graph = model.graph
     found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
@@ -78,7 +83,7 @@ def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _values(model: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Small tensors that follow from constants and from known shapes, by name."""
+    """Small tensors that depend only on constants and known shapes, by name."""
     import numpy
     import onnx
 
@@ -104,7 +109,7 @@ def _is_small(array: Any) -> bool:
 
 
 def _shape(node: Any, shape: tuple[int, ...]) -> Any:
-    """What ``Shape`` makes of a tensor; since opset 15 it may be asked for a part."""
+    """The result of ``Shape``; since opset 15 its attributes may select a part."""
     import numpy
 
     ends = {a.name: a.i for a in node.attribute}
@@ -112,7 +117,7 @@ def _shape(node: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _computed(model: Any, node: Any, inputs: list[Any]) -> list[Any] | None:
-    """What a node makes of small tensors; None if it is not to be computed, or cannot."""
+    """The results of a node on small tensors; None if they may be large, or cannot be computed."""
     import onnx.reference
 
     if not _stays_small(node, inputs):
@@ -127,13 +132,13 @@ def _computed(model: Any, node: Any, inputs: list[Any]) -> list[Any] | None:
     try:
         feeds = {name: value for name, value in zip(node.input, inputs, strict=True) if name}
         made = onnx.reference.ReferenceEvaluator(alone).run(None, feeds)
-    except Exception:  # whatever it is, the shape stays unknown, and that is said
+    except Exception:  # the shape then stays unknown, and the caller reports that
         return None
     return list(made) if len(made) == len(node.output) else None
 
 
 def _stays_small(node: Any, inputs: list[Any]) -> bool:
-    """Whether the result is small too, before it is computed."""
+    """Whether the result of a node is certainly small; decided before it is computed, or it could exhaust memory."""
     if node.domain not in ("", "ai.onnx"):
         return False
     if node.op_type == "Constant":

@@ -1,4 +1,4 @@
-"""From an ONNX file to a graph, and a word on where every number comes from."""
+"""Makes a graph of an ONNX file, with notes on the origin of every number."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def import_onnx(path: str, wishes: Wishes) -> Imported:
 
     Args:
         path: The file.
-        wishes: What is to be done with it.
+        wishes: How to import it.
 
     Raises:
         FrameworkUnavailable: If the ``onnx`` package is missing.
-        InputError: If the model cannot be read, or sizes or costs cannot be found out.
-        UsageError: If the backward rule does not fit.
+        InputError: If the model cannot be read, or sizes or costs cannot be determined.
+        UsageError: If the backward rule does not fit the model.
     """
     require_onnx()
     read = read_model(path, wishes.sizes)
@@ -62,7 +62,7 @@ def _model(read: Read, lowered: Lowered, path: str) -> Model:
 
 
 def _element_bytes(read: Read) -> int:
-    """Bytes of the floating-point type that most tensors are of."""
+    """Bytes of the most frequent floating-point type."""
     kinds = Counter(t.element for t in read.types.values() if t.floating)
     if not kinds:
         return 4
@@ -105,17 +105,17 @@ def _notes(read: Read, lowered: Lowered, model: Model, alive: Model, backward: B
     ]
     if lowered.defaults:
         told = ", ".join(f"{op} ({times})" for op, times in sorted(lowered.defaults.items()))
-        notes.append(f"costs by --default-cost, for want of a rule: {told}")
+        notes.append(f"costs by --default-cost, because there is no rule: {told}")
     dead = len(model.operations) - len(alive.operations)
     left_out = [
-        *([f"{count(lowered.views, 'view')} (their readers read what they look at)"] if lowered.views else []),
+        *([f"{count(lowered.views, 'view')} (their readers read the memory behind them)"] if lowered.views else []),
         *([f"{count(lowered.folded, 'operator')} on constants alone"] if lowered.folded else []),
         *([f"{count(dead, 'operation')} that no output depends on"] if dead else []),
     ]
     if left_out:
         notes.append("left out: " + ", ".join(left_out))
     if lowered.random:
-        notes.append(f"computed at most once, for they draw random numbers: {', '.join(lowered.random)}")
+        notes.append(f"computed at most once, because they draw random numbers: {', '.join(lowered.random)}")
     return (*notes, _backward_note(model, lowered, backward))
 
 

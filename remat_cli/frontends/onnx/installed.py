@@ -1,4 +1,4 @@
-"""Is there an ``onnx`` package, and is it one that this frontend knows?"""
+"""Checks that the ``onnx`` package is installed, in a version that this frontend supports."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from remat_cli.errors import FrameworkUnavailable
 
 OLDEST = (1, 16)
 BELOW = (2, 0)
-"""Versions of onnx from ``OLDEST`` on and below ``BELOW`` are known; pyproject.toml says the same."""
+"""Versions of onnx from ``OLDEST`` up to, but not including, ``BELOW`` are supported; pyproject.toml says the same."""
 _INSTALL = "pip install 'remat[onnx]'"
 
 
 def require_onnx() -> None:
-    """Make sure that ``import onnx`` will work, without importing it.
+    """Check that onnx can be imported, without importing it.
 
     Raises:
-        FrameworkUnavailable: If onnx is missing, or a version that this frontend was not made for.
+        FrameworkUnavailable: If onnx is missing, or its version is not supported.
     """
     try:
         version = metadata.version("onnx")

@@ -1,12 +1,12 @@
-"""From an ONNX model with known shapes to operations.
+"""Lowers an ONNX model with known shapes to operations.
 
-*Views are no operations.* ``Reshape``, ``Squeeze``, ``Flatten`` and the like give other shapes to memory that exists
-already: whoever reads them reads what they look at. So does ``Dropout`` outside training.
+*Views are not operations.* ``Reshape``, ``Squeeze``, ``Flatten`` and similar operators give another shape to existing
+memory. Their readers read that memory. ``Dropout`` outside training is a view too.
 
-*What depends on constants alone* is computed once, as every runtime does: it lies in fixed memory, as initializers and
-inputs do. ``Shape`` and ``Size`` are constants too, for all shapes are known.
+*Tensors that depend only on constants* are computed once, as every runtime does. They lie in fixed memory, like
+initializers and inputs. ``Shape`` and ``Size`` are constants too, because all shapes are known.
 
-*The parts of a ``Split``* are operations of their own, since each can be cut out by itself.
+*Each part of a ``Split``* is an operation of its own, since it can be copied without the others.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _SHOWN = 8
 
 @dataclass(slots=True)
 class Lowered:
-    """What became of a model.
+    """A lowered model.
 
     Attributes:
         operations: In execution order.
         where: Value that holds each tensor; None for fixed memory.
-        parameters: Initializers that get gradients in training, and what is computed from constants and those: with the
-            initializers that are in each.
-        trained: Initializers that get gradients because an operation reads them, or what was computed from them.
+        parameters: Tensors that have gradients in training: initializers, and tensors computed from them and constants
+            alone. For each, the initializers that it depends on.
+        trained: Initializers that get gradients, because an operation reads them or a tensor computed from them.
         statistics: Initializers that normalisations track and do not differentiate.
-        constants: Tensors that were computed from constants alone and are read.
-        views: How many views were left out.
-        folded: How many operators depend on constants alone.
+        constants: Tensors computed from constants alone that an operation reads.
+        views: Number of views that were left out.
+        folded: Number of operators that depend only on constants.
         random: Ids of operations that draw random numbers.
-        defaults: Operators without a rule that cost what the user said.
+        defaults: Number of uses of each operator that got the default cost.
     """
 
     operations: list[Operation] = field(default_factory=list)
@@ -83,9 +83,9 @@ class _Lowering:
         self._names = Names()
         self._out = Lowered()
         self._fixed: set[str] = set()
-        """Tensors that hold the same in every step: initializers, and what depends on nothing else."""
+        """Tensors that are the same in every step: initializers, and tensors that depend on nothing else."""
         self._roots: dict[str, str] = {}
-        """Of views of constants, the tensor that they look at."""
+        """For every view, the tensor whose memory it shares."""
         self._problems: Counter[str] = Counter()
 
     def run(self) -> Lowered:
@@ -111,7 +111,7 @@ class _Lowering:
         return self._out
 
     def _find_parameters(self, graph: Any) -> None:
-        """Initializers of floating-point numbers are parameters, but for single numbers and tracked statistics."""
+        """Initializers of floating-point numbers are parameters, except single numbers and tracked statistics."""
         for node in graph.node:
             if node.op_type == "BatchNormalization":
                 self._out.statistics |= set(node.input[3:5])
@@ -145,7 +145,7 @@ class _Lowering:
             self._out.where[name] = None
 
     def _pass_on_parameters(self, node: Any, inputs: Sequence[str]) -> None:
-        """What is computed from a parameter alone (its transpose, say) has a gradient as the parameter has."""
+        """A tensor computed from a parameter and constants alone, such as its transpose, has a gradient too."""
         found = [self._out.parameters.get(self._roots.get(name, name), frozenset()) for name in inputs]
         sources = frozenset[str]().union(*found)
         if sources:
@@ -153,7 +153,7 @@ class _Lowering:
             self._out.parameters.update(dict.fromkeys(floats, sources))
 
     def _is_idle_dropout(self, node: Any) -> bool:
-        """Whether a dropout drops nothing: it does so only in training, and nobody wants its mask."""
+        """Whether a dropout drops nothing, because this is not training, and nothing reads its mask."""
         if node.op_type != "Dropout" or (len(node.output) > 1 and node.output[1]):
             return False
         mode = node.input[2] if len(node.input) > 2 else ""
@@ -208,7 +208,7 @@ class _Lowering:
         self._out.operations.append(operation)
 
     def _split(self, node: Any, call: Call) -> None:
-        """An operation for every part."""
+        """Make an operation for every part."""
         base = node.name or f"Split/{next(filter(None, node.output))}"
         for k, name in enumerate(node.output):
             if name:
@@ -227,7 +227,7 @@ class _Lowering:
                 self._add(operation, [name])
 
     def _is_random(self, node: Any) -> bool:
-        """Whether it draws random numbers: a dropout that got here may be in training."""
+        """Whether it draws random numbers. A dropout that is not idle may be in training, and counts."""
         return node.op_type in RANDOM or node.op_type == "Dropout"
 
     def _call(self, node: Any) -> Call:
@@ -243,7 +243,7 @@ class _Lowering:
         )
 
     def _cost(self, node: Any, call: Call) -> int | None:
-        """FLOPs of a node; None after a complaint."""
+        """FLOPs of a node; None if it has no rule, which is recorded as a problem."""
         name = node.op_type if node.domain in STANDARD else f"{node.domain}.{node.op_type}"
         try:
             found = flops(call) if node.domain in STANDARD else None
@@ -258,7 +258,7 @@ class _Lowering:
         return found
 
     def _operands(self, node: Any, call: Call) -> tuple[list[Made], list[Operand]]:
-        """The values that a node reads, each once, and its inputs for its derivative."""
+        """The values that a node reads, each once, and its inputs as operands for its derivative."""
         reads: list[Made] = []
         operands = []
         for position, name in enumerate(node.input):

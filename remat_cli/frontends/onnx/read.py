@@ -1,7 +1,7 @@
-"""Reading an ONNX model: its structure, and the shape of every tensor, without its weights.
+"""Reads an ONNX model: its structure and the shape of every tensor, without its weights.
 
-Weights in files beside the model are never opened, and those inside it are set aside before shapes are inferred: only
-their types and shapes count. Small constants stay, because shapes are computed from them.
+Weights in separate files are never opened. Weights inside the model are removed before shapes are inferred, because
+only their types and shapes count. Small constants stay, because shapes may depend on them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from remat_cli.graph.quoting import quote
 from remat_cli.registry import suggestion
 
 _SMALL = 4096
-"""Elements of a constant that may play a part in computing shapes."""
+"""Most elements of a constant that shapes may depend on. Untuned."""
 _SHOWN = 8
 STANDARD = ("", "ai.onnx")
 """The two names of the domain of ONNX's own operators."""
 SUBGRAPHS = ("If", "Loop", "Scan", "SequenceMap")
-"""Operators with graphs of their own inside: how often those run is not known before they do."""
+"""Operators that contain graphs: how often those run is known only at run time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Read:
     """An ONNX model with all shapes.
 
     Attributes:
-        model: The model, functions of its own inlined; large initializers are inputs of it.
+        model: The model, with its own functions inlined, and with large initializers as inputs.
         types: Type of every tensor by name.
         initializers: Names of the tensors whose data the model holds.
         inputs: Names of the tensors that are fed from outside.
-        folded: How many tensors had to be computed from constants to know all shapes.
+        folded: Number of tensors that were computed from constants to determine all shapes.
         sizes: Symbolic dimensions that were given a size.
     """
 
@@ -51,10 +51,10 @@ def read_model(path: str, sizes: Mapping[str, int]) -> Read:
 
     Args:
         path: The file.
-        sizes: Of symbolic dimensions by name, and of axes of tensors by ``TENSOR:AXIS``.
+        sizes: Sizes of symbolic dimensions by name, and of axes of tensors by ``TENSOR:AXIS``.
 
     Raises:
-        InputError: If it is no ONNX model, or not a good one, or shapes remain unknown.
+        InputError: If the file is not a valid ONNX model, or shapes remain unknown.
     """
     model = _load(path)
     graph = model.graph
@@ -84,12 +84,12 @@ def _load(path: str) -> Any:
         raise InputError(path, [Problem("there is no such file")]) from None
     except OSError as error:
         raise InputError(path, [Problem(f"cannot be read: {error.strerror or error}")]) from None
-    except (DecodeError, ValueError) as error:  # ValueError: what other formats of text by suffix raise
+    except (DecodeError, ValueError) as error:  # by suffix, onnx reads text formats too: ValueError
         raise InputError(path, [Problem(f"not an ONNX model: {error}")]) from None
     if not model.graph.node or not model.opset_import:
         raise InputError(path, [Problem("not an ONNX model: there are no operators in it")])
     names = (name for node in model.graph.node for name in (node.name, node.op_type, node.domain, *node.output))
-    if any(isinstance(name, bytes) for name in names):  # what protobuf makes of text that is not UTF-8
+    if any(isinstance(name, bytes) for name in names):  # protobuf returns bytes for text that is not UTF-8
         raise InputError(path, [Problem("not a good ONNX model: a name in it is not UTF-8")])
     if model.functions:
         import onnx.inliner
@@ -107,7 +107,7 @@ def _refuse_subgraphs(graph: Any, path: str) -> None:
             path,
             [
                 Problem(
-                    f"control flow runs graphs as often as data decides, which remat cannot say: {names}{more}",
+                    f"control flow runs graphs as often as data decides, which remat cannot represent: {names}{more}",
                     hint="export the model with fixed shapes and without control flow, or simplify it first",
                 )
             ],
@@ -119,10 +119,10 @@ def _dims(value: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _set_sizes(model: Any, sizes: Mapping[str, int], data: frozenset[str], path: str) -> frozenset[str]:
-    """Put sizes in the place of symbolic dimensions of inputs; returns the names of all tensors of the graph.
+    """Replace symbolic dimensions of inputs by sizes; returns the names of all tensors of the graph.
 
     Raises:
-        InputError: If dimensions of inputs remain symbolic, or there are none of a name.
+        InputError: If dimensions of inputs remain symbolic, or a name in ``sizes`` does not occur.
     """
     graph = model.graph
     tensors = frozenset(name for node in graph.node for name in (*node.input, *node.output))
@@ -145,7 +145,7 @@ def _set_sizes(model: Any, sizes: Mapping[str, int], data: frozenset[str], path:
             )
             continue
         for axis, dim in _dims(value):
-            if value.name not in data and dim.dim_value <= 0:  # files of old say 0 or -1 for a size that is open
+            if value.name not in data and dim.dim_value <= 0:  # old files write 0 or -1 for an unknown size
                 name = dim.dim_param or f"{value.name}:{axis}"
                 told = f"symbolic dimension {quote(dim.dim_param)}" if dim.dim_param else "dimension without a size"
                 problems.append(
@@ -172,10 +172,10 @@ def _axes(sizes: Mapping[str, int], tensors: frozenset[str]) -> dict[str, dict[i
 
 
 def _check_axes(axes: Mapping[str, Mapping[int, int]], types: Mapping[str, TensorType], path: str) -> None:
-    """Make sure that axes have the sizes that were asked for.
+    """Check that axes have the sizes that the user gave.
 
     Raises:
-        InputError: If there is no such axis, or it has a size of its own.
+        InputError: If an axis does not exist, or has another size.
     """
     problems = []
     for name, wanted in axes.items():
@@ -189,7 +189,7 @@ def _check_axes(axes: Mapping[str, Mapping[int, int]], types: Mapping[str, Tenso
 
 
 def _set_aside(model: Any) -> None:
-    """Make inputs of large initializers, and forget what the file says of the shapes in between."""
+    """Turn large initializers into inputs, and remove the shapes of intermediate tensors that the file states."""
     import onnx
 
     graph = model.graph
@@ -208,20 +208,20 @@ def _set_aside(model: Any) -> None:
             shape = list(sparse.dims)
             graph.input.append(onnx.helper.make_tensor_value_info(sparse.values.name, sparse.values.data_type, shape))
     foreign = {name for node in graph.node if node.domain not in STANDARD for name in node.output}
-    stated = [value for value in graph.value_info if value.name in foreign]  # nothing else tells their shapes
+    stated = [value for value in graph.value_info if value.name in foreign]  # they cannot be inferred
     del graph.initializer[:], graph.sparse_initializer[:], graph.value_info[:]
     graph.initializer.extend(kept)
     graph.value_info.extend(stated)
-    model.ir_version = max(model.ir_version, 4)  # from there on, initializers need not be inputs
+    model.ir_version = max(model.ir_version, 4)  # since version 4, initializers need not be inputs
 
 
 def _inferred(model: Any, axes: Mapping[str, Mapping[int, int]], path: str) -> tuple[Any, int]:
-    """``model`` with the shapes that can be inferred, and how many tensors were computed for that."""
+    """``model`` with all shapes that can be inferred, and the number of tensors computed for that."""
     import onnx
 
     try:
         onnx.checker.check_model(model)
-        for value in model.graph.output:  # what the file says of them may be symbolic
+        for value in model.graph.output:  # the shape in the file may be symbolic
             value.type.tensor_type.ClearField("shape")
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         if axes:
@@ -238,7 +238,7 @@ def _inferred(model: Any, axes: Mapping[str, Mapping[int, int]], path: str) -> t
 
 
 def _types(model: Any, given: Mapping[str, Any]) -> tuple[dict[str, TensorType], dict[str, str]]:
-    """Type of every tensor, and what is wrong with those that have none."""
+    """Type of every tensor; and for those without a known size, the operator or element type to name in an error."""
     import onnx
 
     graph = model.graph
@@ -283,7 +283,7 @@ def _sized(element: str) -> bool:
 
 
 def _reason(model: Any) -> list[Problem]:
-    """What shape inference says about itself when it is asked to be strict."""
+    """The reason that shape inference gives in its strict mode."""
     import onnx
 
     try:
@@ -294,7 +294,7 @@ def _reason(model: Any) -> list[Problem]:
 
 
 def _unknown(unknown: Mapping[str, str]) -> list[Problem]:
-    """One problem for all tensors without a shape: the first ones are named, for the others follow from them."""
+    """One problem for all tensors without a shape. Only the first are named: the others usually depend on them."""
     names = [f"{quote(name)} ({op})" for name, op in list(unknown.items())[:_SHOWN]]
     more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
     return [

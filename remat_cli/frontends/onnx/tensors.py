@@ -1,4 +1,4 @@
-"""Types of tensors and calls of operators as plain data, for rules that need no ONNX."""
+"""Types of tensors and calls of operators as plain data: rules on them need no ``onnx`` package."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ class TorchArchitecture(Architecture):
 
     Attributes:
         batch: Items per batch.
-        device: Where it is meant to run.
-        cost: What costs mean.
+        device: The device that the graph is for.
+        cost: The cost model.
     """
 
     batch: int = option(8, "items per batch")
@@ -36,7 +36,7 @@ class TorchArchitecture(Architecture):
         """The module and its inputs."""
 
     def check(self) -> None:
-        """Refuse options that make no sense; subclasses that add options check them and call this."""
+        """Refuse options out of range; subclasses that add options check them and call this."""
         self.require("batch", 1)
 
     def build(self) -> Graph:
@@ -57,7 +57,7 @@ class _Images(TorchArchitecture):
     classes: int = option(1000, "number of classes")
 
     def check(self) -> None:
-        """Refuse options that make no sense."""
+        """Refuse options out of range."""
         super().check()
         self.require("resolution", 32, 4096)
         self.require("classes", 2)
@@ -101,7 +101,7 @@ class Vgg16(_Images):
     reference: ClassVar[str] = "Simonyan and Zisserman, ICLR 2015"
 
     def check(self) -> None:
-        """Refuse options that make no sense."""
+        """Refuse options out of range."""
         super().check()
         self.require("dropout", 0, 1)
 
@@ -127,7 +127,7 @@ class UNet(_Images):
     reference: ClassVar[str] = "Ronneberger et al., MICCAI 2015"
 
     def check(self) -> None:
-        """Refuse options that make no sense."""
+        """Refuse options out of range."""
         super().check()
         self.require("width", 1, 4096)
         self.require("depth", 1, _DEEPEST_UNET)
@@ -163,7 +163,7 @@ class Gpt2(TorchArchitecture):
     reference: ClassVar[str] = "Radford et al., 2019"
 
     def check(self) -> None:
-        """Refuse options that make no sense."""
+        """Refuse options out of range."""
         super().check()
         for name in ("depth", "heads", "width", "sequence", "vocab"):
             self.require(name, 1)

@@ -1,4 +1,4 @@
-"""Arguments of operators between PyTorch and documents, exactly: what goes out comes in again bit for bit."""
+"""Converts arguments of operators between PyTorch and documents; floating-point numbers keep every bit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remat_cli.frontends.torch.document import NAMED, Argument, Complex, Data, F
 from remat_cli.frontends.torch.private import is_operator, schema
 
 _REACHES_OUT = ("aten::from_file",)
-"""Operators with tensors as results that open files."""
+"""Operators that return tensors and open files."""
 
 
 def encode(value: Any, tensor: Callable[[Any], Argument]) -> Argument:
@@ -20,10 +20,10 @@ def encode(value: Any, tensor: Callable[[Any], Argument]) -> Argument:
 
     Args:
         value: An argument of an operator, as FX has it.
-        tensor: What stands for an FX node.
+        tensor: Makes the expression for an FX node.
 
     Raises:
-        CaptureFailed: If it is something that cannot be written down.
+        CaptureFailed: If a document cannot represent it.
     """
     import torch
 
@@ -46,15 +46,15 @@ def encode(value: Any, tensor: Callable[[Any], Argument]) -> Argument:
 
 
 def decode(value: Argument, tensor: Callable[[Tensor], Any], devices: Mapping[str, str] = MappingProxyType({})) -> Any:
-    """What :func:`encode` was given.
+    """The inverse of :func:`encode`.
 
     Args:
         value: An argument of a document.
-        tensor: Makes what an expression stands for.
-        devices: What stands in for devices of a kind among the arguments; others stay.
+        tensor: Makes the object that an expression stands for.
+        devices: Replacements for kinds of devices among the arguments; other devices stay.
 
     Raises:
-        ExecutionFailed: If this torch has nothing of a name.
+        ExecutionFailed: If this torch lacks a name.
     """
     match value:
         case Float(text):
@@ -113,8 +113,8 @@ def spec_of(tensor: Any) -> TensorSpec:
 def operator_named(name: str) -> Any:
     """The operator of ``aten.add.Tensor``.
 
-    Only operators that compute tensors from what they are given, as captured graphs hold them: a document that
-    somebody else wrote must not be able to open files or to write into weights.
+    Only operators that compute tensors from their arguments are allowed, since captured graphs hold no others. A
+    document from a stranger must not be able to open files or to write into weights.
 
     Raises:
         ExecutionFailed: If this torch has no such operator (one from a library has to be imported first), or it does
@@ -143,7 +143,7 @@ def operator_named(name: str) -> Any:
 
 
 def _parts(name: Any) -> list[str]:
-    """Namespace, name and overload; nothing for what is no name of an operator."""
+    """Namespace, name and overload; if ``name`` is not an operator's, parts that no operator has."""
     parts = name.split(".") if isinstance(name, str) else []
     if len(parts) != 3 or not all(part.isidentifier() for part in parts) or parts[0].startswith("_"):
         return ["no_such_operator", "default", "default"]
@@ -151,7 +151,7 @@ def _parts(name: Any) -> list[str]:
 
 
 def encode_data(tensor: Any) -> Data:
-    """A small tensor with its data, row by row."""
+    """The document of a small tensor, with its data in row-major order."""
     import torch
 
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -159,7 +159,7 @@ def encode_data(tensor: Any) -> Data:
 
 
 def decode_data(value: Data, device: str) -> Any:
-    """The tensor that :func:`encode_data` wrote down, on ``device``.
+    """The tensor that :func:`encode_data` wrote, on ``device``.
 
     Raises:
         ExecutionFailed: If type, shape and data do not agree.

@@ -1,12 +1,12 @@
-"""What the graph of a captured step says of every operation and tensor: the payloads of its nodes, and its metadata.
+"""Documents that describe the operations and tensors of a captured step: payloads of nodes, and the graph's metadata.
 
 A node's payload rebuilds its operation without the user's code::
 
     {"call": "aten.addmm.default", "args": [...], "kwargs": {...}, "values": [[{"item": null, "shape": ...}]]}
 
-``values`` says for each value of the node which returned tensors lie in it (``item``: the position in the returned
-tuple, null for a tensor on its own); ``"random": true`` that the operation draws random numbers. Plain JSON stands for
-None, booleans, integers, text and lists among the arguments. Everything else is an object whose keys say what it is:
+``values`` lists the returned tensors in each value of the node. ``item`` is the position in the returned tuple, or null
+for a single tensor. ``"random": true`` marks an operation that draws random numbers. Among the arguments, None,
+booleans, integers, text and lists are plain JSON. Every other argument is an object:
 
 =======================================  ======================================================
 ``{"float": "0x1.8p+1"}``                a number; ``complex`` has two of these
@@ -34,12 +34,12 @@ from remat_cli.graph.model import Graph
 
 FRONTEND = "torch"
 VERSION = 1
-"""Version of what payloads and metadata look like."""
+"""Version of the format of payloads and metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class Float:
-    """A floating-point number, as ``float.hex`` writes it: to the bit, infinities and NaN included."""
+    """A floating-point number, as ``float.hex`` writes it: exact, including infinities and NaN."""
 
     text: str
 
@@ -54,7 +54,7 @@ class Complex:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What PyTorch has a name for; ``kind`` is ``dtype``, ``layout``, ``memory_format`` or ``device``."""
+    """A named object of PyTorch; ``kind`` is ``dtype``, ``layout``, ``memory_format`` or ``device``."""
 
     kind: str
     name: str
@@ -88,14 +88,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A tensor that stands in the document."""
+    """A tensor whose data is in the document."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor that lies in memory of others, made again where it is read: item ``item`` of what ``call`` returns."""
+    """A view, rebuilt by each of its readers: item ``item`` of the result of ``call``."""
 
     call: str
     args: tuple[Argument, ...]
@@ -130,7 +130,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A tensor that an operation returns; ``item`` is its position, None for one on its own."""
+    """A tensor that an operation returns; ``item`` is its position, None for a single one."""
 
     item: int | None
     spec: TensorSpec
@@ -138,7 +138,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a node does.
+    """The operation of a node.
 
     Attributes:
         call: The operator, ``aten.addmm.default``; ``remat.tangents`` for the node that makes the tangents.
@@ -170,7 +170,7 @@ class Placeholder:
         name: ``conv1.weight``; ``0`` or ``mask`` for an input by position or keyword.
         spec: Its type and layout.
         storage_bytes: Bytes of the memory it lies in.
-        below: What is in it has to be below this and not negative. None where nothing is known.
+        below: Its numbers must be below this and not negative. None if no limit is known.
     """
 
     kind: str
@@ -187,7 +187,7 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A small tensor with its data, row by row."""
+    """A small tensor with its data, in row-major order."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -201,12 +201,12 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a step gives back.
+    """A result of a step.
 
     Attributes:
         kind: ``result``, ``update`` (of a placeholder) or ``gradient``.
-        of: The number of the result, or what results share memory with, ``1.base``; else the number of a placeholder.
-        tensor: Where it is.
+        of: For a result its number, or ``1.base`` for memory that results are views of; else the placeholder's number.
+        tensor: The expression for it.
     """
 
     kind: str
@@ -220,16 +220,16 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A graph of this frontend with all that its documents say.
+    """A graph of this frontend, with the contents of its documents.
 
     Attributes:
         graph: The graph.
-        operations: Of each node.
+        operations: The operation of each node.
         places: The placeholders, in the order of the compiler; tangents are the last.
-        constants: By number.
+        constants: The constants, by number.
         results: In the order of the compiler: those of the forward pass, then gradients.
         tangents: The node that makes the tangents.
-        device: Kind of device that it was captured for; None if that is not said.
+        device: Kind of device that it was captured for; None if unknown.
     """
 
     graph: Graph
@@ -252,7 +252,7 @@ class Step:
 
 
 def tensors_read(arguments: Iterable[Argument]) -> Iterator[Tensor]:
-    """Everything but views that stands for a tensor in ``arguments``, in order, inside of lists and views too."""
+    """All expressions for tensors in ``arguments`` except views, in order; also those inside lists and views."""
     for argument in arguments:
         if isinstance(argument, View):
             yield from tensors_read((*argument.args, *argument.kwargs.values()))

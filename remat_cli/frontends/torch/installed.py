@@ -1,4 +1,4 @@
-"""Is there a PyTorch, and is it one that this frontend knows?"""
+"""Checks that PyTorch is installed, in a version that this frontend supports."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from remat_cli.errors import FrameworkUnavailable, UsageError
 
 OLDEST = (2, 11)
 BELOW = (2, 14)
-"""Versions of torch from ``OLDEST`` on and below ``BELOW`` are known; pyproject.toml says the same."""
+"""Versions of torch from ``OLDEST`` up to, but not including, ``BELOW`` are supported; pyproject.toml says the same."""
 DEVICES = ("cpu", "cuda")
 _INSTALL = "pip install 'remat[torch]'"
 
 
 def require_torch() -> None:
-    """Make sure that ``import torch`` will work, without importing it.
+    """Check that torch can be imported, without importing it.
 
     Raises:
-        FrameworkUnavailable: If torch is missing, or a version that this frontend was not made for.
+        FrameworkUnavailable: If torch is missing, or its version is not supported.
     """
     try:
         version = metadata.version("torch")
@@ -33,9 +33,9 @@ def require_torch() -> None:
 
 
 def require_device(device: str) -> None:
-    """Make sure that torch can trace and run for ``device``, ``cpu`` or ``cuda``.
+    """Check that torch can trace and run for ``device``, ``cpu`` or ``cuda``.
 
-    A torch without CUDA aborts the whole process when fake tensors are made on a CUDA device, so ask before.
+    A torch without CUDA aborts the whole process when fake tensors are made on a CUDA device, so check before.
 
     Raises:
         UsageError: If there is no such kind of device.
@@ -54,10 +54,10 @@ def require_device(device: str) -> None:
 
 
 def require_present(device: str) -> None:
-    """Make sure that there is a device to run on.
+    """Check that the device to run on exists.
 
     Raises:
-        UsageError, FrameworkUnavailable: As :func:`require_device`, and if the device itself is not there.
+        UsageError, FrameworkUnavailable: As :func:`require_device`, and if there is no such device.
     """
     require_device(device)
     import torch

@@ -1,7 +1,7 @@
-"""Everything that this frontend uses of PyTorch and that PyTorch does not document. Nothing else touches such names.
+"""All undocumented names of PyTorch that this frontend uses. No other module uses such names.
 
-Each is small and has a test of its own (``tests/frontends/test_torch_private.py``), so that a new version of PyTorch
-that moves or changes one is told by its name, before any plan goes wrong.
+Each function here is small and has a test of its own (``tests/frontends/test_torch_private.py``). If a new version of
+PyTorch moves or changes a name, the test says which, before any plan goes wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Partition = Callable[..., tuple[Any, Any]]
 
 
 def new_fake_mode() -> Any:
-    """A mode under which tensors have no data; real ones may be mixed in. Its cache is off, see ``exact_sizes``."""
+    """A mode under which tensors have no data; real tensors may be mixed in. Its cache is off, see ``exact_sizes``."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with exact_sizes():
@@ -23,7 +23,7 @@ def new_fake_mode() -> Any:
 
 
 def exact_sizes() -> Any:
-    """A context in which fake modes are made without the cache that makes some storages smaller than they are."""
+    """A context in which fake modes have no cache, because the cache makes some storages too small."""
     import torch
 
     return torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
@@ -31,10 +31,10 @@ def exact_sizes() -> Any:
 
 @contextlib.contextmanager
 def convertible(mode: Any) -> Iterator[None]:
-    """While inside, modules with fake tensors of ``mode`` can be converted: ``module.to(torch.bfloat16)``.
+    """Within this context, modules with fake tensors of ``mode`` can be converted: ``module.to(torch.bfloat16)``.
 
-    PyTorch then swaps old and new parameters, and refuses to swap what weak references point to; and the mode itself
-    holds weak references to all tensors it has made, to find a result again while it is being made.
+    PyTorch then swaps old and new parameters, and refuses to swap tensors that weak references point to. The mode
+    itself holds weak references to all tensors that it has made. Here they are removed before each swap.
     """
     import torch
 
@@ -54,28 +54,28 @@ def convertible(mode: Any) -> Iterator[None]:
 
 
 def real_tensors() -> Any:
-    """A context in which tensors are real, inside of whatever fake mode."""
+    """A context in which tensors are real, even inside a fake mode."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     return unset_fake_temporarily()
 
 
 def is_fake(tensor: Any) -> bool:
-    """Whether a tensor has no data, and is of no other subclass."""
+    """Whether a tensor is fake, and not of another subclass."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return type(tensor) is FakeTensor
 
 
 def aot(graph_module: Any, inputs: Any, *, compiler: Callable[[Any, Any], Any], partition: Partition) -> Any:
-    """What AOTAutograd makes of a graph: ``partition`` splits its joint graph, ``compiler`` compiles both parts."""
+    """The result of AOTAutograd: ``partition`` splits the joint graph, ``compiler`` compiles both parts."""
     from torch._dynamo.backends.common import aot_autograd
 
     return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)(graph_module, inputs)
 
 
 def default_split(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> tuple[Any, Any]:
-    """The split without recomputation, which saves whatever the backward pass reads."""
+    """The split without recomputation, which saves everything that the backward pass reads."""
     from functorch.compile import default_partition
 
     forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
@@ -90,7 +90,7 @@ def as_given(graph_module: Any, _inputs: Any) -> Any:
 
 
 def takes_its_arguments(function: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-    """``function`` with the mark that tells AOTAutograd that it empties the list it is given."""
+    """``function`` with the mark that tells AOTAutograd that it empties its argument list."""
 
     def boxed(args: list[Any]) -> list[Any]:
         return function(args)
@@ -100,7 +100,7 @@ def takes_its_arguments(function: Callable[[list[Any]], list[Any]]) -> Callable[
 
 
 def descriptors() -> Any:
-    """The module with the classes that say what the inputs and outputs of a joint graph are."""
+    """The module with the classes that describe the inputs and outputs of a joint graph."""
     from torch._functorch._aot_autograd import descriptors as found
 
     return found
@@ -119,7 +119,7 @@ def schema(operator: Any) -> Any:
 
 
 def storage_identity(tensor: Any) -> int:
-    """A number for the memory in which ``tensor`` lies, fake or real; the same for all its views while it lives."""
+    """A number that identifies the memory of ``tensor``, fake or real; the same for all its views while it lives."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -131,16 +131,16 @@ def weak_storage(tensor: Any) -> Any:
 
 
 def dispatch_mode() -> Any:
-    """The class of modes whose ``__torch_dispatch__`` sees every operator that runs."""
+    """The base class of modes whose ``__torch_dispatch__`` is called for every operator that runs."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     return TorchDispatchMode
 
 
 def flop_formula(operator: Any) -> Any:
-    """PyTorch's formula for the FLOPs of an operator, called with shapes' tensors and ``out_val``; None without one.
+    """PyTorch's formula for the FLOPs of an operator; None if it has none. Call it with tensors and ``out_val``.
 
-    The registry leaves out the attention that a CPU runs; it is counted by the formula of the same attention on a GPU.
+    The registry has no formula for attention on a CPU, so that of the same attention on a GPU is used.
     """
     import torch
     from torch.utils.flop_counter import flop_registry
@@ -155,5 +155,5 @@ def flop_formula(operator: Any) -> Any:
 
 
 def profiler_events(session: Any) -> Any:
-    """The raw events of a stopped ``torch.profiler.profile``: changes of memory are among them."""
+    """The raw events of a stopped ``torch.profiler.profile``, including changes of memory."""
     return session.profiler.kineto_results.events()

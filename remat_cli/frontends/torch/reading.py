@@ -1,6 +1,7 @@
-"""Reads what payloads and metadata of a captured step say, see :mod:`remat_cli.frontends.torch.document`.
+"""Reads the payloads and metadata of a captured step, see :mod:`remat_cli.frontends.torch.document`.
 
-A document may come from a stranger, so reading is strict: what remat did not write is refused, with its place.
+A document may come from a stranger, so reading is strict: everything that remat would not write is refused, with its
+place.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from remat_cli.graph.model import Graph
 _KINDS = ("parameter", "buffer", "input", "captured", "tangent")
 _RESULTS = ("result", "update", "gradient")
 _DEEPEST = 190
-"""Brackets in brackets that an argument may have: Python compiles no more than 200, and a call adds some."""
+"""Deepest nesting of brackets in an argument: Python compiles at most 200 levels, and a call adds some."""
 
 
 def require_torch_graph(graph: Graph) -> None:
-    """Make sure that this frontend made a graph.
+    """Check that this frontend made a graph.
 
     Raises:
-        UsageError: If it comes from elsewhere, or from a newer remat.
+        UsageError: If it did not, or another version of remat made it.
     """
     metadata = graph.metadata
     if not isinstance(metadata, dict) or metadata.get("frontend") != FRONTEND:
@@ -59,10 +60,10 @@ def require_torch_graph(graph: Graph) -> None:
 
 
 def read_step(graph: Graph) -> Step:
-    """What the payloads and the metadata of ``graph`` say.
+    """The contents of the payloads and the metadata of ``graph``.
 
     Raises:
-        UsageError: If something in them was not written by this frontend, with its place.
+        UsageError: If they hold anything that this frontend does not write, with its place.
     """
     metadata = graph.metadata if isinstance(graph.metadata, dict) else {}
     reader = _Reader(graph)
@@ -85,7 +86,7 @@ def read_step(graph: Graph) -> Step:
 
 
 class _Reader:
-    """Reads the documents of one graph. ``at`` says everywhere where something stands, for messages."""
+    """Reads the documents of one graph. In all methods, ``at`` is the place of the value, for messages."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -105,7 +106,7 @@ class _Reader:
         return [(item, f"{at}[{k}]") for k, item in enumerate(value)]
 
     def fields(self, value: Any, at: str, needed: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, Any]:
-        """An object that has the fields ``needed``, and no others but ``others``."""
+        """An object with all fields of ``needed``, and otherwise only fields of ``others``."""
         if not isinstance(value, dict):
             raise self.wrong(at, "it is not an object")
         for name in needed:
@@ -189,7 +190,7 @@ class _Reader:
         return Returned(item, self.spec(found, at))
 
     def require_parts(self, operations: tuple[Operation, ...]) -> None:
-        """Make sure that values have the parts that are read of them."""
+        """Check that values have the parts that operations read."""
         parts = [len(tensors) for operation in operations for tensors in operation.values]
         for node, operation in zip(self.graph.nodes, operations, strict=True):
             for tensor in tensors_read((*operation.args, *operation.kwargs.values())):
@@ -204,12 +205,12 @@ class _Reader:
         if not isinstance(call["kwargs"], dict):
             raise self.wrong(f"{at}kwargs", "it is not an object")
         for key in call["kwargs"]:
-            if not key.isidentifier() or keyword.iskeyword(key):  # or a document could smuggle in code
+            if not key.isidentifier() or keyword.iskeyword(key):  # keys go into generated code
                 raise self.wrong(f"{at}kwargs", f"{key!r} is not the name of an argument")
         return args, {k: self.argument(item, f"{at}{k}", node, depth) for k, item in call["kwargs"].items()}
 
     def argument(self, value: Any, at: str, node: int | None, depth: int = 0) -> Argument:
-        """An argument of ``node``; None where values are read by their names, and not as what a node reads."""
+        """An argument of ``node``, which names values by position; if ``node`` is None, by their names in the graph."""
         if depth > _DEEPEST:
             raise self.wrong(at[:80], f"it has more than {_DEEPEST} brackets in brackets")
         if value is None or isinstance(value, bool | str) or type(value) is int:
@@ -226,7 +227,7 @@ class _Reader:
         return self.leaf(value, at, node)
 
     def leaf(self, value: dict[str, Any], at: str, node: int | None) -> Argument:
-        """An argument that is no list and no view, and has no JSON of its own."""
+        """An argument that is an object, but not a view."""
         key = next((key for key in value if key != "part"), None)
         others = ("part",) if key in {"input", "value"} else ()
         found = value[key] if key is not None else None

@@ -9,7 +9,7 @@ from remat_cli.frontends.torch.private import is_operator, schema, storage_ident
 
 
 def storage(tensor: Any) -> int:
-    """Identity of the memory in which ``tensor`` lies; the same for all its views."""
+    """Identity of the memory of ``tensor``; the same for all its views."""
     return storage_identity(tensor)
 
 
@@ -19,14 +19,14 @@ def storage_bytes(tensor: Any) -> int:
 
 
 def is_dense(tensor: Any) -> bool:
-    """Whether a tensor lies in memory of its own kind, element by element, and is not sparse."""
+    """Whether a tensor is strided, and not sparse or of another layout."""
     import torch
 
     return bool(tensor.layout == torch.strided)
 
 
 def is_fixed(tensor: Any) -> bool:
-    """Whether the size of a fake tensor is a number, and does not depend on what is in other tensors."""
+    """Whether the size of a fake tensor is a number, and does not depend on the data of other tensors."""
     return all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride(), tensor.untyped_storage().nbytes()))
 
 
@@ -39,7 +39,7 @@ def dense_bytes(tensor: Any) -> int:
 
 
 def tensors_in(result: Any) -> list[tuple[int | None, Any]]:
-    """Position and tensor of all tensors in a result; None as the position of one that is not in a tuple."""
+    """Position and tensor of all tensors in a result; the position of a single tensor is None."""
     import torch
 
     if isinstance(result, torch.Tensor):
@@ -52,7 +52,7 @@ def tensors_in(result: Any) -> list[tuple[int | None, Any]]:
 
 
 def is_random(node: Any) -> bool:
-    """Whether the operation draws random numbers. Attention is tagged so even where it drops nothing."""
+    """Whether the operation draws random numbers. Attention has the tag even if its dropout is 0."""
     import torch
 
     if not is_operator(node.target) or torch.Tag.nondeterministic_seeded not in node.target.tags:

@@ -1,1 +1,1 @@
-"""Strategies against budgets on one graph, under one judge."""
+"""Compares strategies at several budgets on one graph; one judge checks all plans."""

@@ -1,4 +1,4 @@
-"""One strategy on one graph with one budget: solved, judged and put into a row, whatever happens."""
+"""One cell of a comparison: one strategy, one graph, one budget. Every cell becomes a row, failures too."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Limits:
 
 
 def run_cell(cell: Cell, graph: Graph, limits: Limits) -> Row:
-    """Solve a cell. Whatever goes wrong is a row that says so; nothing is raised but KeyboardInterrupt and the like.
+    """Solve a cell. A failure becomes a row that names it; only ``KeyboardInterrupt`` and the like are raised.
 
     Args:
         cell: What to solve.

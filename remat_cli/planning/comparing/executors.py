@@ -1,4 +1,4 @@
-"""Where the cells of a comparison run: on processes of this machine, or on a Dask cluster."""
+"""Runs the cells of a comparison: in processes of this machine, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from remat_cli.planning.comparing.cell import Limits, run_cell
 from remat_cli.planning.processes import in_processes
 
 _LATE_S = 30.0
-"""Seconds over its time limit after which the process of a cell is killed."""
+"""Seconds over its time limit after which the process of a cell is killed. Untuned."""
 _POLL_S = 0.1
 _RETRIES = 2
 _CONNECT_S = 20
 _GATHER_S = 5
-"""Seconds to wait for the row of a cell that is done; longer, and it is not done any more."""
+"""Seconds to wait for the row of a finished cell. If it takes longer, its worker was lost. Untuned."""
 
 
 class Executor(Protocol):
-    """Runs cells and gives their rows as they are done, in any order. Closing the generator stops what runs."""
+    """Runs cells and yields their rows as they finish, in any order. Closing the generator stops the cells that run."""
 
     def run(self, cells: Sequence[Cell], graph: Graph, limits: Limits, control: Control) -> Generator[Row, None, None]:
-        """One row for every cell, whatever happens to it, until ``control`` says stop."""
+        """One row for every cell, failed ones included, until ``control`` stops."""
         ...
 
 
@@ -54,7 +54,7 @@ class LocalExecutor:
 
 
 def _row_of(future: Any, cell: Cell) -> Row:
-    """The row of a finished cell; that of its process if that ended before it."""
+    """The row of a finished cell; if its process ended early, a row that says how."""
     from pebble import ProcessExpired
 
     try:
@@ -117,9 +117,12 @@ class DaskExecutor:
 
 
 def _held(client: Any, graph: Graph) -> Any:
-    """The graph as the result of a task, sent once. Data that is scattered is gone with the workers that hold it."""
+    """The graph as the result of a task, sent once.
+
+    Dask recomputes the result of a lost task. Scattered data would be lost with its workers.
+    """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sending large graph")  # it has to be sent, and this is once
+        warnings.filterwarnings("ignore", "Sending large graph")  # it has to be sent, and it is sent only once
         return client.submit(_itself, graph, pure=False)
 
 
@@ -128,10 +131,10 @@ def _itself(graph: Graph) -> Graph:
 
 
 def _row_from_cluster(future: Any, cell: Cell) -> Row | None:
-    """The row of a finished cell, or one that says how it was lost; None if its worker was, and it runs again."""
+    """The row of a finished cell, or a row that says how it failed; None if its worker was lost and it runs again."""
     try:
         row: Row = future.result(timeout=_GATHER_S)
-    except Exception as error:  # whatever a cluster may raise, cancelled futures and lost workers among it
+    except Exception as error:  # a cluster may raise anything: cancelled futures, lost workers
         if isinstance(error, TimeoutError) and future.status != "error":
             return None
         said = " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,4 +1,4 @@
-"""A comparison: strategies times budgets, run by an executor, kept in a results file, judged against each other."""
+"""A comparison of strategies at several budgets: an executor runs the cells, a results file keeps the rows."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def compare(
         budgets: Budgets, one by one or as a text such as ``"50%:90%:10%"``; percentages are of the no-remat peak.
         strategies: Strategies with options.
         limits: How every cell is solved.
-        executor: Where the cells run; None for all cores of this machine, in spawned processes: a script must keep its
-            call under ``if __name__ == "__main__"``.
-        results: File of finished rows, one JSON object a line. Rows of the same graph, strategy, budget and limits
-            that are there already are taken as they are, new ones are added as they come.
-        control: Stops it; what is done by then is returned.
-        listener: Sees every new row, with the number of rows done and of all rows.
+        executor: Runs the cells; None for all cores of this machine. Its processes are spawned, so a script must keep
+            its call under ``if __name__ == "__main__"``.
+        results: File of finished rows, one JSON object per line. Rows in it of the same graph, strategy, budget and
+            limits are reused. New rows are appended as they finish.
+        control: Stops the comparison; the rows finished by then are returned.
+        listener: Receives every new row, with the number of finished rows and of all rows.
 
     Raises:
-        UsageError: If a strategy or budget makes no sense, or the results file cannot be written.
-        InputError: If the results file holds something else.
+        UsageError: If a strategy or budget is invalid, or the results file cannot be written.
+        InputError: If the file is not a results file.
     """
     limits = limits or Limits()
     limits.options("auto")
@@ -84,7 +84,7 @@ def compare(
 
 
 def _comparison(graph: Graph, limits: Limits, cells: list[Cell], done: dict[Cell, Row]) -> Comparison:
-    """What came of ``cells``; one that is not done has a row that says so."""
+    """The comparison with a row for each of ``cells``; unfinished ones are marked as interrupted."""
     rows = [done.get(cell) or Row.without_plan(cell, Ended.INTERRUPTED, "not run") for cell in cells]
     return Comparison(
         graph,
@@ -98,14 +98,14 @@ def _comparison(graph: Graph, limits: Limits, cells: list[Cell], done: dict[Cell
 
 
 def _parsed(budgets: str | Iterable[Budget | str | int]) -> list[Budget]:
-    """Budgets as they may be written, as budgets."""
+    """The budgets that texts, numbers or budgets stand for."""
     if isinstance(budgets, str):
         return list(parse_budgets(budgets))
     return [given if isinstance(given, Budget) else parse_budget(str(given)) for given in budgets]
 
 
 def _cells(strategies: Iterable[str], budgets: Iterable[Budget], peak: int) -> list[Cell]:
-    """All cells, each once: by strategy in the order given, then by budget upwards."""
+    """All cells, each once: by strategy in the order given, then by rising budget."""
     names = []
     for text in strategies:
         strategy = strategy_from_spec(text)
@@ -123,12 +123,12 @@ def _mark(cell: Cell) -> tuple[str, int]:
 
 
 def _as_asked(row: Row, cell: Cell) -> Row:
-    """A row of an earlier run under the name that the budget has now."""
+    """A row of an earlier run, with the budget as it is written now."""
     return replace(row, budget=cell.budget)
 
 
 def _key(graph: Graph, limits: Limits) -> str:
-    """What must be equal for a row of an earlier run to stand: graph, limits, and the version of remat."""
+    """A key for reusing rows of an earlier run: it depends on the graph, the limits and the version of remat."""
     facts = {"graph": graph_sha256(graph), "limits": asdict(limits), "remat": __version__}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -141,7 +141,7 @@ class _ResultsFile:
     key: str
 
     def read(self) -> dict[tuple[str, int], Row]:
-        """The rows that stand, by strategy and budget. Rows that were cut off, failed or interrupted run again."""
+        """The reusable rows, by strategy and budget: complete ones that neither failed nor were interrupted."""
         if self.path is None or not self.path.exists():
             return {}
         rows: dict[tuple[str, int], Row] = {}
@@ -163,7 +163,7 @@ class _ResultsFile:
         return rows
 
     def add(self, row: Row) -> None:
-        """Append a row, so that it outlives whatever happens next."""
+        """Append a row at once, so that it survives a crash."""
         if self.path is None:
             return
         line = json.dumps({"key": self.key, "row": row.document()}, sort_keys=True)

@@ -1,7 +1,7 @@
-"""The joint graph of a training step, forward and backward in one, as AOTAutograd hands it to its partitioner.
+"""Captures the joint graph of a training step, forward and backward in one, from AOTAutograd's partitioner.
 
-The same route, ``torch.compile`` with a partitioner of our own, serves for export and for training with a plan, so
-both see the same graph. For export everything is fake: tensors have shapes and no memory.
+Export and training with a plan both use ``torch.compile`` with a partitioner of our own, so both get the same graph.
+For export all tensors are fake: they have shapes and no memory.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from remat_cli.frontends.torch.private import aot, as_given, default_split, exac
 
 _LONGEST = 400
 _OWN_ERROR = "when making fake tensor call"
-"""What PyTorch says when the user's code, and not capturing it, has failed."""
+"""Part of PyTorch's error if the user's code failed, and not its capture."""
 _DEPENDS_ON_NUMBERS = ("DataDependentOutputException", "DynamicOutputShapeException")
-"""Errors of fake tensors whose text is the name of an operator alone."""
+"""Errors of fake tensors whose text is only the name of an operator."""
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -49,9 +49,9 @@ class Captured:
 
     Attributes:
         joint: The FX graph module: placeholders for parameters, buffers and inputs, then one for each tangent.
-        forward_outputs: How many of its outputs the forward pass makes: updates of inputs, then results.
+        forward_outputs: Number of its outputs that the forward pass makes: updates of inputs, then results.
         tensors: The (fake) tensors behind the placeholders that are not tangents, in the order of the compiler.
-        model: What was captured.
+        model: The model that was captured.
     """
 
     joint: Any
@@ -61,10 +61,10 @@ class Captured:
 
 
 def fake_mode() -> Any:
-    """A mode under which tensors have no data. Tensors from outside may be mixed in.
+    """A mode under which tensors have no data; real tensors may be mixed in.
 
-    Its cache is off: a result from there has the smallest memory for its strides, and not what the operator allocates
-    (``aten.copy`` of a slice), so that sizes would depend on what was captured before.
+    Its cache is off. A cached result has the smallest memory for its strides, which may be less than the operator
+    allocates (``aten.copy`` of a slice). Sizes would then depend on earlier captures.
     """
     return new_fake_mode()
 
@@ -77,7 +77,7 @@ def capture(model: Model, mode: Any) -> Captured:
         mode: The fake mode.
 
     Raises:
-        CaptureFailed: If the step cannot be captured as one graph, or there is nothing to train in it.
+        CaptureFailed: If the step cannot be captured as one graph, or has nothing to train.
     """
     seen, problem = _graphs(model, _step(model), mode, whole=True)
     if problem is not None:
@@ -88,22 +88,22 @@ def capture(model: Model, mode: Any) -> Captured:
 
 
 def capture_parts(model: Model, mode: Any) -> tuple[list[Captured], str]:
-    """The joint graphs of ``model.module`` alone: one, or several if what PyTorch calls graph breaks part it.
+    """The joint graphs of ``model.module`` without a loss: one, or several if graph breaks divide it.
 
     Args:
         model: What to capture; its tensors are of ``mode``.
         mode: The fake mode.
 
     Returns:
-        The graphs, in order, and why there may be more of them, in a few words; empty if these are all. A module
-        whose way depends on the numbers in its tensors can be followed only so far without numbers.
+        The graphs, in order, and a short reason why there may be more; empty if these are all. If the control flow of
+        the module depends on the numbers in its tensors, fake tensors cannot follow it to the end.
     """
     seen, problem = _graphs(model, model.module, mode, whole=False)
     return seen, "" if problem is None else _first_words(problem)
 
 
 def no_graph(model: Model, mode: Any) -> CaptureFailed:
-    """Why ``capture_parts`` saw no graph with a backward pass in ``model``."""
+    """The error for a ``model`` in which ``capture_parts`` found no graph with a backward pass."""
     _, problem = _graphs(model, model.module, mode, whole=True)
     return _nothing_to_train() if problem is None else _not_captured(problem)
 
@@ -125,7 +125,7 @@ def _nothing_to_train() -> CaptureFailed:
 
 
 def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Captured], Exception | None]:
-    """The joint graphs of ``step``, and the error that ended it early or kept a part of it out of them."""
+    """The joint graphs of ``step``, and the error that ended the capture early or excluded a part; None if none did."""
     import torch
 
     seen: list[Captured] = []
@@ -140,7 +140,7 @@ def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Ca
         tensors[:] = example_inputs
         try:
             return aot(graph_module, example_inputs, compiler=as_given, partition=partition)
-        except Exception as error:  # of some, PyTorch makes graph breaks
+        except Exception as error:  # PyTorch turns some errors into graph breaks, and would hide them
             failed.append(error)
             raise
 
@@ -183,7 +183,7 @@ def _results(output: Any) -> Any:
 
 
 def _first_words(error: BaseException) -> str:
-    """What an error of PyTorch says, in one line, with the last place in the user's code that it names."""
+    """The text of an error of PyTorch in one line, with the last place in the user's code that it names."""
     text = str(error)
     if type(error).__name__ in _DEPENDS_ON_NUMBERS:
         return f"what it does depends on the numbers in a tensor ({text})"
@@ -196,7 +196,7 @@ def _first_words(error: BaseException) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The error that ``error`` began with."""
+    """The first error in the chain of causes of ``error``."""
     while (before := error.__cause__ or error.__context__) is not None:
         error = before
     return error
@@ -214,7 +214,7 @@ def _place_of(places: Sequence[tuple[str, str]]) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """While inside, PyTorch logs nothing: what goes wrong is raised or told. Who sets TORCH_LOGS wants it all."""
+    """Silence PyTorch's loggers, since remat reports every error itself; unless the user has set TORCH_LOGS."""
     names = [] if "TORCH_LOGS" in os.environ else list(logging.root.manager.loggerDict)
     loggers = [logging.getLogger(name) for name in names if name.split(".")[0] == "torch"]
     levels = [logger.level for logger in loggers]

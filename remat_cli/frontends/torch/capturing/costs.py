@@ -1,6 +1,6 @@
-"""What an operation costs before it was measured: FLOPs, or time on a named device by the roofline model.
+"""Costs of operations without measurement: FLOPs, or time on a named device by the roofline model.
 
-No cost is ever 0: free operations make ties, and plans that recompute them without end.
+No cost is 0: free operations lead to ties, and to plans that recompute them any number of times.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from remat_cli.frontends.torch.private import flop_formula
 from remat_cli.registry import suggestion
 
 LAUNCH_US = 3.0
-"""Microseconds that any operation takes at least in the roofline model: launching a kernel, from the host's side."""
+"""Least microseconds of an operation in the roofline model: the time to launch a kernel, on the host. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Machine:
 
     Attributes:
         title: Its name.
-        flops: Floating-point operations per second by type; types that are missing run as ``float32``.
+        flops: Floating-point operations per second by type; missing types run at the rate of ``float32``.
         bytes_per_s: Memory bandwidth.
     """
 
@@ -65,10 +65,10 @@ class CostModel:
     """How to cost operations.
 
     Attributes:
-        text: As asked for: ``flops`` or ``roofline:a100``.
+        text: Its text form: ``flops`` or ``roofline:a100``.
         unit: Unit of the costs.
-        description: For the graph's metadata.
-        cost: From an FX node to its cost.
+        description: Entry of the graph's metadata.
+        cost: Maps an FX node to its cost.
     """
 
     text: str
@@ -81,7 +81,7 @@ def cost_model(text: str) -> CostModel:
     """The cost model that ``flops`` or ``roofline:NAME`` names.
 
     Raises:
-        UsageError: If there is none of that name.
+        UsageError: If there is no cost model of that name.
     """
     if text == "flops":
         return CostModel(text, "flops", {"model": "flops"}, flops)
@@ -106,9 +106,9 @@ def cost_model(text: str) -> CostModel:
 
 
 def flops(node: Any) -> float:
-    """FLOPs of an operation: PyTorch's formula where it has one (matrix products, convolutions, attention).
+    """FLOPs of an operation: PyTorch's formula if it has one (matrix products, convolutions, attention).
 
-    Others count one per element of their largest tensor, read or written.
+    Every other operation costs one per element of its largest tensor, read or written.
     """
     counted = _formula(node)
     if counted > 0:
@@ -117,7 +117,7 @@ def flops(node: Any) -> float:
 
 
 def roofline_us(node: Any, machine: Machine) -> float:
-    """Microseconds of an operation: arithmetic or memory traffic, whichever takes longer, and the launch.
+    """Microseconds of an operation: the longer of arithmetic and memory traffic, plus the launch.
 
     Args:
         node: The FX node.
@@ -162,7 +162,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def _count(tensor: Any) -> int:
-    """Elements that lie in memory: what an expanded tensor repeats is read once."""
+    """Number of elements in memory: an axis of stride 0 repeats the same ones, and counts once."""
     elements = 1
     for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
         elements *= length if stride else 1

@@ -1,4 +1,4 @@
-"""From a user's function, or a model of the zoo, to a graph document's graph."""
+"""Exports a user's function, or a model of the zoo, as a graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Grap
 
     Args:
         text: The function: it returns (module, inputs) or (module, inputs, loss).
-        device: ``cpu`` or ``cuda``: where the step is meant to run. Nothing runs there now.
+        device: ``cpu`` or ``cuda``: the device that the step is for. Nothing runs there during export.
         cost: ``flops`` or ``roofline:NAME``.
 
     Raises:
@@ -41,7 +41,7 @@ def export_model(
     Args:
         build: Called under fake tensors.
         name: Name of the graph.
-        source: Where it comes from, for the metadata.
+        source: Its origin, for the metadata.
         device: ``cpu`` or ``cuda``.
         cost: ``flops`` or ``roofline:NAME``.
 
@@ -61,7 +61,7 @@ def export_model(
 
 
 def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str, device: str) -> Graph:
-    """``graph``, lowered from ``captured`` with ``costs``, with the metadata that says where it comes from."""
+    """``graph``, lowered from ``captured`` with ``costs``, with metadata on its origin."""
     import torch
 
     metadata = {

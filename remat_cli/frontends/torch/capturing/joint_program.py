@@ -1,7 +1,7 @@
-"""A joint graph of FX as a program of ATen operators: what only a live PyTorch knows of it, as plain data.
+"""Converts a joint graph of FX to a program of ATen operators: facts that need a live PyTorch become plain data.
 
-That is: in which memory a tensor lies, by its fake tensor, whatever the operator's schema says of it; which operations
-draw random numbers; which module an operation belongs to; and what no plan can hold.
+These facts are: the memory of each tensor, read from its fake tensor, because schemas of operators can be wrong about
+it; the operations that draw random numbers; the module of each operation; and the operations that no plan supports.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class JointProgram:
         program: The program, with phases and tangents.
         nodes: The FX node of each call, by the call's name.
         specs: Type and layout of every tensor, for documents.
-        constants: FX nodes of the tensors that stand in the code, in order.
-        notes: What was left out.
+        constants: FX nodes of the tensors that the code holds, in order.
+        notes: Notes on operations that were left out.
     """
 
     program: Program
@@ -45,7 +45,7 @@ class JointProgram:
 
 
 def tensor_name(node: Any) -> str:
-    """Name of the tensor that an FX node stands for: its own, or ``name:k`` for the k-th result of node ``name``."""
+    """Name of the tensor that an FX node makes: its own, or ``name:k`` for the k-th result of node ``name``."""
     if node.target is operator.getitem:
         return f"{node.args[0].name}:{node.args[1]}"
     return str(node.name)
@@ -59,7 +59,7 @@ def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProg
         inputs: Its placeholders.
 
     Raises:
-        CaptureFailed: If the step does something that cannot be run again without its code.
+        CaptureFailed: If the step does something that cannot be repeated without the user's code.
     """
     nodes = list(captured.joint.graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
@@ -72,6 +72,7 @@ def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProg
     work = _Calls({one.type.storage for one in given})
     work.specs.update((node.name, spec_of(node.meta["val"])) for node in placeholders)
     calls = work.of(forward, Phase.FORWARD)
+    # The last forward result counts as the loss. Its memory identifies it, since a view may come last.
     loss = {storage(tensor) for node in forward_results[-1:] for _, tensor in tensors_in(node.meta["val"])}
     calls = [replace(call, phase=Phase.LOSS) if _makes(call, loss) else call for call in calls]
     middle = tangents_call([tensor_name(node) for node in forward_results], [_tangent(node) for node in tangents])
@@ -86,9 +87,9 @@ def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProg
 def _order(
     nodes: Sequence[Any], tangents: Sequence[Any], forward_results: Sequence[Any], results: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """What runs before and after the tangents come, in the order of the joint graph; dead nodes are left out.
+    """The nodes that run before and after the tangents, in the order of the joint graph; dead nodes are left out.
 
-    Random operations that nobody reads stay: without them the others would draw other numbers.
+    Random operations without readers stay: without them, the others would draw other numbers.
     """
     after = dependent(nodes, _reads, _itself, tangents)
     needed = ancestors(nodes, _reads, _itself, [*results, *(node for node in nodes if is_random(node))])
@@ -113,7 +114,7 @@ def _itself(node: Any) -> tuple[Any]:
 
 @dataclass(slots=True)
 class _Calls:
-    """Makes calls of FX nodes; ``known`` is the memory that there is, and grows. For the rest see ``JointProgram``."""
+    """Makes calls from FX nodes. ``known`` holds all memory made so far. For the rest see ``JointProgram``."""
 
     known: set[Hashable]
     nodes: dict[str, Any] = field(default_factory=dict)
@@ -122,7 +123,7 @@ class _Calls:
     notes: list[str] = field(default_factory=list)
 
     def of(self, nodes: Sequence[Any], phase: Phase) -> list[Call]:
-        """The calls of ``nodes``, in their order; constants and items of results are no calls."""
+        """The calls of ``nodes``, in their order; constants and items of results are not calls."""
         calls = []
         for node in nodes:
             if node.op == "get_attr":
@@ -145,11 +146,12 @@ class _Calls:
         tensors = tensors_in(result)
         require_plannable(node, tensors)
         if not tensors:
-            if not isinstance(result, bool | int | float):  # a number is written where it is read
+            if not isinstance(result, bool | int | float):  # a number is written into the arguments of its readers
                 self.notes.append(f"left out {node.target}: it returns nothing")
             return None
         if schema(node.target).is_mutable:
             raise CaptureFailed(f"{node.target} writes into its input {node.name}, even after functionalization")
+        # A call is either a view or a computation, so a mixture cannot be represented.
         old = [storage(tensor) in self.known for _, tensor in tensors]
         if any(old) and not all(old):
             raise CaptureFailed(f"{node.target} returns new memory and a view of old memory at once")
@@ -171,7 +173,7 @@ class _Calls:
 
 
 def _require_tensor(node: Any) -> None:
-    """Make sure that an item of a result is a tensor or a number."""
+    """Check that an item of a result is a tensor or a number."""
     parent, item = node.args
     found = node.meta.get("val")
     tensors = dict(tensors_in(parent.meta.get("val")))
@@ -180,7 +182,7 @@ def _require_tensor(node: Any) -> None:
 
 
 def _refs(arguments: Any) -> Any:
-    """Arguments with names of tensors in place of FX nodes; numbers that nodes stand for as they are."""
+    """Arguments with a ``Ref`` for every FX node that makes a tensor, and None for every other node."""
     import torch
 
     def ref(node: Any) -> Any:
@@ -191,7 +193,7 @@ def _refs(arguments: Any) -> Any:
 
 
 def _makes(call: Call, storages: set[int]) -> bool:
-    """Whether the memory of a result is one of ``storages``."""
+    """Whether a result of ``call`` lies in one of ``storages``."""
     return any(kind.storage in storages for _, kind in filter(None, call.outputs))
 
 
@@ -209,6 +211,6 @@ def tensor_type(tensor: Any) -> TensorType:
 
 
 def _tangent(node: Any) -> tuple[str, TensorType]:
-    """A tangent has memory of its own, and no more than it needs."""
+    """Name and type of a tangent. Its memory is dense: the result that it belongs to may lie in a larger one."""
     tensor = node.meta["val"]
     return node.name, replace(tensor_type(tensor), storage_bytes=dense_bytes(tensor))

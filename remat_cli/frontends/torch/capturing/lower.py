@@ -1,14 +1,15 @@
-"""From a joint graph to a graph of remat: one node per operation, one value per storage.
+"""Lowers a joint graph to a graph of remat: one node per operation, one value per storage.
 
-*Values are storages.* An operation that returns several tensors makes several values, each freed on its own. What only
-looks at memory that exists already (views, ``detach``, ``getitem``) is no node: it is written into the arguments of
-whoever reads it, and made again right there. Parameters, buffers, inputs and constants are fixed memory.
+*Values are storages.* An operation that returns several tensors makes several values, each freed on its own. A view of
+existing memory (also ``detach`` and ``getitem``) is not a node. It is written into the arguments of its readers; each
+reader rebuilds it. Parameters, buffers, inputs and constants are fixed memory.
 
-*Tangents* (the gradient of the loss by itself, and what else comes from outside) are the outputs of a node of their
-own, which reads all forward results: so every plan runs the whole forward pass before the backward pass begins.
+*Tangents* (the gradient of the loss with respect to itself, and all other gradients from outside) are the outputs of a
+node of their own, which reads all forward results. So every plan runs the whole forward pass before the backward pass
+begins.
 
-Which operations and values there are is told by :mod:`remat_cli.frontends.aten.lower`, as for files. Here every node
-gets the payload that rebuilds it, see :mod:`remat_cli.frontends.torch.document`.
+:mod:`remat_cli.frontends.aten.lower` determines the operations and values, as for files. This module gives every node
+the payload that rebuilds it, see :mod:`remat_cli.frontends.torch.document`.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in
 from remat_cli.graph.model import Graph, Node
 
 _SAME = ("aten.detach.default", "aten.alias.default")
-"""Views that change nothing; without autograd they are the tensor itself."""
+"""Views that change nothing: without autograd they are the tensor itself."""
 _LARGEST_CONSTANT = 1 << 20
-"""Bytes of data that a constant in the code may have; more belongs into a buffer."""
+"""Most bytes of a constant in the code, since its data goes into the document; larger ones belong in a buffer. Untuned.
+"""
 
 NodeCost = Callable[[Any], float]
 """Cost of the operation of an FX node; positive."""
 Read = Callable[[int, int], Argument]
-"""How the tensor ``part`` of the value ``number`` is referred to."""
+"""Makes the argument that refers to the tensor ``part`` of the value ``number``."""
 
 
 def lower(captured: Captured, cost: NodeCost, name: str) -> Graph:
@@ -66,7 +68,7 @@ def lower(captured: Captured, cost: NodeCost, name: str) -> Graph:
         The graph; its metadata holds ``places``, ``constants``, ``results`` and ``notes`` on what was left out.
 
     Raises:
-        CaptureFailed: If the step does something that cannot be run again without its code.
+        CaptureFailed: If the step does something that cannot be repeated without the user's code.
     """
     inputs = joint_inputs(captured)
     joint = joint_program(captured, inputs)
@@ -96,7 +98,11 @@ def lower(captured: Captured, cost: NodeCost, name: str) -> Graph:
 
 
 def _constant(captured: Captured, node: Any) -> Data:
-    """A tensor in the code."""
+    """A tensor that the code holds, with its data.
+
+    Raises:
+        CaptureFailed: If it is too large.
+    """
     tensor = getattr(captured.joint, node.target)
     size = storage_bytes(tensor)
     if size > _LARGEST_CONSTANT:
@@ -108,15 +114,15 @@ def _constant(captured: Captured, node: Any) -> Data:
 
 @dataclass(frozen=True, slots=True)
 class _Payloads:
-    """Makes nodes of computations, with payloads.
+    """Makes nodes with payloads from computations.
 
     Attributes:
         joint: The program.
-        lowered: What became of it.
+        lowered: Its computations.
         first: Number of the first value of every computation.
         fixed: Tensors in fixed memory, by name.
-        made: Number of the value, and part, of the tensors that operations make.
-        views: Calls that only look at memory.
+        made: Number of the value, and part, of the tensors that operations make, by name.
+        views: Names of the calls that are views.
     """
 
     joint: JointProgram
@@ -128,7 +134,7 @@ class _Payloads:
 
     @classmethod
     def of(cls, captured: Captured, joint: JointProgram, lowered: Lowered) -> _Payloads:
-        """Those of a lowered program."""
+        """The payloads of a lowered program."""
         placeholders = captured.joint.graph.find_nodes(op="placeholder")
         fixed: dict[str, Argument] = {node.name: Place(number) for number, node in enumerate(placeholders)}
         fixed |= {node.name: Constant(number) for number, node in enumerate(joint.constants)}
@@ -147,7 +153,7 @@ class _Payloads:
 
         args: tuple[Argument, ...] = ()
         kwargs: dict[str, Argument] = {}
-        if call.op == TANGENTS:  # it is given what it makes, and only comes after what it reads
+        if call.op == TANGENTS:  # no operator to run: its inputs only place it after the forward results
             reads = {self.first[owner] + slot: position for position, (owner, slot) in enumerate(made.reads)}
         else:
             args, kwargs = self.arguments(self.joint.nodes[call.name], read)
@@ -165,8 +171,10 @@ class _Payloads:
         )
 
     def _returned(self, call: Call, slot: int) -> Returned:
-        """What a document says of an output of ``call``."""
+        """The description of an output of ``call`` in a document."""
         name = call.made_at(slot)
+        # Some operators keep a result in another type than their fake tensor says. The document states the real one,
+        # or sizes would be too small.
         spec, like = self.joint.specs[name], retained_like(call, slot, self.lowered.types)
         return Returned(
             item=slot if call.op == TANGENTS or name != call.name else None,
@@ -185,10 +193,10 @@ class _Payloads:
         )
 
     def expression(self, node: Any, read: Read) -> Argument:
-        """What an argument that is the result of an FX node looks like; ``read`` says how values are referred to.
+        """The expression for the result of an FX node; ``read`` makes references to values.
 
         Raises:
-            CaptureFailed: If it is neither a tensor nor a number.
+            CaptureFailed: If the result is neither a tensor nor a number.
         """
         name = tensor_name(node)
         if name in self.made:  # before fixed memory: a tangent is a placeholder too
@@ -215,7 +223,7 @@ def _number(node: Any) -> Argument:
 
 
 def _results(captured: Captured, inputs: Sequence[JointInput], tensor: Callable[[Any], Argument]) -> list[Result]:
-    """What the step gives back: losses, gradients, updates of inputs."""
+    """The results of the step: losses, gradients, updates of inputs."""
     found = []
     output = next(iter(reversed(captured.joint.graph.nodes)))
     for number, node in enumerate(output.args[0]):
@@ -226,14 +234,14 @@ def _results(captured: Captured, inputs: Sequence[JointInput], tensor: Callable[
 
 
 def _fixed_bytes(captured: Captured) -> int:
-    """Bytes of all parameters, buffers and inputs, each storage once, those that the step does not read included."""
+    """Bytes of all parameters, buffers and inputs, also of those that the step does not read; each storage once."""
     module = captured.model.module
     tensors = [*captured.tensors, *module.parameters(), *module.buffers()]
     return sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
 
 
 def _unused(captured: Captured) -> list[str]:
-    """A note for each parameter that has no part in the step; it is in fixed memory, and gets no gradient."""
+    """A note for each parameter that the step does not read; it is in fixed memory, and gets no gradient."""
     read = {storage(tensor) for tensor in captured.tensors}
     return [
         f"parameter {name} has no part in the step"

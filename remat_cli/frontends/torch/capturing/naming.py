@@ -1,4 +1,4 @@
-"""Where in the model an operation comes from: ``layer1.0.conv1``."""
+"""Names the module that an operation belongs to: ``layer1.0.conv1``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ODD = re.compile(r"[^\w.\-]+")
 
 
 def module_path(node: Any) -> str:
-    """``layer1.0.conv1``: the innermost module to which a node belongs; empty where that is not known."""
+    """``layer1.0.conv1``: the innermost module to which a node belongs; empty if unknown."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     for path, _ in reversed(stack.values()):
         return clean_path(str(path))

@@ -1,4 +1,4 @@
-"""The inputs of a captured step: which tensor each placeholder stands for, and what may be in it."""
+"""The inputs of a captured step: the tensor of each placeholder, and the valid range of its numbers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class JointInput:
     """A placeholder of the joint graph.
 
     Attributes:
-        placeholder: What a document says of it.
-        number: Which of the compiler's inputs it is; for a tangent which of the results, as :func:`result_kind` has it.
+        placeholder: Its description in a document.
+        number: Position among the compiler's inputs; for a tangent the number of the result, see :func:`result_kind`.
     """
 
     placeholder: Placeholder
@@ -36,7 +36,7 @@ class JointInput:
 
     @property
     def is_tangent(self) -> bool:
-        """Whether it comes from outside after the forward pass."""
+        """Whether it is a gradient that comes from outside after the forward pass."""
         return self.placeholder.kind == "tangent"
 
 
@@ -44,7 +44,7 @@ def joint_inputs(captured: Captured) -> list[JointInput]:
     """All placeholders, in order.
 
     Raises:
-        CaptureFailed: If an input is something else than a plain dense tensor.
+        CaptureFailed: If an input is not a plain dense tensor.
     """
     known_kinds = descriptors()
     known = _known(captured)
@@ -70,8 +70,9 @@ def joint_inputs(captured: Captured) -> list[JointInput]:
 
 
 def _refused(captured: Captured, found: Any, known: Mapping[int, tuple[str, str]]) -> CaptureFailed:
-    """Why a placeholder that stands for nothing we know is there."""
+    """The error for a placeholder of an unknown kind, with the reason that PyTorch added it."""
     known_kinds = descriptors()
+    # Tokens order operations with side effects (prints, checks); their names are arguments of the wrapped calls.
     if isinstance(found, known_kinds.ForwardTokenAOTInput | known_kinds.BackwardTokenAOTInput):
         nodes = captured.joint.graph.nodes
         effects = {str(a) for n in nodes for a in n.args if is_operator(a) and not is_operator(n.target)}
@@ -98,7 +99,7 @@ def _placeholder(node: Any, kind: str, name: str, size: int, below: int | None) 
 
 
 def _known(captured: Captured) -> dict[int, tuple[str, str]]:
-    """Kind and name of tensors by identity; the first name of one that has several."""
+    """Kind and name of tensors by identity; the first name of a tensor with several."""
     import torch
 
     model = captured.model
@@ -114,7 +115,7 @@ def _known(captured: Captured) -> dict[int, tuple[str, str]]:
 
 
 def _leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
-    """``("0.mask", tensor)`` for everything in nested tuples, lists and mappings."""
+    """Pairs such as ``("0.mask", tensor)`` for all leaves of nested tuples, lists and mappings."""
     if isinstance(tree, Mapping):
         items = list(tree.items())
     elif isinstance(tree, list | tuple):
@@ -125,9 +126,10 @@ def _leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
 
 
 def _limits(graph: Any) -> dict[Any, int | None]:
-    """For each node with one tensor: below what its numbers have to be, by the operators that read them.
+    """For each node with one tensor: a limit that its numbers must be below, given by the operators that read them.
 
-    An operator whose result is of the same type hands numbers on, so its own limit holds for them too.
+    An operator whose result has the same type is assumed to pass numbers on, so the limit of its result applies to its
+    arguments too. Limits only make random inputs valid, so one that is too low does no harm.
     """
     limits: dict[Any, int | None] = {}
     for node in reversed(graph.nodes):
@@ -168,13 +170,13 @@ def _used_as_share(user: Any, node: Any) -> list[int]:
 
 
 def result_kind(captured: Captured, number: int, places: Sequence[JointInput]) -> tuple[str, int | str]:
-    """What the ``number``-th output of the joint graph is: ``result``, ``update`` or ``gradient``, and of what.
+    """The kind of the ``number``-th output of the joint graph, and what it belongs to.
 
-    Of what: the position of a place for updates and gradients, the number of the result for results; what results share
-    memory with is a result of its own, ``1.base``.
+    The kind is ``result``, ``update`` or ``gradient``. Updates and gradients belong to the placeholder with a position.
+    Results have a number; memory that several results are views of is a result too, such as ``1.base``.
 
     Raises:
-        CaptureFailed: If it is something else.
+        CaptureFailed: If it is of another kind.
     """
     known_kinds = descriptors()
     output = next(iter(reversed(captured.joint.graph.nodes)))
@@ -194,7 +196,7 @@ def result_kind(captured: Captured, number: int, places: Sequence[JointInput]) -
 
 
 def _result_number(found: Any) -> int | str | None:
-    """The number of a result; ``1.base`` for memory that result 1 and others look at; None if it is neither."""
+    """The number of a result; ``1.base`` for memory that result 1 and others are views of; None if it is neither."""
     known_kinds = descriptors()
     if isinstance(found, known_kinds.PlainAOTOutput):
         return int(found.idx)

@@ -1,4 +1,4 @@
-"""Operations that no plan can hold, and why: all that is refused of an operation that PyTorch has captured."""
+"""Refuses captured operations that no plan supports, with the reason."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from remat_cli.frontends.torch.tensors import is_dense, is_fixed
 
 _LSTM = "aten.mkldnn_rnn_layer"
 _UNIQUE = "aten._unique.default"
-"""Before 2.13, PyTorch makes up a size for what this returns."""
+"""Before 2.13, PyTorch invents a size for its result."""
 _WRONG = "multilabel_margin_loss"
-"""What PyTorch compiles to something else: labels after the first -1 count as if they were 0 (2.13.0)."""
+"""PyTorch compiles this wrongly: labels after the first -1 count as if they were 0 (2.13.0)."""
 
 
 def require_plannable(node: Any, tensors: Sequence[tuple[int | None, Any]]) -> None:
-    """Make sure that the results of an FX node are right, and can be counted, kept and handed over.
+    """Check that the results of an FX node are correct, and that a plan can count, keep and pass them on.
 
     Args:
         node: A node that calls an operator.
         tensors: Position and fake tensor of each of its results.
 
     Raises:
-        CaptureFailed: If they cannot.
+        CaptureFailed: If they are not, or it cannot.
     """
     if str(node.target).startswith(_LSTM):
         raise CaptureFailed(

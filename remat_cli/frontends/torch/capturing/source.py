@@ -1,4 +1,4 @@
-"""``train.py:build`` to a model: loads the user's file and calls the function, under fake tensors."""
+"""Makes a model of ``train.py:build``: loads the user's file and calls the function, under fake tensors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _load_file(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickling look there
     folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)  # as if it were run: its neighbours can be imported
+    sys.path.insert(0, folder)  # as Python does for a script: it may import its neighbours
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # the user's code may do anything
@@ -64,10 +64,10 @@ def _load_module(name: str) -> Any:
 
 
 def build_model(function: Any, mode: Any, device: str) -> Model:
-    """Call ``function`` under ``mode`` with ``device`` as the default, and see that it returned a model.
+    """Call ``function`` under ``mode`` with ``device`` as the default, and check that it returned a model.
 
     Raises:
-        CaptureFailed: If it fails, or returns something else.
+        CaptureFailed: If it fails, or does not return a model.
     """
     import torch
 
@@ -84,10 +84,10 @@ def build_model(function: Any, mode: Any, device: str) -> Model:
 
 
 def as_model(returned: Any, name: str) -> Model:
-    """``returned`` by the function ``name`` as a model.
+    """The model in ``returned``, which the function ``name`` returned.
 
     Raises:
-        CaptureFailed: If it is not what was expected.
+        CaptureFailed: If it is not of the expected form.
     """
     import torch
 

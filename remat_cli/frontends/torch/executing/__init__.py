@@ -1,1 +1,1 @@
-"""From a plan to functions that run it, and what they need: generated code, random inputs, equality of graphs."""
+"""Turns plans into functions that run them, with random inputs and a comparison of graphs."""

@@ -1,7 +1,7 @@
-"""A plan as two functions, forward and backward, as autograd wants them.
+"""Turns a plan into two functions, forward and backward, as autograd needs them.
 
-The cut is where the tangents come. What the backward function reads of before is returned by the forward function,
-after its results, and handed to the backward function::
+The plan is cut at the tangents. Tensors made before the cut and read after it are returned by the forward function,
+after its results, and passed to the backward function::
 
     def forward(args):                         def backward(args):
         places = list(args)                        places = {3: args[0], 7: args[1]}
@@ -20,7 +20,7 @@ after its results, and handed to the backward function::
         ]                                          ]
                                                    # v8_0: the tangent, which autograd adds
 
-Both empty the list that they are given, so that a tensor dies where the plan says, and not with the list.
+Both functions empty their argument list, or the list would keep tensors alive longer than the plan.
 """
 
 from __future__ import annotations
@@ -41,7 +41,12 @@ Half = Callable[[list[Any]], list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A tensor that crosses from forward to backward; ``host`` if it is in host memory on any device."""
+    """A tensor that crosses the cut.
+
+    Attributes:
+        spec: Its type and layout.
+        host: Whether it is in host memory, even if the plan runs on another device.
+    """
 
     spec: TensorSpec
     host: bool = False
@@ -52,9 +57,9 @@ class ForwardBackward:
     """A plan in two parts.
 
     Attributes:
-        forward: From a tensor for each place that is not a tangent to the forward results and what is saved.
-        backward: From what was saved, and the tangents, to a gradient for each place, or None.
-        saved: What is saved, in order.
+        forward: Takes a tensor for each place that is not a tangent; returns the forward results, then ``saved``.
+        backward: Takes ``saved``, then the tangents; returns a gradient or None for each place.
+        saved: The tensors that cross the cut, in order.
         text: The source of both.
     """
 
@@ -66,7 +71,7 @@ class ForwardBackward:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """What crosses from forward to backward, by number: places, values, and nodes with a state of the generator."""
+    """Numbers of the places and values that cross the cut, and of the nodes whose generator state does."""
 
     places: list[int]
     values: list[int]
@@ -79,21 +84,24 @@ def forward_backward(graph: Graph, statements: Sequence[Statement], device: str)
     Args:
         graph: A graph that this frontend made.
         statements: A valid plan of it.
-        device: Where to make what the operators make from nothing.
+        device: Device for tensors that operators make without inputs.
 
     Raises:
         UsageError: If the graph is damaged.
         ExecutionFailed: If this torch does not have an operator.
     """
     step = read_step(graph)
+    # The tangents are computed exactly once, since their node must not be recomputed: that statement is the cut.
     at = next(k for k, s in enumerate(statements) if isinstance(s, Compute) and s.node == step.tangents)
     left, right = statements[:at], statements[at + 1 :]
     writer = Writer(step, device)
+    # Over both parts: a random node computed once in each has to save its generator state across the cut.
     writer.repeats.update(s.node for s in statements if isinstance(s, Compute))
     holds = _write(writer, left, {})
     cut = _cut(writer, right, set(holds.values()))
     crossing = _crossing(step, cut)
     forward_lines = _forward(writer, cut, crossing)
+    # Values that the backward part never reads do not cross, so their deallocations there have nothing to free.
     holds = {register: value for register, value in holds.items() if value in cut.values}
     holds |= dict(zip(_registers(statements[at]), graph.values_of(step.tangents), strict=True))
     backward_lines = _backward(writer, cut, crossing, right, holds)
@@ -105,11 +113,11 @@ def forward_backward(graph: Graph, statements: Sequence[Statement], device: str)
 
 
 def _forward(writer: Writer, cut: _Cut, crossing: Sequence[str]) -> list[str]:
-    """All lines of the forward function; those of its operations have been written. Others follow after it."""
+    """All lines of the forward function. Empties ``writer.lines``, so that the backward function starts with none."""
     results = writer.step.results
     updated = {result.of for result in results if result.kind == "update"}
     made = [writer.result(result) for result in results if result.kind != "gradient"]
-    # An updated buffer is written over before the backward function reads it: keep a copy.
+    # AOTAutograd writes the update into the buffer before the backward function reads it, so save a copy.
     places = [f"places[{p}].clone()" if p in updated else f"places[{p}]" for p in cut.places]
     writer.line(f"return [{', '.join([*made, *places, *crossing])}]")
     lines, writer.lines = writer.lines, []
@@ -119,7 +127,7 @@ def _forward(writer: Writer, cut: _Cut, crossing: Sequence[str]) -> list[str]:
 def _backward(
     writer: Writer, cut: _Cut, crossing: Sequence[str], statements: Sequence[Statement], holds: Mapping[str, int]
 ) -> list[str]:
-    """All lines of the backward function; ``holds``: the values in registers at its start."""
+    """All lines of the backward function; ``holds`` are the values in registers at its start."""
     step = writer.step
     places = ", ".join(f"{place}: args[{k}]" for k, place in enumerate(cut.places))
     writer.line(f"places = {{{places}}}")
@@ -139,12 +147,12 @@ def _registers(statement: Statement) -> tuple[str, ...]:
 
 
 def _write(writer: Writer, statements: Sequence[Statement], holds: Mapping[str, int]) -> dict[str, int]:
-    """Write ``statements``; returns which registers hold which values at the end.
+    """Write code for ``statements``; returns the values in registers at the end.
 
     Args:
-        writer: Where to.
-        statements: What to do.
-        holds: Registers that are live at the start.
+        writer: Receives the code.
+        statements: A part of the plan.
+        holds: The values in registers at the start.
     """
     live = dict(holds)
     for statement in statements:
@@ -153,13 +161,13 @@ def _write(writer: Writer, statements: Sequence[Statement], holds: Mapping[str, 
             writer.compute(statement.node)
         elif isinstance(statement, Deallocate):
             value = live.pop(statement.register, None)
-            if value is not None:  # else it was not handed over, because nobody reads it here
+            if value is not None:  # else it did not cross the cut
                 writer.free(value)
     return live
 
 
 def _cut(writer: Writer, statements: Sequence[Statement], live: set[int]) -> _Cut:
-    """What ``statements``, the backward part, read of what the forward part left behind.
+    """The tensors of the forward part that ``statements``, the backward part, read.
 
     Args:
         writer: A writer that has written the forward part.
@@ -172,7 +180,7 @@ def _cut(writer: Writer, statements: Sequence[Statement], live: set[int]) -> _Cu
         if isinstance(statement, Compute):
             operation = step.operations[statement.node]
             places |= _numbers((*operation.args, *operation.kwargs.values()), Place)
-            # A value that is made again is read from its new instance from here on.
+            # Once a value is recomputed, later statements read the new instance, which does not cross the cut.
             read |= here & set(step.graph.nodes[statement.node].inputs)
             here -= set(step.graph.values_of(statement.node))
     gradients = [result.tensor for result in step.results if result.kind == "gradient"]
@@ -184,7 +192,7 @@ def _cut(writer: Writer, statements: Sequence[Statement], live: set[int]) -> _Cu
 
 
 def _numbers(arguments: Sequence[Argument], kind: type[Place] | type[Value]) -> set[int]:
-    """Numbers of the places, or values, that are read."""
+    """Numbers of the places, or of the values, in ``arguments``."""
     return {tensor.number for tensor in tensors_read(arguments) if isinstance(tensor, kind)}
 
 

@@ -1,8 +1,8 @@
-"""Tensors to run with where the user's are not at hand: random, of the right type, shape and strides, and valid.
+"""Random tensors in place of the user's: valid, and of the right type, shape and strides.
 
-Floating-point numbers are random, from 0 to the limit where the graph states one (targets of a binary cross entropy).
-Integers are what may be in their place: below the limit that the graph states for an index, or whatever the operation
-that makes them makes of random inputs (the indices of a pooling layer).
+Floating-point numbers are normal, or uniform from 0 to the limit if the graph states one (targets of a binary cross
+entropy). Integers are below the limit that the graph states for an index. If an operation makes them (the indices of a
+pooling layer), that operation is run on random inputs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.document import Placeholder, TensorSpec
 
 _FALLBACK_LIMIT = 2
-"""Integers of which nothing is known are 0 or 1."""
+"""Without a limit, integers are 0 or 1: these are valid for most operators."""
 
 
 def new_tensor(spec: TensorSpec, device: str, generator: Any, *, below: int | None = None, scale: float = 1.0) -> Any:
@@ -23,29 +23,29 @@ def new_tensor(spec: TensorSpec, device: str, generator: Any, *, below: int | No
 
     Args:
         spec: Its type and layout.
-        device: Where to make it.
+        device: Device of the tensor.
         generator: Source of random numbers, on that device.
-        below: What its numbers have to be below; None for anything.
-        scale: Standard deviation of floating-point numbers.
+        below: Upper limit of its numbers; None for no limit.
+        scale: Standard deviation of floating-point numbers without a limit.
     """
     return _filled(_empty(spec, device), below, generator, scale)
 
 
 def place_tensor(place: Placeholder, device: str, generator: Any) -> Any:
-    """What may be in a place of a graph: weights of a usual size, positive vectors and buffers, inputs around 0."""
+    """A valid tensor for a place: weights of usual magnitude, positive vectors and buffers, inputs around 0."""
     return _filled_place(_empty(place.spec, device), place, generator)
 
 
 def place_tensors(places: Sequence[Placeholder], device: str, seed: int) -> list[Any]:
     """A tensor for each of ``places``; the same for the same seed, device and version of torch.
 
-    All are made before any is filled: what filling needs for a while must not lie between them, where an allocator
-    that keeps what it has could never give it back.
+    All are allocated before any is filled. Otherwise the temporary memory of filling would lie between them, and a
+    caching allocator could never return it to the device.
 
     Args:
         places: Placeholders that are not tangents.
-        device: Where to make them.
-        seed: Of the random numbers.
+        device: Device of the tensors.
+        seed: Seed of the random numbers.
     """
     source = seeded(device, seed)
     empty = [_empty(place.spec, device) for place in places]
@@ -59,17 +59,14 @@ def _empty(spec: TensorSpec, device: str) -> Any:
 
 
 def _whole(tensor: Any) -> Any:
-    """All of the memory in which ``tensor`` lies, where no two elements share any."""
+    """All memory of ``tensor``'s storage as a flat tensor, in which no two elements overlap."""
     import torch
 
     return torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // tensor.dtype.itemsize,), (1,))
 
 
 def _filled(tensor: Any, limit: int | None, generator: Any, scale: float) -> Any:
-    """``tensor`` with random numbers in it.
-
-    In place, since others count what is alive meanwhile.
-    """
+    """``tensor``, filled with random numbers in place: a second tensor would disturb measurements of memory."""
     import torch
 
     dtype = tensor.dtype
@@ -80,7 +77,7 @@ def _filled(tensor: Any, limit: int | None, generator: Any, scale: float) -> Any
             flat.normal_(0, scale, generator=generator)
         else:
             flat.uniform_(0, limit, generator=generator)
-    elif dtype.is_floating_point:  # these cannot be filled with normal numbers
+    elif dtype.is_floating_point:  # ``normal_`` does not support types of 8 bits or less
         flat.copy_(torch.randn(flat.shape, device=flat.device, generator=generator) * scale)
     else:
         below = 2 if dtype == torch.bool else limit or _FALLBACK_LIMIT

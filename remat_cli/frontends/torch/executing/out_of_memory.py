@@ -1,4 +1,4 @@
-"""Running out of memory: how PyTorch says it on either device, and how remat passes it on, once and clearly."""
+"""Recognises PyTorch's out-of-memory errors on both devices, and turns them into remat's own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SAID = re.compile(
     r"can't allocate memory|not enough memory|out of memory|bad_alloc|Cannot allocate memory"
     r"|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
 )
-"""What the allocators of CPUs (first) and the libraries of CUDA (last) put into a plain RuntimeError."""
+"""Texts of a plain RuntimeError from the allocators of CPUs (first line) and the libraries of CUDA (second line)."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that there is no memory left, on a CPU or on CUDA.
+    """Whether ``error`` means that memory is exhausted, on a CPU or on CUDA.
 
-    CUDA has an exception for it. A CPU's allocator raises a ``RuntimeError`` that only its words tell from others.
+    CUDA has an exception of its own. A CPU's allocator raises a ``RuntimeError``, which only its text identifies.
     """
     import torch
 
@@ -34,7 +34,7 @@ def no_memory(error: BaseException, device: str, where: str) -> OutOfMemory:
     Args:
         error: What PyTorch raised.
         device: ``cpu`` or ``cuda``.
-        where: What was being done: ``node conv1``, ``weights and inputs``.
+        where: What was being allocated for: ``node conv1``, ``weights and inputs``.
     """
     asked = _ASKED.search(str(error))
     more = f", which asked for {asked[1]} more" if asked else ""
@@ -43,10 +43,10 @@ def no_memory(error: BaseException, device: str, where: str) -> OutOfMemory:
 
 @contextlib.contextmanager
 def memory_told(device: str, where: str, hint: str) -> Iterator[None]:
-    """While inside, running out of memory is told as :class:`OutOfMemory`, whoever noticed it, with ``hint``.
+    """Within this context, every out-of-memory error becomes an :class:`OutOfMemory` with ``hint``.
 
     Raises:
-        OutOfMemory: If it happens; what PyTorch raised is its cause.
+        OutOfMemory: If memory is exhausted; PyTorch's exception is its cause.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""A plan as a Python function: one line per computation, one ``del`` per deallocation, nothing of the user's code.
+"""Turns a plan into a Python function: one line per computation, one ``del`` per deallocation, none of the user's code.
 
-Why generated code and not an interpreter: a local variable dies exactly where the plan says so, and a step costs the
-dispatch of its operators and little else.
+Code is generated, and not interpreted, for two reasons: a local variable is freed exactly where the plan says, and a
+step costs little more than the dispatch of its operators.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Statement
 
 Tangent = Callable[[int], Any]
-"""The gradient that comes from outside for the k-th result; ones, for a loss."""
+"""Makes the k-th tangent: the gradient of a result from outside; ones for a loss."""
 _FILE = "<remat plan>"
 
 
@@ -49,8 +49,8 @@ class Program:
     Attributes:
         function: ``function(places, tangent)``: results in the order of the graph's metadata.
         text: Its source.
-        nodes: For every line of the source the id of the node that it computes, or None.
-        device: For which it was written.
+        nodes: For every line of the source, the id of the node that it computes, or None.
+        device: The device that it was written for.
     """
 
     function: Callable[[Sequence[Any], Tangent], list[Any]]
@@ -69,15 +69,15 @@ class Program:
             A tensor for each of the graph's results: losses, gradients, updates.
 
         Raises:
-            OutOfMemory: With the node at which there was none left.
-            ExecutionFailed: With the node at which it failed.
+            OutOfMemory: If memory is exhausted, with the node.
+            ExecutionFailed: If an operator fails, with the node.
         """
         import torch
 
         try:
             with torch.no_grad():
                 return self.function(places, tangent)
-        except Exception as error:  # operators raise whatever they like
+        except Exception as error:  # operators may raise anything
             if out_of_memory(error):
                 raise no_memory(error, self.device, self._place(error)) from error
             raise ExecutionFailed(
@@ -98,7 +98,18 @@ class Program:
 
 @dataclass(slots=True)
 class Writer:
-    """A function under construction. ``names`` are the operators and other objects that the code refers to."""
+    """A function under construction.
+
+    Attributes:
+        step: The graph.
+        device: Device for tensors that operators make without inputs.
+        names: Operators and other objects that the code refers to, by variable.
+        operators: The variable of each operator.
+        lines: The lines so far.
+        nodes: For every line, the id of the node that it computes, or None.
+        repeats: How often the plan computes each node.
+        done: How often the code so far computes each node.
+    """
 
     step: Step
     device: str
@@ -110,7 +121,7 @@ class Writer:
     done: Counter[int] = field(default_factory=Counter)
 
     def scope(self) -> dict[str, Any]:
-        """What the code refers to."""
+        """The objects that the code refers to, by variable."""
         get_state, set_state = generator_state(self.device)
         constants = [decode_data(constant, self.device) for constant in self.step.constants]
         return {**self.names, "constants": constants, "get_state": get_state, "set_state": set_state}
@@ -128,13 +139,13 @@ class Writer:
         return self.operators[name]
 
     def call(self, called: Operation | View, inputs: Sequence[int]) -> str:
-        """The text of a call; ``inputs``: the values that the node reads."""
+        """The text of a call; ``inputs`` are the values that the node reads."""
         arguments = [self.argument(argument, inputs) for argument in called.args]
         arguments += [f"{key}={self.argument(argument, inputs)}" for key, argument in called.kwargs.items()]
         return f"{self.operator(called.call)}({', '.join(arguments)})"
 
     def argument(self, value: Argument, inputs: Sequence[int]) -> str:
-        """The text of an argument; what has no literal becomes a variable."""
+        """The text of an argument; objects without a literal become variables."""
         home = self.step.device or self.device.partition(":")[0]
         decoded = decode(value, lambda tensor: _Text(self.tensor(tensor, inputs)), {home: self.device})
         return self.literal(decoded)
@@ -169,7 +180,7 @@ class Writer:
         return self.argument(result.tensor, ())
 
     def compute(self, index: int) -> None:
-        """One computation of a node."""
+        """Write one computation of a node."""
         graph, operation = self.step.graph, self.step.operations[index]
         node, numbers = graph.nodes[index], graph.values_of(index)
         self.done[index] += 1
@@ -199,11 +210,11 @@ class Writer:
             self.line(f"del s{index}")
 
     def waiting(self, index: int) -> bool:
-        """Whether a random node has been computed and will be again, so that a state is kept for it."""
+        """Whether a random node has been computed and will be recomputed, so its generator state is saved."""
         return self.step.operations[index].random and 0 < self.done[index] < self.repeats[index]
 
     def _before_random(self, index: int) -> None:
-        """Keep the generator's state before the first computation; go back to it before the others."""
+        """Save the generator's state before the first computation; restore it before every recomputation."""
         if self.done[index] == 1:
             self.line(f"s{index} = get_state()")
         else:
@@ -211,7 +222,7 @@ class Writer:
             self.line(f"set_state(s{index})")
 
     def free(self, value: int) -> None:
-        """The end of an instance of a value."""
+        """Write the end of an instance of a value."""
         self.line("del " + ", ".join(f"v{value}_{part}" for part in range(len(self.step.tensors(value)))))
 
 
@@ -221,7 +232,7 @@ def program(graph: Graph, statements: Sequence[Statement], device: str) -> Progr
     Args:
         graph: A graph that this frontend made.
         statements: A valid plan of it.
-        device: Where to make what the operators make from nothing.
+        device: Device for tensors that operators make without inputs.
 
     Raises:
         UsageError: If the graph is not of this frontend, or damaged.
@@ -246,8 +257,8 @@ def program(graph: Graph, statements: Sequence[Statement], device: str) -> Progr
 def defined(text: str, scope: dict[str, Any], *names: str) -> list[Any]:
     """The functions ``names`` that ``text`` defines.
 
-    They are taken out of ``scope``, which holds what they refer to: a function in its own scope is a cycle, and lives
-    with all its tensors until the garbage collector comes by.
+    They are removed from ``scope``, the namespace that they refer to. A function in its own namespace would be a
+    reference cycle, which keeps all its tensors alive until the garbage collector runs.
     """
     exec(compile(text, _FILE, "exec"), scope)
     return [scope.pop(name) for name in names]
@@ -261,12 +272,12 @@ def call_function(
     constants: Mapping[int, Any],
     values: Mapping[int, Sequence[Any]],
 ) -> Callable[[], Any]:
-    """A function that makes the call of one node and returns what it returns.
+    """A function that calls the operator of one node and returns its result.
 
     Args:
         step: A graph that this frontend made.
         index: The node; not that of the tangents.
-        device: Where to make what the operator makes from nothing.
+        device: Device for tensors that the operator makes without inputs.
         places: Tensors for the places that it reads.
         constants: Tensors for the constants that it reads.
         values: Tensors in each value that it reads.
@@ -283,7 +294,7 @@ def call_function(
 
 
 def generator_state(device: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    """How to read and set the state of the random generator of ``device``, such as ``cpu``, ``cuda``, ``cuda:1``."""
+    """Functions that read and set the state of the random generator of ``device``: ``cpu``, ``cuda``, ``cuda:1``."""
     import torch
 
     if device.startswith("cuda"):
@@ -292,6 +303,6 @@ def generator_state(device: str) -> tuple[Callable[[], Any], Callable[[Any], Non
 
 
 def words(error: Exception) -> str:
-    """What an operator's error says, in one line."""
+    """The text of an operator's error, in one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:300] + " ..."

@@ -1,4 +1,4 @@
-"""Is a plan for this graph? If not, why not: torch, device, shapes, types, or another model."""
+"""Decides whether a plan is for a graph. If not, says what differs: torch, device, shapes, types, or the model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from remat_cli.graph.model import Graph
 
 
 def difference(compiled: Graph, planned: Graph) -> str | None:
-    """Why a plan of ``planned`` is none of ``compiled``, in a few words; None if it is one.
+    """Why a plan of ``planned`` is not a plan of ``compiled``, in a few words; None if it is.
 
     Args:
-        compiled: What is to be run.
+        compiled: The graph to be run.
         planned: The graph of a plan.
 
     Raises:
-        UsageError: If what one of them says of its operations is damaged.
+        UsageError: If the payloads or metadata of one of them are damaged.
     """
     ours, theirs = read_step(compiled), read_step(planned)
     return _places(ours, theirs) or _operations(ours, theirs) or _rest(ours, theirs)
@@ -28,12 +28,12 @@ def difference(compiled: Graph, planned: Graph) -> str | None:
 def foreign(metadata: Mapping[str, Any], version: str, device: str) -> str | None:
     """Why a graph with this metadata is not for this torch and device; None if it is, or does not say.
 
-    Operators may change from one minor version to the next, so a plan is for the one it was exported with.
+    Operators may change between minor versions, so a plan is only for the version that its graph was exported with.
 
     Args:
         metadata: Metadata of a graph that this frontend made.
-        version: Version of torch that is to run it.
-        device: Kind of device on which it is to run.
+        version: Version of torch that will run it.
+        device: Kind of device that it will run on.
     """
     made = str(metadata.get("torch", version))
     if _minor(made) != _minor(version):
@@ -43,10 +43,10 @@ def foreign(metadata: Mapping[str, Any], version: str, device: str) -> str | Non
 
 
 def require_home(graph: Graph, device: str) -> None:
-    """Make sure that a graph was exported for this torch and for ``device``.
+    """Check that a graph was exported for this torch and for ``device``.
 
     Raises:
-        UsageError: If it was not, with what differs.
+        UsageError: If it was not, with the difference.
     """
     import torch
 
@@ -60,10 +60,10 @@ def require_home(graph: Graph, device: str) -> None:
 
 
 def require_same(planned: Graph, wanted: Graph) -> None:
-    """Make sure that a plan of ``planned`` does what ``wanted`` says. Costs and names do not matter.
+    """Check that a plan of ``planned`` computes the same as ``wanted``. Costs and names do not matter.
 
     Raises:
-        UsageError: If it does something else, with the first thing that differs.
+        UsageError: If it does not, with the first difference.
     """
     reason = difference(wanted, planned)
     if reason is not None:

@@ -1,10 +1,10 @@
-"""What PyTorch's CUDA allocator takes from the device for a plan: blocks rounded up, split, joined and kept.
+"""Simulates PyTorch's CUDA allocator for a plan: it rounds blocks up, splits them, joins them and keeps them.
 
-PyTorch does not give memory back to the device when a tensor dies. It cuts what it took (*segments*) into blocks, joins
-neighbours that are free, and hands them out again; so it holds more (*reserved*) than tensors do (*allocated*), by gaps
-that nothing fits into. Which gaps there are follows from the order of allocations, and a plan is such an order. This
-is the allocator's published behaviour (PyTorch's notes on CUDA semantics, and ``CUDACachingAllocator`` with its default
-settings), followed step by step; ``PYTORCH_CUDA_ALLOC_CONF`` can change it, and is not read.
+PyTorch does not return memory to the device when a tensor is freed. It divides the memory that it took (*segments*)
+into blocks, joins free neighbours, and reuses them. So it holds more memory (*reserved*) than tensors do (*allocated*):
+the difference are gaps that no request fits into. The gaps depend only on the order of allocations, which a plan
+determines. The simulation follows the published behaviour (PyTorch's notes on CUDA semantics, and
+``CUDACachingAllocator`` with its default settings). ``PYTORCH_CUDA_ALLOC_CONF`` can change that, and is not read.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Statement
 
 BLOCK_BYTES = 512
-"""Sizes are rounded up to multiples of this."""
+"""Sizes are rounded up to multiples of this. This and the next five are constants of ``CUDACachingAllocator``."""
 _SMALL_BYTES = 1 << 20
-"""Up to this size blocks come from segments of ``_SMALL_SEGMENT``."""
+"""Up to this size, blocks come from segments of ``_SMALL_SEGMENT``."""
 _SMALL_SEGMENT = 2 << 20
 _MEDIUM_BYTES = 10 << 20
-"""Below this size they come from segments of ``_MEDIUM_SEGMENT``; from there on each asks for one of its own size."""
+"""Below this size, blocks come from segments of ``_MEDIUM_SEGMENT``; larger blocks get segments of their own."""
 _MEDIUM_SEGMENT = 20 << 20
 _LARGE_STEP = 2 << 20
-"""Segments of a size of their own are multiples of this."""
+"""Sizes of such segments are multiples of this."""
 LIBRARY_BYTES = 32 << 20
-"""What cuBLAS keeps for each thread that uses it: so much on the largest devices, and less on others."""
+"""Most bytes that cuBLAS keeps for each thread that uses it: its workspace on the largest devices."""
 _LOOP = 3
-"""Steps after which a training loop takes no more."""
+"""Steps to simulate: a training loop takes no more memory after them."""
 
 
 class NoRoom(Exception):
@@ -44,12 +44,12 @@ class Block:
     """A piece of a segment.
 
     Attributes:
-        address: Where it begins, in a device that is handed out from 0 on.
+        address: Its first byte, in a device whose addresses start at 0.
         size: Bytes.
-        small: Whether its segment is one for small blocks.
+        small: Whether its segment is for small blocks.
         before: The block below it in the segment, or None.
-        after: The block above it, or None.
-        free: Whether it may be handed out.
+        after: The block above it in the segment, or None.
+        free: Whether it may be allocated.
     """
 
     address: int
@@ -65,12 +65,12 @@ class CachingAllocator:
     """The allocator of one device and one stream.
 
     Attributes:
-        limit_bytes: The most it may take from the device, as ``set_per_process_memory_fraction`` says; None for no
-            limit.
-        allocated: Bytes in blocks that are handed out.
+        limit_bytes: Most bytes that it may take from the device, as ``set_per_process_memory_fraction`` sets it; None
+            for no limit.
+        allocated: Bytes in allocated blocks.
         reserved: Bytes in segments.
-        peak_allocated: The most there ever was of each.
-        peak_reserved: Likewise.
+        peak_allocated: Maximum of ``allocated`` so far.
+        peak_reserved: Maximum of ``reserved`` so far.
     """
 
     limit_bytes: int | None = None
@@ -83,16 +83,16 @@ class CachingAllocator:
     _blocks: dict[int, Block] = field(default_factory=dict)
 
     def allocate(self, size: int) -> Block | None:
-        """A block of at least ``size`` bytes; None for no bytes at all.
+        """Allocate a block of at least ``size`` bytes; None if ``size`` is 0.
 
         Raises:
-            NoRoom: If there is none within the limit, even after giving back every segment that is free.
+            NoRoom: If the limit does not allow it, even after all free segments are returned to the device.
         """
         if size == 0:
             return None
         rounded = -(-size // BLOCK_BYTES) * BLOCK_BYTES
         block = self._found(rounded) or self._segment(rounded)
-        if block is None:
+        if block is None:  # as PyTorch does: free segments go back to the device only if a request fails
             self._give_back()
             block = self._segment(rounded)
         if block is None:
@@ -104,7 +104,7 @@ class CachingAllocator:
         return block
 
     def release(self, block: Block | None) -> None:
-        """The end of a block that :meth:`allocate` handed out."""
+        """Free a block that :meth:`allocate` returned, and join it with free neighbours."""
         if block is None:
             return
         self.allocated -= block.size
@@ -117,7 +117,7 @@ class CachingAllocator:
         insort(self._free[block.small], (block.size, block.address))
 
     def _found(self, rounded: int) -> Block | None:
-        """The smallest free block that is large enough, the lowest of several."""
+        """The smallest free block that is large enough; of equal ones, that of the lowest address."""
         pool = self._free[rounded <= _SMALL_BYTES]
         at = bisect_left(pool, (rounded, -1))
         if at == len(pool):
@@ -143,7 +143,7 @@ class CachingAllocator:
         return block
 
     def _give_back(self) -> None:
-        """Return every segment that is one free block."""
+        """Return every segment that is a single free block to the device."""
         for pool in self._free.values():
             for _, address in list(pool):
                 block = self._blocks[address]
@@ -152,7 +152,7 @@ class CachingAllocator:
                     self.reserved -= block.size
 
     def _split(self, block: Block, rounded: int) -> None:
-        """Cut off what a block has too much, if that is worth a block of its own."""
+        """Split off the rest of a block, if it is large enough for the allocator to make a block of it."""
         rest = block.size - rounded
         if rest < BLOCK_BYTES or (not block.small and rest <= _SMALL_BYTES):
             return
@@ -164,14 +164,14 @@ class CachingAllocator:
         insort(self._free[other.small], (other.size, other.address))
 
     def _forget(self, block: Block) -> None:
-        """Take a block out of those that may be handed out."""
+        """Remove a block from the free blocks."""
         pool = self._free[block.small]
         del pool[bisect_left(pool, (block.size, block.address))]
         del self._blocks[block.address]
 
 
 def _joined(low: Block, high: Block) -> Block:
-    """Two neighbours that are free as one block."""
+    """Join two free neighbours to one block."""
     low.size += high.size
     low.after = high.after
     if high.after is not None:
@@ -182,11 +182,11 @@ def _joined(low: Block, high: Block) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What the allocator does during steps.
+    """Peaks of the allocator during steps.
 
     Attributes:
-        allocated_bytes: The most that is handed out at once, fixed memory included, in blocks.
-        reserved_bytes: The most that is taken from the device.
+        allocated_bytes: Most bytes in allocated blocks, fixed memory included.
+        reserved_bytes: Most bytes taken from the device.
     """
 
     allocated_bytes: int
@@ -194,7 +194,7 @@ class Footprint:
 
 
 def footprint(graph: Graph, statements: Iterable[Statement]) -> Footprint:
-    """What the allocator hands out and takes for one step by plan, from nothing, the libraries' memory left out.
+    """Peaks of the allocator for one step by plan, starting empty, without the memory of libraries.
 
     Args:
         graph: A graph that this frontend made.
@@ -210,11 +210,11 @@ def footprint(graph: Graph, statements: Iterable[Statement]) -> Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """In which order operations ask for memory, where a plan does not say.
+    """The order in which an operation requests memory, which a plan does not determine.
 
     Attributes:
-        last_first: Whether the last output comes first.
-        workspace_first: Whether workspace comes before the outputs, and goes after them.
+        last_first: Whether the last output is allocated first.
+        workspace_first: Whether workspace is allocated before the outputs. It is freed once they exist, in either case.
     """
 
     last_first: bool = False
@@ -233,19 +233,19 @@ def loop_footprint(
     state_bytes: int = 0,
     habit: Habit = USUAL,
 ) -> Footprint:
-    """What the allocator hands out and takes for a training loop by plan.
+    """Peaks of the allocator for a training loop by plan.
 
-    cuBLAS takes memory for good when it is first used, at the start of the forward and of the backward pass, each of
-    which runs in a thread of its own. Gradients of a step are gone before the next, as ``zero_grad()`` does.
+    cuBLAS takes memory permanently when a thread first uses it: at the start of the forward and of the backward pass,
+    which run in different threads. Gradients of a step are freed before the next, as by ``zero_grad()``.
 
     Args:
         graph: A graph that this frontend made.
         statements: A valid plan of it.
-        limit_bytes: The most it may take; None for no limit.
-        state_bytes: Part of the graph's fixed memory that comes only after the first step, as the state of most
-            optimizers does: twice for every parameter, in proportion. Half as much is taken for a while at the end
-            of every step.
-        habit: Of the operations.
+        limit_bytes: Most bytes that it may take from the device; None for no limit.
+        state_bytes: Part of the graph's fixed memory that is allocated only after the first step, as the state of most
+            optimizers is: two tensors for every parameter, in proportion to it. Half as much is allocated temporarily
+            at the end of every step.
+        habit: The order of requests of every operation.
 
     Raises:
         NoRoom: If the limit does not allow the loop.
@@ -266,7 +266,7 @@ def _loop(
         if number == 0:
             for size in states:
                 allocator.allocate(size)
-        left += [allocator.allocate(size) for size in states[::2]]  # what an optimizer works with for all at once
+        left += [allocator.allocate(size) for size in states[::2]]  # temporary tensors of an optimizer
         for block in left:
             allocator.release(block)
     return Footprint(allocator.peak_allocated, allocator.peak_reserved)
@@ -275,7 +275,10 @@ def _loop(
 def _step(
     allocator: CachingAllocator, step: Step, statements: Iterable[Statement], habit: Habit, libraries: int = 0
 ) -> list[Block | None]:
-    """Follow one step; the blocks of what is left at its end. ``libraries``: what each pass takes for good."""
+    """Simulate one step; returns the blocks that are left at its end.
+
+    ``libraries`` are the bytes that each pass takes permanently.
+    """
     graph = step.graph
     held: dict[str, Block | None] = {}
     allocator.allocate(libraries)
@@ -295,20 +298,20 @@ def _step(
 
 
 def fixed_sizes(graph: Graph) -> list[int]:
-    """Bytes of parameters, buffers and inputs, one by one, and of what else is in fixed memory, as one."""
+    """Bytes of each parameter, buffer and input, then those of the rest of fixed memory together."""
     return _fixed(read_step(graph))
 
 
 def _fixed(step: Step, state_bytes: int = 0) -> list[int]:
-    """As :func:`fixed_sizes`, without ``state_bytes`` of the rest."""
+    """As :func:`fixed_sizes`, with ``state_bytes`` less in the rest."""
     sizes = [place.storage_bytes for place in step.given]
     graph = step.graph
-    padding = int((graph.metadata.get("profile") or {}).get("fixed_padding", 0))  # to whole blocks, which is done here
+    padding = int((graph.metadata.get("profile") or {}).get("fixed_padding", 0))  # this allocator rounds up by itself
     return [*sizes, max(0, graph.fixed_memory - padding - state_bytes - sum(sizes))]
 
 
 def _states(step: Step, state_bytes: int) -> list[int]:
-    """``state_bytes`` in two pieces for every parameter, as large as it in proportion."""
+    """``state_bytes`` in two pieces for every parameter, in proportion to its size."""
     parameters = [place.storage_bytes for place in step.places if place.kind == "parameter"]
     if not any(parameters):
         return [state_bytes]
@@ -317,9 +320,9 @@ def _states(step: Step, state_bytes: int) -> list[int]:
 
 
 def least_limit(graph: Graph, statements: Sequence[Statement], *, state_bytes: int = 0) -> int:
-    """Memory, to 1%, within which the allocator serves a training loop by plan, whatever the operations' habits.
+    """The least limit, to 1%, within which the allocator serves a training loop by plan, for every habit.
 
-    Gaps depend on every single request, so near the least limit of one order another one fails.
+    Gaps depend on every request, so a limit that just suffices for one order of requests fails for another.
 
     Args:
         graph: A graph that this frontend made.
@@ -332,7 +335,7 @@ def least_limit(graph: Graph, statements: Sequence[Statement], *, state_bytes: i
 
 def _least_limit(step: Step, statements: Sequence[Statement], state_bytes: int, habit: Habit) -> int:
     freely = _loop(step, statements, None, state_bytes, habit)
-    low, high = freely.allocated_bytes, freely.reserved_bytes  # no more is ever needed, and no less is ever enough
+    low, high = freely.allocated_bytes, freely.reserved_bytes  # the least limit is between
     while high - low > high // 100:
         middle = (low + high) // 2
         try:
@@ -345,9 +348,9 @@ def _least_limit(step: Step, statements: Sequence[Statement], state_bytes: int, 
 
 
 def start_libraries() -> int:
-    """Let cuBLAS take the memory that it keeps, before anything else; bytes that are taken from the device by then.
+    """Let cuBLAS take its memory before all other allocations; returns the bytes then taken from the device.
 
-    Later it would take it from between other blocks, and they could not be given back.
+    Later it would take it from a segment with other blocks, which then could not be returned to the device.
     """
     import torch
 

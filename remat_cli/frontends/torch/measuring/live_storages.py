@@ -1,4 +1,4 @@
-"""How many bytes of tensors are alive: counted per storage, after every operator."""
+"""Counts the bytes of live tensors, per storage, after every operator."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from remat_cli.frontends.torch.private import dispatch_mode, weak_storage
 
 
 def live_storages() -> Any:
-    """A mode that counts. Use it as a context manager; ``peak_bytes`` says the most that was alive at once.
+    """A mode that counts live bytes. Use it as a context manager; ``peak_bytes`` is their maximum.
 
-    Only what is made under the mode counts, which leaves out parameters and inputs. Workspace inside an operator is
-    not seen.
+    Only storages made under the mode count, so parameters and inputs do not. Workspace inside an operator is not seen.
     """
 
     class LiveStorages(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker

@@ -1,4 +1,4 @@
-"""One operation of a graph on its own, with random inputs."""
+"""Runs single operations of a graph, with random inputs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from remat_cli.frontends.torch.executing.program import call_function, words
 
 @dataclass(slots=True)
 class Operations:
-    """The operations of a graph, to be run one by one.
+    """The operations of a graph, for running them one by one.
 
     Attributes:
         step: A graph that this frontend made.
-        device: Where to run.
-        seed: For the random inputs.
+        device: Device to run on.
+        seed: Seed of the random inputs.
     """
 
     step: Step
@@ -46,14 +46,14 @@ class Operations:
         self._generator = seeded(self.device, self.seed)
 
     def kind(self, index: int) -> str:
-        """Text that is the same for nodes that do the same with tensors of the same form."""
+        """A text that is equal for nodes with the same operation on tensors of the same form."""
         operation = self.step.operations[index]
         args, kwargs = self._forms(operation)
         reads = [[tensor.spec for tensor in self.step.tensors(value)] for value in self.step.graph.nodes[index].inputs]
         return repr((operation.call, args, kwargs, operation.values, reads))
 
     def _forms(self, called: Operation | View) -> tuple[Any, Any]:
-        """The arguments of a call, with the forms of places and the data of constants where their numbers were."""
+        """The arguments of a call, with the form of each place and the data of each constant instead of its number."""
         kwargs = sorted((key, self._form(argument)) for key, argument in called.kwargs.items())
         return [self._form(argument) for argument in called.args], kwargs
 
@@ -72,7 +72,7 @@ class Operations:
                 return argument
 
     def prepared(self, index: int) -> Callable[[], Any]:
-        """The operation with its inputs, ready to be called again and again. The inputs live as long as it does.
+        """The operation bound to its inputs; it may be called repeatedly. The inputs live as long as it does.
 
         Raises:
             ExecutionFailed: If the inputs cannot be made.
@@ -101,7 +101,7 @@ class Operations:
         return new_tensor(spec, self.device, self._generator, below=below)
 
     def _value(self, value: int, made: dict[int, list[Any]]) -> list[Any]:
-        """Tensors that may be in ``value``. Integers come from the operation that makes them."""
+        """Valid tensors for ``value``. Integers come from the operation that makes them."""
         if value not in made:
             tensors = self.step.tensors(value)
             producer = self.step.graph.producer[value]
@@ -120,11 +120,11 @@ class Operations:
 
     @contextlib.contextmanager
     def attempt(self, index: int) -> Iterator[None]:
-        """Without autograd; whatever goes wrong is said of the node.
+        """A context without autograd, in which every error becomes one of remat's that names the node.
 
         Raises:
-            OutOfMemory: If there is no memory left.
-            ExecutionFailed: If something else goes wrong.
+            OutOfMemory: If memory is exhausted.
+            ExecutionFailed: If anything else fails.
         """
         import torch
 
@@ -132,7 +132,7 @@ class Operations:
         try:
             with torch.no_grad():
                 yield
-        except Exception as error:  # operators raise whatever they like
+        except Exception as error:  # operators may raise anything
             if out_of_memory(error):
                 raise no_memory(error, self.device, where) from error
             raise ExecutionFailed(

@@ -1,4 +1,4 @@
-"""Measured costs: every operation of a graph is run on the device, and its time and memory go into the graph."""
+"""Measures costs: runs every operation of a graph on the device, and puts its time and memory into the graph."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from remat_cli.graph.model import Graph, Node
 
 _BLOCKS = {"cpu": 1, "cuda": BLOCK_BYTES}
 _SHORTEST_SAMPLE_S = 200e-6
-"""A sample repeats an operation until it takes about as long, or the clock would be measured."""
+"""Least seconds of a sample: shorter operations are repeated, or the overhead of the clock would count. Untuned."""
 _MOST_CALLS = 100
+"""Most repeats in a sample. Untuned."""
 _LEAST_US = 1e-3
+"""Least cost of an operation. Costs are rounded to multiples of this, and none may be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,8 @@ class Measured:
     Attributes:
         median_us: Median time of a call, in microseconds.
         spread: Distance of the quartiles, as a share of the median.
-        item_bytes: Bytes of the memory behind each returned tensor, by position (None for one on its own).
-        workspace_bytes: The most that was allocated during the call beyond what it returns.
+        item_bytes: Bytes of the storage of each returned tensor, by position (None for a single one).
+        workspace_bytes: Most bytes allocated during the call, without the returned tensors.
     """
 
     median_us: float
@@ -58,22 +60,22 @@ def profile(
 ) -> Graph:
     """``graph`` with measured costs (microseconds), sizes and workspaces.
 
-    Nodes that do the same with tensors of the same form are measured once.
+    Nodes with the same operation on tensors of the same form are measured once.
 
     Args:
         graph: A graph that this frontend made.
         device: ``cpu`` or ``cuda``.
         repeats: Samples per operation; their median is the cost.
         warmup: Calls before the samples.
-        seed: For the random inputs.
-        force: Do it although the graph was exported for another PyTorch or device.
-        progress: Called with how many kinds of operations are done, and how many there are.
+        seed: Seed of the random inputs.
+        force: Whether to measure even if the graph was exported for another PyTorch or device.
+        progress: Called with the number of kinds of operations that are done, and of all kinds.
 
     Raises:
         UsageError: If the graph is not of this frontend, or was exported for another PyTorch or device, or a number
             is out of range.
-        FrameworkUnavailable: If the device is not there.
-        OutOfMemory: If the device has no memory left for an operation and its inputs.
+        FrameworkUnavailable: If there is no such device.
+        OutOfMemory: If the device's memory is too small for an operation and its inputs.
         ExecutionFailed: If an operation fails, with the node.
     """
     require_torch_graph(graph)
@@ -94,7 +96,7 @@ def profile(
 def _profiled(
     step: Step, device: str, repeats: int, warmup: int, seed: int, progress: Callable[[int, int], None] | None
 ) -> Graph:
-    """The graph of ``step`` as measured on a device that is there."""
+    """The graph of ``step`` as measured on ``device``, which exists."""
     graph = step.graph
     metadata = graph.metadata
     if device == "cuda":
@@ -129,7 +131,7 @@ def _profiled(
 
 
 def _with(step: Step, index: int, measured: Measured | None, block: int, cheapest_us: float) -> Node:
-    """A node with what was measured; the tangents are not run, and cost what the cheapest operation does."""
+    """A node with its measurements. The tangents are not run; their cost is that of the cheapest operation."""
     node = step.graph.nodes[index]
     if measured is None:
         return replace(node, cost=cheapest_us, outputs=tuple(_blocks(size, block) for size in node.outputs))
@@ -149,7 +151,7 @@ def _blocks(size: int, block: int) -> int:
 
 
 def _measured(operations: Operations, index: int, repeats: int, warmup: int, workspace: int) -> Measured:
-    """Run one operation again and again; its inputs are gone afterwards."""
+    """Measure one operation; its inputs are freed afterwards."""
     function = operations.prepared(index)
     with operations.attempt(index):
         result = function()
@@ -165,7 +167,7 @@ def _measured(operations: Operations, index: int, repeats: int, warmup: int, wor
 
 
 def _samples(function: Callable[[], Any], device: str, repeats: int) -> list[float]:
-    """Microseconds per call, of several samples; each waits until the device has finished."""
+    """Microseconds per call in each of several samples; each waits until the device has finished."""
     synchronize = _synchronizer(device)
     synchronize()
     started = time.perf_counter()
@@ -191,7 +193,7 @@ def _synchronizer(device: str) -> Callable[[], None]:
 
 
 def _facts(device: str, repeats: int, warmup: int, kinds: int) -> dict[str, Any]:
-    """Where and how it was measured."""
+    """The machine and the settings of the measurement."""
     import torch
 
     facts: dict[str, Any] = {

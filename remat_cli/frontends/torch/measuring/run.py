@@ -1,4 +1,4 @@
-"""Run a plan on a device: are its results those of no recomputation, its peak as predicted, how long does it take?"""
+"""Runs a plan on a device: checks its results against a run without recomputation, and measures its peak and time."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ class Memory:
 
     Attributes:
         predicted: By the replay of the plan.
-        predicted_without_workspace: The same if operations needed nothing besides inputs and outputs.
-        measured: On a CPU, all live storages after every operator; on CUDA, what the allocator had handed out.
-        predicted_blocks: On CUDA, what the plan's allocations make the allocator hand out, in blocks that it does not
-            split further, by :func:`remat_cli.frontends.torch.measuring.allocator.footprint`; None on a CPU.
-        predicted_reserved: On CUDA, what they make it take from the device; None on a CPU.
-        reserved: On CUDA, what it had taken from the device; None on a CPU.
-        libraries: On CUDA, what libraries took from it for good before the step; in no other number. None on a CPU.
-        generator_states: Bytes kept to draw the same random numbers again, in host memory; in no other number.
+        predicted_without_workspace: The same, if no operation had a workspace.
+        measured: On a CPU, all live storages after every operator; on CUDA, all bytes that the allocator handed out.
+        predicted_blocks: On CUDA, the bytes in allocated blocks, by simulation of the allocator
+            (:func:`remat_cli.frontends.torch.measuring.allocator.footprint`); None on a CPU.
+        predicted_reserved: On CUDA, the bytes taken from the device, by the same simulation; None on a CPU.
+        reserved: On CUDA, the bytes taken from the device; None on a CPU.
+        libraries: On CUDA, the bytes that libraries took permanently before the step; in no other number. None on a
+            CPU.
+        generator_states: Bytes of generator states saved to repeat random numbers, in host memory; in no other number.
     """
 
     predicted: int
@@ -56,26 +57,26 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of a plan.
+    """The result of running a plan.
 
     Attributes:
         graph: Name of the graph.
         device: ``cpu`` or ``cuda``.
         torch: Version of PyTorch.
         computations: Operations per step.
-        recomputations: How many of them beyond the first of each node.
-        identical: Whether all results are bit for bit those of the same graph without recomputation; None if that did
-            not fit the device.
-        compared: How many tensors were compared.
-        differing: Names of those that differ.
-        unsteady: Names of those that differ between two runs without recomputation already.
+        recomputations: Operations per step beyond the first of each node.
+        identical: Whether all results equal those of the same graph without recomputation bit for bit; None if that
+            run did not fit the device.
+        compared: Number of tensors compared.
+        differing: Names of the tensors that differ.
+        unsteady: Names of the tensors that differ even between two runs without recomputation.
         finite: Whether the results hold no infinity and no NaN.
         result: The first result, such as the loss; None if it is not a scalar.
         memory: Bytes at the peak.
-        reference_peak: Measured peak without recomputation, fixed memory included; None if it did not fit.
+        reference_peak: Measured peak without recomputation, fixed memory included; None if that run did not fit.
         step_s: Median seconds of a step.
-        reference_step_s: The same without recomputation; None if it did not fit.
-        steps: How many were timed.
+        reference_step_s: The same without recomputation; None if that run did not fit.
+        steps: Number of steps timed.
     """
 
     graph: str
@@ -109,15 +110,15 @@ def run_plan(
         plan: A plan of a graph that this frontend made.
         device: ``cpu`` or ``cuda``.
         steps: Steps to time; one more is run to measure memory.
-        seed: For weights, inputs and the random operations.
-        graph: What the plan has to be for; None for any.
-        force: Run it although it was exported for another PyTorch or device.
+        seed: Seed of weights, inputs and random operations.
+        graph: The graph that the plan must be for; None for any.
+        force: Whether to run it even if it was exported for another PyTorch or device.
 
     Raises:
         UsageError: If the plan is not valid, or its graph is not of this frontend, or is not ``graph``, or was
             exported for another PyTorch or device.
-        FrameworkUnavailable: If the device is not there.
-        OutOfMemory: If the device has no memory left, with what was being done.
+        FrameworkUnavailable: If there is no such device.
+        OutOfMemory: If the device's memory is exhausted, with the place.
         ExecutionFailed: If an operation fails, with the node.
     """
     require_torch_graph(plan.graph)
@@ -141,7 +142,7 @@ def run_plan(
 
 
 def _ran(plan: Plan, replayed: Replay, device: str, steps: int, seed: int) -> Ran:
-    """What becomes of a plan that may be run here."""
+    """Run a plan that passed all checks."""
     import torch
 
     graph, step = plan.graph, read_step(plan.graph)
@@ -190,7 +191,11 @@ def _ran(plan: Plan, replayed: Replay, device: str, steps: int, seed: int) -> Ra
 
 
 def _replayed(plan: Plan) -> Replay:
-    """What the judge sees of ``plan``, if it finds it valid."""
+    """The replay of ``plan``.
+
+    Raises:
+        UsageError: If the plan is not valid.
+    """
     seen = check(plan).replay
     errors = [finding for finding in seen.findings if finding.severity is Severity.ERROR]
     if errors:
@@ -224,7 +229,7 @@ class _Bench:
         try:
             return self.measure(runnable, steps)
         except OutOfMemory:
-            pass  # and with the error goes what its frames held
+            pass  # leaving this block frees the error, and with it the tensors in its frames
         if self.device == "cuda":
             torch.cuda.empty_cache()
         return None
@@ -272,7 +277,7 @@ class _Bench:
         return taken
 
     def _tangents(self) -> Tangent:
-        """Ones for a scalar, as backward() has it; random numbers for what a loss outside would send."""
+        """Ones for a scalar, as ``backward()`` uses; otherwise random numbers, in place of a gradient from outside."""
         import torch
 
         places = [place for place in self.step.places if place.kind == "tangent"]
@@ -287,7 +292,7 @@ class _Bench:
 
 
 def result_names(step: Step) -> list[str]:
-    """What to call the results: ``result 0``, ``gradient of conv1.weight``, ``update of bn1.running_mean``."""
+    """Names of the results: ``result 0``, ``gradient of conv1.weight``, ``update of bn1.running_mean``."""
     names = []
     for result in step.results:
         of = (
@@ -298,12 +303,12 @@ def result_names(step: Step) -> list[str]:
 
 
 def without_workspace(graph: Graph) -> Graph:
-    """``graph`` as if no operation needed memory besides its inputs and outputs."""
+    """``graph`` with all workspaces set to 0."""
     return replace(graph, nodes=tuple(replace(node, workspace=0) for node in graph.nodes))
 
 
 def _repeated_random(step: Step, computes: Sequence[int]) -> int:
-    """How many random operations are computed more than once."""
+    """Number of random operations that are computed more than once."""
     return sum(1 for i, operation in enumerate(step.operations) if operation.random and computes.count(i) > 1)
 
 
@@ -312,7 +317,7 @@ def _differing(names: Sequence[str], found: Sequence[Any], wanted: Sequence[Any]
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two tensors are the same bit for bit; NaNs and the sign of zero count."""
+    """Whether two tensors are equal bit for bit; this compares NaNs and the sign of zero too."""
     import torch
 
     if a.shape != b.shape or a.dtype != b.dtype:

@@ -17,15 +17,15 @@ _MARK = "remat operation"
 def workspaces(operations: Operations, indices: Sequence[int]) -> list[int]:
     """Workspace of nodes, in bytes.
 
-    On a CPU it is what PyTorch's profiler sees of PyTorch's allocator; what a library takes from elsewhere stays
-    unseen. On CUDA it is the allocator's own statistics.
+    On a CPU, PyTorch's profiler reports the requests to PyTorch's allocator; memory that a library takes elsewhere is
+    not seen. On CUDA, the allocator's own statistics are used.
 
     Args:
         operations: Operations on a device.
-        indices: Which.
+        indices: The nodes.
 
     Raises:
-        ExecutionFailed: If one fails.
+        ExecutionFailed: If an operation fails.
     """
     if operations.device == "cuda":
         return [_on_cuda(operations, index) for index in indices]
@@ -37,7 +37,7 @@ def _on_cuda(operations: Operations, index: int) -> int:
 
     function = operations.prepared(index)
     with operations.attempt(index):
-        chosen = function()  # the first call may choose among algorithms, with memory of its own
+        chosen = function()  # the first call may try several algorithms, which takes extra memory
         del chosen
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -73,14 +73,14 @@ def _on_cpu(operations: Operations, indices: Sequence[int]) -> list[int]:
 
 
 def above_end(changes: Sequence[int]) -> int:
-    """How far a running sum that starts at 0 rises above where it ends (or began, if it ends lower)."""
+    """The maximum of a running sum from 0, minus its final value (or minus 0, if that is negative)."""
     sums = list(accumulate(changes, initial=0))
     return max(sums) - max(0, sums[-1])
 
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Nothing on standard error: the profiler's library announces its starts and stops there, whatever one sets."""
+    """Silence standard error: no setting stops the profiler's library from announcing its start and stop there."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)

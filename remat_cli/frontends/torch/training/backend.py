@@ -1,7 +1,7 @@
-"""Train with a plan: ``torch.compile(step, backend=remat_backend("step.plan.json"))``.
+"""Trains with a plan: ``torch.compile(step, backend=remat_backend("step.plan.json"))``.
 
-What is compiled has to be what was exported: the same model with the same shapes, the loss inside or outside alike.
-A graph that no plan was made for is an error, unless told otherwise.
+The compiled step must be the exported one: the same model, the same shapes, and the loss inside or outside in both.
+A graph without a plan is an error by default.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from remat_cli.plan.io import load_plan
 from remat_cli.plan.model import Plan
 
 Unplanned = Literal["error", "warn"]
-"""What to do with a graph that has no plan: refuse it, or run it as it is and warn."""
+"""How to treat a graph that has no plan: refuse it, or run it without a plan and warn."""
 _KEY = "remat"
 _MOST_REASONS = 3
-"""How many plans' reasons are told; further ones help nobody."""
+"""Number of plans for which a message says why they do not fit."""
 
 
 def remat_backend(*plans: Plan | str, unknown: Unplanned = "error") -> Callable[[Any, list[Any]], Any]:
@@ -37,11 +37,11 @@ def remat_backend(*plans: Plan | str, unknown: Unplanned = "error") -> Callable[
 
     Args:
         plans: Plans, or their files; one for each graph that is compiled.
-        unknown: What to do with a graph that none of the plans is for: ``error``, or ``warn`` and run it as it is.
+        unknown: How to treat a graph without a plan: ``error``, or ``warn`` and run it without one.
 
     Raises:
         FrameworkUnavailable: If torch is missing.
-        UsageError: If a plan is not valid, or not of a graph of this frontend, or ``unknown`` is neither.
+        UsageError: If a plan is not valid, or its graph is not of this frontend, or ``unknown`` is neither.
         InputError: If a file holds no plan.
     """
     require_torch()
@@ -50,7 +50,7 @@ def remat_backend(*plans: Plan | str, unknown: Unplanned = "error") -> Callable[
     loaded = [load_plan(plan)[0] if isinstance(plan, str) else plan for plan in plans]
     for plan in loaded:
         require_torch_graph(plan.graph)
-        read_step(plan.graph)  # here, where damage can be told, and not while something is compiled
+        read_step(plan.graph)  # reports damage now: torch.compile would wrap the error
         if not check(plan).valid:
             raise UsageError(f"the plan of {plan.graph.name} is not valid", hint="remat check says why")
 
@@ -65,12 +65,12 @@ def remat_backend(*plans: Plan | str, unknown: Unplanned = "error") -> Callable[
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A joint graph that torch.compile came with.
+    """A joint graph from torch.compile.
 
     Attributes:
-        captured: As it is.
-        graph: Lowered, with costs that mean nothing.
-        device: Where its tensors are: ``cpu``, ``cuda``, or several devices in words.
+        captured: The joint graph.
+        graph: The same, lowered, with arbitrary costs.
+        device: Device of its tensors: ``cpu``, ``cuda``, or several devices in words.
     """
 
     captured: Captured
@@ -79,15 +79,15 @@ class Compiled:
 
 
 Find = Callable[[Compiled], "Plan | None"]
-"""The plan for what is compiled; None to run it as it is. Called where tensors are real."""
+"""Returns the plan for a compiled graph; None to run it without one. Called outside of PyTorch's fake mode."""
 Refuse = Callable[[Sequence[str]], None]
-"""Hears why something can have no plan; it runs as it is unless this raises."""
+"""Receives the reasons why a graph has no plan. The graph runs without one, unless this raises."""
 
 
 def backend_of(find: Find, refuse: Refuse) -> Callable[[Any, list[Any]], Any]:
-    """A backend for ``torch.compile`` that asks ``find`` for the plan of each graph with a backward pass.
+    """A backend for ``torch.compile`` that calls ``find`` for the plan of each graph with a backward pass.
 
-    A graph that remat cannot plan is told to ``refuse``.
+    It calls ``refuse`` for a graph that remat cannot lower.
     """
 
     def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
@@ -119,7 +119,7 @@ def chosen(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | None, list
 
 
 def no_plan(unknown: Unplanned, reasons: Sequence[str]) -> None:
-    """Say that there is no plan for a graph, and why: an error, or a warning.
+    """Report that there is no plan for a graph, and why: as an error or a warning.
 
     Raises:
         UsageError: If ``unknown`` is ``error``.
@@ -135,7 +135,7 @@ def no_plan(unknown: Unplanned, reasons: Sequence[str]) -> None:
 
 
 def _compiler(graph_module: Any, inputs: Any) -> Any:
-    """What runs a graph: our function where there is one."""
+    """The function that runs a graph: the plan's if it has one, else the graph itself."""
     function = graph_module.meta.get(_KEY)
     return as_given(graph_module, inputs) if function is None else takes_its_arguments(function)
 
@@ -143,14 +143,15 @@ def _compiler(graph_module: Any, inputs: Any) -> Any:
 def _functions(
     joint: Any, forward_outputs: int, tensors: Sequence[Any], find: Find, refuse: Refuse
 ) -> ForwardBackward | None:
-    """The functions of the plan that ``find`` has for this graph."""
+    """The functions of the plan that ``find`` returns for this graph; None to run it without one."""
     import torch
 
     captured = Captured(joint, forward_outputs, tuple(tensors), Model(torch.nn.Module(), (), {}, None))
     devices = {t.device for t in tensors if isinstance(t, torch.Tensor)}
-    found = {device for device in devices if device.type != "cpu"} or {torch.device("cpu")}  # numbers may stay there
+    # A step on CUDA may read numbers from tensors on the CPU, so those do not count.
+    found = {device for device in devices if device.type != "cpu"} or {torch.device("cpu")}
     device = next(iter(found))
-    where = device.type if len(found) == 1 else " and ".join(sorted(map(str, found)))  # for which there is no plan
+    where = device.type if len(found) == 1 else " and ".join(sorted(map(str, found)))  # no plan matches several
     with real_tensors():  # constants are real
         try:
             graph = lower(captured, lambda node: 1.0, "compiled")  # names do not matter here
@@ -158,12 +159,12 @@ def _functions(
             refuse([error.message])
             return None
         plan = find(Compiled(captured, graph, where))
-        # What operators make from nothing goes to the model's own device, which need not be the current one.
+        # Operators without inputs make tensors on the model's own device, which need not be the current one.
         return None if plan is None else forward_backward(graph, plan.statements, str(device))
 
 
 def _modules(joint: Any, forward_outputs: int, chosen: ForwardBackward) -> tuple[Any, Any]:
-    """Two graph modules that show AOTAutograd inputs and outputs, and carry the functions that do the work."""
+    """Two graph modules that only state inputs and outputs for AOTAutograd, and carry the functions that run."""
     placeholders = joint.graph.find_nodes(op="placeholder")
     tangents = [node for node in placeholders if "tangent" in str(node.target)]
     primals = [node for node in placeholders if node not in tangents]
@@ -189,7 +190,7 @@ def _modules(joint: Any, forward_outputs: int, chosen: ForwardBackward) -> tuple
 
 
 def _fake(mode: Any, saved: Saved, device: Any) -> Any:
-    """A fake tensor of a saved tensor's form."""
+    """A fake tensor of the same form as a saved tensor."""
     import torch
 
     spec, where = saved.spec, "cpu" if saved.host else device
@@ -225,5 +226,5 @@ def _facade(joint: Any, inputs: Sequence[tuple[str, Any]], outputs: Sequence[Any
 
 
 def _opaque(*_inputs: Any) -> Any:
-    """Stands for a function that is not called through the graph."""
+    """Placeholder for the plan's function, which is not called through the graph."""
     raise AssertionError("the graph of a plan is a facade, and is not run")

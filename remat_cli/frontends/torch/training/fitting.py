@@ -1,7 +1,7 @@
-"""A module and a batch to a compiled module that trains by plan.
+"""Compiles a module, for a given batch, so that it trains by plan.
 
-The module is captured as it is, with fake copies of its tensors, so nothing is computed and no random number drawn.
-Whatever comes later and is another graph (evaluation to training, a new shape, autocast) gets a plan when it comes.
+The module is captured with fake copies of its tensors, so nothing is computed and no random number is drawn. If another
+graph comes later (evaluation after training, a new shape, autocast), it gets a plan at that time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 
 Planner = Callable[[Graph], Plan]
-"""A valid plan of a graph, within the budget; or a RematError."""
+"""Returns a valid plan of a graph, within the budget, or raises a RematError."""
 Unknown = Literal["plan", Unplanned]
-"""What to do with a graph that comes later: plan it too, or as it is with one that has no plan."""
+"""How to treat a graph that comes later: plan it too, or as ``Unplanned`` treats a graph without a plan."""
 MEASURED = "measured"
-"""The costs that ``remat profile`` finds on the device."""
+"""The costs that ``remat profile`` measures on the device."""
 
 
 def fit_module(
@@ -45,17 +45,17 @@ def fit_module(
     """``module``, compiled to train by the plans that ``planner`` makes for it.
 
     Args:
-        module: The module, on its device, in the mode in which it is to train. It is not changed, and shares its
-            parameters with what is returned.
+        module: The module, on its device and in the mode in which it trains. It is not changed. The compiled module
+            shares its parameters.
         batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments. Only their form matters.
         planner: Makes plans.
         cost: ``flops``, ``roofline:NAME``, or ``measured``: every operation is run on the module's device.
-        reserve_bytes: Memory for what the graph does not know, such as the optimizer's state; counted as fixed.
-        unknown: What to do with other graphs that come later: ``plan`` them too, ``warn``, or ``error``.
+        reserve_bytes: Fixed memory for things outside the graph, such as the optimizer's state.
+        unknown: How to treat other graphs that come later: ``plan`` them too, ``warn``, or ``error``.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
-        RematError: What the planner raises.
+        RematError: From the planner.
     """
     if unknown not in get_args(Unknown):
         raise UsageError(f'"{unknown}" is nothing to do with unknown graphs', hint="choose plan, warn or error")
@@ -67,6 +67,7 @@ def fit_module(
     costs = cost_model("flops" if cost == MEASURED else cost)
     found = _Plans(_device(module), costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
     fake, mode = _fake(model)
+    # The module alone, without a loss, since the user's loop computes the loss and calls ``backward()``.
     parts, more = capture_parts(fake, mode)
     if not parts and not more:
         raise no_graph(fake, mode)
@@ -85,7 +86,18 @@ def fit_module(
 
 @dataclass(slots=True)
 class _Plans:
-    """The plans there are, and how to make more."""
+    """The plans made so far, and how to make more.
+
+    Attributes:
+        where: Device of the module.
+        costs: The cost model for lowering.
+        measured: Whether to measure costs before planning.
+        planner: Makes plans.
+        reserve_bytes: Added to the fixed memory of every graph.
+        unknown: How to treat graphs that come later.
+        module_bytes: Bytes of all parameters and buffers of the module.
+        plans: The plans made so far.
+    """
 
     where: Any
     costs: CostModel
@@ -97,7 +109,7 @@ class _Plans:
     plans: list[Plan] = field(default_factory=list)
 
     def add(self, graph: Graph) -> Plan:
-        """Plan ``graph``, measured first if that was asked for."""
+        """Plan ``graph``; measure its costs first if the user chose so."""
         if self.measured:
             graph = _measured(graph, self.where)
         plan = self.planner(replace(graph, fixed_memory=graph.fixed_memory + self.reserve_bytes))
@@ -105,7 +117,7 @@ class _Plans:
         return plan
 
     def find(self, compiled: Compiled) -> Plan | None:
-        """The plan for what is compiled: one there is, or a new one."""
+        """A plan for the compiled graph: an existing one if one fits, else a new one."""
         plan, reasons = chosen(compiled, self.plans)
         if plan is not None:
             return plan
@@ -113,18 +125,18 @@ class _Plans:
             try:
                 return self.add(self._graph(compiled))
             except RematError as error:
-                reasons = [error.message]
+                reasons = [error.message]  # training has begun: by default, go on without a plan and warn
         self.refuse(reasons)
         return None
 
     def refuse(self, reasons: Sequence[str]) -> None:
-        """Say that something runs without a plan, or raise."""
+        """Warn that a graph runs without a plan, or raise if ``unknown`` is ``error``."""
         no_plan("error" if self.unknown == "error" else "warn", reasons)
 
     def _graph(self, compiled: Compiled) -> Graph:
-        """The graph of what is compiled, with costs, and all of the module in its fixed memory.
+        """The compiled graph with costs. Its fixed memory includes the whole module.
 
-        Buffers cannot be told from inputs here, and count twice: rather too much than too little.
+        Buffers cannot be distinguished from inputs here, so they count twice: too much is safe, too little is not.
         """
         import torch
 
@@ -139,7 +151,7 @@ class _Plans:
 
 
 def _measured(graph: Graph, where: Any) -> Graph:
-    """``graph`` with measured times, sizes and workspaces; the user's random numbers stay what they would be."""
+    """``graph`` with measured times, sizes and workspaces. The state of the user's random generators is preserved."""
     import torch
 
     from remat_cli.frontends.torch.measuring.profile import profile
@@ -150,10 +162,10 @@ def _measured(graph: Graph, where: Any) -> Graph:
 
 
 def _require_module(module: Any, batch: Any) -> None:
-    """Make sure that these are a module and a batch.
+    """Check that the arguments are a module and a batch.
 
     Raises:
-        UsageError: If one is something else.
+        UsageError: If one of them is not.
     """
     import torch
 
@@ -170,7 +182,7 @@ def _require_module(module: Any, batch: Any) -> None:
 
 
 def _device(module: Any) -> Any:
-    """Where the module is: the CPU, or one CUDA device.
+    """The device of the module: the CPU, or one CUDA device.
 
     Raises:
         UsageError: If its tensors are elsewhere, or on several devices.
@@ -193,7 +205,7 @@ def _bytes(module: Any) -> int:
 
 
 def _fake(model: Model) -> tuple[Model, Any]:
-    """``model`` with fake tensors, and their mode. What is no tensor is copied."""
+    """``model`` with fake tensors, and their mode. Everything else in it is copied."""
     mode = fake_mode()
     given = [*model.module.parameters(), *model.module.buffers()]
     copies = {id(tensor): mode.from_tensor(tensor) for tensor in given}
@@ -211,7 +223,7 @@ def _fake(model: Model) -> tuple[Model, Any]:
 
 
 def _computed(module: Any) -> list[Any]:
-    """Tensors that a module holds and that came out of a computation, as those of the old ``weight_norm`` do."""
+    """Tensors in a module that a computation made, as the old ``weight_norm`` does; ``deepcopy`` refuses them."""
     import torch
 
     held = [item for part in module.modules() for item in vars(part).values()]
@@ -219,7 +231,7 @@ def _computed(module: Any) -> list[Any]:
 
 
 def _fake_leaves(tree: Any, mode: Any) -> Any:
-    """Nested tuples, lists and mappings with fake tensors in place of the tensors."""
+    """Nested tuples, lists and mappings with a fake tensor in place of every tensor."""
     import torch
 
     if isinstance(tree, torch.Tensor):
