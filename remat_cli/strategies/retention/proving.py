@@ -1,4 +1,4 @@
-"""Proofs for all of document order, as engines (see ``proof``)."""
+"""Engines that prove bounds on all schedules in document order (see ``proof``)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from remat_cli.strategies.retention.proof import InStageProof, Proof
 
 _REHEARSAL_DEPTH, _REHEARSAL_GAP = 1.0, 1e-3
 _REHEARSAL_S, _REHEARSAL_SHARE = 15.0, 0.2
-"""Which rows a proof takes shows on a small support, in a fraction of the time for the full one. Untuned."""
+"""A small support shows which rows a proof needs, in a fraction of the time of the full one. Untuned."""
 
 
 @dataclass(slots=True)
 class EventProof(Engine):
-    """Bounds the cost over an event support, once for each cost of the incumbent.
+    """Bounds the cost over an event support, once for each new incumbent.
 
     Attributes:
-        tried: The cost of the incumbent at the last proof: a cheaper one leaves less to exclude.
+        tried: The incumbent's cost at the last proof; a cheaper one gives a smaller support.
     """
 
     uses_solver: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class EventProof(Engine):
 
 @dataclass(slots=True)
 class InStageProofs(Engine):
-    """Bounds the cost by the model that looks inside stages, with the rows of earlier turns.
+    """Bounds the cost by the model with rows inside stages, starting with the rows of earlier turns.
 
     Attributes:
         steps: The steps whose rows were stated so far.
@@ -50,7 +50,7 @@ class InStageProofs(Engine):
     steps: frozenset[tuple[int, int]] = frozenset()
 
     def work(self) -> bool:
-        """Find out on a small support which rows it takes, unless an earlier turn has, and prove with them."""
+        """Learn the rows on a small support if no earlier turn did, then prove with them."""
         incumbent = self.incumbent
         if not self.steps:
             rehearsal = InStageProof.of(incumbent, _REHEARSAL_DEPTH)
