@@ -103,7 +103,7 @@ class Store(_Cache):  # type: ignore[misc]  # numba has no types
 
 @functools.cache
 def _stamp() -> bytes:
-    """What machine code depends on: all sources of this package, since they are linked into each other; the compiler."""
+    """What machine code depends on: the compiler, and all sources of this package, which are linked together."""
     parts = [numba.__version__, llvmlite.__version__, sys.version]
     sources = [item for item in resources.files("remat_cli.kernels").iterdir() if item.name.endswith(".py")]
     parts += [hashlib.sha256(item.read_bytes()).hexdigest() for item in sorted(sources, key=lambda item: item.name)]
