@@ -14,7 +14,7 @@ The chain:
    margin of less than one such step costs nothing where the solver's bound is exact.
 4. Bounds that remat computes itself are lowered by the rounding of their own sums: :data:`ROUNDING` for a product or
    a few terms, :data:`CHAIN_ROUNDING` for prefix sums, :data:`SUM_ROUNDING` for sums over a whole graph.
-5. Rows that exclude schedules dearer than the incumbent are relaxed by :data:`CUTOFF_MARGIN`, far more than
+5. Rows that exclude schedules above the cost of the incumbent are relaxed by :data:`CUTOFF_MARGIN`, far more than
    :data:`FEASIBILITY` and far less than :data:`BOUND_MARGIN`. Without it a solver could find the incumbent itself
    infeasible, and a wrong "infeasible" would become a bound.
 6. Two costs within :data:`SAME_COST` are one cost summed in two orders: a bound above a cost by no more than that
@@ -71,7 +71,7 @@ SUM_ROUNDING = 1e-9
 """Relative error of a sum over a whole graph, in any order (link 4)."""
 
 CUTOFF_MARGIN = 1e-7
-"""Share of C0 by which the row that cuts off dearer schedules is relaxed (link 5)."""
+"""Share of C0 by which the row that cuts off more expensive schedules is relaxed (link 5)."""
 
 SAME_COST = 1e-9
 """Costs this close, relatively, are the same cost summed in another order (link 6)."""

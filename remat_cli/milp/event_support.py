@@ -33,7 +33,7 @@ def affordable(prices: Sequence[float], most: float, graph: Graph) -> Support:
 
     Args:
         prices: Lower bound on the cost of recomputing each node, such as its cost; not negative.
-        most: Solutions with dearer recomputation need not be in the support.
+        most: Solutions with more expensive recomputation need not be in the support.
         graph: The graph with its closing node.
     """
     return tuple(stages if prices[i] <= most else () for i, stages in enumerate(full_support(graph)))

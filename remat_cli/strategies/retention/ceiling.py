@@ -107,7 +107,7 @@ class Cheaper:
         return common(by_cost, support(self.prices.of_node, self.slack)) if math.isfinite(self.ceiling) else by_cost
 
     def rows(self, stated: RetentionModel, compiled: Compiled) -> list[Row]:
-        """Rows of a retention model that exclude dearer schedules: the ceiling itself, and counts of nodes."""
+        """Rows of a retention model that exclude more expensive ones: the ceiling itself, and counts of nodes."""
         if math.isinf(self.ceiling):
             return []
         model = compiled.model
