@@ -98,7 +98,7 @@ OPENERS = (
     Stage(
         "checkpointing",
         _KNOWN,
-        "fits the tightest budgets",
+        "fit the tightest budgets",
         options={"methods": _CHECKPOINTING},
         share=0.3,
         most_s=5.0,
@@ -278,7 +278,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
         Stage(
             "in-stage-proof",
             _INSIDE,
-            "bounds memory between two first computations too",
+            "counts memory between two first computations too",
             when=SPARSE & nodes(most=SMALL),
             share=0.25,
             most_s=120.0,
@@ -367,7 +367,7 @@ AUTO = (
     Stage(
         "in-stage-proof",
         _INSIDE,
-        "bounds memory between two first computations too",
+        "counts memory between two first computations too",
         when=nodes(most=SMALL) & SCHEDULE,
         most_s=300.0,
         maker="optimal",
@@ -385,7 +385,7 @@ AUTO = (
     Stage(
         "beyond-one-pass",
         _KNOWN,
-        "finds plans that need a second pass through a stage, which a few graphs do",
+        "finds plans that go through a stage twice, which a few graphs need",
         options={"methods": ("checkmate-ilp{stage_split=2}",), "last_word": True},
         when=nodes(most=_TINY) & NO_SCHEDULE,
     ),

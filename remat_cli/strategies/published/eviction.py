@@ -1,8 +1,8 @@
 """From a schedule with much recomputation to one with only what a budget needs.
 
 Where the given schedule frees a value and recomputes it later, the value here becomes *evictable*: it stays until
-memory runs out, and then evictable values are freed in the order of cost per byte. A recomputation of a resident value is
-left out. So free memory replaces recomputation, as in the public implementation of Kumar et al.
+memory runs out, and then evictable values are freed in the order of cost per byte. A recomputation of a resident value
+is left out. So free memory replaces recomputation, as in the public implementation of Kumar et al.
 """
 
 from __future__ import annotations
