@@ -40,7 +40,7 @@ class Statement:
     """A Pyomo model under construction.
 
     Attributes:
-        model: The ``ConcreteModel``. The index of every variable is its number, whatever its component.
+        model: The ``ConcreteModel``. The index of every variable is its number, over all components.
         control: Checked while rows are added.
         variables: The Pyomo variable of each number.
         plus: The term 1 * variable of each; most coefficients are 1 or -1, and expressions may share terms.

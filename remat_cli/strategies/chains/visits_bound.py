@@ -19,7 +19,7 @@ where V(l, k-1, m) stands for the highest visited level up to k-1 and is 0 if th
 missing for k = r, s(l, k) is the smallest value that counts in the levels l+1 .. k, and k is admitted only if m
 bytes fit beside the working sets of the visits to k.
 
-*Proof.* Let a schedule be given, and look at the first computations of the visits to l+1 .. r, which come in this
+*Proof.* Let a schedule be given, and consider the first computations of the visits to l+1 .. r, which come in this
 order of levels, r first. During a visit to level i let p <= i be the lowest level above l that is present; there is
 one, because i is. Let k be the greatest p that occurs, and t a visit at which it does. (1) Before t the levels l+1
 .. k have been computed, each at least once, as level k is present at t; with the tail of k if k < r, as r was

@@ -61,7 +61,7 @@ def _refused(what: str, takes_bytes: int, takes_s: float, margin: float, control
     too_much = memory is not None and takes_bytes > memory
     if not too_much and (remaining is None or takes_s <= margin * remaining):
         return None
-    instead = "auto, whose models grow with what may be worth computing again, or a heuristic"
+    instead = "auto, whose models grow only with useful recomputations, or a heuristic"
     return NotFound(
         f"the model would have about {what}, and building it would take about {format_bytes(takes_bytes)} and "
         f"{_duration(takes_s)}",

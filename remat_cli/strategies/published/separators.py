@@ -16,7 +16,7 @@ from remat_cli.strategies.published.tree_decomposition import Bags, min_fill
 
 _STARTS = 8
 _LOOK_EVERY = 256
-"""Nodes placed between two looks at the clock."""
+"""Nodes placed between two checks of the clock."""
 
 
 @dataclass(frozen=True, slots=True)
