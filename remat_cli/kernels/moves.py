@@ -1,7 +1,7 @@
 """The moves of simulated annealing, compiled by numba: what to change, and whether to accept the change.
 
 Acceptance is that of Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 220, 1983. Moves
-mostly start where memory is short, and prefer values with a high gain: uniform moves are nearly all refused.
+mostly start where memory is short, and prefer values with a high gain: uniform moves would mostly be refused.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Annealing(Engine):
     def _overhead(self) -> float:
         """The overhead of the incumbent, or an assumed one while there is none; a share of C0."""
         base = self.incumbent.graph.total_cost or 1.0
-        if self.incumbent.computes is None:  # a schedule is then likely to cost about twice what the bound says
+        if self.incumbent.computes is None:  # assume twice the overhead of the bound (untuned)
             return max(2 * (self.incumbent.bound.cost / base - 1), _LEAST_OVERHEAD)
         return max(self.incumbent.cost / base - 1, 1e-5)
 

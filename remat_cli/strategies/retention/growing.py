@@ -85,7 +85,7 @@ class Growing(Engine):
         model = model.holding_best()
         windows = self.windows or Windows(incumbent)
         self.windows, windows.model = windows, model
-        # The solver gets nowhere with a large model in one slice, but windows of it need an incumbent.
+        # A large model seldom finishes within a slice. Its windows do, but they need an incumbent.
         if len(model.model.values) > _WHOLE_LIMIT and incumbent.advancing is not None and writes is None:
             windows.work(_MANY_WINDOWS)
         else:

@@ -119,8 +119,8 @@ class InStageProof:
             gap: Gap at which the solver stops; None for a quarter of the requested one.
         """
         incumbent, context = self.incumbent, self.incumbent.context
-        # Every model with fewer rows is a relaxation, so the bound of each round holds. Stating all rows first would
-        # give a model that the solver cannot finish, and only a few of them cut anything off.
+        # Every model with fewer rows is a relaxation, so the bound of each round holds. Stating all rows first
+        # would add up to n^2 of them, and few cut anything off.
         while not incumbent.over() and not control.stopping():
             incumbent.report("proving")
             model = self.model.model
