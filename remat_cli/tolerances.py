@@ -1,40 +1,39 @@
-"""Every tolerance that takes part in what is claimed, from a solver's feasibility to the bound in a plan.
+"""Every tolerance that a claim depends on, from a solver's feasibility to the bound in a plan.
 
 The chain:
 
-1. A solver may violate a row, a bound or integrality by :data:`FEASIBILITY`; CBC and GLPK by tolerances of their own,
-   1e-7 to 1e-5. Nothing rests on that: a schedule is read off the rounded values, replayed in whole bytes, and its
-   cost summed anew. What is over the budget by a violation is cut off and solved for again. An answer further off
-   than :data:`GROSS_VIOLATION` is a failure of the solver.
-2. A violation can only lower the optimum, and what is below a lower optimum is a bound too. What may raise a bound
-   are the tests that end the search: a solver takes reduced costs down to -1e-7 for zero, and stops at
-   :data:`ABSOLUTE_GAP`. Both are absolute, so the objective is scaled until a typical cost is 1
-   (``solvers/checked``). For what remains a bound is lowered by :data:`BOUND_MARGIN`, a share of C0, before anything
-   is claimed.
+1. A solver may violate a row, a bound or integrality by :data:`FEASIBILITY`; CBC and GLPK by their own tolerances,
+   1e-7 to 1e-5. No plan depends on that: a schedule is read from the rounded values and replayed in whole bytes, and
+   its cost is recomputed. A schedule that exceeds the budget through a violation is cut off, and the model is solved
+   anew. A larger violation than :data:`GROSS_VIOLATION` is a failure of the solver.
+2. A violation can only lower the optimum, and a bound on a lower optimum is still a bound. The tests that end the
+   search can raise a bound: a solver takes reduced costs down to -1e-7 for zero, and stops at :data:`ABSOLUTE_GAP`.
+   Both are absolute, so the objective is scaled until a typical cost is 1 (``solvers/checked``). For the rest a bound
+   is lowered by :data:`BOUND_MARGIN`, a share of C0, before anything is claimed.
 3. Then, and only then, a bound on costs that are whole numbers is rounded up to the next multiple of their gcd. So a
    margin of less than one such step costs nothing where the solver's bound is exact.
 4. Bounds that remat computes itself are lowered by the rounding of their own sums: :data:`ROUNDING` for a product or
-   a handful of terms, :data:`CHAIN_ROUNDING` for prefix sums, :data:`SUM_ROUNDING` for sums over a whole graph.
-5. Rows that leave out what costs more than the best schedule are relaxed by :data:`CUTOFF_MARGIN`, far more than
-   :data:`FEASIBILITY` and far less than :data:`BOUND_MARGIN`. Without it a solver could find the best schedule itself
+   a few terms, :data:`CHAIN_ROUNDING` for prefix sums, :data:`SUM_ROUNDING` for sums over a whole graph.
+5. Rows that exclude schedules above the cost of the incumbent are relaxed by :data:`CUTOFF_MARGIN`, far more than
+   :data:`FEASIBILITY` and far less than :data:`BOUND_MARGIN`. Without it a solver could find the incumbent itself
    infeasible, and a wrong "infeasible" would become a bound.
 6. Two costs within :data:`SAME_COST` are one cost summed in two orders: a bound above a cost by no more than that
    does not contradict it.
-7. What remains between bound and cost is the gap, compared with :data:`GAP`. Solvers get :data:`INNER_GAP`, far
-   below, so that their own gap does not keep a plan from being proven.
+7. The difference between cost and bound is the gap; it is compared with :data:`GAP`. Solvers get :data:`INNER_GAP`,
+   which is far smaller, so that their own gap does not keep a plan from being proven.
 
-Sizes, shares and seconds that steer a search are no tolerances; they stand where they steer, and so do the constants of
-compiled kernels.
+Sizes, shares and seconds that steer a search are no tolerances; they stand beside the code that they steer, and so do
+the constants of compiled kernels.
 """
 
 from __future__ import annotations
 
 FEASIBILITY = 1e-9
-"""What HiGHS and Gurobi may violate of a row, a bound or integrality, unless told otherwise (link 1).
+"""By how much HiGHS and Gurobi may violate a row, a bound or integrality by default (link 1).
 
 Their own 1e-6 is 16 kB of a budget of 16 GB, which would take a round of cuts each time."""
 FEASIBILITY_LEAST = 1e-10
-"""The least that HiGHS accepts for it; Gurobi's least is :data:`FEASIBILITY`."""
+"""The smallest value that HiGHS accepts for it; Gurobi's smallest is :data:`FEASIBILITY`."""
 INTEGRAL_WITHIN = 1e-5
 """An integer column this close to a whole number is that number (link 1); GLPK allows as much."""
 GROSS_VIOLATION = 1e-4
@@ -45,16 +44,16 @@ START_VIOLATION = 1e-6
 ABSOLUTE_GAP = 1e-6
 """A solver stops this close to its bound, on an objective whose typical cost is 1 (link 2)."""
 CBC_INCREMENT = 1e-7
-"""By so much, on the same scale, CBC wants a better solution to be better (link 2)."""
+"""CBC accepts a new incumbent only if it is better by this much, on the same scale (link 2)."""
 BOUND_MARGIN = 1e-6
-"""What a solver's bound may be too high by (link 2): a share of C0, and of the peak where that is minimised."""
+"""By how much a solver's bound may be too high (link 2): a share of C0, or of the peak if that is minimised."""
 SETTLED = 1.05e-6
-"""A schedule this close to a bound meets it as far as a solver can tell: a little above :data:`BOUND_MARGIN`, so that
+"""A schedule this close to a bound meets it within a solver's tolerance: a little above :data:`BOUND_MARGIN`, so that
 the bound of a schedule that attains the solver's optimum counts as met (link 2)."""
 CLEARLY_ABOVE = 1e-6
-"""A bound this much above a limit, relatively, is above it though it was lowered by :data:`BOUND_MARGIN` (link 2)."""
+"""A bound this much above a limit, relatively, counts as above it (link 2)."""
 NOTHING_LEFT = 2e-6
-"""A schedule this close to a bound is left alone: twice :data:`BOUND_MARGIN`, so there is nothing left to prove."""
+"""A schedule this close to a bound is not searched further: at twice :data:`BOUND_MARGIN` nothing can be proven."""
 CBC_GAP_DIGITS = 1e-5
 """Relative error of a gap as CBC prints it, with about six digits (link 2)."""
 CBC_BOUND_DIGITS = 1e-7
@@ -63,27 +62,27 @@ GLPK_BOUND_DIGITS = 1e-9
 """Relative error of a bound as GLPK prints it, with ten digits (link 2)."""
 
 ROUNDING = 1e-12
-"""Relative error of a product, or of a handful of operations on floats (link 4)."""
+"""Relative error of a product, or of a few operations on floats (link 4)."""
 CHAIN_ROUNDING = 1e-11
 """Relative error of differences of prefix sums along a chain (link 4).
 
 Below :data:`SAME_COST`, so that a bound that was lowered by it still meets the schedule that attains it (link 6)."""
 SUM_ROUNDING = 1e-9
-"""Relative error of a sum over a whole graph, in whatever order (link 4)."""
+"""Relative error of a sum over a whole graph, in any order (link 4)."""
 
 CUTOFF_MARGIN = 1e-7
-"""Share of C0 by which the row that cuts off what costs more is relaxed (link 5)."""
+"""Share of C0 by which the row that cuts off more expensive schedules is relaxed (link 5)."""
 
 SAME_COST = 1e-9
-"""Costs this close, relatively, are the same cost summed up in another order (link 6)."""
+"""Costs this close, relatively, are the same cost summed in another order (link 6)."""
 SAME_GAP = 1e-6
-"""A gap that a plan tells may differ by this much from that of the cost and the bound that it tells."""
+"""The gap that a plan states may differ by this much from the one that follows from its cost and bound."""
 SAME_OBJECTIVE = 1e-6
-"""An answer to the problem that checks a solver may differ from the optimum, 1.5, by this much."""
+"""The answer to the problem that tests a solver may differ from the optimum, 1.5, by this much."""
 
 GAP = 1e-4
-"""The relative gap that is asked for unless the user asks for another, and at most which a plan is called optimal."""
+"""The default relative gap; a plan with at most the requested gap is called optimal."""
 INNER_GAP = 1e-6
-"""The gap for solvers where a tighter model is on its way, or the bound itself is what counts (link 7)."""
+"""The gap for solvers where rows are still to be added, or where the bound itself is the result (link 7)."""
 CUTS_GAP = 1e-5
-"""The gap for models of a few cuts, which are solved again and again, each time for a better bound (link 7)."""
+"""The gap for models of a few crowded stages, which are solved many times, each time for a better bound (link 7)."""

@@ -1,12 +1,12 @@
-"""What this room changes in numba, and all that it uses of numba's internals: the cache on disk, and linking.
+"""Changes to numba, and all uses of its internals: the cache on disk, and linking.
 
-Cache: one file holds one compiled function for one signature and one kind of processor, behind a digest of its
-content, so that damage is noticed. It is written beside its place and then moved there, so that processes that start
-at once do not see half of it. It is read from folders that cannot be written, too.
+Cache: one file holds one compiled function for one signature and one kind of processor, after a digest of its content,
+so that damage is detected. It is written to a temporary file and then renamed, so that no other process reads a partial
+file. Folders that cannot be written are read too.
 
-Linking: numba optimises every function and makes machine code for it, also for those that are then linked into
-another one and optimised there again. Functions that are only parts of others are left as they are: that takes a
-third of the time that compiling all took (9.2 s instead of 14 s for what ``remat solve`` needs, measured under load).
+Linking: numba optimises every function and generates its machine code, even if the function is then linked into
+another and optimised there again. Here functions that are only parts of others skip that step, which saves a third of
+the time (9.2 s instead of 14 s for the kernels of ``remat solve``, measured under load).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from numba.misc.appdirs import AppDirs
 _DIGEST = 32
 """Bytes of SHA-256."""
 _ENVIRONMENT = "_ZN08NumbaEnv"
-"""How names of what compiled functions need of Python begin."""
+"""Prefix of the global variables through which compiled functions reach Python objects."""
 
 
 def folders() -> list[Path]:
-    """Where machine code may lie, as numba has it: NUMBA_CACHE_DIR alone, or beside the source, then at the user's."""
+    """The cache folders, in numba's order: NUMBA_CACHE_DIR alone, or beside the source and then the user's cache."""
     source = Path(__file__)
     apart = _CacheLocator.get_suitable_cache_subpath(str(source))
     if config.CACHE_DIR:
@@ -50,31 +50,31 @@ def folders() -> list[Path]:
 
 
 class Store(_Cache):  # type: ignore[misc]  # numba has no types
-    """What numba asks for the machine code of one function, and gives it to.
+    """Numba's interface to the cached machine code of one function.
 
-    Nothing here fails: what cannot be read is compiled, and what cannot be written is compiled again next time.
+    Nothing here fails: without a readable file the function is compiled, without a writable folder it is not cached.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """The cache of ``function``, which is a function of a module."""
+        """The cache of ``function``, which must be at module level."""
         self._name = f"{Path(inspect.getfile(function)).stem}.{function.__name__}"
 
     @property
     def cache_path(self) -> str:
-        """The first folder that is looked into."""
+        """The first cache folder."""
         return str(folders()[0])
 
     def enable(self) -> None:
-        """It always is."""
+        """Do nothing: the cache is always enabled."""
 
     def disable(self) -> None:
-        """It never is."""
+        """Do nothing: the cache is always enabled."""
 
     def flush(self) -> None:
-        """Forget nothing: files that do not fit are written over."""
+        """Do nothing: outdated files are overwritten."""
 
     def place(self, signature: Any, target: Any) -> Path | None:
-        """The folder where the function is for ``signature``, undamaged; None if it is in none."""
+        """The folder with an undamaged copy of the function for ``signature``; None if there is none."""
         target.refresh()
         name = self._file(signature, target)
         return next((folder for folder in folders() if _content(folder / name) is not None), None)
@@ -86,7 +86,7 @@ class Store(_Cache):  # type: ignore[misc]  # numba has no types
         return None if content is None else compiler.CompileResult._rebuild(target_context, *pickle.loads(content))
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Write the compiled function into the first folder that takes it, if any does."""
+        """Write the compiled function to the first folder that can be written, if any."""
         if data.library.has_dynamic_globals:  # addresses of this process
             return
         content = dumps(data._reduce())
@@ -103,7 +103,7 @@ class Store(_Cache):  # type: ignore[misc]  # numba has no types
 
 @functools.cache
 def _stamp() -> bytes:
-    """What machine code depends on: the sources of this room, which are compiled into one another, and the compiler."""
+    """What machine code depends on: the compiler, and all sources of this package, which are linked together."""
     parts = [numba.__version__, llvmlite.__version__, sys.version]
     sources = [item for item in resources.files("remat_cli.kernels").iterdir() if item.name.endswith(".py")]
     parts += [hashlib.sha256(item.read_bytes()).hexdigest() for item in sorted(sources, key=lambda item: item.name)]
@@ -111,7 +111,7 @@ def _stamp() -> bytes:
 
 
 def _content(path: Path) -> bytes | None:
-    """What the file holds; None if there is none, it is damaged, or it was compiled from something else."""
+    """The content of the file; None if there is none, it is damaged, or it was compiled from other sources."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -130,7 +130,7 @@ def _write(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        # Another user may run what was compiled here, for example while an image was made.
+        # Another user may run this later, for example if it was compiled while a container image was built.
         Path(draft).chmod(0o644)
         Path(draft).replace(path)
     except BaseException:
@@ -139,10 +139,10 @@ def _write(path: Path, data: bytes) -> None:
 
 
 class _Linked(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
-    """An entry with the parts that it calls, directly or not."""
+    """The library of an entry and of all parts that it calls, directly or indirectly."""
 
     def finalize(self) -> None:
-        """Make machine code, and give the parts the environments that they would have had by themselves."""
+        """Generate machine code, and set the environments that the parts would have set themselves."""
         self._linking_libraries[:] = _closure(self._linking_libraries)
         super().finalize()
         for variable in self._final_module.global_variables:
@@ -151,7 +151,7 @@ class _Linked(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
                 self._codegen.set_env(variable.name, environment)
 
     def _optimize_final_module(self) -> None:
-        """Optimise, knowing that nobody else calls the parts."""
+        """Optimise with the parts as internal functions, which nothing else calls."""
         for function in self._final_module.functions:
             if not function.is_declaration and function.linkage == Linkage.linkonce_odr:
                 function.linkage = Linkage.internal
@@ -159,30 +159,30 @@ class _Linked(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
 
 
 class _Unlinked(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
-    """A part: only there to be linked into something else, neither optimised nor made machine code of."""
+    """The library of a part: only linked into others; not optimised, and without machine code."""
 
     @property
     def codegen(self) -> Any:
-        """What numba sets the environment with, for which it is too early."""
+        """A code generator that sets no environment: the entry does that once the part is linked."""
         return _NoEnvironments()
 
     def get_pointer_to_function(self, name: str) -> int:
-        """No address."""
+        """Return no address: a part has no machine code."""
         return 0
 
     def add_llvm_module(self, ll_module: Any) -> None:
-        """Take it as it is."""
+        """Add the module without optimising it."""
         self._final_module.link_in(ll_module)
 
     def finalize(self) -> None:
-        """Have nothing else added."""
+        """Close the library to further modules."""
         self._raise_if_finalized()
         self._finalize_dynamic_globals()
         self._finalized = True
 
 
 def _closure(libraries: Iterable[CodeLibrary]) -> list[CodeLibrary]:
-    """The libraries, and those that have to be linked to parts among them, each once."""
+    """The libraries and all libraries that parts among them need, each once."""
     found: dict[CodeLibrary, None] = {}
     todo = list(libraries)
     while todo:
@@ -195,7 +195,7 @@ def _closure(libraries: Iterable[CodeLibrary]) -> list[CodeLibrary]:
 
 class _NoEnvironments:
     def set_env(self, name: str, environment: Any) -> None:
-        """Leave it to the entry."""
+        """Do nothing: the entry sets it."""
 
 
 class Whole(compiler.Compiler):  # type: ignore[misc]  # numba has no types
@@ -204,7 +204,7 @@ class Whole(compiler.Compiler):  # type: ignore[misc]  # numba has no types
     library: type[JITCodeLibrary] = _Linked
 
     def define_pipelines(self) -> Any:
-        """Numba's own, which fill a library of ours."""
+        """Numba's own pipelines, on a library of this module."""
         state = self.state
         state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()  # numba does so for a library that it makes

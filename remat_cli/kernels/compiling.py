@@ -1,10 +1,11 @@
-"""Compiling the inner loops with numba: the decorators, the cache on disk, and compiling beside other work.
+"""Compiling the inner loops with numba: the decorators, the cache on disk, and compiling in the background.
 
-What Python calls is an :func:`entry`; its annotations are its one signature, so that it can be compiled before it is
-called. What only compiled functions call is :func:`inner`. Entries form groups, which are compiled together.
+A function that Python calls is an :func:`entry`; its annotations are its only signature, so that it can be compiled
+before the first call. A function that only compiled functions call is :func:`inner`. Entries form groups, which are
+compiled together.
 
-Machine code is cached where numba would cache it. It is read from a folder that cannot be written, too, and where
-there is no folder at all it is kept in memory. A damaged file is one that is not there.
+Machine code is cached where numba would cache it. Folders that cannot be written are read too; without any folder the
+code stays in memory. A damaged file counts as missing.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from remat_cli.graph.arrays import READONLY
 from remat_cli.mip import Bools, Floats, Ints
 
 Group = Literal["flow", "pricing", "annealing", "ordering", "segments"]
-"""Entries that are compiled together: those of one module of this room."""
+"""A group: the entries of one module of this package, which are compiled together."""
 
 
 Square = Annotated[Ints, 2]
 Cube = Annotated[Floats, 3]
-"""Arrays of more dimensions than one, which the annotation does not say otherwise."""
+"""Arrays of two and three dimensions, which their plain annotations do not tell apart."""
 
 
 class Record:
-    """What kernels take a NumPy record for: fields, with annotations ``int`` or ``float``, that they may change."""
+    """A mutable NumPy record for kernels; its fields have annotations ``int`` or ``float``."""
 
     @classmethod
     def dtype(cls) -> np.dtype[Any]:
@@ -52,15 +53,15 @@ _MODULES: dict[Group, str] = {
 }
 _POLL_S = 0.05
 _OPTIONS = {"_nrt": False}
-"""Kernels make no arrays of their own, so that numba counts no references to any: with a state of many arrays, kernels
-were five times as slow (190,000 instead of 1,000,000 moves of annealing a second on graphs/resnet50.json)."""
+"""Kernels allocate no arrays, so numba need not count references. With reference counts, a state of many arrays made
+them five times as slow (190,000 instead of 1,000,000 moves of annealing a second on graphs/resnet50.json)."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _entries: dict[str, list[Any]] = {}
 """The entries of each module, as numba's dispatchers."""
 _guard = threading.Lock()
-"""For the four tables below."""
+"""Guards the four tables below."""
 _queue: list[Group] = []
 _finished: dict[Group, threading.Event] = {group: threading.Event() for group in GROUPS}
 _errors: dict[Group, BaseException] = {}
@@ -68,11 +69,11 @@ _worker: list[threading.Thread] = []
 _turn = threading.Lock()
 """Held while a function is loaded or compiled here."""
 _current: list[Group] = []
-"""What is being compiled now: nothing, or one group."""
+"""The group that is being compiled now, if any."""
 
 
 def entry(function: _F) -> _F:
-    """Compile what Python calls, when it is first called or when its group is. Its annotations are its signature."""
+    """Compile a function that Python calls, with its group or at its first call. Its annotations are its signature."""
     from numba import njit
 
     from remat_cli.kernels.backend import Store, Whole
@@ -84,7 +85,7 @@ def entry(function: _F) -> _F:
 
 
 def inner(function: _F) -> _F:
-    """Compile what only compiled functions call, as a part of them: nothing is there for Python, nor cached."""
+    """Compile a function that only compiled functions call, as a part of them; Python cannot call it."""
     from numba import njit
 
     from remat_cli.kernels.backend import Part
@@ -95,12 +96,12 @@ def inner(function: _F) -> _F:
 
 
 def ready(group: Group) -> bool:
-    """Whether ``group`` can be called now: it is compiled, or in the cache, from where it is loaded.
+    """Whether ``group`` can be called now: it is compiled, or was loaded from the cache by this call.
 
-    Takes tens of milliseconds when it loads them, and the time that importing numba takes when nobody has.
+    Loading takes tens of milliseconds, and importing numba, if nothing did so before, 0.3 s.
 
     Raises:
-        Exception: What compiling them failed with before.
+        Exception: The error of an earlier attempt to compile it.
     """
     if group in _errors:
         raise _errors[group]
@@ -116,7 +117,7 @@ def ready(group: Group) -> bool:
 
 
 def warm(groups: Iterable[Group]) -> None:
-    """Load or compile groups, in this order, in a thread that nobody waits for; returns at once."""
+    """Load or compile groups, in this order, in a background thread; returns at once."""
     with _guard:
         wanted = [group for group in groups if group not in _queue and not _finished[group].is_set()]
         _queue.extend(group for group in dict.fromkeys(wanted) if group not in _errors)
@@ -126,10 +127,10 @@ def warm(groups: Iterable[Group]) -> None:
 
 
 def wait(group: Group, control: Control) -> bool:
-    """Wait until ``group`` is ready, compiling it if nobody does; False if ``control`` is stopping before that.
+    """Wait until ``group`` is ready, and start compiling it if necessary; False if ``control`` stops first.
 
     Raises:
-        Exception: What compiling it failed with.
+        Exception: The error of compiling it.
     """
     while not ready(group):
         if control.stopping():
@@ -145,7 +146,7 @@ def compiling() -> str | None:
 
 
 def kept() -> list[Path] | None:
-    """The folders that hold the machine code of all groups; None if some of it is in none."""
+    """The folders that hold the machine code of all groups; None if some of it is not cached."""
     found: set[Path] = set()
     for dispatcher in (dispatcher for group in GROUPS for dispatcher in _entries_of(group)):
         place = dispatcher._cache.place(_signature(dispatcher), dispatcher.targetctx)
@@ -156,7 +157,7 @@ def kept() -> list[Path] | None:
 
 
 def _work() -> None:
-    """Load what is in the cache, which is quick, then compile the rest in the order of the queue."""
+    """Load the groups that are cached, which is quick, then compile the others in the order of the queue."""
     loaded: set[Group] = set()
     while True:
         with _guard:
@@ -171,7 +172,7 @@ def _work() -> None:
                     done = _load(group)
             else:
                 done = _compile_one(group)
-        except BaseException as error:  # for whoever asks next
+        except BaseException as error:  # raised by the next call that needs the group
             _errors[group] = error
             done = True
         if done:
@@ -180,7 +181,7 @@ def _work() -> None:
 
 
 def _load(group: Group) -> bool:
-    """Load the entries of ``group`` if all are in the cache; whether they are compiled. The caller has the turn."""
+    """Load the entries of ``group`` if all are cached; whether they are ready. The caller must hold ``_turn``."""
     found = _entries_of(group)
     missing = [dispatcher for dispatcher in found if _signature(dispatcher) not in dispatcher.overloads]
     if any(dispatcher._cache.place(_signature(dispatcher), dispatcher.targetctx) is None for dispatcher in missing):
@@ -215,17 +216,17 @@ def _entries_of(group: Group) -> list[Any]:
 
 
 def _signature(dispatcher: Any) -> tuple[Any, ...]:
-    """The types of an entry's arguments, as numba has them."""
+    """The numba types of an entry's arguments."""
     hints = typing.get_type_hints(dispatcher.py_func, include_extras=True)
     return tuple(_numba_type(hint) for name, hint in hints.items() if name != "return")
 
 
 @functools.cache
 def _numba_type(hint: Any) -> Any:
-    """What numba calls the type that annotations call ``hint``.
+    """The numba type for the annotation ``hint``.
 
     Raises:
-        TypeError: If it is none that kernels take.
+        TypeError: If kernels do not accept this type.
     """
     from numba import from_dtype, types
 

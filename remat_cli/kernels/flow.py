@@ -1,6 +1,7 @@
 """Maximum flows by Dinic's algorithm over arrays, compiled by numba.
 
-Capacities are 64-bit integers: bytes add up beyond what 32 bits hold, which is all that SciPy's flows take.
+(Dinic, "Algorithm for solution of a problem of maximum flow in a network with power estimation", Soviet Mathematics
+Doklady 11, 1970.) Capacities are 64-bit integers: sums of bytes exceed 32 bits, the limit of SciPy's flows.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ def sink_side(tails: Ints, heads: Ints, capacities: Ints, count: int, source: in
     """Vertices from which the sink can still be reached under a maximum flow: the smallest sink side of a minimum cut.
 
     Args:
-        tails: int64[m], where each arc starts.
-        heads: int64[m], where it ends.
-        capacities: int64[m], not negative; every way from source to sink has a finite one, and any sum fits 64 bits.
+        tails: int64[m], the vertex where each arc starts.
+        heads: int64[m], the vertex where it ends.
+        capacities: int64[m], not negative; the value of a minimum cut must fit 64 bits.
         count: Number of vertices.
-        source: Where the flow starts.
-        sink: Where it ends.
+        source: Vertex where the flow starts.
+        sink: Vertex where it ends.
 
     Returns:
-        bool[count]; which maximum flow was found makes no difference.
+        bool[count]; the same for every maximum flow.
     """
     m = len(tails)
     ends = np.concatenate([tails, heads])
@@ -45,7 +46,7 @@ def sink_side(tails: Ints, heads: Ints, capacities: Ints, count: int, source: in
 
 
 class Room(NamedTuple):
-    """Room to work in: int64[count] each."""
+    """Working arrays: int64[count] each."""
 
     queue: Ints
     following: Ints
@@ -54,7 +55,7 @@ class Room(NamedTuple):
 
 @inner
 def _distances(start: Any, to: Any, left: Any, back: Any, sink: int, distance: Any, queue: Any) -> None:
-    """Arcs on the shortest way from every vertex to the sink along what is left; -1 where there is none."""
+    """Arcs on the shortest residual path from every vertex to the sink; -1 if there is none."""
     distance[:] = -1
     distance[sink] = 0
     queue[0] = sink
@@ -72,7 +73,7 @@ def _distances(start: Any, to: Any, left: Any, back: Any, sink: int, distance: A
 
 @inner
 def _copy(source: Any, target: Any) -> None:
-    """Fill ``target`` with the beginning of ``source``: numba takes two seconds to compile that for slices."""
+    """Copy the beginning of ``source`` to ``target``: numba takes two seconds to compile that for slices."""
     for k in range(len(target)):
         target[k] = source[k]
 
@@ -81,7 +82,7 @@ def _copy(source: Any, target: Any) -> None:
 def _maximise(
     start: Ints, to: Ints, left: Ints, back: Ints, source: int, sink: int, distance: Ints, room: Room
 ) -> None:
-    """Fill up shortest ways until there is none; ``distance`` gets the distances to the sink that are left then."""
+    """Augment along shortest paths until there is none; ``distance`` gets the final residual distances to the sink."""
     following, way = room.following, room.way
     while True:
         _distances(start, to, left, back, sink, distance, room.queue)
@@ -98,7 +99,7 @@ def _maximise(
                 for k in range(depth):
                     left[way[k]] -= amount
                     left[back[way[k]]] += amount
-                depth = tightest  # go on from where it is full now
+                depth = tightest  # the path up to its first saturated arc can be used again
                 v = to[back[way[depth]]]
             while following[v] < start[v + 1]:
                 a = following[v]

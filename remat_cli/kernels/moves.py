@@ -1,4 +1,8 @@
-"""The moves of annealing, compiled by numba: what to change, and whether to keep the change."""
+"""The moves of simulated annealing, compiled by numba: what to change, and whether to accept the change.
+
+Acceptance is that of Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 220, 1983. Moves
+mostly start where memory is short, and prefer values with a high gain: uniform moves would mostly be refused.
+"""
 
 from __future__ import annotations
 
@@ -21,37 +25,38 @@ from remat_cli.kernels.sequence import (
 from remat_cli.kernels.state import State
 from remat_cli.mip import Ints
 
-# What steers the moves. All of it is untuned: it stands as it was first written.
+# The parameters of the moves. All are untuned: none was measured against other values.
 _TRIES, _FEW = 60, 5
-"""Values looked at for one to give up, and how many of those that can be are compared at most."""
+"""Values to sample when one is dropped, and the most candidates among them to compare."""
 _CROWDED = 0.9
-"""How often a move starts where memory is short, if it is anywhere."""
+"""Probability that a move starts at a slot over the room, if there is one."""
 _AT_READER, _AT_INPUT = 0.6, 0.8
-"""A value is computed again right before its reader, or (up to the second) right after an input was used last, or
-anywhere in between."""
+"""Cumulative probabilities of where a value is recomputed: right before its reader, right after the last use of an
+input, else anywhere in between."""
 _LEAST_WORTH, _WORTH_RANGE = 0.2, 1.6
-"""An input is computed again, too, if what it frees is worth so much of its cost: a factor from the first up."""
+"""An input is recomputed too if the excess that this removes is worth this share of its cost: the smallest share, and
+the range of the random share above it."""
 _BEFORE_READER, _AFTER_INPUT, _NEAR_BY = 0.35, 0.5, 0.8
-"""A recomputation is put before a reader of what it makes, or after a use of an input, or near by, or else far off."""
+"""Cumulative probabilities of where a recomputation is shifted: before a reader of its values, after a use of an input,
+nearby, else far away."""
 _NEAR, _FAR = 8, 64
-"""Slots: near by, and far off."""
+"""Slots that count as nearby, and as far away."""
 _CHAIN_AFTER_SHIFT = 0.5
-"""How often the inputs of a recomputation that was put elsewhere are computed again, too."""
+"""Probability that inputs of a shifted recomputation are recomputed too."""
 _ANOTHER, _MOST_DROPPED, _NEAREST_OF, _ENOUGH = 0.4, 5, 3, 0.1
-"""An exchange drops another recomputation so often, so many at most, each the nearest of so many; and each time that it
-has made up for some of it, ends so often."""
+"""An exchange: the probability of removing another recomputation, the most to remove, the number of samples of which
+the nearest is removed, and the probability of stopping after each value that is dropped to make up for them."""
 _ADDING_OVER, _ADDING = 0.45, 0.1
-"""How often a move gives up a value: with bytes over the room, and without."""
+"""Probability that a move drops a value: with bytes over the room, and without."""
 _REMOVING, _SHIFTING = 0.3, 0.6
-"""Of the other moves, the share that drop a recomputation, and up to which they put one elsewhere; the rest exchange
-some."""
+"""Cumulative probabilities among the other moves: remove a recomputation, shift one, else exchange some."""
 _DEARER, _CHEAPER = 1 + 2e-4, 1 - 3e-4
-"""How the price of excess changes with every move that leaves some, or none."""
+"""Factors of the price of excess after every move with bytes over the room, and without."""
 
 
 @inner
 def _relief(s: State, first: int, last: int, size: int) -> int:
-    """By how much excess falls if ``size`` bytes fewer are live in the slots first .. last."""
+    """By how much the excess falls if ``size`` fewer bytes are live in the slots first .. last."""
     if last < first:
         return 0
     levels = s.level[first : last + 1]
@@ -63,7 +68,7 @@ def _relief(s: State, first: int, last: int, size: int) -> int:
 
 @inner
 def _somewhere(s: State) -> int:
-    """A slot: mostly one that is over the room, if there is one."""
+    """A random slot: mostly one over the room, if there is one."""
     slots = s.now.slots
     start = below(s, slots)
     if s.now.excess > 0 and uniform(s) < _CROWDED:
@@ -78,7 +83,10 @@ def _somewhere(s: State) -> int:
 
 @inner
 def _waiting(s: State, where: int) -> int:
-    """A value that waits in slot ``where`` and may be computed again: the best of a few for its price, or -1."""
+    """A value that waits in slot ``where`` and may be recomputed: the one with the highest gain of a sample, or -1.
+
+    A sample, because comparing all values takes time linear in V, and always taking the best would repeat one move.
+    """
     chosen, most, left = -1, -np.inf, 1 + below(s, _FEW)
     for _ in range(_TRIES):
         v = below(s, len(s.size))
@@ -87,7 +95,7 @@ def _waiting(s: State, where: int) -> int:
         if s.fixed[k] or event == 0 or not read_next(s, v, event):
             continue
         if s.pos[s.events[s.capacity[v] + event - 1]] == where:
-            continue  # the step at hand makes or reads it
+            continue  # the node in this slot makes or reads it
         left -= 1
         end = s.now.slots - 1
         if event < s.used[v]:
@@ -103,7 +111,7 @@ def _waiting(s: State, where: int) -> int:
 
 @inner
 def _before_use(s: State, v: int, where: int) -> int:
-    """Where to compute v again, which waits in slot ``where``: the instance to come after it, or -1 for the end."""
+    """Where to recompute v, which waits in slot ``where``: the instance that follows, or -1 for the end."""
     event = earlier(s, v, where + 1)
     reader, end = -1, s.now.slots - 1
     if event < s.used[v]:
@@ -115,7 +123,7 @@ def _before_use(s: State, v: int, where: int) -> int:
     k = s.producer[v]
     inputs = s.input_start[k + 1] - s.input_start[k]
     if pick < _AT_INPUT and inputs > 0:
-        # Right after an input was used last.
+        # Right after the last use of an input: then the input need not wait.
         u = s.inputs[s.input_start[k] + below(s, inputs)]
         p = after(s, u, earlier(s, u, end))
         if p > where:
@@ -126,7 +134,7 @@ def _before_use(s: State, v: int, where: int) -> int:
 
 @inner
 def _drop(s: State, where: int) -> bool:
-    """Give up a value that waits in slot ``where`` and compute it again later, with the inputs it lacks."""
+    """Drop a value that waits in slot ``where`` and recompute it later, with some of its inputs."""
     v = _waiting(s, where)
     if v < 0:
         return False
@@ -139,8 +147,10 @@ def _drop(s: State, where: int) -> bool:
 
 @inner
 def _chain(s: State, x: int) -> None:
-    """Compute inputs of x again too, where that seems cheaper than keeping them, and so on for theirs."""
-    longest = int(2.0 ** (5.0 * uniform(s)))  # at most CHAIN
+    """Recompute inputs of x too if that seems cheaper than keeping them, and their inputs, breadth first."""
+    # Short chains are mostly enough, but a step to a better schedule may need a long one: the logarithm of the length
+    # is uniform, up to CHAIN.
+    longest = int(2.0 ** (5.0 * uniform(s)))
     queue = s.queue
     queue[0] = x
     taken, done = 1, 0
@@ -154,6 +164,7 @@ def _chain(s: State, x: int) -> None:
             i = s.producer[u]
             if taken == longest or s.fixed[i] or read_next(s, u, event + 1):
                 continue
+            # A random threshold, so that chains which pay off only at their end are tried too.
             relief = _relief(s, after(s, u, event), p - 1, s.size[u])
             if relief > 0 and s.now.price * relief > s.cost[i] * (_LEAST_WORTH + _WORTH_RANGE * uniform(s)):
                 y = insert(s, i, x)
@@ -165,7 +176,7 @@ def _chain(s: State, x: int) -> None:
 
 @inner
 def _unread(s: State, x: int) -> bool:
-    """Whether nothing reads what the recomputation x makes."""
+    """Whether nothing reads the values of the recomputation x."""
     k, p = s.node[x], s.pos[x]
     for v in range(s.first_value[k], s.first_value[k + 1]):  # noqa: SIM110 - numba takes no generators
         if read_next(s, v, earlier(s, v, p) + 1):
@@ -175,7 +186,7 @@ def _unread(s: State, x: int) -> bool:
 
 @inner
 def _remove(s: State, x: int) -> None:
-    """Drop the recomputation x, and those that served nothing else."""
+    """Remove the recomputation x and those that then have no reader."""
     n = len(s.own)
     queue = s.queue
     queue[0] = x
@@ -201,7 +212,7 @@ def _remove(s: State, x: int) -> None:
 
 @inner
 def _shifted(s: State, k: int, p: int) -> int:
-    """Where else to put the recomputation of node k that was in slot p: the instance to come after it; -2 nowhere."""
+    """A new place for the recomputation of node k from slot p: the instance that follows, or -2 for none."""
     first, last = s.pos[k] + 1, s.now.slots - 1
     pick = uniform(s)
     made = s.first_value[k + 1] - s.first_value[k]
@@ -222,14 +233,14 @@ def _shifted(s: State, k: int, p: int) -> int:
 
 @inner
 def _shift_one(s: State) -> None:
-    """Put a recomputation elsewhere."""
+    """Shift a recomputation to another place."""
     x = s.recomputed[below(s, s.now.extras)]
     k, p = s.node[x], s.pos[x]
     if not delete(s, x):
         return
     anchor = _shifted(s, k, p)
     if anchor == -2:
-        return
+        return  # it stays removed, which is a move as well
     x = insert(s, k, anchor)
     if x >= 0 and uniform(s) < _CHAIN_AFTER_SHIFT:
         _chain(s, x)
@@ -237,13 +248,16 @@ def _shift_one(s: State) -> None:
 
 @inner
 def _exchange(s: State) -> None:
-    """Drop recomputations near one another, and make up for the room that this takes."""
+    """Remove recomputations near each other, and drop values to make up for the room that this takes.
+
+    Neighbours, because the values that they make wait through the same slots: others can then take their place.
+    """
     x = s.recomputed[below(s, s.now.extras)]
     p = s.pos[x]
     _remove(s, x)
     dropped = 1
     while uniform(s) < _ANOTHER and s.now.extras > 0 and dropped < _MOST_DROPPED:
-        # The nearest of some others.
+        # The nearest of a sample: finding the nearest of all takes a pass over all recomputations.
         nearest, least = s.recomputed[0], s.now.slots
         for _ in range(_NEAREST_OF):
             y = s.recomputed[below(s, s.now.extras)]
@@ -287,14 +301,14 @@ def _save(s: State) -> None:
 
 @entry
 def advance(s: State, start: Ints, moves: int, heat: float, cooling: float) -> None:
-    """Fill a fresh state, or try moves. One entry for both, for numba would compile what they share twice.
+    """Fill a fresh state, or try moves. One entry for both, because numba would compile their shared parts twice.
 
     Args:
         s: The state.
-        start: The sequence to fill it with; empty for a state that is filled.
-        moves: Their number.
+        start: The sequence to fill it with; empty if the state is filled already.
+        moves: Number of moves.
         heat: First temperature, in the unit of costs.
-        cooling: By what factor it falls with each move.
+        cooling: Factor of the temperature after each move.
     """
     if len(start) > 0:
         load(s, start)
@@ -306,7 +320,7 @@ def advance(s: State, start: Ints, moves: int, heat: float, cooling: float) -> N
         change = s.now.cost - cost + s.now.price * (s.now.excess - over)
         if change > 0 and uniform(s) >= np.exp(-change / heat):
             take_back(s)
-            s.now.cost = cost
+            s.now.cost = cost  # exactly: undoing in floats would leave rounding errors that add up
         elif s.now.excess == 0 and s.now.cost < s.now.best_cost - 1e-12:
             _save(s)
         if s.now.excess > 0:

@@ -1,8 +1,8 @@
 """The inner loop of annealing an order of nodes, compiled by numba: plain functions over tuples of arrays.
 
-Everything is computed once. A move takes a run of consecutive steps and pulls its last node with all that it needs of
-the run to the front, or pushes its first node with all that needs it to the back. The result is always a topological
-order, and nothing changes outside the run.
+Every node runs once. A move takes a run of consecutive steps and moves its last node with its ancestors in the run to
+the front (*pull*), or its first node with its descendants in the run to the back (*push*). The result is always a
+topological order, and nothing changes outside the run.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from remat_cli.kernels.compiling import entry, inner
 from remat_cli.mip import Ints
 
 _CROWDED, _LOOKS = 0.8, 30
-"""How often a move starts at a step over the target, and how many steps are looked at for one; untuned."""
+"""Probability that a move starts at a step over the target, and how many steps are sampled for one. Untuned."""
 _PULLS = 0.5
-"""How often a move pulls rather than pushes; untuned."""
+"""Probability that a move pulls; else it pushes. Untuned."""
 _LOWERING = 2000
-"""By which share of the peak the target is lowered where it is met; untuned."""
+"""A target that is reached is lowered by the peak divided by this. Untuned."""
 
 
 class State(NamedTuple):
@@ -29,10 +29,10 @@ class State(NamedTuple):
     Attributes:
         seq: int64[n], node at a step.
         pos: int64[n], step of a node.
-        before: int64[n + 1], bytes live just before a step.
+        before: int64[n + 1], bytes live right before a step.
         last: int64[V], step of a value's last reader.
         new: int64[n], a run of steps in its new order.
-        level: int64[n + 1], bytes just before each step of that.
+        level: int64[n + 1], bytes live right before each of these steps.
         stamp: int64[max(n, V)], marks of values and nodes.
         mark: int64[1], the latest mark.
         best: int64[n], the best order so far.
@@ -51,7 +51,7 @@ class State(NamedTuple):
 
 @inner
 def _start(graph: Arrays, kept: Any, s: State) -> None:
-    """Fill in what follows from the order ``s.seq``."""
+    """Fill in the fields that follow from the order ``s.seq``."""
     n = len(s.seq)
     s.last[:] = -1
     for p in range(n):
@@ -97,7 +97,7 @@ def _peak(graph: Arrays, s: State) -> int:
 
 @inner
 def _pull(graph: Arrays, s: State, i: int, j: int) -> int:
-    """Put the last node of the run i .. j and what it needs first; how many nodes that is."""
+    """Move the last node of the run i .. j and its ancestors to the front; the number of nodes moved."""
     producer, input_start, inputs = graph.producer, graph.input_start, graph.inputs
     seq, new, stamp = s.seq, s.new, s.stamp
     s.mark[0] += 1
@@ -124,7 +124,7 @@ def _pull(graph: Arrays, s: State, i: int, j: int) -> int:
 
 @inner
 def _push(graph: Arrays, s: State, i: int, j: int) -> int:
-    """Put the first node of the run i .. j and what needs it last; how many nodes that is."""
+    """Move the first node of the run i .. j and its descendants to the back; the number of nodes moved."""
     producer, input_start, inputs = graph.producer, graph.input_start, graph.inputs
     seq, new, stamp = s.seq, s.new, s.stamp
     s.mark[0] += 1
@@ -152,7 +152,7 @@ def _push(graph: Arrays, s: State, i: int, j: int) -> int:
 
 @inner
 def _change(graph: Arrays, kept: Any, s: State, i: int, j: int, target: int) -> int:
-    """By how much the new run i .. j changes the excess; fills in the levels."""
+    """The change of the excess by the new run i .. j; fills in the levels."""
     own, size, stays, input_start, inputs = graph.own, graph.size, graph.output, graph.input_start, graph.inputs
     seq, before, last, new, level, stamp = s.seq, s.before, s.last, s.new, s.level, s.stamp
     s.mark[0] += 1
@@ -191,7 +191,7 @@ def _accept(graph: Arrays, s: State, i: int, j: int) -> None:
 
 @inner
 def _where(graph: Arrays, s: State, target: int) -> int:
-    """A step, mostly one that is over the target."""
+    """A random step, mostly one over the target."""
     own, seq, before = graph.own, s.seq, s.before
     n = len(seq)
     if np.random.random() < _CROWDED:
@@ -215,7 +215,7 @@ def run(
     cold: float,
     seed: int,
 ) -> int:
-    """Anneal the order ``s.seq``; the best one is ``s.best``, its bytes over the last target are returned."""
+    """Anneal the order ``s.seq``; ``s.best`` gets the best order, and its excess over the last target is returned."""
     np.random.seed(seed)
     _start(graph, kept, s)
     n = len(s.seq)
@@ -237,6 +237,7 @@ def run(
             best_excess = excess
         heat *= cooling
         p = _where(graph, s, target)
+        # The logarithm of the length is uniform: short runs are cheap to evaluate, long ones are needed now and then.
         length = int(np.exp(np.random.random() * widest))
         shift = np.random.randint(length + 1)
         i, j = max(0, p - shift), min(n - 1, p + length - shift)

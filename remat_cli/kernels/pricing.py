@@ -1,4 +1,4 @@
-"""The inner loops of starts by prices, compiled by numba.
+"""The inner loops of the price method (see ``strategies/openers/prices``), compiled by numba.
 
 There are n nodes; stage n is the closing stage, which reads the graph outputs.
 """
@@ -14,34 +14,33 @@ from remat_cli.kernels.compiling import entry, inner
 from remat_cli.mip import Bools, Floats, Ints
 
 _DEEPEST = 60
-"""Chains of recomputation are looked at up to this length."""
+"""Length of the longest chain of recomputation to estimate. Untuned."""
 _MOST_VISITS = 100
-"""Nodes looked at to decide on one value."""
+"""Nodes to visit for one estimate; this bounds its time. Untuned."""
 _NEAR, _PER_ROOM = 0.2, 20.0
-"""How far a price is raised, as a share of a step, for a stage that is hardly over the room, and in addition per room
-that it is over; untuned."""
+"""The rise of a price, as a share of a step: for a stage just over the room, and per room of excess. Untuned."""
 FRAMES = 128
-"""Room for chains of recomputation, longer than any that is looked at."""
+"""Size of the stack for an estimate; larger than ``_DEEPEST``."""
 
 
 class Plan(NamedTuple):
-    """What is decided, and room to work in.
+    """The decisions of a pass, and its working arrays.
 
     Attributes:
         last: int64[V], the last stage at which a value is known to be resident.
-        memo: float64[V], what it costs to have it in a stage, ...
-        memo_stage: int64[V], ... and in which.
-        chosen: int64[n + 1], the nodes computed again in a stage.
-        stack: int64[E + 1], values to be provided.
-        ahead: int64[V], how many of its readers are behind.
-        values: int64[FRAMES], for going up the inputs in depth: the value, ...
+        memo: float64[V], the last estimate of the cost of having a value, ...
+        memo_stage: int64[V], ... and the stage that it is for.
+        chosen: int64[n + 1], the nodes recomputed in a stage.
+        stack: int64[E + 1], values still to be provided.
+        ahead: int64[V], the number of readers in earlier stages.
+        values: int64[FRAMES], the stack of a depth-first search along inputs: the value, ...
         edges: int64[FRAMES], ... the next input of its node, ...
         totals: float64[FRAMES], ... and the cost so far.
-        prefix: float64[n + 2], sums of prices.
+        prefix: float64[n + 2], prefix sums of prices.
         live: bool[V].
         seq: int64, the nodes in the order in which they run.
         stage: int64, the stage of each.
-        highest: int64[n + 1], the most memory in use in each stage, fixed memory left out.
+        highest: int64[n + 1], the peak of each stage, without fixed memory.
     """
 
     last: Ints
@@ -62,13 +61,13 @@ class Plan(NamedTuple):
 
 @inner
 def _waiting(graph: Arrays, plan: Plan, v: int, t: int) -> float:
-    """What keeping v from where it was last resident to stage t costs."""
+    """The price of keeping v from where it was last resident to stage t."""
     return float(graph.size[v] * (plan.prefix[t] - plan.prefix[plan.last[v] + 1]))
 
 
 @inner
 def _later(graph: Arrays, plan: Plan, v: int, t: int) -> float:
-    """What keeping v from stage t to its next reader costs; infinity if it has none."""
+    """The price of keeping v from stage t to its next reader; infinity if it has none."""
     size, reader_start, readers, ahead = graph.size, graph.reader_start, graph.readers, plan.ahead
     k = reader_start[v] + ahead[v]
     while k < reader_start[v + 1] and readers[k] <= t:
@@ -81,7 +80,7 @@ def _later(graph: Arrays, plan: Plan, v: int, t: int) -> float:
 
 @inner
 def _known(graph: Arrays, plan: Plan, v: int, t: int, depth: int, visits: int) -> float:
-    """What it costs to have v in stage t as far as that needs no further look; -1 if it does."""
+    """The cost of having v in stage t if that is known without its inputs; else -1."""
     if plan.last[v] == t:
         return 0.0
     least = _waiting(graph, plan, v, t)
@@ -93,9 +92,10 @@ def _known(graph: Arrays, plan: Plan, v: int, t: int, depth: int, visits: int) -
 
 @inner
 def _estimate(graph: Arrays, plan: Plan, root: int, t: int, credit: float) -> float:
-    """About what it costs to have ``root`` in stage t: keeping it, or computing it again with what that needs.
+    """An estimate of the cost of having ``root`` in stage t: kept, or recomputed with the inputs that it needs.
 
-    Goes up the inputs in depth, with frames of its own: numba keeps no functions that call themselves.
+    A depth-first search along inputs with a stack of its own, because numba does not cache recursive functions. Inputs
+    shared by two recomputations are counted twice: exact sharing would take a minimum cut for every value.
     """
     cost, producer, input_start, inputs = graph.cost, graph.producer, graph.input_start, graph.inputs
     memo, memo_stage, values, edges, totals = plan.memo, plan.memo_stage, plan.values, plan.edges, plan.totals
@@ -125,9 +125,9 @@ def _estimate(graph: Arrays, plan: Plan, root: int, t: int, credit: float) -> fl
                 return float(part)
             u = v
         if credit > 0.0 and part > 0.0:
-            # What is read again soon has to be made available anyway.
+            # An input that is read again later must be provided for that reader anyway.
             part = (1.0 - credit) * part + credit * min(part, _later(graph, plan, u, t))
-        if plan.last[u] != t:  # while the stage runs it is there, which only what the stage reads itself has to be
+        if plan.last[u] != t:  # an input of a recomputation is resident during the stage, which has its price too
             part += graph.size[u] * (plan.prefix[t + 1] - plan.prefix[t])
         totals[depth] += part
         edges[depth] += 1
@@ -136,7 +136,7 @@ def _estimate(graph: Arrays, plan: Plan, root: int, t: int, credit: float) -> fl
 
 @inner
 def _provide(graph: Arrays, plan: Plan, v: int, t: int, credit: float, taken: int) -> int:
-    """Decide how v comes to stage t, with all that needs; the number of nodes computed again in t so far."""
+    """Decide how v, and all that its recomputation needs, gets to stage t; the number of nodes recomputed in t."""
     first_value, producer, input_start, inputs = graph.first_value, graph.producer, graph.input_start, graph.inputs
     last, chosen, stack = plan.last, plan.chosen, plan.stack
     stack[0] = v
@@ -180,7 +180,7 @@ def _sort(numbers: Any, count: int) -> None:
 
 @inner
 def _decide(graph: Arrays, plan: Plan, prices: Any, credit: float) -> int:
-    """Go through the stages once and keep or compute again whatever is cheaper at ``prices``; how many run, or 0."""
+    """One pass: keep or recompute, by the cheaper estimate at ``prices``; the number of computes, 0 for too many."""
     chosen, seq, stage, inputs = plan.chosen, plan.seq, plan.stage, graph.inputs
     n = len(graph.cost)
     plan.prefix[0] = 0.0
@@ -211,7 +211,7 @@ def _decide(graph: Arrays, plan: Plan, prices: Any, credit: float) -> int:
 
 @inner
 def _profile(graph: Arrays, plan: Plan, length: int) -> None:
-    """Work out the most memory in use in each stage."""
+    """Find the peak of each stage, backwards: a value dies at the last step that reads it."""
     size, first_value, input_start, inputs = graph.size, graph.first_value, graph.input_start, graph.inputs
     live, highest = plan.live, plan.highest
     n = len(graph.cost)
@@ -243,7 +243,7 @@ def _profile(graph: Arrays, plan: Plan, length: int) -> None:
 
 @inner
 def _adjust(prices: Any, highest: Any, room: int, least: float, step: float, slow: float) -> int:
-    """Raise the prices of stages over ``room`` and lower the others'; bytes by which the worst is over."""
+    """Raise the prices of stages over ``room`` and lower the others; the excess of the worst stage, in bytes."""
     worst = 0
     for t in range(len(prices)):
         over = highest[t] - room
@@ -259,21 +259,20 @@ def _adjust(prices: Any, highest: Any, room: int, least: float, step: float, slo
 def run(
     graph: Arrays, plan: Plan, prices: Floats, room: int, least: float, credit: float, step: float, slow: float
 ) -> tuple[int, int]:
-    """Decide at the prices, work out the memory that this takes, and adjust the prices.
+    """Decide at the prices, find the memory that this takes, and adjust the prices.
 
     Args:
         graph: The graph.
         plan: Overwritten.
-        prices: float64[n + 1], cost of a byte that waits through a stage; changed. Zero where nothing was ever over.
-        room: Bytes there are, at least 1.
-        least: Price of a stage that is over for the first time; none falls below it.
-        credit: From 0 to 1, how much of what an input of a recomputation costs is taken off if it is read again later.
-        step: How far a stage that is over by a twentieth of the room or more is raised, as a logarithm.
-        slow: How far, relative to that, one with as much to spare is lowered.
+        prices: float64[n + 1], price of a byte that waits through a stage; changed. Zero for a stage never over.
+        room: Bytes for values, at least 1.
+        least: Price of a stage when it is first over the room; no price falls below it.
+        credit: From 0 to 1, the share of an input's cost that a recomputation is spared if the input is read later.
+        step: Logarithm of the factor by which a price rises if its stage is over by 4 % of the room or more.
+        slow: How far a price falls if 5 % of the room or more is free, relative to ``step``.
 
     Returns:
-        The number of nodes that run, 0 if they are more than there is room for; and the bytes by which the worst stage
-        is over the room.
+        The number of computes, 0 if they are more than ``plan.seq`` holds; and the excess of the worst stage in bytes.
     """
     length = _decide(graph, plan, prices, credit)
     if length == 0:

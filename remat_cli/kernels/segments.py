@@ -10,9 +10,9 @@ from remat_cli.mip import Bools, Floats, Ints
 
 @inner
 def _admit(row: Any, once: float, left: Any, right: Any, shift: int, end: int) -> None:
-    """Lower row[m], m < end, to ``once`` + left[m] + right[m + shift] where that is less.
+    """Lower row[m], m < end, to ``once`` + left[m] + right[m + shift] if that is less.
 
-    Slices of one length, and a plain choice between two numbers, let the compiler work on several at once.
+    Slices of equal length and a plain choice between two numbers let the compiler vectorise the loop.
     """
     if end <= 0:
         return
@@ -38,11 +38,11 @@ def fill_visits(
 
     Args:
         prefix: float64[N + 1], cost of computing the levels 1 .. k once.
-        tail: float64[N + 1], the part of the cost of level k that is needed only to go on to level k + 1.
+        tail: float64[N + 1], the part of the cost of level k that only level k + 1 needs.
         top: int64[N + 1], the highest level <= k that is visited, 0 if there is none.
         hold: int64[N + 1, N + 1], units that a value kept in (l, k] takes.
         sweep: int64[N + 1, N + 1], units that may be reserved while the levels l + 1 .. k are computed.
-        pending: int64[N + 1], units to take off from that while the next visit is to r.
+        pending: int64[N + 1], units to subtract from ``sweep`` while the next visit is to r.
         visit: int64[N + 1], units that may be reserved beside a visit to k.
         nothing: float64[width] of zeros; 0 .. width - 1 units may be reserved.
         value: float64[N + 1, N + 1, width], all infinite; gets the cost for the levels l + 1 .. r with m units
@@ -90,11 +90,11 @@ def fill_persistent(
         taped: bool[L + 1], whether the rest of a stage needs its block to have run right before.
         output: int64[L + 1], units of a_s.
         tape: int64[L], units of abar_(s+1).
-        sweep: int64[L + 1, L + 1], units besides what waits and a_s while the blocks s .. j - 1 run.
-        record: int64[L], units besides what waits and a_s while block s runs and leaves its tape.
+        sweep: int64[L + 1, L + 1], units besides a_s and waiting gradients while the blocks s .. j - 1 run.
+        record: int64[L], units besides a_s and waiting gradients while block s runs and leaves its tape.
         rest: int64[L + 1], units besides a_s while the rest of a stage runs.
         waiting: int64[L + 1], units of gradients before the rest of a stage runs.
-        again: int64[L + 1], the first stage that a segment may start with if stage t, its last, is served again.
+        again: int64[L + 1], the first stage with which a segment that ends at stage t may start if it runs again.
         nothing: float64[width] of zeros; the budget is width - 1 units.
         value: float64[L + 1, L + 1, width], all infinite; gets the least cost for the stages s .. t with m units, a_s
             not counted.

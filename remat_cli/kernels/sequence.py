@@ -1,13 +1,11 @@
 """The state of an annealed sequence and its two elementary changes, compiled by numba.
 
-The sequence lies in slots with holes among them, so that a computation finds a place without moving the rest. For every
-value the events that concern it (computations and reads) are kept in order of their slots. The level of a slot is what
-is over the room (or, if negative, left of it) while the slot runs. A change alters the life of a few values over a
-range of slots each, and only those are walked over, by loops that compilers vectorise. A value is live
-between two consecutive events exactly when the second is a read, and after the last event when it is a graph output.
-
-Every change is put down in a log, so that a move of many changes can be taken back.
-
+The sequence is stored in slots with holes between them, so that an insertion does not move all later steps. For every
+value its events (computations and reads) are kept in the order of their slots. The level of a slot is the number of
+bytes over the room while the slot runs, or, if negative, of free bytes. A change alters the lifetimes of a few values,
+each over a range of slots; only those are updated, by loops that compilers vectorise. A value is live between two
+consecutive events exactly if the second is a read, and after the last event if it is a graph output. Every change is
+recorded in a log, so that a move of many changes can be undone.
 """
 
 from __future__ import annotations
@@ -19,17 +17,18 @@ from remat_cli.kernels.state import State
 from remat_cli.mip import Ints
 
 HOLE = -(2**61)
-"""Own bytes of a hole: never over the room, whatever is live."""
+"""Own bytes of a hole: so negative that its level never exceeds the room."""
 _FAR = 48
-"""With no hole within so many slots, the holes are spread evenly again."""
+"""If no hole is within this many slots, the holes are spread evenly. Untuned."""
 LOG_SIZE = 512
+"""Most changes in one move. Untuned."""
 CHAIN = 32
-"""Most nodes of a chain that is computed again in one move."""
+"""Most nodes that one move recomputes, or removes, as a chain. Untuned."""
 
 
 @inner
 def uniform(s: State) -> float:
-    """A number in [0, 1), by xorshift64*."""
+    """A random number in [0, 1), by xorshift64* (Marsaglia, "Xorshift RNGs", 2003; Vigna's multiplier)."""
     x = np.uint64(s.now.random)
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -40,7 +39,7 @@ def uniform(s: State) -> float:
 
 @inner
 def below(s: State, n: int) -> int:
-    """A whole number in [0, n)."""
+    """A random integer in [0, n)."""
     return int(uniform(s) * n)
 
 
@@ -74,7 +73,7 @@ def after(s: State, v: int, event: int) -> int:
 
 @inner
 def _shift(s: State, first: int, last: int, amount: int) -> None:
-    """Add ``amount`` to what is live in each of the slots first .. last."""
+    """Add ``amount`` bytes to the level of each of the slots first .. last, and update the excess."""
     if last < first:
         return
     levels = s.level[first : last + 1]
@@ -106,7 +105,7 @@ def _drop_event(s: State, v: int, event: int) -> None:
 
 @inner
 def _has_room(s: State, k: int) -> bool:
-    """Whether the tables can take another computation of node k."""
+    """Whether the arrays can hold another computation of node k."""
     if s.now.free == 0:
         return False
     for v in range(s.first_value[k], s.first_value[k + 1]):
@@ -127,7 +126,7 @@ def _own(s: State, p: int) -> int:
 
 @inner
 def _open(s: State, p: int) -> int:
-    """Move the nearest hole to right before what is in slot p; the hole's slot, or -1 if none is near."""
+    """Move the nearest hole to right before the instance in slot p; the hole's slot, or -1 if none is near."""
     left, right, last = p - 1, p, s.now.slots - 1
     for _ in range(_FAR):
         if left >= 0:
@@ -149,7 +148,10 @@ def _open(s: State, p: int) -> int:
 
 @inner
 def _spread(s: State) -> None:
-    """Put one hole after every second instance."""
+    """Spread the holes evenly, with about one for every two instances.
+
+    Growing or renumbering on every insertion would cost a pass over the sequence each; this pass is rare.
+    """
     used, last = len(s.node) - s.now.free, s.now.slots - 1
     for p in range(last + 1):
         s.seq_before[p], s.level_before[p] = s.seq[p], s.level[p]
@@ -174,7 +176,7 @@ def _spread(s: State) -> None:
 
 @inner
 def _insert(s: State, k: int, anchor: int) -> int:
-    """Compute node k again right before the instance ``anchor`` (-1: at the end); the new instance."""
+    """Recompute node k right before the instance ``anchor`` (-1: at the end); the new instance."""
     p = _open(s, s.pos[anchor] if anchor >= 0 else s.now.slots - 1)
     if p < 0:
         _spread(s)
@@ -204,7 +206,7 @@ def _insert(s: State, k: int, anchor: int) -> int:
 
 @inner
 def _delete(s: State, x: int) -> None:
-    """Drop the recomputation x."""
+    """Remove the recomputation x."""
     k, p = s.node[x], s.pos[x]
     for e in range(s.input_start[k], s.input_start[k + 1]):
         u = s.inputs[e]
@@ -240,7 +242,7 @@ def following(s: State, p: int) -> int:
 
 @inner
 def insert(s: State, k: int, anchor: int) -> int:
-    """Compute node k again right before ``anchor`` (-1: at the end); the instance, or -1 if the tables are full."""
+    """Recompute node k right before ``anchor`` (-1: at the end); the instance, or -1 if arrays or log are full."""
     logged = s.now.logged
     if logged >= LOG_SIZE or not _has_room(s, k):
         return -1
@@ -252,7 +254,7 @@ def insert(s: State, k: int, anchor: int) -> int:
 
 @inner
 def delete(s: State, x: int) -> bool:
-    """Drop the recomputation x; False if the log is full."""
+    """Remove the recomputation x; False if the log is full."""
     logged = s.now.logged
     if logged >= LOG_SIZE:
         return False
@@ -266,7 +268,7 @@ def delete(s: State, x: int) -> bool:
 
 @inner
 def take_back(s: State) -> None:
-    """Undo all that is logged. Instances get their numbers back, because spare ones are taken last in, first out."""
+    """Undo all logged changes. Instances get their old numbers because the spare ones form a stack."""
     while s.now.logged > 0:
         s.now.logged -= 1
         inserted = s.log[s.now.logged, 0]
@@ -278,7 +280,7 @@ def take_back(s: State) -> None:
 
 @inner
 def _no_remat(s: State) -> None:
-    """Fill a fresh state with the sequence in which everything is computed once."""
+    """Fill a fresh state with the no-remat sequence."""
     n = len(s.own)
     s.level[: n + 1] = 0
     for k in range(n):

@@ -1,4 +1,4 @@
-"""The state of an annealed sequence: what the compiled loops of ``sequence`` and ``moves`` take."""
+"""The state of an annealed sequence, for the compiled loops of ``sequence`` and ``moves``."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from remat_cli.mip import Ints
 
 
 class Now(Record):
-    """The numbers of a state.
+    """The scalars of a state.
 
     Attributes:
-        slots: Slots in use.
-        extras: Recomputations.
-        free: Instances not in use.
-        logged: Changes in the log.
+        slots: Number of slots in use.
+        extras: Number of recomputations.
+        free: Number of unused instances.
+        logged: Number of changes in the log.
         best: Length of the best sequence so far.
         random: State of the random generator.
         excess: Bytes over the room, summed over the slots.
         cost: Cost of the sequence.
         best_cost: Cost of the best sequence so far.
-        price: What a byte of excess costs.
-        cheapest: The least that it may cost.
-        dearest: The most.
+        price: Price of a byte of excess.
+        cheapest: Lowest price of a byte of excess.
+        dearest: Highest price of a byte of excess.
     """
 
     slots: int
@@ -42,14 +42,14 @@ class Now(Record):
 
 
 class State(NamedTuple):
-    """A sequence in slots; n nodes, V values, and X instances that there is room for (0 .. n - 1 come first).
+    """A sequence in slots, with n nodes, V values and room for X instances; 0 .. n - 1 are first computations.
 
     Attributes:
-        now: The numbers.
+        now: The scalars.
         cost: float64[n].
         own: int64[n], bytes of outputs and workspace, less the room.
         first_value: int64[n + 1].
-        input_start: int64[n + 2], into ``inputs``; the last stage is not looked at.
+        input_start: int64[n + 2], into ``inputs``; the closing stage is not used.
         inputs: int64[E].
         fixed: bool[n], nodes that may be computed only once.
         size: int64[V], bytes.
@@ -60,17 +60,16 @@ class State(NamedTuple):
         used: int64[V], events of each value.
         node: int64[X], node of an instance.
         pos: int64[X], its slot.
-        place: int64[X], where it is among ``recomputed``.
+        place: int64[X], its position in ``recomputed``.
         recomputed: int64[X], recomputations in use.
         spare: int64[X], instances not in use.
         found: int64[X], nodes of the best sequence so far.
         seq: int64[slots], the instance there, -1 for a hole; the last slot in use stays one.
         level: int64[slots], bytes live while it runs, less the room.
-        seq_before: int64[slots], room to work in.
-        level_before: int64[slots], room to work in.
-        queue: int64[CHAIN], room to work in.
-        log: int64[changes, 3]: an inserted instance; or -1, the node that was deleted, and the instance that came
-            after it.
+        seq_before: int64[slots], a working array.
+        level_before: int64[slots], a working array.
+        queue: int64[CHAIN], a working array.
+        log: int64[changes, 3]: an inserted instance; or -1, the node that was deleted, and the instance that followed.
     """
 
     now: Now

@@ -1,1 +1,1 @@
-"""Formulations in Pyomo, their compilation to arrays, and what their answers mean."""
+"""Formulations in Pyomo, their compilation to arrays, and the decoding of their solutions."""

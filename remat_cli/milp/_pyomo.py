@@ -1,4 +1,4 @@
-"""What the formulations use of Pyomo, imported when a model is first stated: 0.1 s that listings do without.
+"""The parts of Pyomo that formulations use, imported when a model is first stated: listings save 0.1 s.
 
 Use it as ``from remat_cli.milp import _pyomo as pyo``, in the place of ``import pyomo.environ as pyo``, which would
 import all that Pyomo can do (writers, solvers, transformations) and take three times as long.
@@ -20,7 +20,7 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """``name`` of ``pyomo.core``, or of the module that is known to have it; found once."""
+    """``name`` from ``pyomo.core`` or from its module in ``_ELSEWHERE``; looked up once."""
     if name.startswith("__"):
         raise AttributeError(name)
     load()
@@ -32,8 +32,8 @@ def __getattr__(name: str) -> Any:
 def load() -> None:
     """Import Pyomo now: before numba, if both are going to be needed.
 
-    Pyomo imports SciPy's statistics (0.3 s) as soon as anybody, such as numba, imports SciPy; nothing here needs them.
-    It does so by a hook for the time after, which is taken out, and at once if SciPy is there before.
+    Pyomo imports SciPy's statistics (0.3 s) as soon as another package, such as numba, imports SciPy; nothing here
+    needs them. It does so at once if SciPy is already imported, and later by a hook, which is removed here.
     """
     import_module("pyomo.core")
     dependencies = import_module("pyomo.common.dependencies")

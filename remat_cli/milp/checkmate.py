@@ -2,12 +2,12 @@
 
 Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization", MLSys 2020, eq. 9:
 R[t,k] = node k is computed in row t, S[t,v] = value v is kept from row t-1 into row t, U[t,k] = memory in use
-once node k has run in row t (or would have), FREE[t,v,k] = value v is freed right after node k in row t. In each
-row nodes run in document order. Equation numbers in comments are the paper's.
+after node k has run in row t (or would have), FREE[t,v,k] = value v is freed right after node k in row t. In each row
+nodes run in document order. Equation numbers in comments are the paper's.
 
 Generalised to several outputs by giving S, FREE and the terms of U one entry per value. FREE[t,v,k] for the node k
-that makes v is left out for nodes with one output, as in the paper (4.8), since such a node is never computed for
-nothing; a node with several outputs may leave some unread, and those have to go at once.
+that makes v is left out for nodes with one output, as in the paper (4.8), since such a node never runs without a
+reader; a node with several outputs may leave some unread, and those must be freed at once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from remat_cli.mip import Row as LinearRow
 from remat_cli.mip import linear
 
 _EXACT_UNITS = 10_000
-"""Up to this budget, in units of the sizes' gcd, memory rows are stated in those units and hold exactly."""
+"""Largest budget, in units of the sizes' gcd, for which memory rows are stated in those units and hold exactly: at this
+size a solver's tolerance of 1e-6 stays far below one unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of R: which nodes it may compute, and the node it must compute.
+    """One row of R: the nodes that it may compute, and the node that it must compute.
 
     Attributes:
         width: Nodes 0 .. width - 1 may be computed.
@@ -62,11 +63,11 @@ class Formulation:
 
 @dataclass(slots=True)
 class CheckmateModel:
-    """The Pyomo model with what is needed to read its answers. Variables are called by their numbers.
+    """The Pyomo model with all that is needed to decode its solutions. Variables are referred to by number.
 
     Attributes:
         statement: The model; minimises cost / ``cost_scale`` (or peak bytes / ``unit_bytes``).
-        graph: The graph, with its closing node where one is needed.
+        graph: The graph, with its closing node if it needs one.
         rows: One per row of R.
         unit_bytes: Memory rows are stated in this unit.
         cost_scale: The objective is stated in this unit.
@@ -97,16 +98,16 @@ class CheckmateModel:
         return self.statement.compiled()
 
     def computed(self, row: int, node: int) -> int | None:
-        """R[row, node] as a variable; None where it is a constant."""
+        """R[row, node] as a variable; None if it is a constant."""
         var = self.R[row, node]
         return None if var in self.fixed else var
 
     def kept(self, row: int, value: int) -> int | None:
-        """S[row, value] as a variable; None where there is none."""
+        """S[row, value] as a variable; None if there is none."""
         return self.S.get((row, value))
 
     def choices(self) -> list[tuple[tuple[int, int], int | None]]:
-        """Every (row, node) that a solution may compute, with its variable; None where it always does."""
+        """Every (row, node) that a solution may compute, with its variable; None if it always does."""
         return [(pair, self.computed(*pair)) for pair, var in self.R.items() if self.fixed.get(var, 1) == 1]
 
     def fix(self, variable: int, value: int) -> None:
@@ -128,10 +129,10 @@ def rows_of(graph: Graph, formulation: Formulation) -> tuple[Row, ...]:
 
 
 def memory_unit(graph: Graph, budget_bytes: int) -> float:
-    """The unit for memory rows: the gcd of all sizes where the budget is few of them, else the budget itself.
+    """The unit for memory rows: the gcd of all sizes if the budget is a small multiple of it, else the budget itself.
 
-    In units of the gcd all memory is integral, so a solver's tolerance of 1e-6 cannot hide a violation. With real
-    sizes the numbers are too large for that; then rows are scaled to 1, and small violations are cut off later.
+    In units of the gcd all memory is integral, so a solver's tolerance of 1e-6 cannot hide a violation. The sizes of
+    real networks give numbers too large for that; then rows are scaled to 1, and small violations are cut off later.
     """
     sizes = [*graph.size, *(node.workspace for node in graph.nodes)]
     gcd = math.gcd(*sizes) or 1
@@ -144,9 +145,9 @@ def build(graph: Graph, budget_bytes: int, formulation: Formulation, control: Co
 
     Args:
         graph: The graph.
-        budget_bytes: Fixed memory included; ignored when the peak is minimised, but for scaling.
-        formulation: Which form.
-        control: Looked at while building.
+        budget_bytes: Fixed memory included; if the peak is minimised, used for scaling only.
+        formulation: The form of the MILP.
+        control: Checked while building.
 
     Raises:
         LimitReached, Interrupted: If the control stops while the model is built.
@@ -176,7 +177,7 @@ def build(graph: Graph, budget_bytes: int, formulation: Formulation, control: Co
 
 
 def _variables(stated: CheckmateModel, formulation: Formulation) -> None:
-    """R and S, with what is known of R fixed."""
+    """R and S, with the known entries of R fixed."""
     graph, statement = stated.graph, stated.statement
     stated.R = statement.binaries("R", [(t, k) for t, row in enumerate(stated.rows) for k in range(row.width)])
     kept = [(t, v) for t, row in enumerate(stated.rows) for v in range(graph.first_value[row.before])]
@@ -216,7 +217,7 @@ def _retention(stated: CheckmateModel) -> Iterator[LinearRow]:
 
 
 def _coverage(stated: CheckmateModel, formulation: Formulation) -> Iterator[LinearRow]:
-    """(1e) Without the frontier: what nobody reads is computed, in document order, and some nodes only once."""
+    """(1e) Without the frontier: nodes without readers run, in document order, and some nodes only once."""
     if formulation.frontier:
         return
     graph, R = stated.graph, stated.R

@@ -24,14 +24,14 @@ _before: list[tuple[bool, int]] = []
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Arrays of a Pyomo model, and where its variables went.
+    """Arrays of a Pyomo model, and the columns of its variables.
 
     Attributes:
         model: The arrays.
-        column_of: int64[variables], the column of the variable of each number; -1 for those that are fixed, or that no
-            row and no objective mentions.
+        column_of: int64[variables], the column of each variable by number; -1 if it is fixed, or in no row and not in
+            the objective.
         rows_of: Name of a constraint component to its rows: int64[...].
-        name: The name of the variable of a number.
+        name: Gives the name of a variable by number.
     """
 
     model: LinearModel
@@ -42,10 +42,10 @@ class Compiled:
 
 @contextmanager
 def under_construction() -> Iterator[None]:
-    """Build or compile a model inside: fast, and silent when it is broken off.
+    """Build or compile a model inside this context: faster, and without log output if it is stopped.
 
-    Python's cycle collector would walk the many small objects again and again, and Pyomo would log an error when a
-    rule of ours raises because time is up. Several threads may be inside: one may have been left behind there.
+    Python's cycle collector would traverse the many small objects repeatedly, and Pyomo would log an error if a rule
+    raises because time is up. Several threads may be inside: an abandoned strategy may still be building its model.
     """
     with _entrance:
         if not _inside:
@@ -68,13 +68,13 @@ def under_construction() -> Iterator[None]:
 def compile_model(model: Any, name: Callable[[int], str] | None = None) -> Compiled:
     """Compile a Pyomo model that minimises a linear objective under linear rows.
 
-    What Pyomo's own ``LinearStandardFormCompiler`` makes of it, number for number, but for rows that always hold; and
-    without SciPy, whose statistics Pyomo would import with it, in half a second.
+    The result equals that of Pyomo's ``LinearStandardFormCompiler``, number for number, without rows that always hold.
+    It needs no SciPy, whose statistics Pyomo would import in half a second.
 
     Args:
         model: A ``ConcreteModel`` with one active objective, to be minimised. The index of every variable is its
             number: from 0 on, over all components in the order in which they were added.
-        name: What to call the variable of a number; None for Pyomo's names.
+        name: Gives the name of a variable by number; None for Pyomo's names.
 
     Raises:
         ValueError: If something is not linear, or a variable has another index.
@@ -94,7 +94,7 @@ def compile_model(model: Any, name: Callable[[int], str] | None = None) -> Compi
             first = len(sides)
             for row in rows.values():
                 lower, body, upper = row.to_bounded_expression()
-                # 1 for <=, -1 for >=, 0 for ==; a row with two sides is two.
+                # 1 for <=, -1 for >=, 0 for ==; a row with two sides becomes two rows.
                 for side, kind in ((upper, 0),) if lower == upper else ((upper, 1), (lower, -1)):
                     if side is not None:
                         sides.append(side - terms.add(body))
@@ -106,12 +106,12 @@ def compile_model(model: Any, name: Callable[[int], str] | None = None) -> Compi
 
 @dataclass(slots=True)
 class _Terms:
-    """The terms of one linear expression after the other.
+    """The terms of a sequence of linear expressions.
 
     Attributes:
-        counts: Terms of each expression.
-        numbers: Of the variable of each term.
-        coefs: Of each term.
+        counts: Number of terms of each expression.
+        numbers: Variable number of each term.
+        coefs: Coefficient of each term.
     """
 
     counts: list[int] = field(default_factory=list)
@@ -119,7 +119,7 @@ class _Terms:
     coefs: list[float] = field(default_factory=list)
 
     def add(self, expression: Any) -> float:
-        """Take an expression; the constant in it."""
+        """Append the terms of an expression; returns its constant."""
         if type(expression) is not pyo.LinearExpression:
             standard = pyo.generate_standard_repn(expression, quadratic=False)
             if not standard.is_linear():
@@ -144,7 +144,7 @@ class _Terms:
 
 @dataclass(frozen=True, slots=True)
 class _Names(Sequence[str]):
-    """Names of columns, put together when somebody asks: hardly anyone does, and it takes long."""
+    """Names of columns, formatted on access: they are rarely needed, and formatting all takes long."""
 
     numbers: Ints
     name: Callable[[int], str]
@@ -175,7 +175,7 @@ def _compiled(
     rows_of: dict[str, Ints],
     name: Callable[[int], str],
 ) -> Compiled:
-    """Arrays of all terms, the objective first; duplicates summed, zeros and fixed variables out, columns sorted."""
+    """Arrays of all terms, the objective first: duplicates summed, zeros and fixed variables out, columns sorted."""
     starts, place, coefs = compressed(
         np.repeat(np.arange(len(terms.counts)), terms.counts),
         np.array(terms.numbers, dtype=np.int64),
@@ -197,7 +197,7 @@ def _compiled(
     own = row == 0
     cost[column_of[place[own]]] = coefs[own]
     counts = np.bincount(row[~own] - 1, minlength=len(rhs))
-    # A row without terms says nothing if it holds, and else that nothing fits: that is for the solver to say.
+    # A row without terms is dropped if it holds. If it does not, it stays: the solver must report infeasibility.
     stays = (counts > 0) | ((kind <= 0) & (rhs > 0)) | ((kind >= 0) & (rhs < 0))
     rhs, kind = rhs[stays], kind[stays]
     place_of = np.cumsum(stays) - 1
@@ -228,9 +228,9 @@ class Block:
     """Rows to append to a compiled model, over its variables and new ones.
 
     Attributes:
-        first: Number of the first new variable: as many as there are before.
-        added: How many are new; continuous, from 0 to 1, without cost.
-        rows: Over the numbers of variables.
+        first: Number of the first new variable; equals the number of variables before.
+        added: Number of new variables; continuous, from 0 to 1, without cost.
+        rows: Rows over the numbers of variables.
     """
 
     first: int
@@ -242,7 +242,7 @@ def append_block(compiled: Compiled, block: Block) -> Compiled:
     """``compiled`` with the variables and rows of ``block`` appended.
 
     Raises:
-        ValueError: If the variables of another block are missing, or a row speaks of one that has no column.
+        ValueError: If the variables of an earlier block are missing, or a row has a variable without a column.
     """
     known, main = compiled.column_of, compiled.model
     if block.first != len(known):
@@ -252,7 +252,7 @@ def append_block(compiled: Compiled, block: Block) -> Compiled:
     rows = [
         row._replace(columns=column_of[list(row.columns)].tolist())
         for row in block.rows
-        if any(row.coefficients) or not row.lower <= 0 <= row.upper  # it says something
+        if any(row.coefficients) or not row.lower <= 0 <= row.upper  # not trivially true
     ]
     if any(min(row.columns, default=0) < 0 for row in rows):
         raise ValueError("a row speaks of a variable that has no column")

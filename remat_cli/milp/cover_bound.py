@@ -1,10 +1,10 @@
-"""The cover bound: a small MILP whose optimum no schedule in document order undercuts, whatever it does in between.
+"""The cover bound: a small MILP whose optimum is a lower bound on the recomputation of all schedules in document order.
 
-x_i = 1 if node i is computed more than once. Take the first computation of node t: of the values made before t, read
-after it and not by t itself, enough bytes must be given up and made again later for the rest to fit beside the working
-set of t. Each value given up costs another computation of its node.
+x_i = 1 if node i runs more than once. Consider the first computation of node t. Of the values made before t, read after
+t and not read by t itself, enough bytes must be dropped and recomputed later that the rest fits beside the working set
+of t. Every dropped value costs another computation of its node. This is a multi-row knapsack cover.
 
-For schedules in any order only those values count that are made before t and read after it whatever the order is.
+For schedules in any order only those values count that are made before t and read after t in every order.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from remat_cli.mip import Builder, LinearModel, Row, linear
 
 Impossible = Literal["impossible"]
 IMPOSSIBLE: Impossible = "impossible"
-"""What :func:`build` returns when no schedule in document order, or in any order, fits the budget."""
+"""The result of :func:`build` if no schedule in document order, or in any order, fits the budget."""
 
 _MOST_TERMS = 100_000
-"""Terms that are stated."""
+"""Most terms to state. Untuned."""
 
 
 def build(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> LinearModel | Impossible | None:
@@ -34,11 +34,11 @@ def build(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> Linear
     Args:
         graph: The graph.
         budget_bytes: Fixed memory included.
-        any_order: Whether the bound is to hold for schedules in any topological order.
+        any_order: Whether the bound must hold for schedules in any topological order.
 
     Returns:
-        The model; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some
-        stage giving up everything that may be recomputed does not make enough room.
+        The model; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some stage
+        dropping all recomputable values does not free enough.
     """
     graph = closed(graph)
     rows = cover_rows(graph, budget_bytes, any_order=any_order)
@@ -46,7 +46,7 @@ def build(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> Linear
         return None
     if any(sum(parts.values()) < need for need, parts in rows):
         return IMPOSSIBLE
-    rows = rows[:: 1 + sum(len(parts) for _, parts in rows) // _MOST_TERMS]  # fewer rows are a bound, too
+    rows = rows[:: 1 + sum(len(parts) for _, parts in rows) // _MOST_TERMS]  # fewer rows give a bound too
     used = sorted({i for _, parts in rows for i in parts})
     scale = graph.total_cost or 1.0
     model = Builder()
@@ -56,22 +56,22 @@ def build(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> Linear
 
 
 def cover_rows(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> list[tuple[int, dict[int, int]]]:
-    """For every stage over the budget the bytes to give up, and the bytes that each node offers, capped at that.
+    """For every stage over the budget the bytes to free, and the bytes that each node can free, capped at that.
 
     Args:
-        graph: With its closing node.
+        graph: The graph with its closing node.
         budget_bytes: Fixed memory included.
-        any_order: Whether the rows are to hold for schedules in any topological order.
+        any_order: Whether the rows must hold for schedules in any topological order.
     """
     stages = enumerate(always_waiting(graph) if any_order else _waiting(graph))
     return _undominated([row for t, waiting in stages if (row := _row(graph, waiting, budget_bytes, t)) is not None])
 
 
 def least_peak_in_any_order(graph: Graph) -> int:
-    """Bytes below which no schedule stays, whatever its order, fixed memory included.
+    """A lower bound in bytes on the peak of schedules in any order, fixed memory included.
 
-    At the first computation of some node its working set is there, and everything that is made before and read later in
-    any order and may not be made again.
+    At the first computation of a node its working set is resident, and so is every value that in every order is made
+    before and read later, and that may not be recomputed.
     """
     closing = closed(graph)
     needs = []
@@ -83,7 +83,7 @@ def least_peak_in_any_order(graph: Graph) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What computing nodes more than once costs at least, beyond what any schedule must pay.
+    """Lower bounds on the cost of recomputing nodes, beyond what every schedule must pay.
 
     Attributes:
         base: No schedule within the budget costs less than C0 + ``base``; in the graph's cost unit.
@@ -98,11 +98,11 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class PriceModel:
-    """The dual of the cover bound's relaxation; whatever a solver answers, prices made of it hold.
+    """The dual of the cover bound's relaxation; prices from any of its points are valid, optimal or not.
 
     Attributes:
         model: The arrays. The first columns are the weights of the rows.
-        graph: With its closing node.
+        graph: The graph with its closing node.
         rows: The cover rows.
     """
 
@@ -111,10 +111,10 @@ class PriceModel:
     rows: tuple[tuple[int, dict[int, int]], ...]
 
     def prices(self, values: Sequence[float]) -> Prices:
-        """Prices from the answer of a solver, of which the weights are read; or from any weights, one per row.
+        """Prices from a solver's answer, of which only the weights are used; or from any weights, one per row.
 
-        With x_i = 1 for every node computed more than once, every row y >= 0 gives sum c x >= sum y + sum (c - A'y) x,
-        and p x = p - p (1 - x) where the price p = c - A'y is negative.
+        With x_i = 1 for every node that runs more than once, weights y >= 0 of the rows give
+        sum c x >= sum y + sum (c - A'y) x, and p x = p - p (1 - x) where the price p = c - A'y is negative.
         """
         scale = self.graph.total_cost or 1.0
         left = [node.cost for node in self.graph.nodes]
@@ -135,7 +135,7 @@ def price_model(graph: Graph, budget_bytes: int) -> PriceModel:
     """The dual of the relaxed cover bound, to be minimised in units of C0.
 
     Args:
-        graph: With its closing node.
+        graph: The graph with its closing node.
         budget_bytes: Fixed memory included.
     """
     rows = cover_rows(graph, budget_bytes)
@@ -161,7 +161,7 @@ def _waiting(graph: Graph) -> Iterable[Sequence[int]]:
 
 
 def _stage(graph: Graph, waiting: Sequence[int]) -> tuple[int, dict[int, int]]:
-    """Bytes of the values that wait, and what of those each node could make again."""
+    """Bytes of the values that wait, and how many of them each node can recompute."""
     parts: dict[int, int] = {}
     for v in waiting:
         maker = graph.producer[v]
@@ -171,16 +171,17 @@ def _stage(graph: Graph, waiting: Sequence[int]) -> tuple[int, dict[int, int]]:
 
 
 def _row(graph: Graph, waiting: Sequence[int], budget_bytes: int, t: int) -> tuple[int, dict[int, int]] | None:
-    """Bytes to give up at stage t, and the bytes that each node offers, capped at that; None if everything fits."""
+    """Bytes to free at stage t, and the bytes that each node can free, capped at that; None if everything fits."""
     beside, parts = _stage(graph, waiting)
     need = beside + working_set(graph, t) - (budget_bytes - graph.fixed_memory)
     if need <= 0:
         return None
+    # The cap strengthens the row: a node that frees more than is needed may not count for more than all of it.
     return need, {i: min(size, need) for i, size in parts.items() if size}
 
 
 def _undominated(rows: list[tuple[int, dict[int, int]]]) -> list[tuple[int, dict[int, int]]]:
-    """``rows`` without those that are the same as the one before."""
+    """``rows`` without those equal to the row before."""
     kept: list[tuple[int, dict[int, int]]] = []
     for row in rows:
         if not kept or kept[-1] != row:

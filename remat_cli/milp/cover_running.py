@@ -1,8 +1,8 @@
-"""The cover bound for large graphs, with a few terms for each stage where the plain one has one for each live value.
+"""The cover bound for large graphs: a few terms for each stage instead of one for each live value.
 
-What is given up at stage t is a variable of its own, the one before plus what is made at t and less what is read for
-the last time there. The rows are those of :mod:`remat_cli.milp.cover_bound`, but that a node which gives up more than
-is needed counts with all of it: the same whole numbers satisfy them, and a few more fractions.
+The bytes dropped across stage t are a variable: that of stage t-1, plus the values made at t, minus those that t is the
+last to read. The rows are those of :mod:`remat_cli.milp.cover_bound` without the cap on a node that frees more than is
+needed: they have the same integer solutions and a slightly weaker relaxation.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from remat_cli.mip import Builder, LinearModel, Row, linear
 
 
 def dense_terms(graph: Graph) -> int:
-    """Terms that the rows of the plain cover bound have at most: stages that each value waits through, in all."""
+    """Upper bound on the terms of the plain cover bound: the stages that each value waits through, summed."""
     return sum(last - graph.producer[v] for v, last in enumerate(last_readers(graph)))
 
 
 def least_peak(graph: Graph) -> int:
-    """Bytes below which no schedule in document order stays, fixed memory included.
+    """A lower bound in bytes on the peak of schedules in document order, fixed memory included.
 
-    At the first computation of some node its working set is there, and everything made before and read later that may
-    not be made again.
+    At the first computation of a node its working set is resident, and so is every value made before and read later
+    that may not be recomputed.
     """
     return graph.fixed_memory + max(stage.need - stage.most for stage in stages_of(closed(graph), graph.fixed_memory))
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What stage t asks for.
+    """The requirement of stage t.
 
     Attributes:
-        need: Bytes that must be given up; negative where there is room to spare.
-        most: Bytes that can be given up.
-        made: Values that begin to wait at t, and may be made again.
-        read: Values that t is the last to read, and may be made again.
-        own: Those that wait past t but do not count at t, since t reads or writes them.
+        need: Bytes that must be dropped; negative if memory is free.
+        most: Bytes that can be dropped.
+        made: Recomputable values that begin to wait at t.
+        read: Recomputable values that t is the last to read.
+        own: Recomputable values that wait past t but do not count at t, since t reads or writes them.
     """
 
     need: int
@@ -55,14 +55,14 @@ class Stage:
 
 
 def stages_of(graph: Graph, budget_bytes: int) -> Iterator[Stage]:
-    """Every stage of ``graph``, which is closed, in order."""
+    """Every stage of ``graph``, which must have its closing node, in order."""
     last = last_readers(graph)
     again = [graph.nodes[i].recompute and size > 0 for i, size in zip(graph.producer, graph.size, strict=True)]
     ending: list[list[int]] = [[] for _ in range(len(graph.nodes) + 1)]
     for v, t in enumerate(last):
         ending[t].append(v)
     in_use = no_remat_profile(graph)
-    spare = 0  # bytes made by now and read later that may be made again
+    spare = 0  # bytes of recomputable values made by now and read later
     for t, node in enumerate(graph.nodes):
         made = [v for v in graph.values_of(t) if last[v] > t]
         read = [v for v in ending[t] if graph.producer[v] < t]
@@ -83,11 +83,11 @@ def build(graph: Graph, budget_bytes: int, control: Control) -> LinearModel | Im
     Args:
         graph: The graph.
         budget_bytes: Fixed memory included.
-        control: Looked at while building.
+        control: Checked while building.
 
     Returns:
-        The model; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some
-        stage giving up everything that may be recomputed does not make enough room.
+        The model; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some stage
+        dropping all recomputable values does not free enough.
 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.

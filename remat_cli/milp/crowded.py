@@ -1,23 +1,24 @@
-"""What to keep across a few stages, and what to compute again between them: a small model, and a bound.
+"""A small model of what to keep across a few stages and what to recompute between them, and the bound that it gives.
 
-Let t_1 < ... < t_K be stages, the *cuts*; block k is what happens after the first computation of node t_k, up to and
-with that of t_(k+1), or to the end. Where a few stages need far more memory than the others, as the loss of a training
-step often does, what is kept across them decides most of a schedule.
+Let t_1 < ... < t_K be stages, the *cuts*. Block k is the part of the schedule after the first computation of node t_k,
+up to and including that of t_(k+1), or to the end. If a few stages need far more memory than the others, as the loss of
+a training step often does, what is kept across them decides most of a schedule.
 
-Variables: S[k,v] = value v, made before t_k, is there while t_k is first computed and is used after that; R[k,i] =
-node i < t_k is computed again in block k. Minimise sum c_i R[k,i], subject to, for v of node i < t_k,
+Variables: S[k,v] = value v, made before t_k, is resident while t_k is first computed and is used after that; R[k,i] =
+node i < t_k is recomputed in block k. Minimise sum c_i R[k,i], subject to, for v of node i < t_k,
 
     S[k,v] + R[k,i] >= 1             where a node of block k reads v, or v is a graph output and k = K;
     R[k,j] <= S[k,v] + R[k,i]        where node j < t_k reads v;
     S[k+1,v] <= S[k,v] + R[k,i];
-    sum of the sizes of S[k,v], but for what t_k reads <= room beside what t_k reads and writes and its workspace.
+    sum of the sizes of S[k,v] that t_k does not read <= room - what t_k reads and writes - its workspace.
 
-Every schedule in document order gives a solution that costs no more than its recomputations: what is read in block k
-is there when t_k is computed, or is made in the block, once at least; so is what is there when t_(k+1) is. So the least
-cost is a bound for document order. The memory of what is computed again is left out, and that of all other stages.
+Every schedule in document order gives a solution that costs no more than its recomputations: a value that block k reads
+is resident when t_k runs, or is recomputed in the block at least once; the same holds of a value that is resident when
+t_(k+1) runs. So the least cost is a bound for document order. The model ignores the memory of recomputation in a block
+and that of all other stages.
 
-(With one cut and once recomputed this is the choice that partitioners of training steps make, such as AOTAutograd's
-knapsack over what the forward pass saves; with all stages for cuts it is the retention model without in-stage rows.)
+(With one cut this is the choice that partitioners of training steps make, such as AOTAutograd's knapsack over the
+values that the forward pass saves. With all stages as cuts it is the retention model without in-stage rows.)
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from remat_cli.mip import Builder, Floats, LinearModel, Row, linear
 
 @dataclass(frozen=True, slots=True)
 class CutModel:
-    """The model with what is needed to read its answers.
+    """The model with all that is needed to decode its solutions.
 
     Attributes:
-        builder: Columns and rows; they minimise the cost of what is computed again, as a share of C0.
+        builder: Columns and rows; they minimise the cost of recomputation, as a share of C0.
         graph: The graph.
         cuts: Stages, ascending.
         kept: Column of S, by (k, value).
-        again: Column of R, by (k, node); nodes that may be computed only once have none.
+        again: Column of R, by (k, node); nodes that may run only once have none.
     """
 
     builder: Builder
@@ -62,7 +63,7 @@ class CutModel:
         return range(self.cuts[k] + 1, end)
 
     def sources(self, k: int, v: int) -> list[tuple[float, int]] | None:
-        """Terms of which one must be 1 for v to be at hand in block k; None where it is anyway."""
+        """Terms of which one must be 1 for v to be resident in block k; None if it is made after the cut."""
         kept = self.kept.get((k, v))
         if kept is None:
             return None
@@ -70,9 +71,9 @@ class CutModel:
         return [(1.0, kept)] if again is None else [(1.0, kept), (1.0, again)]
 
     def computes(self, values: Floats) -> tuple[int, ...]:
-        """The schedule that an answer stands for: ``values: float64[columns]``.
+        """The schedule of a solution ``values: float64[columns]``.
 
-        What is computed again is so right before what reads it first, and stays to the next cut if need be.
+        A node is recomputed right before its first reader, and its values stay to the next cut if they are kept there.
         """
         graph = self.graph
         kept: list[set[int]] = [set() for _ in self.cuts]
@@ -84,7 +85,7 @@ class CutModel:
         for k in range(len(self.cuts)):
             there = {v for v in there if (k, v) not in self.kept or v in kept[k]}
             for j in self.block(k):
-                found = kept[k + 1] if j in self.cuts else ()  # by the next block: to be made by then
+                found = kept[k + 1] if j in self.cuts else ()  # what is kept across the next cut must exist by then
                 computes += self._made_for([*graph.nodes[j].inputs, *sorted(found)], there)
                 computes.append(j)
                 there.update(graph.values_of(j))
@@ -92,7 +93,7 @@ class CutModel:
         return tuple(computes)
 
     def _made_for(self, wanted: Sequence[int], there: set[int]) -> list[int]:
-        """What has to be computed again to have the values ``wanted``, in order; its values are added to ``there``."""
+        """The nodes to recompute for the values ``wanted``, in order; their values are added to ``there``."""
         graph, todo = self.graph, list(wanted)
         chosen: set[int] = set()
         while todo:
@@ -111,7 +112,7 @@ def build(graph: Graph, cuts: Sequence[int], room_bytes: int, control: Control) 
         graph: The graph.
         cuts: Stages, ascending, at least one; each has a working set within the room.
         room_bytes: The budget without fixed memory.
-        control: Looked at while building.
+        control: Checked while building.
 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.
@@ -134,7 +135,7 @@ def _rows(stated: CutModel, room_bytes: int) -> Iterator[Row]:
 
 
 def _reads(stated: CutModel) -> Iterator[Row]:
-    """What a block reads, and in the end the graph outputs."""
+    """Rows for the values that a block reads, and for the graph outputs in the last block."""
     graph = stated.graph
     for k in range(len(stated.cuts)):
         read = {v for j in stated.block(k) for v in graph.nodes[j].inputs}
@@ -146,7 +147,7 @@ def _reads(stated: CutModel) -> Iterator[Row]:
 
 
 def _chains(stated: CutModel) -> Iterator[Row]:
-    """What is computed again needs its inputs, and what is kept across the next cut has to be there."""
+    """Rows for the inputs of recomputations, and for the values that are kept across the next cut."""
     for (k, j), var in stated.again.items():
         for v in stated.graph.nodes[j].inputs:
             sources = stated.sources(k, v)
@@ -158,7 +159,7 @@ def _chains(stated: CutModel) -> Iterator[Row]:
 
 
 def _room(stated: CutModel, room_bytes: int) -> Iterator[Row]:
-    """What is there at a cut, in units of the room."""
+    """Memory rows at the cuts, in units of the room."""
     graph, unit = stated.graph, max(1, room_bytes)
     for k, t in enumerate(stated.cuts):
         own = set(graph.nodes[t].inputs)

@@ -1,4 +1,4 @@
-"""From the columns of a solution back to a sequence of computes, and to rows that cut off a false one."""
+"""From a solution's columns to a sequence of computes, and to rows that cut off one that exceeds the budget."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from remat_cli.plan.liveness import DEAD, walk_back
 
 
 class Stated(Protocol):
-    """A model over R and S, whatever its formulation."""
+    """A model over R and S, in either formulation."""
 
     graph: Graph
     budget_bytes: int
 
     def computed(self, stage: int, node: int, /) -> int | None:
-        """The number of R as a variable; None where it is a constant."""
+        """The number of R as a variable; None if it is a constant."""
 
     def kept(self, stage: int, value: int, /) -> int | None:
-        """The number of S as a variable; None where there is none."""
+        """The number of S as a variable; None if there is none."""
 
     def choices(self) -> list[tuple[tuple[int, int], int | None]]:
-        """Every (stage, node) that a solution may compute, and its variable; None where it always does."""
+        """Every (stage, node) that a solution may compute, and its variable; None if it always does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Reads the answers of one compiled model.
+    """Decodes the solutions of one compiled model.
 
     Attributes:
         stated: The model as stated.
         compiled: The model as compiled.
         pairs: (stage, node) of every choice, in the order in which they run.
-        columns: int64[len(pairs)], the column of each; -1 where there is none.
+        columns: int64[len(pairs)], the column of each; -1 if there is none.
         constant: float64[len(pairs)], the value of each that has no column.
     """
 
@@ -61,7 +61,7 @@ class Decoder:
             compiled=compiled,
             pairs=tuple(pair for pair, _ in choices),
             columns=np.array(columns, dtype=np.int64),
-            # A variable that no row and no cost mentions is free to be 0.
+            # A variable in no row and without cost can be 0.
             constant=np.array([1.0 if var is None else 0.0 for _, var in choices]),
         )
 
@@ -73,18 +73,20 @@ class Decoder:
     def computes(self, chosen: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         """The sequence of computes of ``chosen``, up to the closing node.
 
-        Without the frontier the closing node may run in an early row, and free computations may follow it. By then
-        all is computed and the outputs are resident, which what follows need not leave so.
+        Without the frontier the closing node may run in an early row, and computations without cost may follow it. They
+        are cut off: when the closing node runs, all nodes have run and the outputs are resident, and what follows might
+        drop an output.
         """
         nodes = self.stated.graph.nodes
         end = len(nodes) - (nodes[-1].id == CLOSING_ID)
         return tuple(takewhile(lambda k: k < end, (k for _, k in chosen)))
 
     def cover_cuts(self, chosen: Sequence[tuple[int, int]]) -> list[Row]:
-        """Rows that every schedule within the budget meets and ``chosen`` does not; none if it is within the budget.
+        """Cover cuts: rows that all schedules within the budget meet and ``chosen`` violates; none if it fits.
 
-        A solver may exceed a row by its tolerance, 1e-6 of it: kilobytes of gigabytes. For each step that is really
-        over the budget, the decisions that put a cover of its resident values there cannot all be taken.
+        A solver may violate a row by its tolerance, 1e-6 of it: kilobytes of gigabytes. At a step that really exceeds
+        the budget, some of its resident values, a *cover*, exceed it together; the decisions that make them resident
+        cannot all be 1.
         """
         return [row for step in _overfull_steps(self.stated, chosen) if (row := self._cut(chosen, step)) is not None]
 
@@ -95,6 +97,7 @@ class Decoder:
         own = {*node.inputs, *graph.values_of(k)}
         total = graph.fixed_memory + node.workspace + sum(graph.size[v] for v in own)
         reasons = [stated.computed(t, k)]
+        # The largest values first: the fewer decisions in a cover, the stronger its cut.
         for v in sorted(step.waiting, key=lambda v: -graph.size[v]):
             if total > stated.budget_bytes:
                 break
@@ -112,7 +115,7 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A compute during which memory is over the budget, and where each value that waits through it is read next."""
+    """A compute over the budget, and the position of the next reader of each value that waits through it."""
 
     position: int
     waiting: dict[int, int]
@@ -121,7 +124,7 @@ class _Step:
 def _overfull_steps(stated: Stated, chosen: Sequence[tuple[int, int]]) -> list[_Step]:
     """Steps of ``chosen`` over the budget, the last one first."""
     graph, steps = stated.graph, []
-    reads = [DEAD] * len(graph.size)  # the closing node reads the outputs: nothing has to stay after it
+    reads = [DEAD] * len(graph.size)  # the closing node reads the outputs, so nothing stays after it
     for position, height, _ in walk_back(graph, [k for _, k in chosen], reads):
         if height > stated.budget_bytes:
             waiting = {v: reader for v, reader in enumerate(reads) if reader > position}
@@ -130,5 +133,5 @@ def _overfull_steps(stated: Stated, chosen: Sequence[tuple[int, int]]) -> list[_
 
 
 def overfull(stated: Stated, chosen: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The (stage, node) steps of ``chosen`` during which memory is over the budget."""
+    """The (stage, node) steps of ``chosen`` over the budget."""
     return [chosen[step.position] for step in _overfull_steps(stated, chosen)]

@@ -1,13 +1,13 @@
 """The retention MILP: the optimal frontier-advancing schedule with neither FREE nor U.
 
-R[t,i] = node i is computed again in stage t (its first computation, in stage i, is a constant); S[t,v] = value v is
-kept from stage t-1 into stage t. While node t runs in stage t, what is resident is what t reads, what it writes, and
-what is kept into stage t+1, so one row per stage over S alone is exact there (the *frontier rows*). What is resident
-while a node k < t is recomputed in stage t takes a row of its own (the *in-stage rows*), which are stated for the
-steps where they turn out to matter.
+R[t,i] = node i is recomputed in stage t (its first computation, in stage i, is a constant); S[t,v] = value v is kept
+from stage t-1 into stage t. While node t runs in stage t, the resident values are those that t reads, those that it
+writes, and those kept into stage t+1. So one row per stage over S alone is exact there (the *frontier rows*). The
+memory while a node k < t is recomputed in stage t takes another row (the *in-stage rows*). These are stated only for
+steps that a solution violates, because there are n^2 of them and few ever bind.
 
-The model is stated over a *support*: the stages in which each node may be computed again. Between two consecutive
-stages in which something can happen to a value, S does not change, so there is one variable for each such gap.
+The model is stated over a *support*: the stages in which each node may be recomputed. Between two consecutive stages in
+which a value can be made or read, S does not change, so there is one variable for each such gap.
 """
 
 from __future__ import annotations
@@ -29,24 +29,26 @@ from remat_cli.mip import Row, linear
 from remat_cli.tolerances import SUM_ROUNDING
 
 Support = tuple[tuple[int, ...], ...]
-"""For every node the stages, ascending, in which it may be computed again."""
+"""For every node the stages, ascending, in which it may be recomputed."""
 
 _CHEAP_SHARE = 0.05
+"""A node that costs less than this share of the mean cost counts as nearly free. Untuned."""
 _CHEAP_LENGTH = 0.25
+"""Length of a nearly free node in a chain of recomputation; that of others is 1. Untuned."""
 _DENSE_MOST = 400_000
-"""Up to so many terms the frontier rows sum up what is kept; beyond, they take the running sum from stage to stage."""
+"""Most terms of frontier rows that sum what is kept; beyond, they use a running sum over the stages. Untuned."""
 
 
 def support_within(graph: Graph, depth: float) -> Support:
-    """Stages near the uses of each node: an optimal schedule recomputes hardly anything anywhere else.
+    """The stages near the uses of each node: optimal schedules recompute almost only there.
 
-    Node i may be computed again in the stage of each of its readers, and in every stage in which a reader may itself be
-    computed again, if the readers in between are at most ``depth`` long together. A reader counts 1, and one that
-    costs less than a twentieth of the mean a quarter, so that chains of nearly free nodes may grow long.
+    Node i may be recomputed in the stage of each of its readers, and in every stage in which a reader may itself be
+    recomputed, if the readers in between have a total length of at most ``depth``. A reader has length 1, or a quarter
+    if it costs less than a twentieth of the mean, so that chains of nearly free nodes may be long.
 
     Args:
-        graph: With its closing node.
-        depth: 0 for the stages of the readers alone; infinity for everything that could ever be useful.
+        graph: The graph with its closing node.
+        depth: 0 for the stages of the readers alone; infinity for every stage that could be useful.
     """
     mean = graph.total_cost / max(1, len(graph.nodes))
     length = [1.0 if node.cost >= _CHEAP_SHARE * mean else _CHEAP_LENGTH for node in graph.nodes]
@@ -66,17 +68,17 @@ def support_within(graph: Graph, depth: float) -> Support:
 
 
 def full_support(graph: Graph) -> Support:
-    """Every stage after a node's own; nothing is left out."""
+    """Every stage after a node's own, for every recomputable node."""
     n = len(graph.nodes)
     return tuple(tuple(range(i + 1, n)) if node.recompute else () for i, node in enumerate(graph.nodes))
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The stages in which something can happen to one value; between them S is one variable.
+    """The stages in which one value can be made or read; between two of them S is one variable.
 
     Attributes:
-        events: Stages, ascending: the first computation, and every stage in which it may be computed or read again.
+        events: Stages, ascending: the first computation, and every stage in which it may be recomputed or read.
         kept: One variable per gap, by number: ``kept[k]`` is S[t,v] for ``events[k] < t <= events[k + 1]``.
     """
 
@@ -84,28 +86,28 @@ class Gaps:
     kept: tuple[int, ...]
 
     def into(self, stage: int) -> int | None:
-        """S[stage, v]: whether the value is kept into ``stage``; None if it cannot be needed there."""
+        """S[stage, v]: whether the value is kept into ``stage``; None if no reader can need it there."""
         k = bisect_left(self.events, stage) - 1
         return self.kept[k] if 0 <= k < len(self.kept) else None
 
 
 @dataclass(slots=True)
 class RetentionModel:
-    """The Pyomo model with what is needed to read its answers; variables are called by number.
+    """The Pyomo model with all that is needed to decode its solutions; variables are referred to by number.
 
     Attributes:
         statement: The model; minimises cost / ``cost_scale``.
-        graph: The graph, with its closing node where one is needed.
-        support: Where nodes may be computed again.
+        graph: The graph, with its closing node if it needs one.
+        support: The stages in which nodes may be recomputed.
         budget_bytes: Fixed memory included.
         unit_bytes: Memory rows are stated in this unit.
         cost_scale: The objective is stated in this unit.
         R: Variable of (stage, node), first computations left out.
         gaps: One per value.
-        stated_steps: (stage, node) whose in-stage row is there.
-        running: For every stage the variable of what is kept past it, in ``unit_bytes``, and the terms by which it
-            differs from the one before; empty where the frontier rows do without.
-        numbers: How many variables there are, with those of in-stage rows.
+        stated_steps: (stage, node) of the in-stage rows so far.
+        running: For every stage the variable of the memory kept past it, in ``unit_bytes``, and the terms by which it
+            differs from the stage before; empty if the frontier rows sum directly.
+        numbers: Number of variables, including those of in-stage rows.
     """
 
     statement: Statement
@@ -130,11 +132,11 @@ class RetentionModel:
         return self.statement.compiled()
 
     def computed(self, stage: int, node: int) -> int | None:
-        """R[stage, node] as a variable; None for a first computation, or where it is 0."""
+        """R[stage, node] as a variable; None for a first computation, or outside the support."""
         return self.R.get((stage, node))
 
     def kept(self, stage: int, value: int) -> int | None:
-        """S[stage, value] as a variable; None where it is 0."""
+        """S[stage, value] as a variable; None if it is 0."""
         return self.gaps[value].into(stage)
 
     def choices(self) -> list[tuple[tuple[int, int], int | None]]:
@@ -142,7 +144,7 @@ class RetentionModel:
         return [*(((i, i), None) for i in range(len(self.graph.nodes))), *self.R.items()]
 
     def block(self, added: int, rows: Iterable[Row]) -> Block:
-        """``rows`` to append, over variables so far and ``added`` more with the next numbers."""
+        """``rows`` to append, over the variables so far and ``added`` new ones with the next numbers."""
         self.numbers += added
         return Block(self.numbers - added, added, tuple(rows))
 
@@ -153,7 +155,7 @@ class RetentionModel:
 
 
 def widened(graph: Graph, support: Support, steps: Iterable[tuple[int, int]]) -> Support:
-    """``support`` with the (stage, node) of ``steps`` added, so that it holds a schedule that has them."""
+    """``support`` with the (stage, node) of ``steps`` added, so that it holds a schedule with these recomputations."""
     stages = [set(of_node) for of_node in support]
     for t, i in steps:
         if i < t < len(graph.nodes) and graph.nodes[i].recompute:
@@ -177,10 +179,10 @@ def build(
         graph: The graph.
         budget_bytes: Fixed memory included.
         support_depth: For :func:`support_within`; None for :func:`full_support`.
-        control: Looked at while building.
-        cost_scale: Unit of the objective; None for one that suits the graph.
-        also: Further (stage, node) at which a node may be computed again.
-        support: To use instead of one of a depth; for the graph with its closing node.
+        control: Checked while building.
+        cost_scale: Unit of the objective; None for C0.
+        also: Further (stage, node) at which a node may be recomputed.
+        support: Support to use instead, for the graph with its closing node.
 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.
@@ -246,7 +248,7 @@ def _dependencies(stated: RetentionModel) -> Iterator[Row]:
 
 
 def _retention(stated: RetentionModel) -> Iterator[Row]:
-    """S[t+1,v] <= S[t,v] + R[t,i] for every value v of node i, at the stages t where something can happen to v."""
+    """S[t+1,v] <= S[t,v] + R[t,i] for every value v of node i, at the stages t in which v can be made or read."""
     for v, gaps in enumerate(stated.gaps):
         maker = stated.graph.producer[v]
         for k in range(1, len(gaps.kept)):
@@ -256,19 +258,19 @@ def _retention(stated: RetentionModel) -> Iterator[Row]:
 
 
 def _frontier(stated: RetentionModel) -> Iterator[Row]:
-    """What t reads and writes, its workspace, and everything else kept into stage t+1, within the budget."""
+    """Inputs, outputs and workspace of t, and all other values kept into stage t+1, fit the budget."""
     graph, unit = stated.graph, stated.unit_bytes
     waiting = _waiting_past(stated) if stated.running else _waiting_beside(stated)
     for t, (terms, most) in enumerate(waiting):
         node = graph.nodes[t]
         own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
         room = stated.room - own / unit
-        if most > room:
+        if most > room:  # else the row holds for every solution
             yield linear(-math.inf, terms, room)
 
 
 def _waiting_beside(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, int]], float]]:
-    """For every stage t what is kept into stage t+1 and neither read nor written by t, as a sum, and its most."""
+    """For every stage t the sum of values kept into stage t+1 and neither read nor written by t, and its maximum."""
     graph, unit = stated.graph, stated.unit_bytes
     kept: list[list[tuple[float, int]]] = [[] for _ in graph.nodes]
     for v, gaps in enumerate(stated.gaps):
@@ -285,7 +287,7 @@ def _waiting_beside(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, 
 
 
 def _waiting_past(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, int]], float]]:
-    """The same by the running sum: everything kept past t, less what t reads and writes; a few terms for each stage."""
+    """The same by the running sum: all values kept past t minus those that t reads and writes; few terms per stage."""
     graph, unit = stated.graph, stated.unit_bytes
     most = [0.0] * (len(graph.nodes) + 1)
     for v, gaps in enumerate(stated.gaps):
@@ -297,12 +299,12 @@ def _waiting_past(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, in
         own = [v for v in {*graph.nodes[t].inputs, *graph.values_of(t)} if graph.size[v]]
         terms = [(-graph.size[v] / unit, kept) for v in sorted(own) if (kept := stated.kept(t + 1, v)) is not None]
         level += most[t]
-        # A little more, since rounding must not drop a row that is needed.
+        # Rounded up, because a rounding error must not drop a row that is needed.
         yield [(1.0, var), *terms], level + math.fsum(c for c, _ in terms) + SUM_ROUNDING * (1.0 + level)
 
 
 def _memory(stated: RetentionModel) -> Iterator[Row]:
-    """Kept past t = kept past t-1 + what changes at t."""
+    """Kept past t = kept past t-1 + the changes at t."""
     before = None
     for var, changes in stated.running:
         terms = [(1.0, var), *((-c, x) for c, x in changes)]
@@ -311,7 +313,7 @@ def _memory(stated: RetentionModel) -> Iterator[Row]:
 
 
 def _run_memory(stated: RetentionModel) -> None:
-    """Give every stage a variable for what is kept past it, if the frontier rows would be too long without."""
+    """Give every stage a variable for the memory kept past it, if the frontier rows would be too long otherwise."""
     graph = stated.graph
     if sum(gaps.events[-1] - gaps.events[0] for gaps in stated.gaps) <= _DENSE_MOST:
         return
@@ -328,8 +330,8 @@ class InStageRows:
     """In-stage rows as a block to append.
 
     Attributes:
-        block: Rows over variables of the main model and their own w.
-        levels: Every w with the variables whose maximum it is, in an order in which they can be computed.
+        block: Rows over variables of the main model and new variables w.
+        levels: Every w with the variables whose maximum it is, in an order in which they can be evaluated.
     """
 
     block: Block
@@ -337,11 +339,11 @@ class InStageRows:
 
 
 def in_stage_rows(stated: RetentionModel, steps: Iterable[tuple[int, int]]) -> InStageRows | None:
-    """Rows for the memory in use while node k is computed again in stage t, for each (t, k) of ``steps``.
+    """Rows for the memory in use while node k is recomputed in stage t, for each (t, k) of ``steps``.
 
-    Of the values of nodes between k and t those kept into stage t are resident. A value of a node before k is if it is
-    kept into stage t+1 or read in stage t by k or a later node, which is the continuous variable w: one for each of
-    those readers, each at least the next. Steps whose row is there already are left out; None if none remains.
+    Of the values of nodes between k and t those kept into stage t are resident. A value of a node before k is resident
+    if it is kept into stage t+1, or read in stage t by k or a later node. The continuous variable w states this: one
+    for each of those readers, each at least the next. Steps with a row already are skipped; None if none remains.
     """
     new = sorted({step for step in steps if step not in stated.stated_steps})
     if not new:
@@ -356,7 +358,7 @@ def in_stage_rows(stated: RetentionModel, steps: Iterable[tuple[int, int]]) -> I
 
 @dataclass(slots=True)
 class _InStage:
-    """Collects the w variables while in-stage rows are put together.
+    """Collects the w variables of in-stage rows.
 
     Attributes:
         stated: The model.
@@ -388,7 +390,7 @@ class _InStage:
         return linear(-math.inf, terms, room)
 
     def _level(self, t: int, v: int, k: int) -> int | None:
-        """The variable that says whether v is live while k runs in stage t; None if it never is."""
+        """The variable for v being live while k runs in stage t; None if it never is."""
         readers = [j for j in self.stated.graph.readers[v] if k <= j < t and (t, j) in self.stated.R]
         level = self.stated.kept(t + 1, v)
         for j in reversed(readers):

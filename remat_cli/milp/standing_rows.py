@@ -1,9 +1,9 @@
-"""In-stage rows that every schedule in document order meets, whatever order and number of computes its stages have.
+"""In-stage rows that hold for every schedule in document order, with any order and number of computes in a stage.
 
-A value that stage t+1 gets or node t reads, and that is not computed again in stage t, stands through the whole stage:
-its instance is there from the first compute of the stage to the last. So while a node k is computed again in stage t,
-what it reads and writes, its workspace and all that stands is resident. The in-stage rows of
-:mod:`remat_cli.milp.retention` also count what is computed again before k, which needs the order of the stage.
+A value that stage t+1 receives or node t reads, and that is not recomputed in stage t, *stands* through the stage: its
+instance is resident from the first compute of the stage to the last. So while a node k is recomputed in stage t, its
+inputs, outputs and workspace and all standing values are resident. The in-stage rows of
+:mod:`remat_cli.milp.retention` also count the values recomputed before k, which needs an order inside the stage.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from remat_cli.mip import Row, linear
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A continuous variable that is 1 where a value stands through a stage: at least ``kept`` less ``again``.
+    """A continuous variable that is 1 if a value stands through a stage: at least ``kept`` - ``again``.
 
     Attributes:
         variable: Its number.
-        kept: S[t+1,v]; None if node t reads the value, which then has to be there in any case.
+        kept: S[t+1,v]; None if node t reads the value, which is then resident in any case.
         again: R[t,i] of the node i that makes the value.
     """
 
@@ -44,10 +44,10 @@ class StandingRows:
     """The rows stated so far.
 
     Attributes:
-        stated: The model that they belong to; over the full support, but for nodes that are never worth recomputing.
-        steps: (stage, node) whose row is there.
+        stated: The model of the rows; over the full support without nodes that no cheaper schedule recomputes.
+        steps: (stage, node) of the rows so far.
         levels: Every variable so far.
-        known: What :meth:`_standing` found, by (stage, value).
+        known: Results of :meth:`_standing`, by (stage, value).
     """
 
     stated: RetentionModel
@@ -56,10 +56,10 @@ class StandingRows:
     known: dict[tuple[int, int], int | bool | None] = field(default_factory=dict)
 
     def block(self, steps: Iterable[tuple[int, int]]) -> Block | None:
-        """Rows for the memory in use while node k is computed again in stage t, for each new (t, k) of ``steps``.
+        """Rows for the memory in use while node k is recomputed in stage t, for each new (t, k) of ``steps``.
 
         Returns:
-            What to append to the model; None if every row is there already.
+            The block to append to the model; None if every row is stated already.
         """
         new = sorted(step for step in set(steps) if step not in self.steps and step in self.stated.R)
         if not new:
@@ -87,7 +87,7 @@ class StandingRows:
         return linear(-math.inf, terms, room)
 
     def _standing(self, t: int, v: int, first: int) -> int | bool | None:
-        """Whether v stands through stage t: a variable, True, or None where it cannot.
+        """Whether v stands through stage t: a variable, True, or None if it cannot.
 
         A new variable follows those of ``levels`` from ``first`` on, which are of the same block.
         """

@@ -1,6 +1,6 @@
-"""Pyomo models whose variables are called by numbers, which are their columns unless some are left out.
+"""Pyomo models whose variables are referred to by number; a number is the column unless variables are left out.
 
-A formulation says its rows once, over numbers; Pyomo takes them from there, with an eye on the clock.
+A formulation states its rows once, over numbers. They are passed to Pyomo here, and the clock is checked on the way.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from remat_cli.milp.compile import Compiled, compile_model
 from remat_cli.mip import Row
 
 _LOOK_EVERY = 4096
+"""Rows between two checks of the clock: a few milliseconds. Untuned."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 def watched(rows: Iterable[Row], control: Control) -> Iterator[Row]:
-    """``rows``, with a look at the clock now and then.
+    """``rows``, with a check of the clock every few thousand.
 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.
@@ -39,11 +40,11 @@ class Statement:
     """A Pyomo model under construction.
 
     Attributes:
-        model: The ``ConcreteModel``. The index of every variable is its number, whatever its component.
-        control: Looked at now and then.
+        model: The ``ConcreteModel``. The index of every variable is its number, over all components.
+        control: Checked while rows are added.
         variables: The Pyomo variable of each number.
-        plus: Once each; most coefficients are 1 or -1, and expressions may share their terms.
-        minus: -1 times each.
+        plus: The term 1 * variable of each; most coefficients are 1 or -1, and expressions may share terms.
+        minus: The term -1 * variable of each.
         keys: Name, first number and keys of each component.
     """
 
@@ -56,7 +57,7 @@ class Statement:
 
     @classmethod
     def named(cls, name: str, control: Control) -> Statement:
-        """An empty one."""
+        """An empty statement."""
         return cls(pyo.ConcreteModel(name=name), control)
 
     def binaries(self, name: str, keys: Sequence[Key]) -> dict[Key, int]:
@@ -94,7 +95,7 @@ class Statement:
         self.model.add_component(name, pyo.Constraint(range(len(bodies)), rule=rule))
 
     def _relation(self, row: Row) -> Any:
-        """``row`` in Pyomo; a finished relation, since Pyomo takes its time over tuples."""
+        """``row`` in Pyomo, as a finished relation, because Pyomo is slow to process tuples."""
         lower, upper = row.lower, row.upper
         body = self._sum(row.columns, row.coefficients)
         if lower == upper:
@@ -118,11 +119,11 @@ class Statement:
         return pyo.LinearExpression([constant, *args] if constant else args)
 
     def compiled(self) -> Compiled:
-        """The arrays; their columns are called by component and key, such as ``R[3,2]``."""
+        """The arrays; columns are named by component and key, such as ``R[3,2]``."""
         return compile_model(self.model, self.name)
 
     def name(self, number: int) -> str:
-        """What the variable of ``number`` is called; those that came after the statement are ``w``."""
+        """The name of variable ``number``; variables added after the statement are named ``w``."""
         for name, first, keys in reversed(self.keys):
             if first <= number < first + len(keys):
                 key = keys[number - first]

@@ -1,4 +1,4 @@
-"""What ``remat solve`` does unless told otherwise: nothing if the graph fits, else all engines in a fixed order."""
+"""The default of ``remat solve``: no recomputation if the graph fits, else all engines in a fixed order."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ _ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Auto(Pipelined):
-    """``keep-all`` when it fits the budget, else quick methods, ``optimal``, and ``search`` for what that leaves open.
+    """``keep-all`` if it fits the budget, else quick methods, ``optimal``, and ``search`` until the gap is reached.
 
     The stages are those of ``pipeline.AUTO``. A few graphs have a plan though no frontier-advancing one exists. Where
     nothing else finds one and the graph is small, ``checkmate-ilp`` with split stages looks for it.
 
     Attributes:
-        stages: Names of stages to go through, joined by ``+``; ``all`` unless told otherwise. They are listed by
-            ``remat strategies auto``.
+        stages: Names of the stages to run, joined by ``+``, or ``all``. ``remat strategies auto`` lists them.
     """
 
-    stages: str = field(default=_ALL, metadata={"help": "stages to go through, joined by +; see remat strategies auto"})
+    stages: str = field(default=_ALL, metadata={"help": "stages to run, joined by +; see remat strategies auto"})
 
     name: ClassVar[str] = "auto"
-    summary: ClassVar[str] = "keep-all when it fits, else quick methods, optimal, and search for what that leaves open"
+    summary: ClassVar[str] = "keep-all if it fits, else quick methods, optimal, and search until the gap is reached"
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
 
@@ -44,7 +43,7 @@ class Auto(Pipelined):
                     raise UsageError(f'auto{{stages}}: "{name}" is no stage', hint=f"stages: {', '.join(known)}")
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """Go through the stages; the answer names the strategy that made it."""
+        """Run the stages; the answer names the strategy that made it."""
         if task.budget_bytes is None or no_remat_peak(task.graph) <= task.budget_bytes:
             return replace(KeepAll().solve(task, context), maker="keep-all")
         return Pipelined.solve(self, task, context)

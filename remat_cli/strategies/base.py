@@ -22,11 +22,11 @@ from remat_cli.solvers.base import Request, Solver, SolverProgress
 from remat_cli.tolerances import GAP
 
 IGNORABLE = ("costs", "sizes", "budget")
-"""What a strategy may leave out of account, in the order in which it is told."""
+"""What a strategy may ignore, in the order in which it is reported."""
 
 
 class Needs(StrEnum):
-    """What kind of graph a strategy takes."""
+    """The kind of graph that a strategy accepts."""
 
     ANY = "any DAG"
     PHASES = "phases"
@@ -58,10 +58,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What earlier work on the same task leaves to later work.
+    """Results of earlier work on the same task.
 
     Attributes:
-        schedules: Schedules worth starting from, within the budget or not, the most promising first.
+        schedules: Schedules to start from, within the budget or not, the most promising first.
         bounds: Lower bounds on the cost.
     """
 
@@ -71,12 +71,12 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a strategy is asked: the cheapest schedule of ``graph`` whose peak is at most ``budget_bytes``.
+    """The problem: find the cheapest schedule of ``graph`` whose peak is at most ``budget_bytes``.
 
     Attributes:
         graph: The graph.
         budget_bytes: Bytes, fixed memory included; None for no limit.
-        known: What is known of it already: a schedule to start from, and a bound. None for nothing.
+        known: Schedules and bounds from earlier work; None for none.
     """
 
     graph: Graph
@@ -86,16 +86,16 @@ class Task:
 
 @dataclass(slots=True)
 class StageRecord:
-    """One stage of a search as it went.
+    """The record of one stage of a search.
 
     Attributes:
-        name: Of the stage.
+        name: Name of the stage.
         depth: 0 for a stage of the whole search, 1 for a part of such a stage, and so on.
-        cost_before: Of the incumbent when it began; infinite if there was none.
-        bound_before: The bound that said most then.
-        cost: Of the incumbent when it ended.
-        bound: The bound that said most then; not a number while it lasts.
-        seconds: It took; None while it lasts, and for good if the search was abandoned in it.
+        cost_before: Cost of the incumbent when the stage began; infinite if there was none.
+        bound_before: The strongest bound when the stage began.
+        cost: Cost of the incumbent when it ended.
+        bound: The strongest bound when it ended; not a number while it runs.
+        seconds: Its duration; None while it runs, and for good if the search was abandoned in it.
         note: Why it ended early, if it did.
     """
 
@@ -115,7 +115,7 @@ class StageRecord:
         return gained if math.isfinite(gained) and gained > 0 else None
 
     def close(self, seconds: float, cost: float, bound: float) -> None:
-        """Note how it ended."""
+        """Record how it ended."""
         self.seconds, self.cost, self.bound = seconds, cost, bound
 
 
@@ -129,8 +129,8 @@ class Context:
         gap: Relative gap at which to stop.
         threads: Threads to use; None for the solver's own choice.
         seed: Random seed.
-        publish: Hand over a schedule found on the way; should the strategy not stop in time, the best one
-            published is the answer.
+        publish: Takes a schedule found on the way; if the strategy does not stop in time, the best published one is
+            the answer.
         write_model: File that gets the model, for strategies that build one; ``.lp`` or ``.mps``.
         solver_log: File that gets the solver's log.
         trace: Gets a record of every stage.
@@ -155,14 +155,14 @@ class Context:
         start: Floats | None = None,
         on_progress: Callable[[SolverProgress], None] | None = None,
     ) -> Request:
-        """What the solver is asked to do with ``model``: the one way from these options to a request.
+        """A request to the solver for ``model``; the only place where these options become a request.
 
         Args:
-            model: What to minimise.
+            model: The model to minimise.
             control: Clock of this solve, which may be shorter than the strategy's.
-            gap: Relative gap at which to stop; None for the one asked for.
-            start: A solution to start from, for solvers that can.
-            on_progress: Gets news on the way.
+            gap: Relative gap at which to stop; None for the requested one.
+            start: A solution to start from, for solvers that accept one.
+            on_progress: Called with the solver's progress.
         """
         return Request(
             model=model,
@@ -184,8 +184,8 @@ class Found:
         schedule: The schedule.
         bounds: Lower bounds on the cost, each for some set of schedules.
         exhausted: Whether the search ended by itself rather than at a limit.
-        used_solver: Whether a MIP solver had a part in it.
-        maker: Text form of the strategy that made it, where that is not the one that was asked (``auto``).
+        used_solver: Whether a MIP solver contributed to it.
+        maker: Text form of the strategy that made it, if that is not the one that was called (``auto``).
         order: How its order of first computations was found; empty for the order of the document.
     """
 
@@ -204,10 +204,10 @@ class NotFound:
     Attributes:
         reason: Why, in one sentence without a final stop.
         scope: Proven: no schedule of this set fits. None when nothing is proven (a limit was reached).
-        best: The schedule with the smallest peak that came up, if any; its peak is a budget that works.
+        best: The schedule with the smallest peak found, if any; its peak is a budget that works.
         peak_bound_bytes: Proven: no schedule of ``scope`` has a smaller peak; None if unknown.
         bounds: Lower bounds on the cost, each for some set of schedules.
-        hint: What the user can do about it, where that is not simply to give more time.
+        hint: What the user can do about it, unless that is simply to give more time.
     """
 
     reason: str
@@ -228,9 +228,9 @@ class Strategy(ABC):
     """The paper, or an empty string."""
     needs: ClassVar[Needs] = Needs.ANY
     minds_budget: ClassVar[bool] = True
-    """Whether it looks at the budget at all."""
+    """Whether it takes the budget into account."""
     ignores: ClassVar[frozenset[str]] = frozenset()
-    """What it pays no heed to, of ``IGNORABLE``; ``budget`` is among them exactly if it does not mind the budget."""
+    """What it ignores, of ``IGNORABLE``; ``budget`` is among them exactly if ``minds_budget`` is false."""
     uses_solver: ClassVar[bool] = False
 
     @abstractmethod
@@ -239,6 +239,6 @@ class Strategy(ABC):
 
         Raises:
             StrategyMismatch: If the graph is not what the strategy needs.
-            LimitReached, Interrupted: If it has to stop and has nothing.
+            LimitReached, Interrupted: If it has to stop and has no schedule.
             SolverUnavailable, SolverFailed: From the solver.
         """

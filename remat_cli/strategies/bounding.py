@@ -1,4 +1,4 @@
-"""Bounds on cost, as engines."""
+"""Engines that bound the cost."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from remat_cli.strategies.incumbent import Verdict
 
 @dataclass(slots=True)
 class QuickBound(Engine):
-    """The dual of the cover bound, climbed without a solver; says nothing new of small graphs."""
+    """The dual of the cover bound, maximised without a solver; adds nothing on small graphs."""
 
     def work(self) -> bool:
-        """Climb until the clock stops, or it is not worth it any more."""
+        """Ascend until the clock stops or the steps get too short."""
         incumbent = self.incumbent
         incumbent.raise_bound(quick_bound(incumbent.graph, incumbent.budget_bytes, incumbent.context.control))
         return False
 
 
 _POLISH_S = 3.0
-"""Most seconds where the incumbent is within the gap already. Untuned."""
+"""Most seconds if the incumbent is already within the gap. Untuned."""
 
 
 @dataclass(slots=True)

@@ -15,8 +15,9 @@ from remat_cli.strategies.base import Bound, Context
 from remat_cli.tolerances import BOUND_MARGIN, INNER_GAP, ROUNDING, SAME_COST
 
 _MOST_TERMS = 50_000
-"""Terms up to which the plain cover bound is stated."""
+"""Terms of the largest plain cover bound to state. Untuned."""
 _INTEGRAL_LIMIT = 2.0**40
+"""Cost up to which sums of whole numbers are exact in floats, with room to spare (floats hold 53 bits)."""
 
 
 def cover_bound(
@@ -28,12 +29,12 @@ def cover_bound(
         graph: The graph.
         budget_bytes: Fixed memory included.
         context: Solver and control.
-        time_limit_s: Time for it; what the solver has proven by then counts.
-        any_order: Whether it is to hold for schedules in any order, and not only in that of the document.
+        time_limit_s: Seconds for it; the bound reached by then counts.
+        any_order: Whether the bound must hold for schedules in any order, not only in document order.
 
     Returns:
         A bound for document order, or for any; infinite if no such schedule fits, because some stage needs more room
-        than giving up all that may be recomputed would make.
+        than dropping all recomputable values would free.
     """
     trivial = Bound(graph.total_cost, Scope.ANY_ORDER)
     scope = Scope.ANY_ORDER if any_order else Scope.DOCUMENT_ORDER
@@ -55,10 +56,10 @@ def cover_bound(
 
 
 def quick_bound(graph: Graph, budget_bytes: int, control: Control) -> Bound:
-    """A bound for large graphs, whose cover bound a solver may have no time for: nearly as high, in a second at most.
+    """A bound for large graphs, for which a solver may have no time: nearly as high as the cover bound, in a second.
 
     Args:
-        graph: The graph; where it is small this says no more than that every node is computed once.
+        graph: The graph; if it is small the result is C0.
         budget_bytes: Fixed memory included.
         control: Ends it early.
 
@@ -75,13 +76,13 @@ def quick_bound(graph: Graph, budget_bytes: int, control: Control) -> Bound:
 
 
 def recompute_prices(graph: Graph, budget_bytes: int, context: Context, *, time_limit_s: float) -> cover.Prices:
-    """What recomputing nodes costs beyond what every schedule within the budget must pay.
+    """Reduced costs: the price of recomputing a node beyond what every schedule within the budget must pay.
 
     Args:
-        graph: With its closing node.
+        graph: The graph with its closing node.
         budget_bytes: Fixed memory included.
         context: Solver and control.
-        time_limit_s: Time for it; without an answer by then every node has its own cost for a price.
+        time_limit_s: Seconds for it; without an answer by then the price of every node is its cost.
     """
     plain = cover.Prices(0.0, tuple(node.cost for node in graph.nodes), (0.0,) * len(graph.nodes))
     stated = cover.price_model(graph, budget_bytes)
@@ -93,15 +94,15 @@ def recompute_prices(graph: Graph, budget_bytes: int, context: Context, *, time_
 
 
 def safe_bound(graph: Graph, bound: float | None) -> float:
-    """A solver's lower bound on cost, made safe: no less than C0, and rounded where costs are integral.
+    """A solver's lower bound on cost, made safe: at least C0, and rounded up if costs are integral.
 
     Args:
         graph: The graph.
         bound: In the graph's cost unit; None for none.
 
     Returns:
-        A bound in the graph's cost unit. With integral costs every plan costs a multiple of their gcd, so the bound is
-        rounded up to one, after taking off what the solver's tolerance may have added.
+        A bound in the graph's cost unit. With integral costs every plan costs a multiple of their gcd; the bound is
+        rounded up to one, after it is lowered by the solver's tolerance.
     """
     base = graph.total_cost
     if bound is None or not math.isfinite(bound) or bound <= base:
@@ -110,7 +111,7 @@ def safe_bound(graph: Graph, bound: float | None) -> float:
 
 
 def whole(graph: Graph, bound: float) -> float:
-    """``bound``, a lower bound on cost, at least C0, and rounded up where costs are integral."""
+    """``bound``, a lower bound on cost, raised to C0 at least and rounded up if costs are integral."""
     base = graph.total_cost
     if math.isfinite(bound) and base < _INTEGRAL_LIMIT and all(node.cost.is_integer() for node in graph.nodes):
         step = math.gcd(*(int(node.cost) for node in graph.nodes)) or 1
@@ -119,15 +120,15 @@ def whole(graph: Graph, bound: float) -> float:
 
 
 def of_share(graph: Graph, share: float) -> float:
-    """The bound that is C0 and a ``share`` of it, made safe against the rounding of that product."""
+    """The bound (1 + ``share``) * C0, made safe against the rounding of that product."""
     return whole(graph, graph.total_cost + (share - ROUNDING) * graph.total_cost)
 
 
 def telling(graph: Graph, bounds: Iterable[Bound], cost: float) -> Bound:
-    """The bound that says most about a schedule of ``cost``; C0, which holds for every plan, if there is no better.
+    """The strongest bound on a schedule of ``cost``; C0, which holds for every plan, if there is no better.
 
-    A bound above the cost does not speak of this schedule, which then lies outside the set that the bound is for. Of
-    equal bounds the one for the wider set is taken.
+    A bound above the cost does not apply: the schedule then lies outside the bound's scope. Of equal bounds the wider
+    scope is taken.
     """
     best = Bound(min(graph.total_cost, cost), Scope.ANY_ORDER)
     for bound in bounds:

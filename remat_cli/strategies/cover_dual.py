@@ -1,18 +1,19 @@
-"""The cover bound of large graphs without a solver: its dual, climbed step by step, which is a bound wherever it stops.
+"""The cover bound of large graphs without a solver, by subgradient ascent on its dual: every iterate is a bound.
 
 Of the rows of :mod:`remat_cli.milp.cover_running`, one for each stage t over the budget,
 
     sum over the nodes i of a[t,i] x[i] >= need[t],    x[i] = 1 if node i is computed more than once,
 
-where a[t,i] are the bytes that i has waiting through t, any weights y >= 0 give a bound on sum c[i] x[i]:
+where a[t,i] are the bytes of i's values that wait through t, all weights y >= 0 give a bound on sum c[i] x[i]:
 
     L(y) = sum over t of y[t] need[t] + sum over i of min(0, c[i] - sum over t of y[t] a[t,i]).
 
-Since a value waits through all stages between two, but for those that read it, L(y) and a direction in which it rises
-(a subgradient) take one pass over the reads. Steps are as long as Polyak's rule says for a bound a little higher than
-the best so far, and become shorter where they do not help. The start is the best weight of the one stage that needs
-most. After a few hundred steps, a fraction of a second at n = 20,000, it is within a hundredth of the linear
-relaxation, which a solver takes seconds to build and as long to solve, and then says nothing until it is done.
+This is the Lagrangian dual (Fisher, Management Science 27, 1981). A value waits through all stages from its producer to
+its last reader except those that read it, so L(y) and a subgradient take one pass over the reads. The step length
+follows Polyak's rule (Held, Wolfe, Crowder, Mathematical Programming 6, 1974) with a target a little above the best
+bound; it shrinks while steps do not help. The ascent starts at the best weight of the one stage that needs the most.
+After a few hundred steps, a fraction of a second at n = 20,000, it is within 1 % of the linear relaxation. A solver
+takes seconds to build that, as long to solve it, and gives no bound before the end.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from remat_cli.milp.cover_running import Stage, stages_of
 from remat_cli.mip import Floats, Ints
 
 _MOST_STEPS = 2_000
+"""Steps of the ascent. Untuned."""
 _AHEAD, _LEAST_AHEAD = 0.05, 1e-6
-"""How far above the best bound steps aim: a share of it, and a share of C0."""
+"""How far the target is above the best bound: a share of the bound, and at least this share of C0. Untuned."""
 _INERTIA = 0.7
+"""Share of the last direction in the next, against zigzag. Untuned."""
 _IDLE, _SHORTER, _SHORTEST = 15, 0.6, 1e-4
-"""After so many steps in a row without a higher bound they become so much shorter, down to that."""
+"""Idle steps until the step length shrinks, the factor, and the length at which the ascent ends. Untuned."""
 _EPSILON = sys.float_info.epsilon
 
 
@@ -43,14 +46,14 @@ class Cover:
     """The rows as arrays; costs in units of C0, bytes in units of the room.
 
     Attributes:
-        need: float64[stages], bytes to give up; 0 where there are none.
-        cost: float64[nodes], of those that may give something up.
-        node: int64[values], the node, as an index into ``cost``, that makes each value that may be given up.
+        need: float64[stages], bytes to free; 0 where there are none.
+        cost: float64[nodes], of the nodes whose values may be dropped.
+        node: int64[values], the producer of each value that may be dropped, as an index into ``cost``.
         size: float64[values].
-        begin: int64[values], the first stage that it waits through.
-        end: int64[values], the first stage that it does not wait through any more.
-        reader: int64[reads], stages in between that read a value, and where it does not wait therefore ...
-        read: int64[reads], ... and which value that is.
+        begin: int64[values], the first stage that the value waits through.
+        end: int64[values], the stage after the last one that it waits through.
+        reader: int64[reads], stages between them that read a value, through which it does not wait, ...
+        read: int64[reads], ... and the value.
     """
 
     need: Floats
@@ -64,7 +67,7 @@ class Cover:
 
     @classmethod
     def of(cls, graph: Graph, stages: list[Stage], room_bytes: int) -> Cover:
-        """The rows of ``graph``, which is closed."""
+        """The rows of ``graph``, which must have its closing node."""
         last, unit = last_readers(graph), float(max(1, room_bytes))
         values = [
             v for v, i in enumerate(graph.producer) if graph.nodes[i].recompute and graph.size[v] and last[v] > i + 1
@@ -83,7 +86,7 @@ class Cover:
         )
 
     def at(self, weights: Floats) -> tuple[float, Floats]:
-        """L at ``weights``, float64[stages], made safe against rounding, and the direction in which it rises."""
+        """L at ``weights``, float64[stages], made safe against rounding, and a subgradient of it."""
         through = np.concatenate([[0.0], np.cumsum(weights)])
         spans = through[self.end] - through[self.begin]
         spans -= np.bincount(self.read, weights=weights[self.reader], minlength=len(self.size))
@@ -102,7 +105,10 @@ class Cover:
         return paid + float(saved.sum()) - terms * _EPSILON * magnitude, self.need - freed
 
     def of_stage(self, t: int) -> Floats:
-        """Weights with which L is highest where only stage ``t`` has one: what the last byte to give up there costs."""
+        """The best weights that are zero except at stage ``t``: there, the cost of the last byte to free.
+
+        A fractional knapsack: nodes give up their bytes at ``t`` in the order of cost per byte.
+        """
         waiting = (self.begin <= t) & (t < self.end)
         waiting[self.read[self.reader == t]] = False
         offered = np.bincount(self.node, weights=np.where(waiting, self.size, 0.0), minlength=len(self.cost))
@@ -117,15 +123,15 @@ class Cover:
 
 
 def dual_bound(graph: Graph, budget_bytes: int, control: Control) -> float:
-    """A share of C0 by which every schedule in document order within the budget costs more than C0.
+    """A lower bound on the overhead of all schedules in document order within the budget, as a share of C0.
 
     Args:
         graph: The graph.
         budget_bytes: Fixed memory included.
-        control: Ends it early; what was found by then counts.
+        control: Ends it early; the bound reached by then counts.
 
     Returns:
-        0 or more; infinity if giving up all that may be computed again does not make enough room at some stage.
+        0 or more; infinity if dropping all recomputable values does not free enough at some stage.
     """
     closing = closed(graph)
     stages = list(stages_of(closing, budget_bytes))
@@ -138,7 +144,7 @@ def dual_bound(graph: Graph, budget_bytes: int, control: Control) -> float:
 
 
 def _climbed(cover: Cover, control: Control) -> float:
-    """The highest L that came up."""
+    """The highest L found."""
     over = cover.need > 0
     weights = top = cover.of_stage(int(cover.need.argmax()))
     level, slope = cover.at(weights)
@@ -153,6 +159,7 @@ def _climbed(cover: Cover, control: Control) -> float:
         steepness = float(direction @ direction)
         if steepness == 0.0:
             break
+        # Polyak's rule wants the optimum; a target just above the best bound takes its place and keeps steps short.
         aim = best + max(_AHEAD * best, _LEAST_AHEAD)
         weights = np.maximum(0.0, weights + length * (aim - level) / steepness * direction)
         level, slope = cover.at(weights)

@@ -1,7 +1,7 @@
-"""Engines and stages: what is tried on a task, in which order, for how long, and what came of it.
+"""Engines and stages: what is tried on a task, in which order, for how long, and with which result.
 
-An engine takes the incumbent and a clock and improves the schedule or the bound. A stage says when an engine has its
-turn, with how much of the time, and why. A pipeline is a tuple of stages; :func:`pursue` goes through it.
+An engine takes the incumbent and a clock and improves the schedule or the bound. A stage says when an engine runs, for
+how much of the time, and why. A pipeline is a tuple of stages; :func:`pursue` runs it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from remat_cli.strategies.incumbent import Incumbent, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Gained:
-    """What a turn of an engine brought.
+    """The gain of one turn of an engine.
 
     Attributes:
         cost: By how much the incumbent became cheaper, in the graph's cost unit; infinite for a first one.
-        bound: By how much the bound that says most rose.
+        bound: By how much the strongest bound rose.
         more: Whether another turn may gain something.
     """
 
@@ -42,13 +42,13 @@ class Engine(ABC):
     """Improves a schedule or a bound. Subclasses keep what they need from turn to turn.
 
     Attributes:
-        incumbent: What to improve. While a turn lasts, its clock is that of the turn.
+        incumbent: The incumbent to improve. During a turn its clock is the clock of the turn.
     """
 
     incumbent: Incumbent
 
     uses_solver: ClassVar[bool] = False
-    """Whether a MIP solver has a part in what it finds."""
+    """Whether a MIP solver contributes to its results."""
 
     def turn(self, clock: Control, maker: str = "", goal: Verdict | None = None, **options: Any) -> Gained:
         """One turn, for which ``clock`` is the clock.
@@ -60,7 +60,7 @@ class Engine(ABC):
             options: Arguments of :meth:`work`.
 
         Raises:
-            LimitReached: If the clock stopped it before it could begin, such as while a model was built.
+            LimitReached: If the clock stopped it during preparation, such as while a model was built.
             SolverUnavailable, SolverFailed: From the solver.
         """
         incumbent = self.incumbent
@@ -79,7 +79,7 @@ class When:
     """A condition of a stage.
 
     Attributes:
-        text: In words, after "when"; empty for no condition.
+        text: The condition in words, to follow "when"; empty for no condition.
         holds: Whether it holds.
     """
 
@@ -87,7 +87,7 @@ class When:
     holds: Callable[[Incumbent], bool]
 
     def __and__(self, other: When) -> When:
-        """Both conditions, asked in this order."""
+        """Both conditions, evaluated in this order."""
         return When(f"{self.text}, {other.text}", lambda i: self.holds(i) and other.holds(i))
 
 
@@ -99,20 +99,20 @@ class Stage:
     """One step of a pipeline.
 
     Attributes:
-        name: What progress, ``solve -v`` and plans call it; unique in its pipeline.
-        engine: ``module:Class`` of an :class:`Engine`, loaded when its turn comes; or a pipeline of its own. Stages
-            with the same engine share what it has learnt.
-        why: What it is good for, in a few words.
-        options: Of the turn, as the engine's ``work`` takes them.
-        when: Whether it has its turn.
-        share: Of the time that is left then, where there is a limit.
-        most_s: Seconds at most.
-        unlimited_s: Seconds at most where there is no limit; None for ``most_s``.
-        least_s: With less time than this left it has no turn.
-        until: It is left out once the verdict is that good; None for the goal of the search.
-        writes_model: Whether it has its turn whatever the verdict where a model is to be written.
-        kernels: Compiled loops that it needs. Under a time limit it waits for its turn until they are compiled.
-        maker: Text form of the strategy that is credited; empty for the one that was asked.
+        name: Its name in progress, ``solve -v`` and plans; unique in its pipeline.
+        engine: ``module:Class`` of an :class:`Engine`, loaded on its first turn; or a nested pipeline. Stages with the
+            same engine share its state.
+        why: Its purpose, in a few words.
+        options: Arguments for the engine's ``work``.
+        when: The condition under which it runs.
+        share: Its share of the time left, if there is a time limit.
+        most_s: Most seconds.
+        unlimited_s: Most seconds without a time limit; None for ``most_s``.
+        least_s: It is skipped if fewer seconds are left.
+        until: It is skipped once this verdict is reached; None for the goal of the search.
+        writes_model: Whether it runs at any verdict if a model is to be written.
+        kernels: Compiled loops that it needs. Under a time limit it is postponed until they are compiled.
+        maker: Text form of the strategy that is credited; empty for the one that was called.
     """
 
     name: str
@@ -141,7 +141,7 @@ class Pipelined(Strategy):
         """Its stages."""
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """Go through the stages: the incumbent at their end, or why there is none."""
+        """Run the stages; the incumbent at their end, or why there is none."""
         incumbent = Incumbent.of(task, context, goal=self.goal)
         pursue(self.pipeline(), incumbent)
         if incumbent.computes is not None:
@@ -159,7 +159,7 @@ class Pipelined(Strategy):
 
 
 def pursue(pipeline: tuple[Stage, ...], incumbent: Incumbent) -> None:
-    """Go through the stages of ``pipeline``.
+    """Run the stages of ``pipeline``.
 
     Raises:
         Interrupted: If it was interrupted while a model was built.
@@ -170,18 +170,18 @@ def pursue(pipeline: tuple[Stage, ...], incumbent: Incumbent) -> None:
 
 @dataclass(slots=True)
 class _Pursuit:
-    """A pipeline on its way.
+    """A running pipeline.
 
     Attributes:
-        incumbent: What the stages improve.
-        waiting: Stages whose turn came before their kernels were compiled, in order, with the maker to credit.
+        incumbent: The incumbent that the stages improve.
+        waiting: Postponed stages, whose kernels were not yet compiled, in order, with the maker to credit.
     """
 
     incumbent: Incumbent
     waiting: list[tuple[Stage, str]] = field(default_factory=list)
 
     def run(self, pipeline: tuple[Stage, ...], clock: Control, maker: str = "", depth: int = 0) -> None:
-        """Go through ``pipeline`` until ``clock`` stops or nothing is left to gain."""
+        """Run ``pipeline`` until ``clock`` stops or nothing is left to gain."""
         for stage in pipeline:
             self._catch_up(clock, depth)
             if clock.stopping():
@@ -202,9 +202,9 @@ class _Pursuit:
         return (writing or self.incumbent.verdict < until) and stage.when.holds(self.incumbent)
 
     def _postponed(self, stage: Stage, clock: Control, maker: str) -> bool:
-        """Have the kernels of ``stage`` compiled beside the work; whether the stage has to wait for them.
+        """Compile the kernels of ``stage`` in the background; whether the stage must wait for them.
 
-        Without a time limit it does not: the order of stages, and so the plan, is the same on every run.
+        Without a time limit the search waits instead: the order of stages, and so the plan, is the same on every run.
         """
         if not stage.kernels or all(compiling.ready(group) for group in stage.kernels):
             return False
@@ -215,7 +215,7 @@ class _Pursuit:
         return True
 
     def _catch_up(self, clock: Control, depth: int) -> None:
-        """Give stages their turn whose kernels have been compiled meanwhile."""
+        """Run the postponed stages whose kernels are compiled by now."""
         for entry in list(self.waiting):
             stage, maker = entry
             if clock.stopping() or not all(compiling.ready(group) for group in stage.kernels):
@@ -234,7 +234,7 @@ class _Pursuit:
         return True
 
     def _take(self, stage: Stage, clock: Control, maker: str, depth: int) -> None:
-        """Give ``stage`` its turn and write down what came of it."""
+        """Run ``stage`` and record its result."""
         incumbent, began_s = self.incumbent, monotonic()
         record = StageRecord(stage.name, depth, incumbent.cost, incumbent.bound.cost)
         incumbent.context.trace.append(record)
@@ -252,7 +252,7 @@ class _Pursuit:
 
 
 def engine_at(target: str, incumbent: Incumbent) -> Engine:
-    """The engine at ``module:Class`` that works on ``incumbent``: one for each, made when it is first asked for."""
+    """The engine at ``module:Class`` that works on ``incumbent``; one for each incumbent, created on first use."""
     if target not in incumbent.engines:
         module, _, name = target.partition(":")
         incumbent.engines[target] = getattr(import_module(module), name)(incumbent)

@@ -1,4 +1,4 @@
-"""The incumbent: the cheapest schedule found so far, what is proven of it, and whether that is enough."""
+"""The incumbent: the cheapest schedule found so far, the bounds on it, and whether they are good enough."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from remat_cli.milp.cover_bound import Prices
 
 _NONE_LEFT_S = 2.0
-"""With less time than this left, a search that ends was ended by the clock: no step is worth starting."""
+"""A search that ends with fewer seconds left was ended by the clock: that is too little for another step. Untuned."""
 
 
 class Verdict(IntEnum):
@@ -46,34 +46,34 @@ class Verdict(IntEnum):
 
 @dataclass(slots=True)
 class Incumbent:
-    """Keeps the cheapest schedule within the budget and the bounds, publishes both, and says what is proven.
+    """Keeps the bounds and the cheapest schedule within the budget, publishes both, and says what is proven.
 
-    The only place where schedules are compared. Every schedule is pruned, measured and counted here, whoever made it.
-    Of schedules of the same cost the one with the lower peak counts as better.
+    The only place where schedules are compared. Every schedule is pruned, replayed and priced here, for every engine.
+    Of schedules with equal cost the one with the lower peak is better.
 
     Attributes:
         graph: The graph.
-        budget_bytes: Fixed memory included; where the task has no budget, what no schedule needs more than.
-        context: What engines may use; its control is the clock of the stage at hand (see :meth:`under`).
+        budget_bytes: Fixed memory included; without a budget, a number of bytes that every schedule fits.
+        context: What engines may use; its control is the clock of the current stage (see :meth:`under`).
         goal: The verdict at which the search may stop.
-        informed: Whether it began with a schedule from earlier work on the task.
+        informed: Whether it started with a schedule from earlier work on the task.
         bounds: Lower bounds on cost, the best of each scope.
         computes: The cheapest schedule within the budget; None if there is none.
         cost: Its cost.
         height: Its peak in bytes.
         held: Values that it holds to the end (see :class:`Schedule`).
-        maker: Text form of the strategy that made it; empty for the strategy that was asked.
+        maker: Text form of the strategy that made it; empty for the strategy that was called.
         order: How its order of first computations was found; empty for the order of the document.
-        advancing: The cheapest frontier-advancing schedule within the budget, which models can start from.
+        advancing: The cheapest frontier-advancing schedule within the budget, a start for models.
         advancing_cost: Its cost.
-        lowest: The schedule with the lowest peak that came up, within the budget or not.
+        lowest: The schedule with the lowest peak found, within the budget or not.
         lowest_peak: Its peak in bytes.
-        used_solver: Whether a MIP solver had a part in the incumbent or in a bound.
-        crediting: The maker of what is offered from now on, and whether it uses a MIP solver.
-        prices: What recomputation costs beyond what every schedule must pay, once that was worked out.
-        pool: Recomputations of recent schedules, where an engine that merges them wants them.
-        refusal: What an engine proved of schedules that do not fit, with its reason; None if nothing.
-        engines: Those that work on it, with what they have learnt (see :func:`engine_at`).
+        used_solver: Whether a MIP solver contributed to the incumbent or to a bound.
+        crediting: The maker of the schedules offered from now on, and whether it uses a MIP solver.
+        prices: Reduced costs of recomputation, once they are known.
+        pool: Recomputations of recent schedules; None unless an engine merges them.
+        refusal: An engine's proof that no schedule fits, with its reason; None if there is none.
+        engines: The engines that work on it, with their state (see :func:`engine_at`).
     """
 
     graph: Graph
@@ -101,7 +101,7 @@ class Incumbent:
 
     @classmethod
     def empty(cls, task: Task, context: Context, *, goal: Verdict = Verdict.EXACT) -> Incumbent:
-        """No schedule, not even no-remat, and no bound but C0: for methods whose plans are to be their own."""
+        """No schedule, not even no-remat, and no bound but C0: for methods that must give plans of their own."""
         graph = task.graph
         budget = task.budget_bytes
         if budget is None:
@@ -113,7 +113,7 @@ class Incumbent:
 
     @classmethod
     def of(cls, task: Task, context: Context, *, goal: Verdict = Verdict.GAP) -> Incumbent:
-        """No-remat, and what is known of ``task``."""
+        """No-remat, and the known schedules and bounds of ``task``."""
         incumbent = cls.empty(task, context, goal=goal)
         incumbent.offer(range(len(task.graph.nodes)))
         if task.known is not None:
@@ -125,16 +125,16 @@ class Incumbent:
         return incumbent
 
     def offer(self, computes: Sequence[int], maker: str = "") -> bool:
-        """Consider a schedule; whether it is within the budget. One that recomputes what it must not is none.
+        """Consider a schedule; whether it is valid and within the budget.
 
         Args:
-            computes: The schedule; recomputations that serve nothing are dropped.
-            maker: Text form of the strategy that made it; empty for the one that is credited at the moment.
+            computes: The schedule; recomputations without a reader are dropped.
+            maker: Text form of the strategy that made it; empty for the one that is currently credited.
         """
         return self.take(Found(Schedule(tuple(computes)), maker=maker))
 
     def take(self, found: Found) -> bool:
-        """Consider what another strategy found, with its bounds; whether its schedule is within the budget."""
+        """Consider the result of another strategy with its bounds; whether its schedule is within the budget."""
         self._take_bounds(found.bounds)
         schedule = priced(self.graph, found.schedule.computes)
         sequence, cost, height = schedule.computes, schedule.cost, schedule.peak_bytes
@@ -156,7 +156,7 @@ class Incumbent:
         return True
 
     def _repeats(self, sequence: Sequence[int]) -> bool:
-        """Whether a node is computed twice that may be computed only once."""
+        """Whether a node runs twice that may run only once."""
         seen: set[int] = set()
         for k in sequence:
             if k in seen and not self.graph.nodes[k].recompute:
@@ -165,7 +165,7 @@ class Incumbent:
         return False
 
     def raise_bound(self, bound: Bound) -> None:
-        """Take a bound if it is better than the one of its scope, and publish it with the schedule there is."""
+        """Take a bound if it is better than the one of its scope, and publish it with the incumbent."""
         if self._take_bounds((bound,)):
             self.used_solver = self.used_solver or self.crediting[1]
             if self.computes is not None:
@@ -181,7 +181,7 @@ class Incumbent:
 
     @property
     def bound(self) -> Bound:
-        """The bound that says most about the incumbent, or C0 while there is none."""
+        """The strongest bound on the incumbent; C0 if there is none."""
         return telling(self.graph, self.bounds.values(), self.cost)
 
     @property
@@ -210,7 +210,7 @@ class Incumbent:
         return self.context.control.stopping() or self.done()
 
     def exhausted(self) -> bool:
-        """Whether a search that ends now ends by itself, rather than for want of time."""
+        """Whether a search that ends now ends by itself and not at the time limit."""
         remaining = self.context.control.remaining_s()
         limited = self.context.control.stopping() or (remaining is not None and remaining < _NONE_LEFT_S)
         return self.done() or not limited
@@ -229,13 +229,13 @@ class Incumbent:
             self.context, self.crediting, self.goal = before
 
     def report(self, activity: str, nodes: int | None = None) -> None:
-        """Tell the user where things stand, and that loops are compiled meanwhile, if they are."""
+        """Report progress to the user, and whether loops are being compiled."""
         cost = None if self.computes is None else self.cost
         beside = "; compiling, first run only" if compiling.compiling() else ""
         self.context.control.report(Progress(f"{activity}{beside}", cost, self.bound.cost, nodes))
 
     def seconds(self, most_s: float, share: float) -> float:
-        """Time for a step: at most ``most_s`` seconds, and at most ``share`` of what is left."""
+        """Time for a step: at most ``most_s`` seconds, and at most ``share`` of the time left."""
         remaining = self.context.control.remaining_s()
         return most_s if remaining is None else min(most_s, share * remaining)
 
@@ -261,7 +261,7 @@ class Incumbent:
         return NotFound(reason, scope, lowest, peak_bound_bytes, bounds=tuple(self.bounds.values()))
 
     def answer(self, name: str) -> Found | NotFound:
-        """The incumbent of the method ``name``; else that none of its plans fits, which says nothing of others."""
+        """The incumbent of the method ``name``; else a refusal for the plans of this method alone."""
         stopped = self.context.control.stopping()
         if self.computes is not None:
             return self.found(exhausted=self.done() or not stopped)

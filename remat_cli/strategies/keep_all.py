@@ -20,6 +20,6 @@ class KeepAll(Strategy):
     ignores: ClassVar[frozenset[str]] = frozenset({"costs", "sizes", "budget"})
 
     def solve(self, task: Task, context: Context) -> Found:
-        """The only schedule it knows; it costs C0, which bounds every plan from below."""
+        """The no-remat schedule; it costs C0, a lower bound on every plan."""
         graph = task.graph
         return Found(Schedule(tuple(range(len(graph.nodes)))), (Bound(graph.total_cost, Scope.ANY_ORDER),))

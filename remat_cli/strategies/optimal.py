@@ -13,10 +13,10 @@ from remat_cli.strategies.incumbent import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Optimal(Pipelined):
-    """The retention MILP: proves optimality where the paper's MILP finds nothing, and says how far it got elsewhere.
+    """The retention MILP over growing supports; without a proof of optimality it gives a bound.
 
     Attributes:
-        depth: Support to use: how far from its uses a node may be recomputed. 0 lets it grow.
+        depth: The only support to use: how far from its uses a node may be recomputed. 0 lets it grow.
     """
 
     depth: float = field(default=0.0, metadata={"help": "how far from its uses a node may be recomputed; 0: grow"})
@@ -28,12 +28,12 @@ class Optimal(Pipelined):
     goal: ClassVar[Verdict] = Verdict.CLASS
 
     def __post_init__(self) -> None:
-        """Refuse a depth that means nothing."""
+        """Refuse a negative or infinite depth."""
         if not 0 <= self.depth < math.inf:
             raise UsageError(f"optimal{{depth={self.depth:g}}}: the depth must be 0 or more")
 
     def pipeline(self) -> tuple[Stage, ...]:
-        """Open, bound, and solve over larger and larger supports until no frontier-advancing schedule is cheaper."""
+        """Open, bound, and solve over growing supports until no frontier-advancing schedule is cheaper."""
         from remat_cli.strategies import pipeline
 
         return pipeline.optimal(self.depth)

@@ -1,6 +1,6 @@
-"""The order of things: what ``auto``, ``optimal``, ``search``, ``lns`` and ``anneal`` try, as tuples of stages.
+"""The pipelines of ``auto``, ``optimal``, ``search``, ``lns`` and ``anneal``, as tuples of stages.
 
-Read a pipeline from top to bottom: each stage improves the same incumbent, for a share of the time that is left then.
+Read a pipeline from top to bottom: each stage improves the same incumbent, for a share of the time left when it starts.
 Thresholds stand here, beside the stages that they steer. Each names the benchmark that measured it, or is "untuned".
 """
 
@@ -23,16 +23,16 @@ _EVENTS, _INSIDE = f"{_ROOM}.retention.proof:EventProof", f"{_ROOM}.retention.pr
 _ANNEALING, _TURNS = f"{_ROOM}.annealing.workers:Annealing", f"{_ROOM}.turns:Turns"
 
 SMALL, MEDIUM, LARGE = 120, 300, 3_000
-"""Numbers of nodes. Up to SMALL a proof may look inside stages (``targets``). Below MEDIUM a solver is done before
-prices are worth their time, and from LARGE on a model takes seconds to state (``scaling``)."""
+"""Numbers of nodes. Up to SMALL a proof may use in-stage rows (``targets``). Below MEDIUM a solver finishes before
+prices pay off, and from LARGE on a model takes seconds to state (``scaling``)."""
 _TINY = 60
-"""Up to so many nodes the paper's MILP can look beyond-one-pass through each stage. Untuned."""
+"""Most nodes for the MILP of the Checkmate paper with split stages. Untuned."""
 _FEW = 30
-"""Up to so many nodes a solver needs no help. Untuned."""
+"""Most nodes with which a solver needs no better start. Untuned."""
 _FULL_PAIRS = 40_000
-"""Largest number of (stage, node) pairs for which the model over the full support is tried. Untuned."""
+"""Most (stage, node) pairs of a full support to solve. Untuned."""
 _EAGER_PAIRS, _PROOF_PAIRS = 10_000, 60_000
-"""Up to so many pairs a proof comes before deeper supports, which are about as large; and at all. Untuned."""
+"""Most pairs of a proof that comes before deeper supports, which are about as large; and of any proof. Untuned."""
 
 
 def nodes(least: int = 0, most: float = math.inf) -> When:
@@ -45,16 +45,16 @@ def nodes(least: int = 0, most: float = math.inf) -> When:
 
 
 FRESH = When("no schedule was known before", lambda incumbent: not incumbent.informed)
-NO_SCHEDULE = When("nothing fits so far", lambda incumbent: incumbent.computes is None)
-SCHEDULE = When("something fits", lambda incumbent: incumbent.computes is not None)
-DENSE = When("reading is dense", lambda incumbent: is_dense(incumbent.graph))
-"""Windows of a model find less than annealing there, and a model of the near support is slow to state."""
-SPARSE = When("reading is not dense", lambda incumbent: not is_dense(incumbent.graph))
-CHAIN = When("it is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
+NO_SCHEDULE = When("no schedule fits yet", lambda incumbent: incumbent.computes is None)
+SCHEDULE = When("a schedule fits", lambda incumbent: incumbent.computes is not None)
+DENSE = When("the graph is dense", lambda incumbent: is_dense(incumbent.graph))
+"""On a dense graph windows find less than annealing, and even the model over the smallest support is slow to state."""
+SPARSE = When("the graph is not dense", lambda incumbent: not is_dense(incumbent.graph))
+CHAIN = When("the graph is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
 FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
-LONG_CHAIN = When("it is a long chain of unequal sizes", lambda incumbent: chain_later(incumbent.graph))
+LONG_CHAIN = When("the graph is a long chain of unequal sizes", lambda incumbent: chain_later(incumbent.graph))
 STUCK = When(
-    f"nothing fits so far, or up to {SMALL} nodes",
+    f"no schedule fits yet, or up to {SMALL} nodes",
     lambda incumbent: incumbent.computes is None or len(incumbent.graph.nodes) <= SMALL,
 )
 
@@ -62,7 +62,7 @@ STUCK = When(
 _CHAIN_FIRST = Stage(
     "chain-first",
     _CHAIN,
-    "all of the answer where all sizes are equal",
+    "gives the optimum if all sizes are equal",
     when=CHAIN,
     until=Verdict.EXACT,
     share=0.2,
@@ -82,7 +82,7 @@ OPENERS = (
     Stage(
         "quick-methods",
         _KNOWN,
-        "a plan within a fraction of a second",
+        "give a plan within a fraction of a second",
         options={"methods": QUICK_METHODS},
         when=nodes(most=LARGE - 1),
         share=0.6,
@@ -91,7 +91,7 @@ OPENERS = (
     Stage(
         "quick-method-large",
         _KNOWN,
-        "the one of them that takes a second or two on a large graph",
+        "gives a plan within a second or two on a large graph",
         options={"methods": QUICK_METHODS[:1]},
         when=nodes(LARGE),
         share=0.6,
@@ -106,7 +106,7 @@ _STARTS = (
     Stage(
         "crowded-small",
         _CROWDED,
-        "often optimal at once on training steps",
+        "is often optimal on training steps after one solve",
         when=nodes(most=MEDIUM - 1),
         share=0.1,
         most_s=20.0,
@@ -116,7 +116,7 @@ _STARTS = (
     Stage(
         "crowded-first",
         _CROWDED,
-        "optimal within two seconds, or other methods are sooner",
+        "finds the optimum within two seconds, or leaves it to other methods",
         when=nodes(MEDIUM, LARGE - 1),
         share=0.1,
         most_s=2.0,
@@ -125,14 +125,14 @@ _STARTS = (
     Stage(
         "compile",
         _LOOPS,
-        "inner loops are compiled beside what follows, in the first run after an installation",
+        "compiles inner loops beside the search, in the first run after an installation",
         options={"groups": ("flow", "pricing", "annealing")},
         when=nodes(_FEW + 1),
     ),
     Stage(
         "checkpointing",
         _KNOWN,
-        "fits where memory is tightest",
+        "fit the tightest budgets",
         options={"methods": _CHECKPOINTING},
         when=nodes(most=LARGE - 1),
         share=0.3,
@@ -141,7 +141,7 @@ _STARTS = (
     Stage(
         "min-cuts",
         _KNOWN,
-        "good where the forward pass has narrow places",
+        "suit forward passes with narrow cuts",
         options={"methods": _MIN_CUTS},
         when=nodes(_FEW + 1, LARGE - 1),
         share=0.3,
@@ -151,7 +151,7 @@ _STARTS = (
     Stage(
         "clearing",
         f"{_ROOM}.openers.clearing:Clearings",
-        "drops many values at once where none is worth it alone, and bounds the cost",
+        "drops many values together where none pays off alone, and bounds the cost",
         options={"ways": 0},
         when=nodes(MEDIUM, LARGE - 1) & FRESH,
         share=0.15,
@@ -161,7 +161,7 @@ _STARTS = (
     Stage(
         "clearing-large",
         f"{_ROOM}.openers.clearing:Clearings",
-        "has a schedule while prices are still being found",
+        "gives a schedule before prices do",
         options={"ways": 2},
         when=nodes(LARGE) & FRESH,
         share=0.2,
@@ -171,7 +171,7 @@ _STARTS = (
     Stage(
         "prices",
         f"{_ROOM}.openers.prices:Prices",
-        "schedules by the price of a byte in each stage (Lagrangian relaxation)",
+        "give schedules by the price of a byte in each stage (Lagrangian relaxation)",
         when=nodes(MEDIUM) & FRESH,
         until=Verdict.SETTLED,
         share=0.3,
@@ -181,7 +181,7 @@ _STARTS = (
     Stage(
         "polish",
         f"{_ROOM}.annealing.polish:Polish",
-        "takes back what need not be recomputed",
+        "removes recomputations that are not needed",
         when=nodes(MEDIUM) & FRESH,
         until=Verdict.SETTLED,
         kernels=("annealing",),
@@ -189,7 +189,7 @@ _STARTS = (
     Stage(
         "crowded",
         _CROWDED,
-        "a bound that often meets the schedule",
+        "gives a bound that often meets the incumbent",
         when=nodes(MEDIUM),
         share=0.1,
         most_s=20.0,
@@ -199,7 +199,7 @@ _STARTS = (
     Stage(
         "cover-bound",
         f"{_BOUND}:CoverBound",
-        "what must be recomputed at least to free enough at every stage",
+        "bounds the recomputation that frees enough memory at every stage",
         until=Verdict.SETTLED,
         share=0.15,
         most_s=20.0,
@@ -207,7 +207,7 @@ _STARTS = (
     Stage(
         "slow-methods-large",
         _KNOWN,
-        "the methods that take seconds on a large graph",
+        "take seconds on a large graph",
         options={"methods": (*QUICK_METHODS[1:], *_CHECKPOINTING, *_MIN_CUTS)},
         when=nodes(LARGE),
         share=0.3,
@@ -222,13 +222,13 @@ _DEPTHS = (1.0, 1.5, 2.0, 3.0, 6.0)
 
 
 def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
-    """One support after the other, with a proof after each that made the schedule cheaper."""
+    """One support after the other, with a proof after each that made the incumbent cheaper."""
     for depth in depths:
         first = depth == depths[0]
         yield Stage(
             f"support-{depth:g}",
             _GROWING,
-            "schedules that recompute a node only near its uses",
+            "gives schedules that recompute a node only near its uses",
             options={"depth": depth, "first": first},
             when=SPARSE if len(depths) > 1 else ALWAYS,
             until=Verdict.SETTLED if first else None,
@@ -238,7 +238,7 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
             yield Stage(
                 "chain",
                 _CHAIN,
-                "schedules and bounds from the structure of a chain",
+                "gives schedules and bounds from the structure of a chain",
                 when=SPARSE & LONG_CHAIN,
                 share=0.2,
                 most_s=4.0,
@@ -247,7 +247,7 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
             yield Stage(
                 "annealing-first",
                 _ANNEALING,
-                "all that follows is faster with a better schedule",
+                "improves the incumbent, which makes all later stages faster",
                 options={"rounds": 3},
                 when=SPARSE & nodes(_FEW + 1) & STUCK,
                 kernels=("annealing",),
@@ -255,7 +255,7 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
         yield Stage(
             f"proof-{depth:g}",
             _EVENTS,
-            "a bound over all schedules that could be cheaper",
+            "bounds all schedules that could be cheaper",
             options={"most_pairs": _EAGER_PAIRS},
             when=SPARSE,
             share=0.4,
@@ -273,7 +273,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
         Stage(
             "annealing-merging",
             _TURNS,
-            "what windows miss where reading is dense",
+            "finds what windows miss on dense graphs",
             options={"members": ("annealing", "merging"), "patience": 4, "persistent": False},
             when=DENSE,
             share=0.3,
@@ -284,7 +284,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
         Stage(
             "in-stage-proof",
             _INSIDE,
-            "sees memory between two first computations too",
+            "counts memory between two first computations too",
             when=SPARSE & nodes(most=SMALL),
             share=0.25,
             most_s=120.0,
@@ -292,7 +292,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
         Stage(
             "last-proof",
             _EVENTS,
-            "a bound from a larger support than before",
+            "bounds the cost over a larger support than before",
             options={"most_pairs": _PROOF_PAIRS},
             when=SPARSE & nodes(SMALL + 1),
             share=0.5,
@@ -301,7 +301,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
         Stage(
             "full-support",
             f"{_ROOM}.retention.growing:FullSupport",
-            "the optimum, or that nothing fits, of all frontier-advancing schedules",
+            "proves the optimum of all frontier-advancing schedules, or that none fits",
             when=FULL,
             share=0.3,
             most_s=120.0,
@@ -310,12 +310,12 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
 
 
 def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8) -> tuple[Stage, ...]:
-    """Engines that take turns until time or patience is out; those of ``members`` that suit the graph.
+    """Engines that take turns until time or patience is out: those of ``members`` that suit the graph.
 
     Args:
         members: Of ``annealing``, ``merging`` and ``windows``.
         depth: Support of the model that windows are taken from.
-        patience: Idle rounds to bear.
+        patience: Idle rounds in a row after which they end.
     """
 
     def stage(name: str, when: When, left_out: tuple[str, ...]) -> Stage:
@@ -323,13 +323,13 @@ def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8) ->
         return Stage(
             name,
             _TURNS,
-            f"{' and '.join(playing) or 'nothing'}, for as long as there is time",
+            f"{' and '.join(playing) or 'nothing'}, while there is time",
             options={"members": playing, "depth": depth, "patience": patience},
             when=when,
             kernels=("annealing",) if "annealing" in playing else (),
         )
 
-    # Where reading is dense, windows find less than annealing. From LARGE on a model takes seconds to state.
+    # On dense graphs windows find less than annealing. From LARGE on a model takes seconds to state.
     return (
         stage("turns", nodes(most=LARGE) & SPARSE, ()),
         stage("turns-dense", nodes(most=LARGE) & DENSE, ("windows",) if len(members) > 1 else ()),
@@ -338,12 +338,12 @@ def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8) ->
 
 
 def optimal(depth: float = 0.0) -> tuple[Stage, ...]:
-    """What ``optimal`` tries."""
+    """The stages of ``optimal``."""
     return (*OPENERS, *_STARTS, *exact(depth))
 
 
 def search(members: tuple[str, ...], depth: float, patience: int) -> tuple[Stage, ...]:
-    """What ``search``, ``lns`` and ``anneal`` try: they differ in who takes turns."""
+    """The stages of ``search``, ``lns`` and ``anneal``, which differ in the engines that take turns."""
     return (*OPENERS, *_STARTS, *turns(members, depth=depth, patience=patience))
 
 
@@ -351,11 +351,11 @@ _SEARCHED = ("annealing", "merging", "windows")
 
 AUTO = (
     *OPENERS,
-    Stage("starts", _STARTS, "good schedules and bounds before any large model", maker="optimal"),
+    Stage("starts", _STARTS, "give good schedules and bounds before any large model", maker="optimal"),
     Stage(
         "exact-small",
         exact(),
-        "the optimum; part of the time, since a in-stage-proof may need the rest",
+        "finds the optimum, or leaves the rest of the time to in-stage-proof",
         when=nodes(most=SMALL),
         until=Verdict.SETTLED,
         writes_model=True,
@@ -365,7 +365,7 @@ AUTO = (
     Stage(
         "search-small",
         turns(_SEARCHED),
-        "the proof that follows is the faster, the better the schedule",
+        "improves the incumbent, which makes the next proof faster",
         when=nodes(most=SMALL) & SCHEDULE,
         share=0.2,
         maker="search",
@@ -373,7 +373,7 @@ AUTO = (
     Stage(
         "in-stage-proof",
         _INSIDE,
-        "sees memory between two first computations too",
+        "counts memory between two first computations too",
         when=nodes(most=SMALL) & SCHEDULE,
         most_s=300.0,
         maker="optimal",
@@ -381,19 +381,19 @@ AUTO = (
     Stage(
         "exact",
         exact(),
-        "the optimum, or a bound close to it",
+        "finds the optimum, or a bound close to it",
         when=nodes(SMALL + 1),
         until=Verdict.SETTLED,
         writes_model=True,
         maker="optimal",
     ),
-    Stage("search", turns(_SEARCHED), "what exact methods leave open", maker="search"),
+    Stage("search", turns(_SEARCHED), "closes the gap that exact methods leave", maker="search"),
     Stage(
         "beyond-one-pass",
         _KNOWN,
-        "a few graphs have a plan only if stages are gone through twice",
+        "finds plans that go through a stage twice, which a few graphs need",
         options={"methods": ("checkmate-ilp{stage_split=2}",), "last_word": True},
         when=nodes(most=_TINY) & NO_SCHEDULE,
     ),
 )
-"""What ``auto`` tries."""
+"""The stages of ``auto``."""

@@ -1,4 +1,4 @@
-"""Anytime search: a start, then windows of the retention MILP and annealing of the sequence, in turn."""
+"""Anytime search: a start, then windows of the retention MILP and annealing of the sequence, by turns."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PATIENCE: dict[str, Any] = {"help": "idle rounds after which it ends when there
 
 @dataclass(frozen=True, slots=True)
 class Search(Pipelined):
-    """A portfolio that hands schedules back and forth; never worse than what it starts from.
+    """A portfolio of engines that share the incumbent; never worse than its start.
 
-    With ``threads`` so many workers anneal, or two without (one on a machine with one core); the windows, which have
-    their turn after them, use the solver with as many threads.
+    ``threads`` workers anneal; by default two (one on a machine with one core). The windows run after them, not beside
+    them, and give the solver as many threads.
 
     Attributes:
         depth: Support of the model that windows are taken from.
@@ -27,7 +27,7 @@ class Search(Pipelined):
     patience: int = field(default=8, metadata=_PATIENCE)
 
     name: ClassVar[str] = "search"
-    summary: ClassVar[str] = "anytime search: windows of the retention MILP and annealing of the sequence, in turn"
+    summary: ClassVar[str] = "anytime search: windows of the retention MILP and annealing of the sequence, by turns"
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
 
@@ -38,7 +38,7 @@ class Search(Pipelined):
 
 @dataclass(frozen=True, slots=True)
 class Lns(Pipelined):
-    """Windows of the retention MILP alone; never worse than what it starts from.
+    """Windows of the retention MILP alone; never worse than its start.
 
     Attributes:
         depth: Support of the model that windows are taken from.
@@ -60,10 +60,10 @@ class Lns(Pipelined):
 
 @dataclass(frozen=True, slots=True)
 class Anneal(Pipelined):
-    """Annealing of the sequence of computes alone; never worse than what it starts from.
+    """Annealing of the sequence of computes alone; never worse than its start.
 
-    With ``threads`` so many workers anneal, or two without (one on a machine with one core). The same seed gives the
-    same schedule for the same number of workers, unless a time limit ends it.
+    ``threads`` workers anneal; by default two (one on a machine with one core). The same seed and number of workers
+    give the same schedule, unless a time limit ends the search.
 
     Attributes:
         patience: Rounds in a row without an improvement after which it ends, if there is no time limit.
@@ -72,7 +72,7 @@ class Anneal(Pipelined):
     patience: int = field(default=8, metadata=_PATIENCE)
 
     name: ClassVar[str] = "anneal"
-    summary: ClassVar[str] = "simulated annealing of the sequence of computes; not confined to advancing frontiers"
+    summary: ClassVar[str] = "simulated annealing of the sequence of computes; not confined to an advancing frontier"
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
 

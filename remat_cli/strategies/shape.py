@@ -1,17 +1,18 @@
-"""What a graph is like, as far as the conditions of stages ask."""
+"""Properties of graphs on which the conditions of stages depend."""
 
 from __future__ import annotations
 
 from remat_cli.graph.model import Graph
 
 _MANY_PAIRS, _DENSE = 4_000, 12
-"""With more near pairs than this, and so many per node, annealing and merging find more than windows do."""
+"""With more near pairs than both, in all and per node, annealing and merging find more than windows do. Untuned."""
 
 
 def near_pairs(graph: Graph) -> int:
     """Pairs of a node and a reader of it, or a reader of a reader.
 
-    That many (stage, node) pairs a support of depth 1 has at most, but for chains of nearly free nodes.
+    An upper bound on the (stage, node) pairs of a support of depth 1, except for chains of nodes that cost almost
+    nothing.
     """
     readers = [sum(len(graph.readers[v]) for v in graph.values_of(i)) for i in range(len(graph.nodes))]
     return sum(1 + readers[j] for of in graph.readers for j in of)

@@ -1,4 +1,4 @@
-"""Annealing, merging and windows in turn, for as long as that is worth its time."""
+"""Annealing, merging and windows by turns, until time or patience is out."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ MEMBERS = {
     "merging": "remat_cli.strategies.retention.merging:Merging",
     "windows": "remat_cli.strategies.retention.windows:Windows",
 }
-"""The engines that can take part. Merging has its turn right after annealing, whose schedules it combines."""
+"""The engines that can take part. Merging runs right after annealing, whose schedules it combines."""
 _LEAST_SHARE = 0.2
-"""Share of the time that annealing and windows get at least, each. Untuned."""
+"""Least share of the time for annealing and for windows: a gain rate is known only of an engine that runs. Untuned."""
 _ENOUGH = 0.5
-"""Share of the time that is enough where only schedules beyond a class can be cheaper: on G1 at 90% they are there
-after seconds (benchmark ``targets``)."""
+"""Share of the time after which to stop if only schedules outside a class can be cheaper: on G1 at 90% they are found
+within seconds (benchmark ``targets``)."""
 _PATIENCE_BEYOND = 2
-"""Idle rounds to bear there. Untuned."""
+"""Idle rounds before the end in that case. Untuned."""
 _RUNS, _WINDOWS = 2, 3
-"""Runs of annealing, and windows, in one turn. Untuned."""
+"""Runs of annealing in one turn, and windows in one turn. Untuned."""
 
 
 @dataclass(slots=True)
 class _Clock:
-    """What a member has taken and gained: ``rate`` is the gain per second of its last turn."""
+    """The time and the gain of a member: ``rate`` is the gain per second of its last turn."""
 
     spent_s: float = 0.0
     rate: float = 0.0
@@ -40,11 +40,11 @@ class _Clock:
 class Turns(Engine):
     """Lets annealing, with merging after it, and windows take turns.
 
-    Without a time limit each has a turn in every round, so that the clock has no say in what is found. With one the
-    member that last gained most per second goes on, and each gets a share of the time at least.
+    Without a time limit each runs in every round, so that the result does not depend on the clock. With one, the member
+    with the highest gain per second in its last turn runs next, and each gets a least share of the time.
 
     Attributes:
-        clocks: Of annealing and of windows.
+        clocks: Time and gain of annealing and of windows.
     """
 
     uses_solver: ClassVar[bool] = True
@@ -57,9 +57,9 @@ class Turns(Engine):
         Args:
             members: Of ``annealing``, ``merging`` and ``windows``, those that take part.
             depth: Support of the model that windows are taken from.
-            patience: Rounds in a row without a gain to bear without a time limit, or where only schedules beyond a
-                class can be cheaper.
-            persistent: Whether to go on, under a time limit, when patience is out.
+            patience: Idle rounds in a row after which to end without a time limit, or if only schedules outside a class
+                can be cheaper.
+            persistent: Whether to go on after that under a time limit.
         """
         incumbent, idle = self.incumbent, 0
         at_first_s = incumbent.context.control.remaining_s() or 0.0
@@ -77,10 +77,10 @@ class Turns(Engine):
         return True
 
     def _playing(self, members: tuple[str, ...]) -> list[str]:
-        """Whose turn it is."""
+        """The members of the next round."""
         both = [name for name in self.clocks if name in members]
         if "annealing" in members and self.incumbent.verdict is Verdict.CLASS:
-            return ["annealing"]  # windows find nothing beyond the class
+            return ["annealing"]  # windows search only the class, and in it nothing is cheaper
         if len(both) < 2 or self.incumbent.context.control.deadline_s is None:
             return both
         fewer, other = sorted(both, key=lambda name: self.clocks[name].spent_s)
@@ -109,7 +109,7 @@ class Turns(Engine):
         return min(patience, _PATIENCE_BEYOND) if self.incumbent.verdict is Verdict.CLASS else patience
 
     def _worth_the_time(self, at_first_s: float) -> bool:
-        """Whether to go on though nothing helped lately: there is a time limit, and a cheaper schedule may be left."""
+        """Whether to go on after idle rounds: there is a time limit, and a cheaper schedule may exist."""
         remaining = self.incumbent.context.control.remaining_s()
         if remaining is None or not math.isfinite(remaining):
             return False

@@ -1,4 +1,4 @@
-"""A quick polish of the incumbent: annealing at a temperature of almost zero."""
+"""A quick local search around the incumbent: annealing at a temperature of almost zero."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ PRICES = f"{Prices.__module__}:{Prices.__name__}"
 _MOVES = 10
 """Moves for each step of the schedule. Untuned."""
 _WORK = 60_000_000
-"""Most moves, times steps of the schedule: a few seconds."""
+"""Most moves times steps of the schedule: a few seconds. Untuned."""
 _COLD = 1e-6
-"""The temperature, relative to the overhead: moves that cost anything are refused."""
+"""The temperature, relative to the overhead: moves that raise the cost are refused."""
 _PRICE = 3.0
-"""What one room of excess over one step costs, relative to the overhead, as annealing begins."""
+"""The first price of a room of excess during one step, relative to the overhead. Untuned."""
 
 
 @dataclass(slots=True)
 class Polish(Engine):
-    """Leaves out recomputations that are not needed, and takes what else makes the incumbent cheaper at once."""
+    """Removes recomputations that are not needed and takes every other move that makes the incumbent cheaper."""
 
     def work(self) -> bool:
         """One pass over the incumbent, and one over what prices led to: the more expensive one may end cheaper."""

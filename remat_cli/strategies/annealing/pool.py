@@ -10,12 +10,12 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.matrices import matrices_of, straightened
 
 _REMEMBERED = 50_000
-"""Steps beyond which the oldest are forgotten: more than twice what a merge takes. Untuned."""
+"""Steps beyond which the oldest are forgotten: more than twice the most that a merge takes. Untuned."""
 
 
 @dataclass(slots=True)
 class Pool:
-    """The recomputations of the schedules that came up lately.
+    """The recomputations of recent schedules.
 
     Attributes:
         graph: The graph.
@@ -26,7 +26,7 @@ class Pool:
     seen: dict[tuple[int, int], None] = field(default_factory=dict)
 
     def add(self, computes: Sequence[int]) -> None:
-        """Take a schedule in document order, within the budget or not."""
+        """Add a schedule in document order, within the budget or not."""
         for stage, node in sorted(matrices_of(self.graph, straightened(self.graph, computes)).computed):
             if stage != node:
                 self.seen.pop((stage, node), None)
@@ -35,5 +35,5 @@ class Pool:
             del self.seen[next(iter(self.seen))]
 
     def latest(self, most: int) -> tuple[tuple[int, int], ...]:
-        """At most so many steps, the latest first."""
+        """At most ``most`` steps, the latest first."""
         return tuple(islice(reversed(self.seen), most))

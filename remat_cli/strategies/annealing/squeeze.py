@@ -1,4 +1,4 @@
-"""Schedules of small peak, whatever they cost: annealing of the sequence towards less and less room."""
+"""Schedules of small peak at any cost: annealing of the sequence towards less and less room."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.strategies.annealing.walk import Walk
 
 _PATIENCE = 9
-"""Runs in a row without a smaller peak after which it ends."""
+"""Runs in a row without a smaller peak after which the search ends: three for each aim. Untuned."""
 _SLICES = 4
-"""Slices of a run, each about half a second on large graphs."""
+"""Slices of a run, each about half a second on large graphs. Untuned."""
 _HEATS = (1.0, 0.3, 3.0)
-"""Temperatures to start from, in turn, in mean costs of a recomputation."""
+"""First temperatures of consecutive runs, in mean costs of a recomputation. Untuned."""
 _COLD = 0.04
-"""The last temperature of a run, relative to the first."""
+"""The last temperature of a run, relative to the first. Untuned."""
 _AIMS = (0.0, 0.5, 0.9)
-"""Where to aim between the floor and the smallest peak so far, in turn."""
+"""Target peaks of consecutive runs, from the floor (0) to the smallest peak so far (1). Untuned."""
 _LEAST_OVERHEAD = 0.02
+"""Overhead to scale prices and temperatures by while there is less; a share of C0. Untuned."""
 _PRICE, _DEAREST = 3.0, 300.0
-"""What one room of excess over one step costs at first and at most, relative to the overhead."""
+"""The first and the highest price of a room of excess during one step, relative to the overhead. Untuned."""
 _GUESS = 20
-"""Number of recomputations to reckon with at least."""
+"""Least number of recomputations to divide the overhead by. Untuned."""
 
 
 def squeeze(
@@ -41,13 +42,13 @@ def squeeze(
 
     Args:
         graph: The graph.
-        floor_bytes: Known lower bound on every peak, fixed memory included: where the search ends.
+        floor_bytes: Known lower bound on every peak, fixed memory included; the search ends when it is reached.
         control: Clock.
         seed: Random seed.
-        offer: Gets every schedule with a smaller peak than those before.
+        offer: Gets every schedule with a smaller peak than all before.
 
     Returns:
-        The schedule with the smallest peak that came up.
+        The schedule with the smallest peak found.
     """
     rng = random.Random(seed)
     state = best = tuple(range(len(graph.nodes)))
@@ -68,6 +69,7 @@ def squeeze(
                 best, lowest, idle = sequence, height, 0
                 offer(sequence)
         price = min(_DEAREST, max(_PRICE, walk.price / overhead))
+        # A walk that goes on from where it ended leaves the valley of the best schedule; every third run returns to it.
         state = best if runs % 3 == 0 else walk.last
     return best
 

@@ -1,10 +1,11 @@
-"""Simulated annealing on the sequence of computes itself.
+"""Simulated annealing of the sequence of computes (Kirkpatrick, Gelatt, Vecchi, Science 220, 1983).
 
-State: the sequence. Any sequence whose first computations are in document order is a schedule, because liveness follows
-from it; so it is not confined to frontier-advancing schedules. Moves: give up a value that waits where memory is short
-and compute it again later, with the inputs that it would be dearer to keep; drop a recomputation with those that served
-only it; put one elsewhere; drop a few that are near one another and make up for the room. Energy: cost + price * bytes
-over the budget, summed over the steps; the price rises while there is excess and falls while there is none.
+State: the sequence. Every sequence whose first computations are in document order is a schedule, because liveness
+follows from it; so the search is not confined to frontier-advancing schedules. Moves: drop a value that waits where
+memory is short and recompute it later, with those of its inputs that are cheaper to recompute than to keep; remove a
+recomputation with those that served only it; shift one; remove a few neighbours and make up for their room elsewhere.
+Energy: cost + price * bytes over the budget, summed over the steps. The price rises while there is excess and falls
+while there is none, because no fixed price suits both the search for room and the search for low cost.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from remat_cli.kernels.state import Now, State
 from remat_cli.mip import Ints
 
 _SPARE_EVENTS = 48
-"""How many more events a value may have than without recomputation."""
+"""Events that a value may have beyond those without recomputation. Untuned."""
 _RANGE = 30.0
-"""By how much the price of excess may rise or fall within a run: the higher it is, the less a walk moves."""
+"""Largest factor by which the price of excess changes within a run: at a high price a walk hardly moves. Untuned."""
 _WORK = 30_000_000
 _SLICE = 100_000
-"""Most moves of a slice, and about how many times the length of the sequence in all: half a second."""
+"""Most moves of a slice times the steps of the sequence, and most moves: half a second together. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A graph as tables of the kernel, for a budget; costs in units of C0.
+    """A graph as arrays of the kernel, for a budget; costs in units of C0.
 
     Attributes:
         tables: Those fields of the kernel's ``State`` that no move changes.
@@ -45,7 +46,7 @@ class Problem:
 
     @classmethod
     def of(cls, graph: Graph, room_bytes: int) -> Problem:
-        """The tables of ``graph`` for a budget that leaves ``room_bytes`` beside the fixed memory."""
+        """The arrays of ``graph`` for a budget that leaves ``room_bytes`` beside the fixed memory."""
         arrays = arrays_of(graph)
         names = ("cost", "fixed", "first_value", "input_start", "inputs", "size", "producer", "output")
         events = [len(readers) + 1 + _SPARE_EVENTS for readers in graph.readers]
@@ -55,10 +56,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """One run of annealing: the sequence at hand, and the best one so far.
+    """One run of annealing: its current sequence, and the best one so far.
 
     Attributes:
-        state: That of the kernel.
+        state: The state of the kernel.
         room_bytes: The budget without fixed memory.
     """
 
@@ -72,8 +73,8 @@ class Walk:
         Args:
             problem: The problem.
             start: A sequence of computes, within the budget or not.
-            seed: Of the random numbers.
-            price: What one room of excess memory over one step costs at first, as a share of C0.
+            seed: Random seed.
+            price: The first price of a room of excess memory during one step, as a share of C0.
         """
         nodes, values = len(problem.tables["own"]), len(problem.tables["size"])
         instances = 3 * len(start) + 256
@@ -119,36 +120,36 @@ class Walk:
 
     @property
     def best(self) -> tuple[int, ...] | None:
-        """The cheapest sequence within the budget; None if none came up."""
+        """The cheapest sequence found within the budget; None if there is none."""
         return tuple(self.state.found[: self.state.now.best].tolist()) or None
 
     @property
     def best_cost(self) -> float:
-        """What that costs, as a share of C0; infinite if there is none."""
+        """Its cost, as a share of C0; infinite if there is none."""
         return float(self.state.now.best_cost)
 
     @property
     def last(self) -> tuple[int, ...]:
-        """The sequence at hand."""
+        """The current sequence."""
         instances = self.state.seq[: self.state.now.slots]
         return tuple(self.state.node[instances[instances >= 0]].tolist())
 
     @property
     def cost(self) -> float:
-        """What the sequence at hand costs, as a share of C0."""
+        """The cost of the current sequence, as a share of C0."""
         return float(self.state.now.cost)
 
     @property
     def excess_bytes(self) -> int:
-        """What the sequence at hand has over the budget, summed over its steps."""
+        """Bytes over the budget of the current sequence, summed over its steps."""
         return int(self.state.now.excess)
 
     @property
     def price(self) -> float:
-        """What one room of excess over one step costs by now, as a share of C0."""
+        """The current price of a room of excess during one step, as a share of C0."""
         return float(self.state.now.price * max(1, self.room_bytes))
 
 
 def slice_moves(steps: int) -> int:
-    """Moves that take about half a second with a sequence of so many steps."""
+    """Moves that take about half a second on a sequence of ``steps`` steps."""
     return max(1_000, min(_SLICE, 2_000 * steps, _WORK // max(1, steps)))

@@ -1,4 +1,4 @@
-"""Annealing of the sequence of computes by one worker or several that exchange the best schedule."""
+"""Annealing of the sequence of computes by several workers that share the incumbent."""
 
 from __future__ import annotations
 
@@ -17,45 +17,48 @@ if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.strategies.annealing.walk import Problem, Walk
 
 _HEATS = (1.0, 0.5, 2.0, 0.2)
-"""Temperatures to start from, in turn, in mean costs of a recomputation."""
+"""First temperatures of consecutive runs, in mean costs of a recomputation. Untuned."""
 _COLD = 0.2
-"""The last temperature of a run, relative to the first. Most is found while it is warm: at a third to one mean cost."""
+"""The last temperature of a run, relative to the first: most gains come at a third of a mean cost to one."""
 _SPROUT_SHARE, _SPROUT_HOT, _SPROUT_COLD = 0.5, 0.3, 0.02
-"""A sprout takes so many moves of a slice, between these temperatures, in mean costs of a recomputation."""
+"""Share of a slice's moves for a sprout, and its temperatures in mean costs of a recomputation. Untuned."""
 _PRICE = 3.0
-"""What one room of excess over one step costs at first, relative to the overhead."""
+"""The first price of a room of excess during one step, relative to the overhead. Untuned."""
 _RANGE = 100.0
-"""By how much that may change from run to run."""
+"""Largest factor by which that price changes, over all runs. Untuned."""
 _LONGEST, _LONGEST_WITHOUT_LIMIT = 64, 8
-"""Most slices of a run, with and without a time limit; runs grow up to that."""
+"""Slices of the longest run, with and without a time limit. Untuned."""
 _RUNS_PER_LENGTH = 2
+"""Runs after which their length doubles. Untuned."""
 _LEAST_OVERHEAD = 0.03
 _GUESS = 20
-"""Overhead, at least, and number of recomputations to reckon with while there is no schedule."""
+"""Least overhead, as a share of C0, and least number of recomputations to assume without a schedule. Untuned."""
 _DEFAULT_WORKERS = 2
+"""Workers unless threads are set. Untuned."""
 
 
 def workers_for(threads: int | None) -> int:
-    """How many workers anneal: as many as threads were asked for; else two, or one on a machine with one core.
+    """Number of workers: the number of threads if it is set; else two, or one on a machine with one core.
 
-    Not more by default, because every worker runs for as long as all others, and other work may want the cores.
+    Not more by default, because every worker keeps a core busy and other programs may need the cores.
     """
     return threads if threads is not None else min(_DEFAULT_WORKERS, os.cpu_count() or 1)
 
 
 @dataclass(slots=True)
 class Annealing(Engine):
-    """Anneals the best schedule, or whatever is nearest to one, run after run.
+    """Anneals in runs, from the incumbent or from where the last run ended.
 
-    Every run, each worker walks a number of slices from hot to cold. After every slice a *sprout* cools down from where
-    the walk is, which itself stays warm; what both found is offered. Every
-    other run starts from the best schedule of all; the others go on from where the worker was. What is found depends on
-    the seed and on the number of workers, not on the clock, unless the clock ends it.
+    In every run each worker walks a number of slices from hot to cold. After each slice a *sprout*, a copy of the walk,
+    cools down quickly while the walk itself stays warm: the walk explores, its sprouts find the nearest local optimum.
+    Both are offered. Every other run starts from the incumbent; the others continue where the worker ended, so that
+    workers do not all stay in one valley. The result depends on the seed and on the number of workers, and on the clock
+    only if the clock ends the search.
 
     Attributes:
         rng: Seeds the runs.
-        states: Where each worker's next run starts; None for the best schedule.
-        prices: What excess costs for each worker, relative to the overhead, carried from run to run.
+        states: Where each worker's next run starts; None for the incumbent.
+        prices: Each worker's price of excess, relative to the overhead, carried from run to run.
         runs: Runs so far.
     """
 
@@ -65,14 +68,14 @@ class Annealing(Engine):
     runs: int = field(default=0)
 
     def __post_init__(self) -> None:
-        """Set the workers up."""
+        """Set up the workers."""
         self.rng.seed(self.incumbent.context.seed)
         workers = workers_for(self.incumbent.context.threads)
         self.states = [None] * workers
         self.prices = [_PRICE] * workers
 
     def work(self, rounds: int = 2) -> bool:
-        """Try ``rounds`` runs; whether one of them helped."""
+        """Anneal for ``rounds`` runs; whether the incumbent got cheaper."""
         before = self.incumbent.cost
         with ThreadPoolExecutor(len(self.states)) as pool:
             for _ in range(rounds):
@@ -104,6 +107,8 @@ class Annealing(Engine):
                 pool.submit(_advance, problem, walk, moves, (hot * heat, cold * heat), mean, seed)
                 for walk, heat, mean, seed in zip(walks, heats, means, sprouting, strict=True)
             ]
+            # All results are awaited before any is offered, so that the incumbent does not depend on which worker is
+            # the fastest.
             sprouts = [step.result() for step in steps]
             self._offer([*walks, *sprouts])
             if incumbent.pool is not None:
@@ -115,9 +120,9 @@ class Annealing(Engine):
         self._go_on_from(walks, overhead)
 
     def _overhead(self) -> float:
-        """The overhead at hand, or what to reckon with while there is no schedule; a share of C0."""
+        """The overhead of the incumbent, or an assumed one while there is none; a share of C0."""
         base = self.incumbent.graph.total_cost or 1.0
-        if self.incumbent.computes is None:
+        if self.incumbent.computes is None:  # assume twice the overhead of the bound (untuned)
             return max(2 * (self.incumbent.bound.cost / base - 1), _LEAST_OVERHEAD)
         return max(self.incumbent.cost / base - 1, 1e-5)
 
@@ -127,11 +132,12 @@ class Annealing(Engine):
         return overhead / recomputations
 
     def _slices(self) -> int:
+        # Short runs first: they find the cheap gains soon. Long runs then cool slowly enough for the last ones.
         limited = self.incumbent.context.control.deadline_s is not None
         return min(_LONGEST if limited else _LONGEST_WITHOUT_LIMIT, 2 << min(self.runs // _RUNS_PER_LENGTH, 8))
 
     def _offer(self, walks: Sequence[Walk]) -> None:
-        """Offer what is better than the best schedule, in the order of the workers."""
+        """Offer what is better than the incumbent, in the order of the workers."""
         incumbent = self.incumbent
         base = incumbent.graph.total_cost or 1.0
         for walk in walks:
@@ -141,7 +147,7 @@ class Annealing(Engine):
                 incumbent.offer(straightened(incumbent.graph, found))
 
     def _go_on_from(self, walks: Sequence[Walk], overhead: float) -> None:
-        """Offer where the walks ended, and choose where the next run starts."""
+        """Offer the last sequences of the walks, and choose where the next run starts."""
         for worker, walk in enumerate(walks):
             last = walk.last
             self.incumbent.offer(last)
@@ -150,15 +156,15 @@ class Annealing(Engine):
 
 
 def _advance(problem: Problem, walk: Walk, moves: int, heats: tuple[float, float], mean: float, seed: int) -> Walk:
-    """Walk on for ``moves`` moves while the temperature goes from the first of ``heats`` to the second; a sprout.
+    """Walk for ``moves`` moves while the temperature goes from the first of ``heats`` to the second; then sprout.
 
     Args:
         problem: The problem.
         walk: The walk.
-        moves: Moves of it.
-        heats: Shares of C0.
+        moves: Moves of the walk.
+        heats: Temperatures, as shares of C0.
         mean: Mean cost of a recomputation, as a share of C0.
-        seed: For the sprout.
+        seed: Random seed of the sprout.
     """
     walk.advance(moves, *heats)
     sprout = type(walk).of(problem, walk.last, seed, walk.price)

@@ -1,1 +1,1 @@
-"""What is special about chains: exact schedules and bounds, Griewank's and Rotor's strategies."""
+"""Methods for chains: exact schedules and bounds, Griewank's and Rotor's strategies."""

@@ -1,13 +1,13 @@
 """From a training step to a chain of stages, in the sense of Rotor (Beaumont et al., INRIA RR-9302).
 
-The forward part is cut behind every node over which no forward value jumps: what later forward nodes read of it and of
-all before it is then made by that node alone. Between two cuts lies a block. Stage s has block s, which makes
-a_(s+1), the values that block s + 1 reads; and those nodes of the rest (loss and backward) that read a_s or values of
-block s. The last stage has no block: it is the loss with whatever reads only a_L.
+The forward part is cut after every node that no forward value passes by: later forward nodes then read, of this node
+and all before it, only values of this node. Between two cuts lies a block. Stage s has block s, which makes a_(s+1),
+the values that block s + 1 reads; and those nodes of the rest (loss and backward) that read a_s or values of block s.
+The last stage has no block: it is the loss with all nodes that read only a_L.
 
-A node of the rest that reads values of several blocks, or of a block whose turn is over, makes the cuts between these
-blocks invalid; the blocks are merged. Where there are more blocks than a method can do with, neighbours are grouped: a
-chain of fewer and larger blocks, whose schedules are schedules of the graph, but of which nothing is proven.
+A node of the rest that reads values of several blocks, or of a block whose stage is over, makes the cuts between these
+blocks invalid; the blocks are merged. If there are more blocks than a method can solve, neighbours are grouped to a
+chain of fewer and larger blocks. Its schedules are schedules of the graph, but it proves no bound.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Stage:
 
     Attributes:
         block: Its forward nodes; none in the last stage.
-        rest: Its nodes of the rest; perhaps none.
+        rest: Its nodes of the rest; may be empty.
         cost: Cost of the block.
         rest_cost: Cost of the rest.
-        output: Bytes of what the next block reads (a).
-        tape: Bytes of that and of what the rest of this stage reads of the block (abar).
-        taped: Whether the rest reads anything of the block, so that the block has to run before it.
-        plain_peak: Most bytes while the block runs and leaves its output alone.
-        taped_peak: The same when it leaves the tape.
-        rest_peak: Most bytes while the rest of the stage runs: tape, gradients, workspace.
-        waiting: Bytes of values of the rest (gradients) that are there before the rest of this stage runs, and while
+        output: Bytes of the values that the next block reads (a).
+        tape: Bytes of these and of the block's values that the rest of this stage reads (abar).
+        taped: Whether the rest reads a value of the block, so that the block must run right before it.
+        plain_peak: Peak in bytes while the block runs and keeps only its output.
+        taped_peak: The same if it keeps the tape.
+        rest_peak: Peak in bytes while the rest of the stage runs: tape, gradients, workspace.
+        waiting: Bytes of values of the rest (gradients) that are resident before the rest of this stage runs, and while
             lower blocks run on the way to it.
-        frozen: Whether a node of the block may be computed only once.
+        frozen: Whether a node of the block may run only once.
     """
 
     block: tuple[int, ...]
@@ -66,7 +66,7 @@ class Chain:
     Attributes:
         graph: The graph.
         stages: L + 1 stages, the last one without a block.
-        always: Bytes of forward values that are graph outputs; counted as always there.
+        always: Bytes of forward values that are graph outputs; counted as always resident.
         simple: Whether every block is one node, so that the model of a chain is exact.
     """
 
@@ -77,11 +77,11 @@ class Chain:
 
     @classmethod
     def of(cls, graph: Graph, strategy: str, most: int | None = None) -> Chain:
-        """The chain of ``graph``, cut as finely as possible, or into at most so many blocks.
+        """The chain of ``graph``, cut as finely as possible, or into at most ``most`` blocks.
 
         Args:
             graph: The graph.
-            strategy: Who asks.
+            strategy: Name of the strategy, for error messages.
             most: Most blocks; None for no limit.
 
         Raises:
@@ -110,7 +110,7 @@ class Chain:
     def computes(self, runs: Iterable[int]) -> tuple[int, ...]:
         """The sequence of computes of ``runs``: s >= 0 runs block s, ``~s`` the rest of stage s.
 
-        Nodes that may be computed only once are left out when they come again: what they make simply stays.
+        A node that may run only once is skipped the second time: its values stay resident.
         """
         done: set[int] = set()
         computes = []
@@ -123,7 +123,7 @@ class Chain:
 
 
 def _cuts(graph: Graph, end: int) -> list[int]:
-    """Forward nodes over which no forward value jumps, ascending; the last one is among them."""
+    """Forward nodes that no forward value passes by, ascending; the last one is among them."""
     cuts, furthest = [], 0
     for i in range(end):
         if furthest <= i:
@@ -134,7 +134,7 @@ def _cuts(graph: Graph, end: int) -> list[int]:
 
 
 def _merged(graph: Graph, end: int, cuts: list[int]) -> tuple[list[int], str]:
-    """``cuts`` without those that some node of the rest makes invalid, and a word on why they are so few."""
+    """``cuts`` without those that a node of the rest makes invalid, and the reason for missing cuts in words."""
     why = _widest(graph, end)
     while True:
         block, crossing = _blocks(graph, end, cuts)
@@ -153,9 +153,9 @@ def _merged(graph: Graph, end: int, cuts: list[int]) -> tuple[list[int], str]:
 
 
 def _grouped(graph: Graph, cuts: list[int], most: int) -> list[int]:
-    """At most so many of ``cuts``, between which the sums of the shares in cost and in bytes are about equal.
+    """At most ``most`` of ``cuts``, with about equal sums of the shares in cost and in bytes between them.
 
-    Fewer cuts than valid ones are valid as well: what a node of the rest reads lies in no more blocks than before.
+    A subset of valid cuts is valid: the values that a node of the rest reads lie in no more blocks than before.
     """
     nodes = graph.nodes[: cuts[-1] + 1]
     cost = math.fsum(node.cost for node in nodes) or 1.0
@@ -167,7 +167,7 @@ def _grouped(graph: Graph, cuts: list[int], most: int) -> list[int]:
 
 
 def _widest(graph: Graph, end: int) -> str:
-    """The forward value that jumps over most nodes, in words."""
+    """The forward value that passes by the most nodes, in words."""
     jumps = [(j - i, i, j) for i in range(end) for v in graph.values_of(i) for j in graph.readers[v] if j < end]
     if not jumps:
         return "no forward node reads another"
@@ -176,7 +176,7 @@ def _widest(graph: Graph, end: int) -> str:
 
 
 def _blocks(graph: Graph, end: int, cuts: list[int]) -> tuple[list[int], set[int]]:
-    """The block of every forward node, and the values that the next block reads; of the last cut those read at all."""
+    """The block of every forward node, and the values that the next block reads; of the last cut all that are read."""
     block = [bisect_left(cuts, i) for i in range(end)]
     crossing = {
         v
@@ -188,9 +188,9 @@ def _blocks(graph: Graph, end: int, cuts: list[int]) -> tuple[list[int], set[int
 
 
 def _places(graph: Graph, node: int, block: list[int], crossing: set[int], length: int) -> tuple[int, int]:
-    """The first and the last stage at which ``node`` finds all that it reads; the first is later if there is none.
+    """The first and the last stage that has all inputs of ``node``; the first is later than the last if none has.
 
-    A stage has the values of its block and its input, which is the output of the block before.
+    A stage has the values of its block and its input, the output of the block before.
     """
     low, high = 0, length
     for v in graph.nodes[node].inputs:
@@ -228,12 +228,12 @@ def _chain(graph: Graph, end: int, cuts: list[int]) -> Chain:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """Counts bytes of stages.
+    """Counts the bytes of stages.
 
     Attributes:
         graph: The graph.
         end: Number of forward nodes.
-        size: Bytes of every value as far as it is counted.
+        size: Bytes of every value; 0 if it is not counted.
         outputs: The graph outputs.
     """
 
@@ -289,15 +289,15 @@ class _Count:
         return self.graph.readers[value][-1] if self.graph.readers[value] else -1
 
     def _peak(self, nodes: range, before: Iterable[int], stays: Collection[int]) -> int:
-        """Most bytes while ``nodes`` run, of what they make and of the values ``before`` that were there already.
+        """Peak in bytes while ``nodes`` run, of their values and of the values ``before``, which are resident already.
 
-        A value goes after its last reader among them, unless it stays (or, of those before, is read later).
+        A value dies after its last reader among them, unless it stays or, if it is one of ``before``, is read later.
         """
         graph = self.graph
         last: dict[int, int] = {}
         for i in nodes:
             last.update(dict.fromkeys(graph.nodes[i].inputs, i))
-        dying: dict[int, int] = {}  # bytes that go right after a node
+        dying: dict[int, int] = {}  # bytes freed right after a node
         held = highest = 0
         for v in before:
             until = max(last.get(v, -1), self._last(v) if graph.producer[v] >= self.end else -1)

@@ -1,8 +1,8 @@
-"""Revolve: reversing a chain with as many stored states as allowed, by Griewank and Walther, and for unequal costs.
+"""Revolve: reversing a chain with a given number of stored states (Griewank, Walther), and its form for unequal costs.
 
-A chain of L steps; x_e is the state after e of them, x_0 is stored. To reverse step e the state x_(e-1) is needed; the
-step is then run once more, recorded, and its adjoint follows. Costs are counted in plain advances, those that are not
-recorded; L recorded ones come on top.
+A chain has L steps; x_e is the state after e of them, and x_0 is stored. Reversing step e needs the state x_(e-1): the
+step runs once more, recorded, and its adjoint follows. Costs count plain advances, which are not recorded; L recorded
+ones are added.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from remat_cli.strategies.chains.tables import Table
 from remat_cli.strategies.incumbent import Incumbent
 
 _MOST_RUNS = 1_000_000
-"""Schedules of more runs than this are not tried."""
+"""Longest schedule to try, in runs. Untuned."""
 _STATES = 4e7
-"""Numbers that a table may have: 320 MB."""
+"""Most numbers in a table: 320 MB. Untuned."""
 _BLOCKS = 340
-"""So many steps with as many slots fill the table, in three seconds."""
+"""Steps that, with as many slots, fill the table; that takes three seconds."""
 _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 2_000
 _ALL_TRIED = 250_000
-"""Numbers of slots times nodes up to which all numbers are tried."""
+"""Slots times nodes up to which all numbers of slots are tried. Untuned."""
 _NEAR = 4
+"""Beyond, numbers of slots to try on either side of the largest that fits. Untuned."""
 _NO_LIMIT = 2**62
 
 Splits = Iterable[tuple[int, int, int]]
@@ -41,7 +42,7 @@ Splits = Iterable[tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Griewank(Strategy):
-    """What both have in common.
+    """The parts that both strategies share.
 
     Attributes:
         slots: States to store, x_0 among them; 0 tries all numbers, on long chains those near the largest that fits.
@@ -54,19 +55,19 @@ class _Griewank(Strategy):
     needs: ClassVar[Needs] = Needs.CHAIN
 
     def __post_init__(self) -> None:
-        """Refuse a number of slots that means nothing."""
+        """Refuse a negative number of slots."""
         if self.slots < 0:
             raise UsageError(f"{self.name}{{slots={self.slots}}}: the number must be 0 or more")
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """Make the schedules of some numbers of slots, and take the cheapest one within the budget."""
+        """Make the schedules for several numbers of slots; the cheapest one within the budget wins."""
         chain = self.chain(task.graph)
         incumbent = Incumbent.empty(task, context)
         incumbent.report(self.name)
         most, splits_for = self.schedules(chain)
 
         def fits(slots: int) -> bool:
-            """Offer the schedule with so many slots; true where it would be too long."""
+            """Offer the schedule with this number of slots; true if it fits, is too long, or the search is over."""
             splits = splits_for(slots)
             if splits is None or incumbent.over():
                 return True
@@ -83,7 +84,7 @@ class _Griewank(Strategy):
         return incumbent.answer(self.name)
 
     def chain(self, graph: Graph) -> Chain:
-        """The chain that the schedules are for."""
+        """The chain of the schedules."""
         return Chain.of(graph, self.name)
 
     def options(self, slots: int) -> str:
@@ -92,11 +93,11 @@ class _Griewank(Strategy):
 
     @abstractmethod
     def schedules(self, chain: Chain) -> tuple[int, Callable[[int], Splits | None]]:
-        """The most slots of use, and what makes the schedule of each number, None where that is too long."""
+        """The largest useful number of slots, and the schedule of each number, None if that is too long."""
 
 
 def _around(most: int, fits: Callable[[int], bool]) -> list[int]:
-    """Numbers near the largest that fits, the largest first: more slots mostly take more memory and less time."""
+    """Numbers near the largest that fits, in descending order: more slots mostly take more memory and less time."""
     low, high = (most, most + 1) if fits(most) else (0, most)
     while low + 1 < high:
         middle = (low + high) // 2
@@ -114,7 +115,7 @@ class Revolve(_Griewank):
     ignores: ClassVar[frozenset[str]] = frozenset({"costs", "sizes"})
 
     def schedules(self, chain: Chain) -> tuple[int, Callable[[int], Splits | None]]:
-        """Those that do not take too many runs."""
+        """The binomial schedules; None for a number of slots that takes too many runs."""
         length = chain.length
         return length, lambda s: binomial(length, s) if advances(length, s) <= _MOST_RUNS else None
 
@@ -123,13 +124,13 @@ class Revolve(_Griewank):
 class RevolveHetero(_Griewank):
     """The dynamic programme for steps of unequal costs and states of equal size.
 
-    Time grows with the third power of the number of steps or faster, so those of a longer chain are grouped.
+    Time grows at least with the third power of the number of steps, so the steps of longer chains are grouped.
 
     Attributes:
-        blocks: Most steps of a chain that is not grouped, and of one that is.
+        blocks: Most steps; a longer chain is grouped into at most as many.
     """
 
-    blocks: int = field(default=_BLOCKS, metadata={"help": "longer chains are grouped into so many steps"})
+    blocks: int = field(default=_BLOCKS, metadata={"help": "longer chains are grouped into this many steps"})
 
     name: ClassVar[str] = "revolve-hetero"
     summary: ClassVar[str] = "checkpointing of a chain: optimal for unequal costs and equal sizes"
@@ -137,7 +138,7 @@ class RevolveHetero(_Griewank):
     ignores: ClassVar[frozenset[str]] = frozenset({"sizes"})
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
+        """Refuse numbers out of range."""
         _Griewank.__post_init__(self)
         if not _FEWEST_BLOCKS <= self.blocks <= _MOST_BLOCKS:
             raise UsageError(
@@ -155,7 +156,7 @@ class RevolveHetero(_Griewank):
         return Chain.of(graph, self.name, self.blocks)
 
     def schedules(self, chain: Chain) -> tuple[int, Callable[[int], Splits | None]]:
-        """Of each number of slots that the table holds."""
+        """The schedules for each number of slots in the table."""
         costs = [stage.cost for stage in chain.stages[:-1]]
         most = max(1, min(chain.length, int(_STATES / chain.length**2)))
         program = Hetero.of(costs, most if not self.slots else min(self.slots, most))
@@ -195,7 +196,7 @@ def binomial(length: int, slots: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _split(length: int, slots: int) -> int:
-    """Where to put the next checkpoint: beta(s, r-2) <= k <= beta(s, r-1), beta(s-1, r-1) <= L - k <= beta(s-1, r)."""
+    """The next checkpoint k: beta(s, r-2) <= k <= beta(s, r-1), beta(s-1, r-1) <= L - k <= beta(s-1, r)."""
     r = _repetitions(length, slots)
     lowest = max(1, _beta(slots, r - 2), length - _beta(slots - 1, r))
     highest = min(length - 1, _beta(slots, r - 1), length - _beta(slots - 1, r - 1))
@@ -212,12 +213,12 @@ def _repetitions(length: int, slots: int) -> int:
 
 
 def _beta(slots: int, repetitions: int) -> int:
-    """C(s + r, s): how long a chain can be reversed with s slots if no step is advanced more than r times."""
+    """C(s + r, s): the longest chain that can be reversed with s slots if no step is advanced more than r times."""
     return math.comb(slots + repetitions, slots) if repetitions >= 0 else 0
 
 
 def reversal(length: int, splits: Splits) -> list[int]:
-    """The runs (see ``Chain.computes``) of a schedule: the forward pass with the loss, and then each step in turn."""
+    """The runs (see ``Chain.computes``) of a schedule: the forward pass with the loss, then the steps backwards."""
     runs: list[int] = []
     following = length - 1  # the stage to be reversed next
 
@@ -239,14 +240,14 @@ def reversal(length: int, splits: Splits) -> list[int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hetero:
-    """The least cost of reversing any part of a chain with up to so many slots.
+    """The least cost of reversing every part of a chain with every number of slots up to a maximum.
 
     f(i, j, s) = min over k of P_k - P_i + f(k, j, s - 1) + f(i, k, s); with one slot all advances start at x_i.
 
     Attributes:
-        segments: The states x_1 .. x_(L-1) as levels that are to be visited from the last to the first.
-        table: Its least costs; m reserved units are m slots taken besides that of x_0.
-        slots: The most slots.
+        segments: The states x_1 .. x_(L-1) as levels to be visited from the last to the first.
+        table: The least costs; m reserved units are m slots taken besides that of x_0.
+        slots: The largest number of slots.
     """
 
     segments: Segments
@@ -255,7 +256,7 @@ class Hetero:
 
     @classmethod
     def of(cls, costs: list[float], slots: int) -> Hetero:
-        """For steps of these costs."""
+        """The programme for steps of these costs."""
         n = len(costs) - 1  # the last step is never advanced over, only recorded
         levels = np.arange(n + 1, dtype=np.int64)
         segments = Segments(

@@ -1,4 +1,4 @@
-"""What the structure of a chain says at once: a schedule and a bound, which meet where all sizes are equal."""
+"""A schedule and a bound from the structure of a chain; they meet if all sizes are equal."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from remat_cli.strategies.chains.visits_schedule import sweeps
 from remat_cli.strategies.engine import Engine
 
 _FEW_LEVELS, _FEW_NODES = 60, 500
-"""Levels and nodes up to which the programme takes milliseconds: .75 s for Inception v3 of 31 levels and 627 nodes."""
+"""Levels and nodes up to which the programme takes milliseconds; it takes 0.75 s for Inception v3 (31 levels, 627
+nodes)."""
 _SHARE = 0.5
-"""Share of the stage's time that each of the two programmes may take."""
+"""Share of the stage's time for each of the two programmes."""
 
 
 def chain_answer(
     graph: Graph, budget_bytes: int, *, seconds: float = LONGEST_S
 ) -> tuple[Schedule | None, tuple[Bound, ...]] | None:
-    """A schedule and a lower bound from the structure of a chain, in at most seconds.
+    """A schedule and a lower bound from the structure of a chain, within seconds.
 
     Args:
         graph: Any graph.
         budget_bytes: Fixed memory included.
-        seconds: Time that each of the two programmes may take, about; with less of it bytes are counted in larger
-            units, which weakens the schedule and the bound.
+        seconds: Approximate time for each of the two programmes; with less time bytes are counted in larger units,
+            which weakens the schedule and the bound.
 
     Returns:
         A schedule within the budget, or None, and bounds (an infinite one says that no schedule of its scope fits);
-        None if the graph is nothing like a chain. On chains with equal sizes the cost meets the bound.
+        None if the graph has no structure of a chain. On chains with equal sizes the cost meets the bound.
     """
     split = forward_end(graph)
     levels = Levels.of(graph, split)
@@ -50,12 +51,12 @@ def chain_answer(
 
 @dataclass(slots=True)
 class ChainStructure(Engine):
-    """Asks the structure of a chain, once: what it says does not change."""
+    """Offers the schedule and the bound of a chain, once: they do not depend on the incumbent."""
 
     asked: bool = False
 
     def work(self) -> bool:
-        """Offer what :func:`chain_answer` finds."""
+        """Offer the result of :func:`chain_answer`."""
         incumbent = self.incumbent
         if self.asked:
             return False
@@ -71,10 +72,10 @@ class ChainStructure(Engine):
 
 
 def chain_first(graph: Graph) -> bool:
-    """Whether to ask the structure of a chain before anything else.
+    """Whether to solve the chain before everything else.
 
-    That is where sizes are equal, so that it answers all, and where it costs next to nothing; not where what is kept
-    has to be counted in coarse units and a compiled loop is needed for it.
+    So if sizes are equal, because the result is then optimal, and if it takes milliseconds; not if bytes must be
+    counted in coarse units, which needs a compiled loop.
     """
     levels = Levels.of(graph, forward_end(graph))
     if levels is None:
@@ -84,12 +85,12 @@ def chain_first(graph: Graph) -> bool:
 
 
 def chain_later(graph: Graph) -> bool:
-    """Whether the graph has the structure of a chain, and something else should be asked first."""
+    """Whether the graph has the structure of a chain that should be solved only later."""
     return Levels.of(graph, forward_end(graph)) is not None and not chain_first(graph)
 
 
 def forward_end(graph: Graph) -> int:
-    """How many nodes the forward part has: those before the first of another phase, or before the no-remat peak."""
+    """Number of nodes in the forward part: those before the first of another phase, or before the no-remat peak."""
     if all(node.phase is not None for node in graph.nodes):
         return next((i for i, node in enumerate(graph.nodes) if node.phase is not Phase.FORWARD), len(graph.nodes))
     profile = no_remat_profile(graph)
@@ -97,6 +98,6 @@ def forward_end(graph: Graph) -> int:
 
 
 def _scope(graph: Graph) -> Scope:
-    """Every order, if there is only one; else that of the document."""
+    """Any order if there is only one; else document order."""
     path = all(any(graph.producer[v] == i - 1 for v in node.inputs) for i, node in enumerate(graph.nodes[1:], start=1))
     return Scope.ANY_ORDER if path else Scope.DOCUMENT_ORDER

@@ -1,15 +1,15 @@
 """Rotor: optimal memory-persistent schedules of chains whose stages differ in cost and size.
 
-Segment (s, t) with m bytes: a_s is there and not counted; the gradients that wait before stage t are, or will be. The
-job is to run the rest of the stages t .. s. Either the blocks s .. j - 1 run and leave a_j alone, (j, t) is served
-beside it, and (s, j - 1) starts again from a_s; or block s runs and leaves its tape, (s + 1, t) is served beside
-that, and the rest of s follows (Beaumont et al., Optimal checkpointing for heterogeneous chains, INRIA RR-9302,
-theorem 1). Three things differ from the paper, all of which only admit more schedules: peaks are those of running a
-block's nodes one by one; a stage whose rest reads nothing of its block does not run it again; and while blocks run,
-what counts is the gradient that waits at the end of the segment.
+Segment (s, t) with m bytes: a_s is resident and not counted; the gradients that wait before stage t are resident, or
+will be, and are counted. The task is to run the rest of the stages t .. s. There are two ways. Either the blocks s ..
+j - 1 run and leave only a_j, (j, t) is served beside it, and (s, j - 1) starts anew from a_s. Or block s runs and
+leaves its tape, (s + 1, t) is served beside that, and the rest of s follows (Beaumont et al., Optimal checkpointing for
+heterogeneous chains, INRIA RR-9302, theorem 1). Three details differ from the paper, and all only admit more schedules:
+peaks are those of running a block's nodes one by one; a stage whose rest reads no value of its block does not rerun the
+block; and while blocks run, only the gradient that waits at the end of the segment counts.
 
-Memory-persistent: what is kept for a segment stays until it is served. Cheaper schedules may exist that drop a
-checkpoint and make it again, or that keep a value from the sweep for the rest of its own stage; see ``optimal``.
+Memory-persistent: a value kept for a segment stays until the segment is served. Cheaper schedules may exist that drop a
+checkpoint and recompute it, or that keep a value of the sweep for the rest of its own stage; see ``optimal``.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from remat_cli.strategies.chains.segments import prefix_sums
 from remat_cli.strategies.incumbent import Incumbent
 
 _WORK = 5e8
-"""Steps of the innermost loop that are always worth it: about a second."""
+"""Steps of the innermost loop to spend in any case: about a second. Untuned."""
 _STATES = 3e7
-"""Numbers of the table that are always worth it: 240 MB."""
+"""Numbers of the table to spend in any case: 240 MB. Untuned."""
 _MOST_STATES = 2.5e8
-"""Numbers that it may have at all: 2 GB. This gives 500 units for chains of up to 700 blocks, and fewer beyond."""
+"""Most numbers of the table: 2 GB. This gives 500 units for chains of up to 700 blocks, and fewer beyond."""
 _BLOCKS = 400
-"""With 500 units: 600 MB, and seven seconds or eight."""
+"""With 500 units this takes 600 MB and seven to eight seconds."""
 _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 2_000
 _EXACT = 2.0**50
 _BEYOND = 8
-"""Where bytes are counted too high, plans for up to an eighth more than the budget are looked at as well:"""
+"""If units round bytes up, plans for budgets up to an eighth higher are tried too, because they may fit. Untuned."""
 _LOOKS = 24
-"""How many of these."""
+"""Number of these budgets. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +50,22 @@ class Rotor(Strategy):
     """The dynamic programme of Rotor over the stages of a chain.
 
     Time grows with the third power of the number of blocks and memory with the second, so neighbouring blocks of a
-    longer chain are grouped into fewer, and a group is kept or dropped as one: then the plan is a good one of the chain
-    of groups, and nothing is proven.
+    longer chain are grouped, and a group is kept or dropped as a whole. The plan is then optimal for the chain of
+    groups only, and nothing is proven.
 
     Attributes:
-        slots: Units that memory is divided into at least, where the sizes have no common divisor that allows exact
-            counting; more where that is quick.
-        blocks: Most blocks of a chain that is not grouped, and of one that is.
+        slots: Least number of units of memory if the sizes have no common divisor that allows exact counting; more if
+            that is quick.
+        blocks: Most blocks; a longer chain is grouped into at most as many.
     """
 
     slots: int = field(
-        default=500, metadata={"help": "units of memory to count in, at least, where exact counting takes more"}
+        default=500, metadata={"help": "least number of units to count memory in, if exact counting takes more"}
     )
 
     blocks: int = field(
         default=_BLOCKS,
-        metadata={"help": "longer chains are grouped into so many blocks, which proves nothing"},
+        metadata={"help": "longer chains are grouped into this many blocks; then nothing is proven"},
     )
 
     name: ClassVar[str] = "rotor"
@@ -74,7 +74,7 @@ class Rotor(Strategy):
     needs: ClassVar[Needs] = Needs.CHAIN
 
     def __post_init__(self) -> None:
-        """Refuse a number of slots that means nothing."""
+        """Refuse numbers out of range."""
         if not 1 <= self.slots <= 1_000_000:
             raise UsageError(
                 f"rotor{{slots={self.slots}}}: out of range", hint="choose slots between 1 and 1000000, such as 500"
@@ -86,13 +86,13 @@ class Rotor(Strategy):
             )
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """Run the programme; where nothing fits, once more with more memory to say how much it takes."""
+        """Run the programme; if nothing fits, run it with more memory to find the least that has a schedule."""
         chain = Chain.of(task.graph, self.name, self.blocks)
         incumbent = Incumbent.empty(task, context)
         budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
         incumbent.report(self.name)
         room = budget - task.graph.fixed_memory - chain.always
-        # Where bytes are counted too high, a plan for somewhat more may fit.
+        # If units round bytes up, a plan for a slightly higher budget may fit.
         exact = chain.simple and _unit(chain, room, self.slots) == _divisor(chain)
         program = Program.of(chain, room if exact else room + room // _BEYOND, self.slots)
         if program is not None:
@@ -108,7 +108,7 @@ class Rotor(Strategy):
         return incumbent.answer(self.name)
 
     def _least(self, chain: Chain, incumbent: Incumbent) -> None:
-        """Offer the schedule that takes the least memory, which is not within the budget (or was lost in rounding)."""
+        """Offer the schedule with the least memory, for the message: it exceeds the budget, except by rounding."""
         most = sum(stage.tape for stage in chain.stages) + max(
             stage.waiting + max(stage.rest_peak, stage.plain_peak, stage.taped_peak) for stage in chain.stages
         )
@@ -121,7 +121,7 @@ class Rotor(Strategy):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The arguments of ``kernels.segments.fill_persistent``, where they are described, and what comes out."""
+    """The arguments of ``kernels.segments.fill_persistent``, which describes them, and its result."""
 
     chain: Chain
     unit: int
@@ -142,8 +142,8 @@ class Program:
     def of(cls, chain: Chain, room: int, slots: int) -> Program | None:
         """The table for up to ``room`` bytes; None if that is negative.
 
-        Sizes are divided by their greatest common divisor; only if that leaves more units than ``slots`` and than can
-        be afforded, sizes are rounded up to larger units.
+        Sizes are divided by their greatest common divisor. Only if that gives more units than ``slots`` and than the
+        limits on time and memory allow, sizes are rounded up to larger units.
         """
         if room < 0:
             return None
@@ -177,7 +177,7 @@ class Program:
         return cls(chain=chain, unit=unit, value=value, **parts)
 
     def bound(self, room: int) -> float | None:
-        """What no memory-persistent schedule undercuts; None where sizes or blocks were simplified."""
+        """A lower bound on memory-persistent schedules; None if sizes were rounded or blocks grouped."""
         chain = self.chain
         exact = chain.simple and self.unit == _divisor(chain)
         whole = all(node.cost.is_integer() for node in chain.graph.nodes) and chain.graph.total_cost < _EXACT
@@ -188,7 +188,7 @@ class Program:
         return self._runs(room // self.unit)
 
     def least_runs(self) -> list[int] | None:
-        """The same with the least memory that has a schedule; None if the table does not reach so far."""
+        """The same with the least memory that has a schedule; None if the table has none."""
         fits = np.flatnonzero(np.isfinite(self.value[0, self.chain.length]))
         return self._runs(int(fits[0])) if len(fits) else None
 
@@ -240,7 +240,7 @@ class Program:
 
 
 def _limits(room: int, *, exact: bool) -> list[int]:
-    """Bytes for which to look at the best plan."""
+    """Budgets in bytes whose best plans are tried."""
     return [room] if exact else [room + room * look // (_LOOKS * _BEYOND) for look in range(_LOOKS + 1)]
 
 
@@ -255,7 +255,7 @@ def _divisor(chain: Chain) -> int:
 
 
 def _unit(chain: Chain, room: int, slots: int) -> int:
-    """Bytes of a unit: the divisor, or a multiple of it if that makes too many units."""
+    """Bytes of a unit: the divisor, or a multiple of it if that gives too many units."""
     n, divisor = chain.length, _divisor(chain)
     table = (n + 1) ** 2
     affordable = max(slots, min(int(_WORK / (n**3 / 6 + 1)), int(_STATES / table)))
@@ -274,10 +274,10 @@ def _sweeps(plain: Ints, output: Ints) -> Ints:
 
 
 def _again(chain: Chain) -> Ints:
-    """int64[L + 1]: the first stage from which stage t can be served once more, given what may run only once."""
+    """int64[L + 1]: the first stage from which stage t can be served once more, given the nodes that run only once."""
     first, after = [], 0
     for s, stage in enumerate(chain.stages):
-        # Serving s again runs the blocks before it, and its own if its rest needs that.
+        # Serving s once more reruns the blocks before it, and its own block if the rest needs that.
         first.append(s + 1 if stage.frozen and stage.taped else after)
         if stage.frozen:
             after = s + 1

@@ -1,4 +1,4 @@
-"""The segments of a chain and their least costs, which the bound of ``levels`` and ``sweeps`` have in common."""
+"""The segments of a chain and their least costs, for both ``visits_bound`` and ``visits_schedule``."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from remat_cli.mip import Floats, Ints
 from remat_cli.strategies.chains.tables import Dense, Reserved, SegmentArrays, Table, fill
 
 WORK_PER_S = 5e8
-"""Steps of the innermost loop in a second, about."""
+"""Approximate steps of the innermost loop per second."""
 LONGEST_S = 2.0
-"""Time that the programme is worth."""
+"""Default time for the programme. Untuned."""
 _STATES = 3e7
-"""Numbers that the table may have: 240 MB."""
+"""Most numbers in the table: 240 MB. Untuned."""
 _MOST_UNITS = 2_000
 _FEW_SPLITS = 40_000
-"""Up to so many splits plain Python is done before numba is loaded; 60 levels have about as many."""
+"""Splits up to which plain Python finishes before numba is loaded: those of about 60 levels."""
 _SUMS_PER_S, _MOST_SUMS = 2e8, 4e7
-"""Sums that numpy does in a second, about, and the most that numba is not loaded for."""
+"""Approximate sums of NumPy per second, and the most for which numba is not loaded. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """How bytes are counted: ``count`` units of ``bytes`` bytes hold the most that can be reserved."""
+    """The unit in which bytes are counted: ``count`` units of ``bytes`` bytes hold all that can be reserved."""
 
     bytes: int
     count: int
@@ -35,14 +35,14 @@ class Units:
     def of(
         cls, sizes: Sequence[int], most: int, n: int, others: Sequence[int] = (), *, seconds: float = LONGEST_S
     ) -> Units:
-        """As fine as can be afforded.
+        """The smallest unit with which the table can be filled in time.
 
         Args:
-            sizes: Bytes of what can be reserved.
-            most: Bytes that can be reserved at the same time.
+            sizes: Bytes of the values that can be reserved.
+            most: Most bytes that can be reserved at the same time.
             n: Number of levels.
-            others: Bytes of what else has to be counted exactly, if possible.
-            seconds: Time to afford for filling the table.
+            others: Further byte counts that the unit should divide, if possible.
+            seconds: Time for filling the table.
         """
         step = math.gcd(*sizes, *others) or 1
         affordable = max(1, min(_MOST_UNITS, int(WORK_PER_S * seconds / (n**3 / 6 + 1)), int(_STATES / (n + 1) ** 2)))
@@ -53,7 +53,7 @@ class Units:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments(SegmentArrays):
-    """The segments of a chain, and ways to carry them out."""
+    """The segments of a chain, their least costs and their best splits."""
 
     def fill(self) -> Table:
         """The least cost of every segment."""
@@ -73,18 +73,18 @@ class Segments(SegmentArrays):
         return Dense(value)
 
     def _splits(self) -> int:
-        """Ways to split a segment, all segments together."""
+        """Number of ways to split a segment, over all segments."""
         visited = np.flatnonzero(self.top == np.arange(len(self.top)))
         return int((visited * (visited + 1) // 2).sum())
 
     def order(self, table: Table, reserved: int = 0) -> list[tuple[int, int, int]] | None:
-        """The best splits in the order in which they are carried out, as (l, k, r); None if there is no way.
+        """The best splits in the order of execution, as (l, k, r); None if no schedule fits.
 
-        A segment (l, r] sweeps from l to k and keeps it, carries out (k, r], visits k, and carries out (l, k - 1].
+        A segment (l, r] sweeps from l to k and keeps k, executes (k, r], visits k, and executes (l, k - 1].
 
         Args:
             table: The least costs.
-            reserved: Units that are taken from the start.
+            reserved: Units reserved from the start.
         """
         done: list[tuple[int, int, int]] = []
         todo = [(0, int(self.top[-1]), reserved)]
@@ -117,12 +117,12 @@ class Segments(SegmentArrays):
 
 
 def filled(state: Callable[[Units], Segments], coarse: Units, seconds: float) -> tuple[Segments, Table]:
-    """The programme with its table: to the byte if that takes no longer than ``seconds``, about, else in larger units.
+    """The programme with its table: exact to the byte if that takes about ``seconds`` at most, else in larger units.
 
     Args:
-        state: States the programme in some units.
-        coarse: Units that are large enough.
-        seconds: Time to afford.
+        state: States the programme in given units.
+        coarse: Units that are large enough for the time.
+        seconds: Time for filling the table.
     """
     exact = state(Units(1, coarse.bytes * coarse.count))
     reserved = Reserved.of(exact, min(_MOST_SUMS, _SUMS_PER_S * seconds))

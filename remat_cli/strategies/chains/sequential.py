@@ -13,12 +13,12 @@ from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.incumbent import Incumbent
 
 _MOST_SEGMENTS = 256
-"""More segments are tried only where each block is one; and of longer chains only what looks cheaper than the best."""
+"""Most segments to try, besides one per block. On longer chains, numbers that cannot beat the incumbent are skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sequential(Strategy):
-    """Segments of equally many blocks; only their inputs are kept, but for the last segment, which takes the remainder.
+    """Segments with equal numbers of blocks; only their inputs are kept. The last segment, with the remainder, is kept.
 
     Attributes:
         segments: Number of segments; 0 tries up to 256, and one per block.
@@ -33,12 +33,12 @@ class Sequential(Strategy):
     ignores: ClassVar[frozenset[str]] = frozenset({"costs", "sizes"})
 
     def __post_init__(self) -> None:
-        """Refuse a number of segments that means nothing."""
+        """Refuse a negative number of segments."""
         if self.segments < 0:
             raise UsageError(f"sequential{{segments={self.segments}}}: the number must be 0 or more")
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """Try the number of segments asked for, or all."""
+        """Try the requested number of segments, or all."""
         chain = Chain.of(task.graph, self.name)
         incumbent = Incumbent.empty(task, context)
         most = min(chain.length, _MOST_SEGMENTS)
@@ -53,7 +53,7 @@ class Sequential(Strategy):
 
 
 def _costs(chain: Chain) -> list[float]:
-    """What a plan costs whose last segment starts at each block: everything once, and again what comes before that."""
+    """The cost of a plan whose last segment starts at each block: C0, and once more the blocks before."""
     again = [math.fsum(n.cost for i in s.block if (n := chain.graph.nodes[i]).recompute) for s in chain.stages]
     return list(itertools.accumulate(again, initial=chain.graph.total_cost))
 
@@ -65,7 +65,7 @@ def _starts(length: int, segments: int) -> range:
 
 
 def periodic(length: int, segments: int) -> list[int]:
-    """The runs (see ``Chain.computes``) of ``segments`` segments; as many as there are blocks if that is fewer."""
+    """The runs (see ``Chain.computes``) of ``segments`` segments, or of one per block if there are fewer blocks."""
     starts = _starts(length, segments)
     runs = list(range(length))
     runs.extend(~s for s in range(length, starts[-1] - 1, -1))

@@ -1,8 +1,8 @@
-"""The least costs of the segments of a chain: for every number of units reserved, or for every amount that can come up.
+"""The least costs of the segments of a chain: for every number of reserved units, or for every reachable amount.
 
-A programme over segments has a state for every amount of memory that may be taken when a segment begins. Only few such
-amounts ever come up: sums of what is kept at lower levels. Where sizes have something in common, as on most networks,
-there are so few that they are told apart to the byte, at a hundredth of the work.
+A programme over segments has a state for every amount of memory that is taken when a segment begins. Few amounts are
+reachable: sums of the values kept at lower levels. If many sizes are equal, as in most networks, the amounts are so few
+that the programme can be exact to the byte, at a hundredth of the work.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 from remat_cli.mip import Floats, Ints
 
 _TURN = 1_000
-"""Sums that take as long as what there is to do for a segment besides."""
+"""Fixed work per segment, in sums."""
 
 
 class Table(Protocol):
     """The least cost of every segment (l, r] for every amount m that is reserved when it begins."""
 
     def look(self, low: Ints, r: Ints, m: Ints) -> Floats:
-        """The costs of some segments, each of which with its own amount; infinite for those that do not fit."""
+        """The costs of segments, each with its own amount; infinite for those that do not fit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentArrays:
-    """The arguments of ``kernels.segments.fill_visits``, where they are described."""
+    """The arguments of ``kernels.segments.fill_visits``, which describes them."""
 
     prefix: Floats
     tail: Floats
@@ -63,7 +63,7 @@ class Sparse:
 
     Attributes:
         states: For every level l the amounts, ascending.
-        start: Where its columns begin.
+        start: The first column of every level.
         value: float64[N + 1, columns + 1], by r; the last column is infinite.
     """
 
@@ -85,14 +85,14 @@ class Sparse:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reserved:
-    """What may be reserved when a segment begins.
+    """The amounts that may be reserved when a segment begins.
 
     Attributes:
         states: For every level l the amounts, ascending.
-        start: Where its columns begin.
-        columns: Their number.
-        after: For every level l int64[N - l, amounts]: the column of what is reserved once the level l + 1 + i is
-            kept, too; the number of columns where that does not fit.
+        start: The first column of every level.
+        columns: Number of columns.
+        after: For every level l int64[N - l, amounts]: the column of the amount when level l + 1 + i is kept too; the
+            number of columns if that does not fit.
     """
 
     states: list[Ints]
@@ -102,7 +102,7 @@ class Reserved:
 
     @classmethod
     def of(cls, segments: SegmentArrays, most_work: float) -> Reserved | None:
-        """Go up from the lowest level; None if filling the table would take more than ``most_work`` sums, about."""
+        """Find the amounts from the lowest level up; None if filling the table takes more than ``most_work`` sums."""
         n = len(segments.prefix) - 1
         states = [segments.starts]
         kept: list[list[tuple[int, Ints]]] = [[] for _ in range(n + 1)]
@@ -132,7 +132,7 @@ class Reserved:
 
 
 def _admitted(segments: SegmentArrays) -> Ints:
-    """int64[N + 1, N + 1]: the most that may be reserved at (l, k), so that k can be kept and a level above visited."""
+    """int64[N + 1, N + 1]: the most that may be reserved at (l, k) if k is kept and a level above is visited."""
     n = len(segments.prefix) - 1
     level = np.arange(n + 1)
     visited = segments.top == level
@@ -144,7 +144,7 @@ def _admitted(segments: SegmentArrays) -> Ints:
 
 
 def fill(segments: SegmentArrays, reserved: Reserved) -> Sparse:
-    """The same numbers as those of ``kernels.segments.fill_visits``, for the amounts that come up."""
+    """The same numbers as those of ``kernels.segments.fill_visits``, for the reachable amounts."""
     n = len(segments.prefix) - 1
     value = np.full((n + 1, reserved.columns + 1), np.inf)
     top, pending = segments.top.tolist(), segments.pending.tolist()

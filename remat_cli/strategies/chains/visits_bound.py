@@ -1,4 +1,4 @@
-"""The bound of visits: what every schedule of a training step has to compute again, whatever it keeps and drops.
+"""The bound of visits: a lower bound on the recomputation of every schedule of a training step.
 
 The nodes of a training step fall into a forward part and the rest. In the forward part let z_1, ..., z_N be the
 nodes through which every path from a node without inputs to the last of them goes (dominators; on a chain these are
@@ -19,7 +19,7 @@ where V(l, k-1, m) stands for the highest visited level up to k-1 and is 0 if th
 missing for k = r, s(l, k) is the smallest value that counts in the levels l+1 .. k, and k is admitted only if m
 bytes fit beside the working sets of the visits to k.
 
-*Proof.* Let a schedule be given, and look at the first computations of the visits to l+1 .. r, which come in this
+*Proof.* Let a schedule be given, and consider the first computations of the visits to l+1 .. r, which come in this
 order of levels, r first. During a visit to level i let p <= i be the lowest level above l that is present; there is
 one, because i is. Let k be the greatest p that occurs, and t a visit at which it does. (1) Before t the levels l+1
 .. k have been computed, each at least once, as level k is present at t; with the tail of k if k < r, as r was
@@ -59,13 +59,13 @@ _NO_LIMIT = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What the lower bound needs to know of a graph.
+    """The properties of a graph on which the bound depends.
 
     Attributes:
         base: Cost of all nodes.
-        whole: Whether all costs are whole numbers, small enough to add up exactly.
+        whole: Whether all costs are integers, small enough for exact sums.
         costs: u of the levels 1 .. N.
-        tails: The tails among it.
+        tails: The tails, which are parts of the costs.
         smallest: Bytes of the smallest value that counts, per level.
         visits: (level, working set in bytes) of every visit, levels not rising.
     """
@@ -108,9 +108,9 @@ class Levels:
         return cls(base, whole, tuple(costs), tuple(tails), tuple(smallest), tuple(visits))
 
     def bound(self, room: int, *, seconds: float = LONGEST_S) -> float:
-        """The least that a schedule costs within ``room`` bytes beside the fixed memory; infinite if none fits.
+        """Lower bound on the cost of schedules within ``room`` bytes beside the fixed memory; infinite if none fits.
 
-        In less than ``seconds``, about, for which units are made larger.
+        Takes about ``seconds`` at most; units are chosen large enough for that.
         """
         spare = [_NO_LIMIT] * (len(self.costs) + 1)
         for i, own in self.visits:
@@ -127,7 +127,7 @@ class Levels:
         return bound if self.whole else max(self.base, bound * (1 - CHAIN_ROUNDING))
 
     def _segments(self, spare: list[int], visited: list[int], units: Units) -> Segments:
-        """The programme in some units, where ``spare`` bytes are left beside the visits to each level."""
+        """The programme in given units, if ``spare`` bytes are free beside the visits to each level."""
         n = len(self.costs)
         sizes = np.array([0, *(size // units.bytes for size in self.smallest)], dtype=np.int64)
         hold = np.zeros((n + 1, n + 1), dtype=np.int64)
@@ -146,7 +146,7 @@ class Levels:
 
 
 def _dominators(graph: Graph, split: int) -> tuple[list[int], list[int]]:
-    """z_1 .. z_N, the dominators of node ``split - 1`` with itself, and the level of every forward node."""
+    """z_1 .. z_N, the dominators of node ``split - 1`` and itself, and the level of every forward node."""
     parent = [-1] * split
     depth = [1] * split
     for i in range(split):

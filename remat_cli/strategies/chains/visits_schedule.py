@@ -1,9 +1,9 @@
-"""Schedules of chains by sweeps: go forward to a level, keep it, serve what lies above, visit it, start again below.
+"""Schedules of chains by sweeps: run forward to a level, keep it, serve the levels above, visit it, restart below.
 
-On a chain (each forward node reads the one before and nothing else) the recursion of ``levels`` with the real size of
-what is kept, instead of the smallest, gives the cheapest schedule of this kind. Everything live is counted: gradients,
-values kept for another visit, workspace. Where all sizes are equal both recursions agree, and the schedule is optimal
-among all (tests compare them at every budget); otherwise it is a start.
+On a chain (each forward node reads the one before and nothing else) the recursion of ``visits_bound`` with the real
+size of each kept value, instead of the smallest, gives the cheapest schedule of this kind. All live bytes are counted:
+gradients, values kept for another visit, workspace. If all sizes are equal both recursions agree, and the schedule is
+optimal among all (tests compare them at every budget); otherwise it is a first schedule.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def sweeps(graph: Graph, split: int, room: int, *, seconds: float = LONGEST_S) -
 
     Args:
         graph: The graph.
-        split: How many nodes the forward part has; the others run once each, in order.
+        split: Number of nodes in the forward part; the others run once each, in order.
         room: Bytes.
-        seconds: Time that it may take, about; with less of it bytes are counted in larger units.
+        seconds: Approximate time limit; with less time bytes are counted in larger units.
 
     Returns:
         Nodes by index; None if the forward part is no chain that is visited from the end to the start, or nothing fits.
@@ -49,7 +49,7 @@ def sweeps(graph: Graph, split: int, room: int, *, seconds: float = LONGEST_S) -
 
 
 def _is_chain(graph: Graph, split: int) -> bool:
-    """Whether each forward node reads the one before alone, may run again, and leaves nothing that stays to the end."""
+    """Whether each forward node reads only the one before, may be recomputed, and makes no graph output."""
     if not 2 <= split <= _MOST_LEVELS or any(graph.producer[v] < split for v in graph.outputs):
         return False
     return all(
@@ -59,9 +59,9 @@ def _is_chain(graph: Graph, split: int) -> bool:
 
 
 def _visited_levels(graph: Graph, split: int) -> list[int] | None:
-    """For each node of the rest the level (from 1) it visits, or that of the visit before; None if levels rise.
+    """For each node of the rest the level (from 1) that it visits, or that of the visit before; None if levels rise.
 
-    The first of them has to visit the last level, so that all of the forward part runs before.
+    The first node must visit the last level, so that the whole forward part runs before it.
     """
     levels: list[int] = []
     for node in graph.nodes[split:]:
@@ -79,10 +79,10 @@ class _Need:
 
     Attributes:
         costs: Cost of computing each level.
-        kept: Size of what a level leaves to others.
-        running: Outputs and workspace while it is computed.
-        visit: At the visits to it, besides what is kept of lower levels; None where there is none.
-        pending: While lower levels are computed on the way to its first visit.
+        kept: Bytes of its values that other nodes read.
+        running: Bytes of outputs and workspace while it is computed.
+        visit: Peak of the visits to it, without the kept values of lower levels; None if there is no visit.
+        pending: Bytes resident while lower levels are computed on the way to its first visit.
     """
 
     costs: tuple[float, ...]
@@ -93,7 +93,7 @@ class _Need:
 
     @classmethod
     def of(cls, graph: Graph, split: int, levels: list[int]) -> _Need:
-        """Count what is live around every node of the rest, in time linear in the reads."""
+        """Count the live bytes around every node of the rest."""
         visit: list[int | None] = [None] * (split + 1)
         pending = [0] * (split + 1)
         last = {v: readers[-1] for v, readers in enumerate(graph.readers) if readers and readers[-1] >= split}
@@ -136,7 +136,7 @@ class _Need:
         return segments.order(table)
 
     def _segments(self, room: int, spare: list[int], visited: list[int], units: Units) -> Segments:
-        """The programme in some units, where ``spare`` bytes are left beside the visits to each level."""
+        """The programme in given units, if ``spare`` bytes are free beside the visits to each level."""
         n = len(self.costs)
         size = [math.ceil(kept / units.bytes) for kept in self.kept]
         hold = np.tile(np.array(size, dtype=np.int64), (n + 1, 1))

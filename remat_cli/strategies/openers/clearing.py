@@ -1,10 +1,11 @@
-"""Schedules of large graphs by dropping values through the stretch of a schedule that is over the budget, and a bound.
+"""Schedules of large graphs, by dropping values across the part of a schedule that is over the budget, and a bound.
 
-The stretch around the step that needs most memory is cleared: of the values that wait through it some are dropped and
-computed again at its end, with whatever that takes, so that what is left fits (see ``closure``). Where that makes
-another stretch too high, it is next. What is computed again for many dropped values together may be a long run of
-nodes, none of which would be worth it for one value alone: on random layered graphs, where a value can only be made
-again from half of the layer before, no method that decides on one value after the other finds anything.
+A *stretch* is a run of steps around the one that needs the most memory. To clear it, some of the values that wait
+through it are dropped and recomputed at its end, together with the inputs that they need (see ``closure``). If that
+raises another stretch above the budget, that one is cleared next. One minimum cut decides on all values together,
+because dropped values share the nodes that they need: a long run of recomputation pays for many values where it would
+not pay for one. On random layered graphs a value needs half of the layer before it, and methods that decide on one
+value at a time find no schedule.
 """
 
 from __future__ import annotations
@@ -27,28 +28,29 @@ from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.openers.closure import Choice, Network, Question
 
 WAYS = ((1.0, 0.05), (1.5, 0.0), (1.5, 0.02), (1.0, 0.1), (2.0, 0.05))
-"""What share of the excess is cleared at once, as its inverse, and how much room is left at the ends of a stretch."""
+"""(divisor of the excess to clear in one turn, share of the room that must be free where a stretch ends). Untuned."""
 _MOST_TURNS = 12
+"""Stretches to clear in one way. Untuned."""
 _MOST_COST = 0.5
-"""Recomputation beyond so many times the graph's cost is given up."""
+"""A way ends when its recomputation costs more than this multiple of C0. Untuned."""
 _RISING = 2
-"""So many turns in a row that leave more excess than before are the end of a way."""
+"""A way ends after this many turns in a row without a smaller excess. Untuned."""
 _SMALL = 0.02
-"""An excess below this share of the room is cleared at once, and no less than that of a larger one."""
+"""An excess below this share of the room is cleared in one turn; of a larger one at least this share is. Untuned."""
 _JOINED = 200
-"""Steps over the budget that are no further apart than this part of the schedule are one stretch."""
+"""Steps over the budget no further apart than the schedule's length divided by this form one stretch. Untuned."""
 _DEARER = (1.2, 2.0, 4.0)
-"""Prices at which to fill up a choice that frees too little, relative to that at which it would free too much."""
+"""Prices at which to extend a choice that frees too little, relative to the last price of the search. Untuned."""
 _FINE = 256
-"""The ends that are filled up are found to within this part of the graph."""
+"""How far to extend is found to within the graph's size divided by this. Untuned."""
 _NEAR = 1.02
-"""A choice that costs no more than so many times the bound on all of them is good enough."""
+"""A choice that costs at most this multiple of the lower bound is accepted without a further search. Untuned."""
 _NOT_SO_LOW = 0.05
-"""Share of what can be freed at most that is left where even all of that is too little."""
+"""Where the target cannot be reached, this share of the bytes that could be freed need not be. Untuned."""
 
 
 def span_bound(graph: Graph, network: Network, budget_bytes: int, t: int) -> float:
-    """No schedule in document order within the budget costs less, for what it must keep or compute again at stage t."""
+    """Lower bound on the cost in document order within the budget, from what must be kept or recomputed at stage t."""
     target = budget_bytes - graph.fixed_memory - working_set(graph, t)
     if target < 0:
         return math.inf
@@ -63,7 +65,7 @@ def span_bound(graph: Graph, network: Network, budget_bytes: int, t: int) -> flo
 
 @dataclass(slots=True)
 class Clearings(Engine):
-    """Bounds the cost by the stage that needs most memory, and clears stretches in one way after the other."""
+    """Bounds the cost by the stage that needs the most memory, then clears stretches in several ways."""
 
     network: Network | None = None
 
@@ -71,7 +73,7 @@ class Clearings(Engine):
         """Raise the bound, and offer schedules.
 
         Args:
-            ways: So many ways are tried whatever is known; the others only while there is no schedule.
+            ways: Number of ways to try in any case; the others are tried only while there is no schedule.
         """
         incumbent, graph = self.incumbent, self.incumbent.graph
         incumbent.report("clearing")
@@ -91,13 +93,13 @@ class Clearings(Engine):
 
 @dataclass(frozen=True, slots=True)
 class Clearing:
-    """One way to clear stretches until nothing is over the room.
+    """One way to clear stretches until the schedule fits.
 
     Attributes:
         graph: The graph.
-        network: With the room.
-        parts: A stretch is cleared of its excess divided by this.
-        spare: A stretch goes on while less than this share of the room is free.
+        network: Its network, with the room.
+        parts: One turn clears the excess divided by this.
+        spare: A stretch ends where at least this share of the room is free.
     """
 
     graph: Graph
@@ -106,7 +108,7 @@ class Clearing:
     spare: float
 
     def run(self, control: Control) -> tuple[int, ...] | None:
-        """A schedule within the room, or None if it comes to nothing."""
+        """A schedule within the room, or None if this way finds none."""
         room = self.network.room_bytes
         sequence, lowest, rising = tuple(range(len(self.graph.nodes))), math.inf, 0
         for _ in range(_MOST_TURNS):
@@ -126,12 +128,14 @@ class Clearing:
         return None
 
     def _cleared(self, sequence: tuple[int, ...], heights: Ints, excess: int) -> tuple[int, ...] | None:
-        """``sequence`` with less in the stretch that is highest; None if nothing can go there."""
+        """``sequence`` with less memory in its highest stretch; None if nothing can be dropped there."""
         room = self.network.room_bytes
         begin, end = self._stretch(heights)
         most = excess if excess < _SMALL * room else max(excess / self.parts, _SMALL * room)
         reads = liveness.next_reads(self.graph, sequence, (begin, end))
         before, after = np.array(reads[begin], dtype=np.int64), np.array(reads[end], dtype=np.int64)
+        # Only a value without a reader inside can be dropped across the stretch. One that is read inside and later is
+        # resident there anyway, so keeping it takes no bytes that clearing could free.
         waiting = before >= end
         charge = np.where(before >= 0, self.network.size, math.inf)
         charge[(after >= 0) & ~waiting] = 0.0
@@ -143,7 +147,7 @@ class Clearing:
         return liveness.priced(self.graph, (*sequence[:end], *again, *sequence[end:])).computes
 
     def _stretch(self, heights: Ints) -> tuple[int, int]:
-        """Steps from the first to the one after the last of the stretch that is highest."""
+        """Begin and end (exclusive) of the highest stretch, in steps."""
         high = np.flatnonzero(heights > self.network.room_bytes * (1 - self.spare))
         ends = np.flatnonzero(np.diff(high) > max(3, len(heights) // _JOINED))
         part = int(np.searchsorted(ends, np.searchsorted(high, int(heights.argmax()))))
@@ -152,7 +156,7 @@ class Clearing:
         return int(high[first]), int(high[last]) + 1
 
     def _choice(self, question: Question, most: float) -> Choice | None:
-        """The cheapest choice found that frees ``most`` bytes, or nearly as many as can be."""
+        """The cheapest choice found that frees ``most`` bytes, or nearly all that can be freed."""
         waiting = float(question.charge[question.wanted].sum())
         if not waiting:  # nothing that waits there has a size
             return None
@@ -169,10 +173,10 @@ class Clearing:
         return min(choices, key=_cost, default=None)
 
     def _filled(self, question: Question, target: float, inner: Bools, price: float) -> Iterator[Choice]:
-        """Choices that keep at most ``target`` bytes: ``inner``, and as little as will do from one end or the other.
+        """Choices that keep at most ``target`` bytes: ``inner``, extended from one end of the graph or the other.
 
-        Where long runs are alike, they are all worth computing again from the same price on, and the choice that frees
-        enough frees much too much.
+        In a graph of similar parts, recomputing all of them becomes profitable at the same price. The cut then jumps
+        from too few bytes to far too many. Extending node by node finds the choices between.
         """
         for dearer in _DEARER:
             for forward in (True, False):

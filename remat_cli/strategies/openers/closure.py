@@ -1,12 +1,15 @@
-"""What to keep through a stretch of a schedule and what to compute again after it, as a minimum cut in a network.
+"""What to keep through a stretch of a schedule and what to recompute after it, as a minimum cut in a network.
 
-Some values are wanted after the stretch. Each of them is kept, for a price per byte, or its node is computed again,
-which costs what that costs and wants the inputs of the node in turn. The cheapest choice is a minimum cut: an arc from
-every wanted value to its node with the price of keeping it, one from every node to the sink with its cost, and one
-without limit from every node to each of its inputs (the closure problem of Picard, Management Science 1976, with a way
-out for a price). The price is then set so that the bytes kept come down to a target, which is a Lagrangian relaxation
-of the model of ``milp/crowded`` with one cut; each choice gives a line under its dual function, and the next price is
-where the two best lines meet, which takes about six cuts. A cut takes a hundredth of a second at n = 10,000.
+Some values are wanted after the stretch. Each is either kept, at a price per byte, or its node is recomputed, at the
+node's cost; then the inputs of that node are wanted too. The cheapest choice is a minimum cut. Every wanted value has
+an arc to its node, with the price of keeping it. Every node has an arc to the sink, with its cost, and an arc without
+limit to each of its inputs. This is the closure problem (Picard, "Maximal closure of a graph and applications to
+combinatorial problems", Management Science 22, 1976) with keeping as a paid exception.
+
+The price is then raised until the bytes kept come down to a target: a Lagrangian relaxation of the model of
+``milp/crowded`` with one crowded stage. Each choice gives a line above the dual function; the next price is where the
+lines of the best choices on either side of the target meet. That takes about six minimum cuts, each a hundredth of a
+second at n = 10,000.
 """
 
 from __future__ import annotations
@@ -21,11 +24,14 @@ from remat_cli.mip import Bools, Floats, Ints
 from remat_cli.tolerances import ROUNDING
 
 _SCALE = 2.0**40
-"""Capacity of an arc that costs as much as the whole graph."""
+"""Capacity of an arc that costs C0: integers make the flow exact, and 40 bits leave room for the highest price."""
 _NO_LIMIT = 1 << 58
+"""Capacity of an arc that no minimum cut contains."""
 _DEAREST, _HIGHEST = 1e3, 2.0**17
-"""Highest price of keeping as many bytes as there is room for, and of all that can be kept, in units of C0."""
+"""Highest price of keeping a room full of bytes, and of keeping all values, in units of C0. Untuned; the second keeps
+the sum of capacities below ``_NO_LIMIT``."""
 _MOST_PRICES = 12
+"""Minimum cuts in one search for a price: twice what it usually takes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,9 +40,9 @@ class Question:
 
     Attributes:
         wanted: bool[V].
-        charge: float64[V], bytes that keeping a value takes; 0 where it is there anyway, infinity where it cannot be
-            kept.
-        end: Only nodes before this one can be computed again, and only values that they make are wanted.
+        charge: float64[V], bytes that keeping a value takes; 0 where it is resident anyway, infinity where it cannot
+            be kept.
+        end: Only nodes before this one can be recomputed, and only their values are wanted.
     """
 
     wanted: Bools
@@ -49,10 +55,10 @@ class Choice:
     """An answer.
 
     Attributes:
-        again: bool[n], nodes to compute again.
-        cost: What that costs, as a share of C0.
-        kept_bytes: Bytes kept for a price.
-        level: Lower bound on the cost of every answer, with that of what it keeps at the price asked; a share of C0.
+        again: bool[n], nodes to recompute.
+        cost: Cost of recomputing them, as a share of C0.
+        kept_bytes: Bytes that are kept and charged for.
+        level: Value of the minimum cut: no answer has a smaller sum of cost and price of what it keeps; a share of C0.
     """
 
     again: Bools
@@ -63,12 +69,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bracket:
-    """Where a search for a price ended.
+    """The result of a search for a price.
 
     Attributes:
         over: The cheapest choice that keeps more than the target.
-        within: The cheapest one that keeps no more; None if there is none.
-        price: The last price, of as many bytes as there is room for.
+        within: The cheapest choice that keeps no more; None if there is none.
+        price: The last price, for a room full of bytes.
         bound: Lower bound on the cost of keeping no more than the target, as a share of C0.
     """
 
@@ -80,7 +86,7 @@ class Bracket:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """The arcs, of which only capacities differ from question to question.
+    """The arcs of the network; only their capacities depend on the question.
 
     Attributes:
         cost: float64[n], shares of C0.
@@ -89,8 +95,8 @@ class Network:
         fixed: bool[n], nodes that may be computed only once.
         tails: int64[arcs]: nodes to the sink, nodes to their inputs, values to their nodes, the source to values.
         heads: int64[arcs].
-        owner: int64[arcs], the node that an arc has to do with.
-        room_bytes: Unit of bytes, at least 1.
+        owner: int64[arcs], the node that an arc belongs to.
+        room_bytes: Bytes that a price is for, at least 1.
     """
 
     cost: Floats
@@ -125,9 +131,9 @@ class Network:
         """The cheapest answer at a price.
 
         Args:
-            question: What is asked. Whatever is wanted must be possible to have.
-            price: Of keeping as many bytes as there is room for, in units of C0.
-            allowed: bool[n], nodes that may be computed again; None for all.
+            question: The question. Every wanted value must be keepable or recomputable.
+            price: Price of keeping a room full of bytes, in units of C0.
+            allowed: bool[n], nodes that may be recomputed; None for all.
         """
         from remat_cli.kernels.flow import sink_side  # numba takes 0.3 s to import
 
@@ -153,7 +159,7 @@ class Network:
         )
 
     def search(self, question: Question, target_bytes: float) -> Bracket:
-        """The cheapest answer that keeps at most ``target_bytes``, as near as prices come to it."""
+        """The choices on either side of ``target_bytes`` with the best prices found."""
         nothing = np.zeros(len(self.cost), dtype=np.bool_)
         wanted = question.wanted & (self.producer < question.end) & np.isfinite(question.charge)
         over = Choice(nothing, 0.0, float(question.charge[wanted].sum()), 0.0)
@@ -172,6 +178,7 @@ class Network:
             price = min(dearest, (within.cost - over.cost) / apart * self.room_bytes)
             choice = self.choose(question, price)
             bound = max(bound, self._bound(choice, price, target_bytes))
+            # The cut reproduced one of the two ends: no price gives a choice between them.
             if choice.kept_bytes in {over.kept_bytes, within.kept_bytes}:
                 break
             if choice.kept_bytes <= target_bytes:
@@ -181,6 +188,6 @@ class Network:
         return Bracket(over, within, price, bound)
 
     def _bound(self, choice: Choice, price: float, target_bytes: float) -> float:
-        """The dual function at a price, made safe against the rounding of the last sum."""
+        """The Lagrangian dual function at a price, rounded down by more than the error of the last sum."""
         taken = price * target_bytes / self.room_bytes
         return max(0.0, choice.level - taken - ROUNDING * (choice.level + abs(taken)))

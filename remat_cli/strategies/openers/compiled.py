@@ -1,4 +1,4 @@
-"""Compiling beside the work."""
+"""Compilation of kernels in the background."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from remat_cli.strategies.engine import Engine
 
 @dataclass(slots=True)
 class CompiledLoops(Engine):
-    """Has kernels compiled in a thread of their own; takes no time itself."""
+    """Starts the compilation of kernels in a thread; returns at once."""
 
     def work(self, groups: tuple[compiling.Group, ...]) -> bool:
-        """Begin with ``groups``, in this order."""
+        """Start compiling ``groups``, in this order."""
         _pyomo.load()  # before numba: after it, Pyomo would import SciPy's statistics, which takes half a second
         compiling.warm(groups)
         return False

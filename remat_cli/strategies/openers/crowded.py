@@ -1,8 +1,8 @@
-"""Schedules and bounds from what to keep across the stages that need the most memory (see ``milp/crowded``).
+"""Schedules and bounds from a model of the stages that need the most memory alone (see ``milp/crowded``).
 
-Begin with one cut, at the no-remat peak. Where the schedule that comes of it is over the budget, cut there too, and so
-on: each round raises the bound, and where the schedule fits it is as cheap as the bound. Training steps often fit after
-a cut or two.
+The first model has one crowded stage, that of the no-remat peak. If its schedule exceeds the budget at another stage,
+the next model has that stage too. Every round raises the bound; a schedule that fits is as cheap as the bound.
+Training steps often fit after one or two rounds.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ from remat_cli.strategies.engine import Engine
 from remat_cli.tolerances import CUTS_GAP
 
 _MOST_CUTS = 16
+"""Crowded stages in one model. Untuned."""
 _MOST_VARIABLES = 60_000
+"""Variables of the largest model to state. Untuned."""
 _SHARES = (0.97, 0.93, 0.88, 0.8)
-"""Shares of the room that are used where only what is computed again inside a stage is over the budget."""
+"""Shares of the room to try where only the recomputation inside a stage exceeds the budget. Untuned."""
 
 
 @dataclass(slots=True)
 class CrowdedStages(Engine):
-    """Solves for one set of crowded stages after the other, each with one more.
+    """Solves one model after the other, each with one more crowded stage.
 
     Attributes:
         cuts: The stages of the next model, ascending; empty when there is nothing left to try.
         room: Bytes to use at them.
-        shares: Of the room, for when only what is recomputed inside a stage is over the budget.
+        shares: Remaining shares of the room, for when only recomputation inside a stage exceeds the budget.
     """
 
     uses_solver: ClassVar[bool] = True
@@ -47,7 +49,7 @@ class CrowdedStages(Engine):
     shares: Iterator[float] = field(default_factory=lambda: iter(_SHARES))
 
     def __post_init__(self) -> None:
-        """Begin at the no-remat peak."""
+        """Start with the stage of the no-remat peak."""
         profile = no_remat_profile(self.incumbent.graph)
         self.cuts = [profile.index(max(profile))]
         self.room = self.incumbent.budget_bytes - self.incumbent.graph.fixed_memory
@@ -60,11 +62,11 @@ class CrowdedStages(Engine):
         return bool(self.cuts)
 
     def run(self, control: Control) -> tuple[int, ...] | None:
-        """Solve once, offer the schedule, and choose where to cut next; with the whole room the bound counts too.
+        """Solve once, offer the schedule, and choose the next stage; with the whole room, raise the bound too.
 
         Returns:
-            The schedule, within the budget or not; None if there is none, the solver did not get to the end, or there
-            is nothing left to try.
+            The schedule, within the budget or not; None if there is none, the solver did not finish, or nothing is
+            left to try.
         """
         incumbent, graph = self.incumbent, self.incumbent.graph
         if not self.cuts or len(self.cuts) > _MOST_CUTS or self._size() > _MOST_VARIABLES:
@@ -87,6 +89,7 @@ class CrowdedStages(Engine):
             self.cuts = []
         elif highest > incumbent.budget_bytes and worst not in self.cuts:
             bisect.insort(self.cuts, worst)
+        # The model does not see recomputation inside a stage; less room at the stages it does see leaves space for it.
         elif (share := next(self.shares, None)) is not None:
             self.room = round(share * whole)
         else:
@@ -112,7 +115,7 @@ class CrowdedStages(Engine):
 
 
 def _most_crowded(computes: Sequence[int], in_use: Sequence[int]) -> tuple[int, int]:
-    """The node at whose first computation most bytes are in use, and how many; the last such node on a tie."""
+    """The node at whose first computation the most bytes are in use, and how many; the last such node on a tie."""
     first = dict(zip(reversed(computes), range(len(computes) - 1, -1, -1), strict=True))
     node = max(first, key=lambda k: (in_use[first[k]], first[k]))
     return node, in_use[first[node]]

@@ -1,4 +1,4 @@
-"""Published methods that take milliseconds: the first plans of every search."""
+"""Published methods that take milliseconds; they give the first plans of every search."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from remat_cli.strategies.registry import strategy_from_spec
 
 @dataclass(slots=True)
 class KnownMethods(Engine):
-    """Asks strategies, one after the other, and takes what they publish on the way."""
+    """Runs strategies one after the other and takes every schedule that they publish."""
 
     def work(self, methods: tuple[str, ...], *, last_word: bool = False) -> bool:
-        """Ask each of ``methods`` that takes the graph.
+        """Run each of ``methods`` that accepts the graph.
 
         Args:
             methods: Strategies with options, such as ``xla-greedy{cost_aware=true}``.
-            last_word: Whether their "no" is the answer of the whole search, should nothing else be found.
+            last_word: Whether a refusal of theirs is the answer of the whole search if no schedule is found.
         """
         incumbent = self.incumbent
         for spec in methods:
@@ -39,7 +39,7 @@ class KnownMethods(Engine):
         return False
 
     def _asked(self, spec: str, clock: Control) -> Found | NotFound | None:
-        """The answer of a strategy; None if it does not take the graph, or was stopped."""
+        """The answer of a strategy; None if it does not accept the graph, or was stopped."""
         incumbent = self.incumbent
         context: Context = replace(
             incumbent.context, control=clock, publish=lambda found: self._take(found, spec), trace=[]
@@ -50,6 +50,6 @@ class KnownMethods(Engine):
             return None
 
     def _take(self, found: Found, spec: str) -> None:
-        """Take a schedule, and those of its bounds that speak of all that is searched here."""
+        """Take a schedule, and those of its bounds whose scope covers this search."""
         wide = tuple(bound for bound in found.bounds if bound.scope.contains(Scope.DOCUMENT_ORDER))
         self.incumbent.take(replace(found, bounds=wide, maker=found.maker or spec))

@@ -1,10 +1,12 @@
-"""Cheap schedules to start from, in time that grows with the edges of the graph and not with its square.
+"""Cheap first schedules from memory prices, in time linear in the edges of the graph.
 
-Every stage has a price per byte that waits through it. Given prices, one pass through the stages decides for each
-value that a node reads whether to have kept it or to compute it again, with whatever that needs. Where memory turns
-out to be over the budget prices rise, elsewhere they fall, and the next pass decides anew: a subgradient method in the
-manner of Lagrangian relaxation with a greedy answer to each set of prices, multiplicative so that costs may differ by
-orders of magnitude.
+Every stage has a price per byte that waits through it. Given the prices, one pass through the stages decides for each
+value that a node reads whether it was kept or is recomputed with the inputs that it needs. Prices then rise at stages
+over the budget and fall at the others, and the next pass decides anew. This follows Lagrangian relaxation (Fisher,
+"The Lagrangian Relaxation Method for Solving Integer Programming Problems", Management Science 27, 1981) and its
+subgradient method (Held, Wolfe, Crowder, "Validation of subgradient optimization", Mathematical Programming 6, 1974),
+with two differences. The subproblem is solved greedily, so its value is no bound. The steps multiply prices, because
+costs per byte differ by orders of magnitude within a graph.
 """
 
 from __future__ import annotations
@@ -26,29 +28,34 @@ if TYPE_CHECKING:
     from remat_cli.kernels.pricing import Plan
 
 _LARGE = 3_000
-"""From so many nodes on a run through the prices without a schedule is the last: it takes seconds. Untuned."""
+"""On graphs of at least this many nodes the first run without a schedule is the last: it takes seconds. Untuned."""
 _CREDITS = (1.0, 0.9, 0.5)
+"""One run each: the ``credit`` of ``kernels.pricing.run``; with less, fewer values are recomputed. Untuned."""
 _ROUNDS = 150
+"""Passes in a run, for the default steps. Untuned."""
 _LONGEST = 6
-"""A schedule with more than so many times n computes is given up."""
+"""A pass ends if its schedule has more than this multiple of n computes. Untuned."""
 _STEP, _LAST_STEP = 0.7, 0.01
+"""Step of the first and the last pass of a run; it falls geometrically between, as subgradient steps must. Untuned."""
 _SLOW = 0.1
+"""How fast prices fall where there is room, relative to how fast they rise: the incumbent should fit. Untuned."""
 _QUANTILE = 0.02
+"""First prices come from this quantile of the costs per byte: nearly all values start out as kept. Untuned."""
 _PRICING_S, _PRICING_SHARE = 20.0, 0.3
-"""Most seconds, and most of the time left, for one run through the prices. Untuned."""
+"""Most seconds, and the largest share of the time left, for one run. Untuned."""
 
 
 @dataclass(slots=True)
 class Pricing:
-    """Prices of one graph and budget, on their way to a schedule that fits.
+    """Prices for one graph and budget, and the schedule of the last pass.
 
     Attributes:
         arrays: The graph.
         room_bytes: The budget without fixed memory; at least 1.
-        prices: float64[n + 1], cost of a byte that waits through a stage, in units of C0.
-        least: Price of a stage that is over the budget for the first time.
-        plan: What the last pass decided.
-        length: How many nodes run in it.
+        prices: float64[n + 1], price of a byte that waits through a stage, in units of C0.
+        least: Price of a stage when it first exceeds the budget.
+        plan: Decisions of the last pass.
+        length: Number of computes in it; 0 if the pass gave up.
     """
 
     arrays: Arrays
@@ -60,7 +67,7 @@ class Pricing:
 
     @classmethod
     def of(cls, graph: Graph, budget_bytes: int) -> Pricing:
-        """Nothing decided yet; the stages that are over the budget without recomputation have the first price."""
+        """Nothing decided yet; the stages over the budget without recomputation have the first price."""
         from remat_cli.kernels.pricing import FRAMES, Plan  # numba takes 0.3 s to import
 
         arrays = arrays_of(graph)
@@ -90,10 +97,10 @@ class Pricing:
         return cls(arrays, room, np.where(over, least, 0.0), least, plan)
 
     def round(self, credit: float, step: float, slow: float) -> int | None:
-        """Decide at the prices as they are, then adjust them.
+        """Run one pass at the current prices, then adjust them.
 
         Returns:
-            Bytes by which the schedule is over the budget; None if it got out of hand.
+            Bytes by which the schedule exceeds the budget; None if it got too long.
         """
         from remat_cli.kernels.pricing import run  # numba takes 0.3 s to import
 
@@ -112,7 +119,9 @@ class Pricing:
 
 
 def _first_price(arrays: Arrays, last: Ints, over: Bools) -> float:
-    """A price at which hardly anything is worth computing again: cost over bytes times stages over the budget.
+    """A price at which keeping is cheaper than recomputing for almost every value.
+
+    A tenth of a low quantile of cost / (bytes * stages over the budget that the value waits through).
 
     Args:
         arrays: The graph.
@@ -128,7 +137,7 @@ def _first_price(arrays: Arrays, last: Ints, over: Bools) -> float:
 
 @dataclass(slots=True)
 class Prices(Engine):
-    """Runs through the prices with growing caution and offers every schedule that fits on the way.
+    """Runs the price method once for each credit and offers every schedule that fits.
 
     Deterministic but for the clock, which ends it early.
 
@@ -141,7 +150,7 @@ class Prices(Engine):
     cost: float = math.inf
 
     def work(self) -> bool:
-        """One run for each credit; on large graphs a run without any schedule is the last."""
+        """One run for each credit; on large graphs the first run without a schedule is the last."""
         incumbent = self.incumbent
         for credit in _CREDITS:
             if incumbent.over():
@@ -153,7 +162,7 @@ class Prices(Engine):
         return False
 
     def _run(self, credit: float, control: Control) -> bool:
-        """Run through the prices once and offer what fits on the way; whether anything did."""
+        """Run once and offer every schedule that fits; whether one did."""
         incumbent = self.incumbent
         pricing = Pricing.of(incumbent.graph, incumbent.budget_bytes)
         fitted = False

@@ -1,1 +1,1 @@
-"""Other topological orders than the document's: found, ranked, and solved by any strategy."""
+"""Topological orders other than the document's: found, ranked, and solved by any strategy."""

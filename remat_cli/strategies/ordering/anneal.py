@@ -1,4 +1,4 @@
-"""Simulated annealing on the order in which nodes run, each once: for a small peak, or for few bytes over a budget."""
+"""Simulated annealing of the order of nodes without recomputation, for a small peak or excess over a budget."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from remat_cli.kernels.ordering import State, run
 from remat_cli.mip import Ints
 
 _HOT = 0.05
-"""First temperature, as a share of the target."""
+"""First temperature, as a share of the target. Untuned."""
 _COOLING = 0.01
-"""Last temperature, as a share of the first."""
+"""Last temperature, as a share of the first. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Problem:
 
     Attributes:
         arrays: The graph.
-        kept: int64[n], bytes of the outputs that somebody reads or that stay to the end.
+        kept: int64[n], bytes of the outputs that a node reads or that stay to the end.
     """
 
     arrays: Arrays
@@ -59,7 +59,7 @@ def anneal(
         target: Bytes without fixed memory.
         moves: Moves to try.
         seed: Random seed.
-        floor: Where the target is met, lower it and go on until it is this; None to end there.
+        floor: If the target is met, it is lowered, down to this; None to end at the target.
         hot: First temperature, as a share of the target.
 
     Returns:

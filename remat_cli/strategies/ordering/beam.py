@@ -1,13 +1,13 @@
-"""Orders of small peak without recomputation: dynamic programming over sets of nodes that are done, cut to a beam.
+"""Orders of small peak without recomputation: dynamic programming over sets of finished nodes, limited to a beam.
 
-What is resident depends only on the set of nodes that are done, not on their order, so of all ways to one set the best
-is enough (Ahn et al., Ordering Chaos, MLSys 2020). Sets of k nodes are made from those of k - 1. While no more than
-``width`` of them come up the search is exact; beyond that the least promising are dropped. Backwards it is the same:
-sets of nodes still to come, grown from the end.
+The resident values depend only on the set of finished nodes, not on their order, so the best order of each set is
+enough (Ahn et al., Ordering Chaos, MLSys 2020). Sets of k nodes are made from those of k - 1. While there are at most
+``width`` of them the search is exact; beyond that the least promising are dropped. The backward search is the mirror
+image: sets of nodes still to come, grown from the end.
 
-A node that can run now within the peak so far and leaves no more resident than before may run at once: later, with more
-nodes done, it frees no less than it needs just the same, and everything that would have run before it finds as much
-room as without it. So nothing else is tried there, which is what keeps the sets few.
+A node that can run now within the peak so far, and leaves no more bytes resident than before, may run at once: it would
+free as much later, and every node that would have run before it then has at least as much room. So no other node is
+tried there, which keeps the number of sets small.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 
 MOST_STEPS = 400_000
-"""Steps tried after which a search is given up, which bounds its time to some seconds."""
+"""Steps after which a search is given up: a few seconds. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What running each node does to the memory.
+    """The effect of each node on memory.
 
     Attributes:
         own: int[n], bytes of outputs and workspace.
-        kept: int[n], bytes of the outputs that somebody reads or that stay to the end.
+        kept: int[n], bytes of the outputs that a node reads or that stay to the end.
         reads: The inputs that may die, as (bytes, readers as bits): [n][...].
-        before: int[n], producers of what a node reads, as bits.
-        after: int[n], readers of what it makes, as bits.
+        before: int[n], producers of its inputs, as bits.
+        after: int[n], readers of its outputs, as bits.
         at_end: Bytes of the graph outputs.
     """
 
@@ -80,7 +80,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive nodes of an order that are put in another one, with what is done before (or after) them.
+    """Consecutive nodes of an order that are to be reordered, with the set of nodes before (or after) them.
 
     Attributes:
         nodes: The nodes.
@@ -95,12 +95,12 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What makes one order better than another: the peak where it is above ``floor``, then the bytes over ``target``.
+    """The objective for orders: the peak if it is above ``floor``, then the bytes over ``target``.
 
     Attributes:
-        floor: Bytes without fixed memory; peaks below this are alike.
+        floor: Bytes without fixed memory; peaks below this count as equal.
         target: Bytes without fixed memory.
-        limit: Orders whose peak is above this are of no use.
+        limit: Orders with a higher peak are discarded.
     """
 
     floor: int
@@ -110,10 +110,10 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        nodes: The best order of the nodes of the stretch; None if it has none within the limit, or lost it.
+        nodes: The best order of the stretch; None if none is within the limit, or if it was dropped.
         peak: Its peak in bytes, or the floor if that is larger; without fixed memory.
         excess: Its bytes over the target, summed over its steps.
         exact: Whether no set was dropped, so that no order has a smaller peak (or none keeps within the limit).
@@ -127,21 +127,21 @@ class Beam:
     given_up: bool = False
 
 
-# (peak, excess, level, set of nodes done, what could run before the last one, what led here)
+# (peak, excess, level, set of finished nodes, the nodes that were ready before the last one, the path)
 _State = tuple[int, int, int, int, tuple[int, ...], "_Link | None"]
 _Link = tuple[int, "_Link | None"]
 _GIVEN_UP = Beam(None, 0, 0, False, given_up=True)
 
 
 def search(steps: Steps, stretch: Stretch, aim: Aim, width: int, control: Control, *, backward: bool = False) -> Beam:
-    """The best order of a stretch that the beam holds.
+    """The best order of a stretch that the beam contains.
 
     Args:
-        steps: What the nodes do.
-        stretch: The nodes to put in order.
-        aim: What is better.
+        steps: The effect of the nodes on memory.
+        stretch: The nodes to reorder.
+        aim: The objective.
         width: Most sets of one size to keep.
-        control: Where it stops early, nothing is found; nor after :data:`MOST_STEPS`.
+        control: If it stops early the search gives up, as it does after :data:`MOST_STEPS`.
         backward: Grow it from the end.
     """
     needs, frees = (steps.after, steps.before) if backward else (steps.before, steps.after)
@@ -179,7 +179,7 @@ def search(steps: Steps, stretch: Stretch, aim: Aim, width: int, control: Contro
 
 
 def _ready(could: tuple[int, ...], ran: int, freed: int, needs: Sequence[int], to_come: int) -> tuple[int, ...]:
-    """The nodes that can run once ``ran`` has, which ``freed`` waited for."""
+    """The nodes that are ready after ``ran``; ``freed`` are the readers of its outputs, as bits."""
     left = [k for k in could if k != ran]
     while freed:
         lowest = freed & -freed

@@ -1,4 +1,4 @@
-"""Orders worth solving: those of small peak without recomputation, and those with little over the budget."""
+"""Candidate orders: those with a small peak without recomputation, and those with a small excess over the budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WINDOW = 18
 _WINDOW_WIDTH = 400
 _SWEEPS = 4
 _MOVES = 60_000_000
-"""Moves of one run of annealing, times the nodes: about a second."""
+"""Moves of one run of annealing times nodes: about a second. Untuned."""
 _MOST_MOVES = 300_000
 
 
@@ -41,12 +41,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a search for orders found.
+    """The result of a search for orders.
 
     Attributes:
         given: The order of the document.
         lowest: The order of the smallest peak; that of the document if none has a smaller one.
-        others: Orders other than that of the document, the one with the least over the budget first.
+        others: Orders other than that of the document, the one with the smallest excess first.
         exact: Whether no order has a smaller peak than ``lowest``.
     """
 
@@ -57,7 +57,7 @@ class Orders:
 
 
 def find_orders(graph: Graph, budget_bytes: int | None, control: Control, seed: int) -> Orders:
-    """Look for orders of a small peak, and for ones with little over the budget, until one fits or nothing helps.
+    """Search orders with a small peak, and ones with a small excess over the budget, until one fits or all is tried.
 
     Args:
         graph: The graph.
@@ -85,7 +85,7 @@ class _Desk:
 
     Attributes:
         graph: The graph.
-        steps: What its nodes do to the memory.
+        steps: The effect of its nodes on memory.
         room: Bytes without fixed memory that an order should keep within.
         floor: No order has a peak below this; without fixed memory.
         control: Stops everything early.
@@ -113,7 +113,7 @@ class _Desk:
         return self.lowest.peak_bytes - self.graph.fixed_memory <= self.room or self.control.stopping()
 
     def offer(self, nodes: Sequence[int], method: str) -> None:
-        """Take an order down."""
+        """Record an order."""
         key = tuple(nodes)
         if key in self.found:
             return
@@ -141,7 +141,7 @@ class _Desk:
                 self.exact = self.exact or beam.exact
 
     def anneal(self) -> None:
-        """Anneal for a smaller peak, then for less over the budget; from the best order and from the document's."""
+        """Anneal for a smaller peak, then for a smaller excess; from the best order and from the document's."""
         from remat_cli.strategies.ordering.anneal import Problem, anneal  # numba takes 0.3 s to import
 
         problem, fixed = Problem.of(self.graph), self.graph.fixed_memory
@@ -161,7 +161,7 @@ class _Desk:
             self.offer(nodes, "annealing the excess")
 
     def windows(self) -> None:
-        """Put every run of a few nodes of the two best orders into its best order, again and again."""
+        """Reorder every run of a few nodes of the two best orders optimally, in several passes."""
         by_excess = min(self.found.values(), key=lambda order: (order.excess, order.peak_bytes))
         for order in dict.fromkeys((self.lowest, by_excess)):
             nodes = list(order.nodes)
@@ -171,7 +171,7 @@ class _Desk:
             self.offer(nodes, f"{order.method or 'the document'} in exact windows")
 
     def _sweep(self, nodes: list[int], first: int) -> bool:
-        """Put windows from ``first`` on into their best order, in place; whether that changed anything."""
+        """Reorder windows from ``first`` on optimally, in place; whether an order changed."""
         steps, changed = self.steps, False
         done = level = 0
         for k in nodes[:first]:
@@ -190,7 +190,7 @@ class _Desk:
 
 
 def _walk(steps: Steps, stretch: Stretch, room: int) -> tuple[int, int, int, int]:
-    """Peak, bytes over ``room``, bytes after the last node, and all nodes done by then, for a stretch as it stands."""
+    """Peak, bytes over ``room``, bytes after the last node, and all finished nodes, for a stretch in its own order."""
     peak = excess = 0
     done, level = stretch.done, stretch.level
     for k in stretch.nodes:

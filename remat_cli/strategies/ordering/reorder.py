@@ -1,6 +1,6 @@
 """Any strategy in other orders: the graph is solved as if its document listed the nodes in another order.
 
-What is proven of one order says nothing about another, so only bounds that hold for every order are passed on.
+A bound for one order does not hold for another, so only bounds that hold for every order are passed on.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from remat_cli.strategies.pipeline import QUICK_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
 
 _ORDERS_S, _ORDERS_SHARE = 60.0, 0.15
-"""Time for finding orders: at most this, and at most this share of what is left."""
+"""Most seconds, and the largest share of the time left, for finding orders. Untuned."""
 _BOUND_S, _BOUND_SHARE = 10.0, 0.05
 _GIVEN_SHARE = 0.4
-"""Share of the time left for the order of the document, where there are others."""
+"""Share of the time left for the order of the document, if there are others. Untuned."""
 _TRIED = 2
-"""Orders that are solved besides that of the document."""
+"""Orders to solve besides that of the document. Untuned."""
 _SOLVE_SHARE = 0.6
-"""Share of the time left for one of them."""
+"""Share of the time left for one of them. Untuned."""
 _STARTER = "anneal{patience=2}"
 _OPENING_S, _OPENING_SHARE = 10.0, 0.3
-"""Most seconds, and most of the time left, for the first plans in the order of the document. Untuned."""
+"""Most seconds, and the largest share of the time left, for first plans in the order of the document. Untuned."""
 _START_S, _START_SHARE, _START_S_PER_NODE, _FEW_NODES = 5.0, 0.15, 0.02, 25
-"""What makes a first schedule in an order, and the time for it."""
+"""Time for the first schedule in another order, by ``_STARTER``. Untuned."""
 _SHAKE_S, _SHAKE_SHARE = 20.0, 0.15
 _BOUNDED = 4
-"""Orders that get a bound of their own, by which it is decided which ones to solve."""
+"""Orders that get a cover bound, by which those to solve are chosen. Untuned."""
 _LEFT_S = 3.0
-"""With less time than this left nothing is solved again."""
+"""With fewer seconds left the best order is not solved once more. Untuned."""
 
 
 def solve_reordered(strategy: Strategy, task: Task, context: Context) -> Found | NotFound:
     """The cheapest schedule that ``strategy`` finds in the order of the document or in another; ties go to the peak.
 
     Args:
-        strategy: A strategy that takes any DAG.
+        strategy: A strategy that accepts any DAG.
         task: The graph and the budget.
-        context: What the strategy may use; the time is shared out between the orders.
+        context: What the strategy may use; the time is divided among the orders.
 
     Returns:
-        What it found, with bounds for any order; ``order`` says how the order came about. Never dearer than what it
-        finds in the order of the document in the time that it has for that.
+        The cheapest schedule, with bounds for any order; ``order`` says how its order was found. It never costs more
+        than the one found in the order of the document, in that order's share of the time.
 
     Raises:
-        StrategyMismatch: If the strategy takes the order of the document for part of the graph.
+        StrategyMismatch: If the strategy depends on the order of the document.
         SolverUnavailable, SolverFailed: From the solver.
     """
     if strategy.needs is not Needs.ANY:
@@ -74,18 +74,18 @@ def solve_reordered(strategy: Strategy, task: Task, context: Context) -> Found |
         return _where_lowest(strategy, task, context)
     if budget is not None and peak(graph, range(len(graph.nodes))) > budget:
         return _Solving.of(strategy, task, context).run()
-    # Nothing needs to be computed twice: then the smallest peak is best.
+    # No recomputation is needed, so all orders cost C0 and the smallest peak is best.
     return _once(graph, find_orders(graph, None, context.control.part(most_s=_ORDERS_S), context.seed).lowest)
 
 
 def _once(graph: Graph, order: Order) -> Found:
-    """Everything computed once, in ``order``; no schedule in any order is cheaper."""
+    """Every node once, in ``order``; no schedule in any order is cheaper."""
     bound = Bound(graph.total_cost, Scope.ANY_ORDER)
     return Found(Schedule(order.nodes), (bound,), maker="keep-all", order=order.method)
 
 
 def _where_lowest(strategy: Strategy, task: Task, context: Context) -> Found | NotFound:
-    """The answer of a strategy that pays no heed to the budget, in the order of the smallest peak."""
+    """The answer of a strategy that ignores the budget, in the order of the smallest peak."""
     lowest = find_orders(task.graph, None, context.control.part(most_s=_ORDERS_S), context.seed).lowest
     view = reordered(task.graph, lowest.nodes)
     answer = strategy.solve(Task(view.graph, task.budget_bytes), replace(context, publish=lambda found: None))
@@ -96,7 +96,7 @@ def _where_lowest(strategy: Strategy, task: Task, context: Context) -> Found | N
 
 
 def _in_the_only_order(strategy: Strategy, task: Task, context: Context) -> Found | NotFound:
-    """The strategy's answer; what it proves of the order of the document holds for any, as there is no other."""
+    """The strategy's answer; its bounds for document order hold for any order, because there is no other."""
 
     def publish(found: Found) -> None:
         context.publish(replace(found, bounds=tuple(map(_widened, found.bounds))))
@@ -119,7 +119,7 @@ class _Trial:
     Attributes:
         order: The order.
         view: The graph in it.
-        bound: Of that order alone.
+        bound: Lower bound for that order alone.
     """
 
     order: Order
@@ -135,10 +135,10 @@ class _Solving:
         strategy: The strategy.
         task: Graph and budget.
         budget_bytes: The budget.
-        context: Time, solver, and who wants to hear of schedules.
+        context: Time, solver, and the listener for schedules.
         incumbent: The cheapest schedule so far, in indices of the graph, and bounds that hold for any order.
-        winner: The order it is in.
-        finished: Whether every run of the strategy ended by itself, quick starts aside.
+        winner: The order of the incumbent.
+        finished: Whether every run of the strategy ended by itself; quick starts do not count.
     """
 
     strategy: Strategy
@@ -156,7 +156,7 @@ class _Solving:
         return cls(strategy, task, task.budget_bytes, context, Incumbent.empty(task, context, goal=Verdict.GAP))
 
     def run(self) -> Found | NotFound:
-        """Find orders, then solve: the document's order first, then the most promising others."""
+        """Find orders, then solve the document's order first and the most promising others after it."""
         graph, control = self.task.graph, self.context.control
         self._open()
         orders = find_orders(graph, self.budget_bytes, control.part(_ORDERS_SHARE, _ORDERS_S), self.context.seed)
@@ -179,7 +179,7 @@ class _Solving:
         return self.incumbent.not_found(reason)
 
     def _open(self) -> None:
-        """Ask the methods that take milliseconds for a plan in the order of the document."""
+        """Run the methods that take milliseconds in the order of the document."""
         order = Order(tuple(range(len(self.task.graph.nodes))), 0, 0)
         given = _Trial(order, reordered(self.task.graph, order.nodes), self.incumbent.bound)
         control = self.context.control.part(_OPENING_SHARE, _OPENING_S)
@@ -188,7 +188,7 @@ class _Solving:
                 self._solve(strategy_from_spec(spec), given, control)
 
     def _solve_all(self, given: Order, others: tuple[Order, ...]) -> None:
-        """The given order for a good part of the time, then a quick start in each other one, and the best of those."""
+        """Solve the document's order, make a quick start in each other one, and solve the best of those."""
         first = self._trial(given)
         start_s = min(_START_S, _START_S_PER_NODE * (_FEW_NODES + len(given.nodes)))
         trials = [self._trial(order) for order in others[:_BOUNDED] if order.excess < given.excess]
@@ -212,13 +212,13 @@ class _Solving:
             self._solve(self.strategy, self.winner, self.context.control)
 
     def _may_gain(self, trial: _Trial) -> bool:
-        """Whether an order may hold a schedule that is better by more than the gap asked for, and there is time."""
+        """Whether an order may hold a schedule that is better by more than the requested gap, and there is time."""
         if self.context.control.stopping() or self.incumbent.done():
             return False
         return trial.bound.cost < (1 - self.context.gap) * self.incumbent.cost
 
     def _shake(self) -> None:
-        """Leave recomputations out of the best schedule and change its order so that it still fits."""
+        """Remove recomputations from the incumbent and change its order so that it still fits."""
         incumbent, control = self.incumbent, self.context.control.part(_SHAKE_SHARE, _SHAKE_S)
         if incumbent.computes is None or incumbent.held or incumbent.done():
             return
@@ -236,14 +236,14 @@ class _Solving:
         shake(self.task.graph, best.schedule.computes, self.budget_bytes, control, rng, found)
 
     def _take_over(self, schedule: Schedule, found: Found, method: str) -> None:
-        """Look at a schedule in any order."""
+        """Consider a schedule in any order."""
         nodes = tuple(dict.fromkeys(schedule.computes))
         order = Order(nodes, 0, 0, "" if nodes == tuple(range(len(nodes))) else method)
         trial = _Trial(order, reordered(self.task.graph, nodes), self.incumbent.bound)
         self._take(replace(found, schedule=_viewed(schedule, trial.view)), trial)
 
     def _recall(self) -> None:
-        """Start from what is known of the task, which may be in any order."""
+        """Start from the known schedules of the task, which may be in any order."""
         known = self.task.known
         if known is None:
             return
@@ -262,7 +262,7 @@ class _Solving:
         return cover_bound(graph, self.budget_bytes, self.context, time_limit_s=seconds, any_order=any_order)
 
     def _solve(self, strategy: Strategy, trial: _Trial, control: Control) -> None:
-        """Solve in one order, from the best schedule if that is in this order."""
+        """Solve in one order, starting from the incumbent if it is in this order."""
         schedules: tuple[Schedule, ...] = ()
         if self.winner is not None and self.winner.order.nodes == trial.order.nodes:
             schedules = (_viewed(self.incumbent.found(exhausted=False).schedule, trial.view),)
@@ -312,7 +312,7 @@ class _Solving:
 
 
 def _of_any_order(bounds: Iterable[Bound]) -> Iterator[Bound]:
-    """Those that hold for every order."""
+    """The bounds that hold for every order."""
     return (bound for bound in bounds if bound.scope is Scope.ANY_ORDER)
 
 

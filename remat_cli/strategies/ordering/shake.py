@@ -1,8 +1,8 @@
-"""Cheaper schedules by changing the order of all that a schedule does, recomputations included.
+"""Cheaper schedules by reordering all computations of a schedule, recomputations included.
 
 Every computation of a schedule becomes a node of its own, which reads from the computations that served it. In that
-graph any topological order is a schedule of the same cost. So: leave a recomputation out, which makes the schedule
-cheaper and lets some value wait longer; then look for an order in which it fits nevertheless.
+graph every topological order is a schedule of the same cost. So a recomputation is removed, which lowers the cost and
+lets a value wait longer; then an order is searched in which the schedule still fits.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from remat_cli.plan.derive import peak, prune
 from remat_cli.strategies.ordering.anneal import Problem, anneal
 
 _MOVES = 10_000_000
-"""Moves of one run of annealing, times the computations: a fraction of a second."""
+"""Moves of one run of annealing times computations: a fraction of a second. Untuned."""
 _FEWEST, _MOST = 2_000, 60_000
+"""Fewest and most moves of one run. Untuned."""
 _HOT = 0.01
+"""First temperature, as a share of the budget: low, because the start is nearly feasible. Untuned."""
 
 
 def shake(
@@ -30,18 +32,18 @@ def shake(
     rng: random.Random,
     found: Callable[[tuple[int, ...]], None],
 ) -> tuple[int, ...]:
-    """Leave out recomputations of a schedule, the dearest first, as long as some order of the rest fits.
+    """Remove recomputations from a schedule, the most expensive first, as long as some order of the rest fits.
 
     Args:
         graph: The graph.
         computes: A schedule within the budget, in any order.
         budget_bytes: Fixed memory included.
-        control: Where it stops early, the best schedule so far is the answer.
+        control: If it stops early, the best schedule so far is the answer.
         rng: Source of seeds.
         found: Gets every cheaper schedule.
 
     Returns:
-        A schedule within the budget, no dearer; its first computations may be in another order.
+        A schedule within the budget that costs no more; its first computations may be in another order.
     """
     best = prune(graph, computes)
     failed: set[tuple[int, int]] = set()
@@ -79,9 +81,9 @@ def settle(graph: Graph, computes: Sequence[int], budget_bytes: int, rng: random
 
 
 def unroll(graph: Graph, computes: Sequence[int]) -> Graph:
-    """The graph of the computations of a schedule: node x is the x-th, and reads what served it.
+    """The graph of the computations of a schedule: node x is the x-th, and reads from those that served it.
 
-    In any order its peak is no less than that of the schedule, where two instances of a value are never there at once.
+    Its peak in any order is an upper bound on that of the schedule, where a value never has two instances at a time.
     """
     serving: dict[int, int] = {}
     nodes = []
@@ -98,7 +100,7 @@ def unroll(graph: Graph, computes: Sequence[int]) -> Graph:
 
 
 def _dearest(graph: Graph, computes: Sequence[int], failed: set[tuple[int, int]]) -> tuple[int, tuple[int, int]] | None:
-    """Where the dearest recomputation is that was not tried in vain, and what it is called."""
+    """The position of the most expensive recomputation that has not failed yet, and its (node, instance)."""
     count: dict[int, int] = {}
     choice, dearest = None, -math.inf
     for at, k in enumerate(computes):

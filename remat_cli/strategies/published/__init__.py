@@ -1,1 +1,1 @@
-"""Methods from the literature, each as its paper has it where it says, to measure others against."""
+"""Methods from the literature, each as published unless it says otherwise, for comparison."""

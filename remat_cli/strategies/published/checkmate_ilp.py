@@ -27,8 +27,9 @@ from remat_cli.tolerances import BOUND_MARGIN, INNER_GAP
 
 _LEAVE_OUT = "leave relax=true out for a plan"
 _CUT_ROUNDS = 50
+"""Solves between which schedules over the budget are cut off. Untuned."""
 _EXPLAIN_S = 30.0
-"""Longest time spent on finding out which budget would do, once the one asked for is known not to."""
+"""Most seconds to find the smallest budget that works, once the requested one is proven too small. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,12 @@ class CheckmateIlp(Strategy):
     uses_solver: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse option values that mean nothing."""
+        """Refuse a number of passes below 1."""
         if self.stage_split < 1:
             raise UsageError(f"checkmate-ilp{{stage_split={self.stage_split}}}: a stage needs at least one pass")
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """State the MILP, solve it, and read the schedule off its answer."""
+        """State the MILP, solve it, and decode the schedule."""
         budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
         large = too_large(task.graph, context.control, self.stage_split)
         if large is not None:
@@ -70,7 +71,7 @@ class CheckmateIlp(Strategy):
 
 @dataclass(slots=True)
 class _Run:
-    """One model on its way through a solver.
+    """One solve of the model.
 
     Attributes:
         task: Graph and budget.
@@ -99,7 +100,7 @@ class _Run:
             return stated, Decoder.of(stated, stated.compiled())
 
         try:
-            # Nothing in Pyomo's compiler looks at the clock, and half a model is worth no waiting.
+            # Pyomo's compiler does not check the clock, and there is no partial result to wait for.
             stated, decoder = running.run(state, context.control, grace_s=0.0)
         except running.Abandoned:
             context.control.check()
@@ -148,7 +149,7 @@ class _Run:
         return self.best is not None and self.best[0] * (1 - self.context.gap) <= safe_bound(self.task.graph, bound)
 
     def _keep(self, computes: tuple[int, ...]) -> None:
-        """Remember a schedule if it is within the budget and the cheapest so far, and publish it."""
+        """Keep and publish a schedule if it is within the budget and the cheapest so far."""
         found = priced(self.task.graph, computes)
         within = self.task.budget_bytes is None or found.peak_bytes <= self.task.budget_bytes
         if within and (self.best is None or found.cost < self.best[0]):
@@ -164,25 +165,25 @@ class _Run:
         return context.solver.solve(context.request(model, context.control, on_progress=self._progress))
 
     def _write(self, model: LinearModel, path: Path) -> None:
-        """Write ``model`` as the solver gets it; the next round's, with its cuts, takes its place."""
+        """Write ``model`` as the solver gets it; the model of the next round, with its cuts, overwrites it."""
         solved, factor = as_solved(model)
         write_model(solved, path, note=f"the objective is a cost in units of {self.stated.cost_scale / factor!r}")
 
     def _progress(self, incumbent: SolverProgress) -> None:
-        """Pass the solver's news on, and keep its schedules in case it does not stop in time."""
+        """Pass the solver's progress on, and keep its schedules in case it does not stop in time."""
         scale = self.stated.cost_scale
         values: Floats | None = incumbent.values
         if not self.formulation.minimize_peak:
             if values is not None:
                 self._keep(self.decoder.computes(self.decoder.chosen(values)))
             bound = None if incumbent.bound is None else incumbent.bound * scale
-            # A solver that tells an objective without values has something that we shall see at its end.
+            # A solver that reports an objective without values gives the values at its end.
             costs = [] if incumbent.objective is None else [incumbent.objective * scale]
             cost = min([*costs, *([] if self.best is None else [self.best[0]])], default=None)
             self.context.control.report(Progress(self.context.solver.title, cost, bound, incumbent.nodes))
 
     def _infeasible(self) -> NotFound:
-        """No schedule of the class fits: look for the budget that would do, for a while."""
+        """No schedule of the class fits: find the smallest budget that works, within some seconds."""
         form = self.formulation
         reason = "no frontier-advancing schedule fits"
         if not form.frontier:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _THRESHOLDS = (0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
 _STEP = 0.05
 _FURTHER = 2
-"""Steps beyond the first at which something fits: holding back more sometimes rounds to something cheaper."""
+"""Steps after the first that fits: a smaller budget sometimes rounds to a cheaper schedule. Untuned."""
 _HALVINGS = 2
 
 
@@ -29,8 +29,8 @@ _HALVINGS = 2
 class CheckmateLp(Strategy):
     """Two-phase rounding: S is rounded from the relaxation of the MILP, and R is the least that S needs.
 
-    Rounding takes more memory than the relaxation, which is therefore solved for a budget less by a share epsilon. Its
-    bound for the whole budget holds for all frontier-advancing schedules.
+    Rounding takes more memory than the relaxation, which is therefore solved for (1 - epsilon) * budget. Its bound for
+    the whole budget holds for all frontier-advancing schedules.
 
     Attributes:
         epsilon: This share, from 0 to below 1. None searches for one that rounds to a cheap schedule that fits: in
@@ -61,7 +61,7 @@ class CheckmateLp(Strategy):
     uses_solver: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse option values that mean nothing."""
+        """Refuse option values out of range."""
         if self.epsilon is not None and not 0 <= self.epsilon < 1:
             raise UsageError(f"checkmate-lp{{epsilon={self.epsilon:g}}}: epsilon is a share of the budget below 1")
         if self.threshold is not None and not 0 <= self.threshold < 1:
@@ -74,7 +74,7 @@ class CheckmateLp(Strategy):
             )
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """Relax, round, and hold back more until something fits."""
+        """Relax and round, with growing epsilon until a schedule fits."""
         large = too_large(task.graph, context.control) if self.formulation == "checkmate" else None
         if large is not None:
             return large
@@ -110,7 +110,7 @@ class _Search:
     impossible: bool = False
 
     def run(self) -> None:
-        """Try the epsilon that is given, or look for one."""
+        """Try the given epsilon, or search for one."""
         if self.strategy.epsilon is not None:
             self._round(self.strategy.epsilon)
             return
@@ -160,7 +160,7 @@ class _Search:
         return fits
 
     def _learn(self, outcome: Outcome) -> None:
-        """What the relaxation for the whole budget proves: a bound, or that nothing fits."""
+        """Take the result of the relaxation for the whole budget: a bound, or a proof that nothing fits."""
         self.impossible = outcome.termination is Termination.INFEASIBLE
         if outcome.termination is Termination.OPTIMAL and outcome.bound is not None:
             bound = safe_bound(self.incumbent.graph, outcome.bound * self.whole.cost_scale)

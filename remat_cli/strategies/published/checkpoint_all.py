@@ -23,10 +23,10 @@ class CheckpointAll(Strategy):
     ignores: ClassVar[frozenset[str]] = frozenset({"costs", "sizes", "budget"})
 
     def solve(self, task: Task, context: Context) -> Found:
-        """The only schedule it knows.
+        """The no-remat schedule, with all forward values held.
 
         Raises:
-            StrategyMismatch: If a node does not say to which phase it belongs.
+            StrategyMismatch: If a node has no phase.
         """
         graph = task.graph
         require_phases(graph, self.name)

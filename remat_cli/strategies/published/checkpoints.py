@@ -1,4 +1,4 @@
-"""From a set of checkpoints to a schedule, as Chen et al. and Checkmate's generalisations of them do it."""
+"""From a set of checkpoints to a schedule, as in Chen et al. and in Checkmate's generalisations of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def every_root(candidates: Sequence[int]) -> frozenset[int]:
 
 
 def greedy(training: Training, candidates: Collection[int], segment_bytes: int) -> frozenset[int]:
-    """The first candidate after more than ``segment_bytes`` of forward values, again and again (Chen et al., 4.4)."""
+    """Every first candidate after more than ``segment_bytes`` of forward values since the last (Chen et al., 4.4)."""
     chosen, since = [], 0
     for i in training.forward:
         since += sum(training.graph.nodes[i].outputs)
@@ -28,17 +28,17 @@ def greedy(training: Training, candidates: Collection[int], segment_bytes: int) 
 
 
 def checkpointed(training: Training, checkpoints: Collection[int]) -> tuple[int, ...]:
-    """The schedule that keeps the checkpoints and recomputes what lies between, segment by segment.
+    """The schedule that keeps the checkpoints and recomputes the values between them, segment by segment.
 
-    The forward sweep frees values after their last forward reader, but for the checkpoints and for the segment after
-    the last one, with which the backward pass begins. When the backward pass first reads something of another segment,
-    all of it that is still to be read is computed, and each value stays up to its last reader there. What is computed
-    beyond that is the least (R minimal for this S). Graph outputs and what may be computed only once are kept as well,
-    without ending a segment.
+    The forward sweep frees values after their last forward reader, except the checkpoints and the segment after the
+    last one, with which the backward pass begins. When the backward pass first reads a value of another segment, all
+    values of that segment that are still to be read are recomputed, and each stays until its last reader. Further
+    recomputation is minimal (R minimal for this S). Graph outputs and values of nodes that may run only once are kept
+    too, without ending a segment.
 
     Args:
         training: The graph.
-        checkpoints: Forward nodes. The last forward node is none, for the segment that it ends is at hand anyway.
+        checkpoints: Forward nodes. The last forward node is ignored, because the segment that it ends is kept anyway.
     """
     graph, n = training.graph, len(training.graph.nodes)
     ends = sorted(i for i in checkpoints if i != training.forward[-1])
@@ -48,7 +48,7 @@ def checkpointed(training: Training, checkpoints: Collection[int]) -> tuple[int,
     inside = set(training.forward).difference(ends)
     for v, i in enumerate(graph.producer):
         if i not in inside or not graph.nodes[i].recompute or v in outputs:
-            kept[v].append((i, n))  # freed after its last reader, and here for whatever is recomputed from it
+            kept[v].append((i, n))  # freed after its last reader, recomputed ones included
             continue
         early = max((j for j in graph.readers[v] if j < training.sweep), default=i)
         late = [j for j in graph.readers[v] if j >= training.sweep]

@@ -1,7 +1,7 @@
-"""Chen et al.'s two heuristics, and the four of the Checkmate paper that carry them over to graphs that are no chains.
+"""Chen et al.'s two heuristics, and the four by which the Checkmate paper extends them to graphs that are not chains.
 
-Which forward nodes may be checkpoints is all in which they differ: on a chain all of them; else the articulation points
-(``ap``), or again all of them as if the order of the document were a chain (``linearized``).
+They differ only in the forward nodes that may be checkpoints: on a chain all of them; else the articulation points
+(``ap``), or all of them as if the order of the document were a chain (``linearized``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from remat_cli.strategies.published.checkpoints import checkpointed, every_root,
 _CHEN = "Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016"
 _JAIN = "Jain et al., Checkmate, MLSys 2020, table 1"
 _TRIED = 100
-"""Segment sizes tried, in geometric progression."""
+"""Segment sizes to try, in geometric progression. Untuned."""
 _EACH, _STRIDE = 2_000, 8
-"""Up to so many nodes each of them is tried; beyond that every eighth, and more where it matters."""
+"""Nodes up to which every size is tried; beyond, every eighth and then a bisection. Untuned."""
 
 
 def _chain(training: Training, name: str) -> tuple[int, ...]:
@@ -55,7 +55,7 @@ class _Sqrt(_Checkpointing):
     ignores: ClassVar[frozenset[str]] = frozenset({"costs", "sizes", "budget"})
 
     def solve(self, task: Task, context: Context) -> Found:
-        """The only schedule it knows."""
+        """The schedule with every k-th candidate as a checkpoint."""
         training = Training.of(task.graph, self.name)
         computes = prune(task.graph, checkpointed(training, every_root(self.candidates(training))))
         return Found(Schedule(computes), (Bound(task.graph.total_cost, Scope.ANY_ORDER),))
@@ -63,10 +63,10 @@ class _Sqrt(_Checkpointing):
 
 @dataclass(frozen=True, slots=True)
 class _Greedy(_Checkpointing):
-    """Ends a segment as soon as it holds more than some bytes, and tries how many those should be.
+    """Ends a segment as soon as it holds more than a number of bytes.
 
     Attributes:
-        b: Bytes of a segment; None tries many and takes what gives the cheapest plan within the budget.
+        b: Bytes of a segment; None tries many numbers and takes the cheapest plan within the budget.
     """
 
     b: int | None = field(
@@ -76,7 +76,7 @@ class _Greedy(_Checkpointing):
     ignores: ClassVar[frozenset[str]] = frozenset({"costs"})
 
     def __post_init__(self) -> None:
-        """Refuse a size that means nothing."""
+        """Refuse a negative size."""
         if self.b is not None and self.b < 0:
             raise UsageError(f"{self.name}{{b={self.b}}}: a segment cannot hold less than nothing")
 
@@ -106,10 +106,11 @@ class _Greedy(_Checkpointing):
 
 
 def _first_that_fits(sizes: Sequence[int], fits: Callable[[int], bool]) -> None:
-    """Look for the smallest size that fits: most checkpoints, and so the cheapest plan, but for a few exceptions.
+    """Find the smallest size that fits: it has the most checkpoints and so, with few exceptions, the cheapest plan.
 
-    Where a size fits depends on what is kept between segments, which falls with it, and on what a segment holds, which
-    rises. So some are tried over the whole range, and then those before the first that fits, by bisection.
+    Two effects decide whether a size fits: larger segments leave fewer checkpoints, but each segment takes more memory.
+    So fitting is not monotone: sizes over the whole range are tried, then those before the first that fits, by
+    bisection.
     """
     coarse = range(0, len(sizes), _STRIDE)
     first = next((k for k in coarse if fits(sizes[k])), None)
@@ -149,7 +150,7 @@ class ChenSqrt(_Sqrt):
 
 @dataclass(frozen=True, slots=True)
 class ChenGreedy(_Greedy):
-    """Segments of equal memory along a chain, as small as the budget asks for."""
+    """Segments of equal memory along a chain, as small as the budget allows."""
 
     name: ClassVar[str] = "chen-greedy"
     summary: ClassVar[str] = "segments of about equal memory along a chain"
@@ -189,7 +190,7 @@ class ApGreedy(_Greedy):
 
 @dataclass(frozen=True, slots=True)
 class LinearizedSqrt(_Sqrt):
-    """Every k-th forward node, whatever skips over it."""
+    """Every k-th forward node, also where values skip over it."""
 
     name: ClassVar[str] = "linearized-sqrt"
     summary: ClassVar[str] = "chen-sqrt as if the forward nodes in document order were a chain"
@@ -202,7 +203,7 @@ class LinearizedSqrt(_Sqrt):
 
 @dataclass(frozen=True, slots=True)
 class LinearizedGreedy(_Greedy):
-    """Segments of equal memory, whatever skips over their ends."""
+    """Segments of equal memory, also where values skip over their ends."""
 
     name: ClassVar[str] = "linearized-greedy"
     summary: ClassVar[str] = "chen-greedy as if the forward nodes in document order were a chain"

@@ -1,9 +1,9 @@
 """Dynamic tensor rematerialisation, replayed offline: run the graph under the budget, evict when memory runs out.
 
-Source: Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021. When an operation does not fit, the value with
-the smallest score goes, again and again; when an evicted value is read, it is computed again first, recursively. A
-value with no readers left in the graph is evicted at once (the paper's eager eviction). The decisions, written down,
-are the schedule; since it is known beforehand what will be read, no bookkeeping happens at run time.
+Source: Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021. While an operation does not fit, the value with
+the smallest score is evicted. When an evicted value is read, it is recomputed first, recursively. A value with no
+readers left in the graph is evicted at once (the paper's eager eviction). The recorded decisions are the schedule; all
+reads are known in advance, so there is no bookkeeping at run time.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ _SCORES = ("eq", "full", "local", "msps", "lru", "size")
 
 @dataclass(frozen=True, slots=True)
 class Dtr(Strategy):
-    """Evicts the value that is cheapest to make again, largest, and longest unused.
+    """Evicts the value that is cheapest to recompute, largest, and longest unused.
 
     Attributes:
-        h: Score of a value: cost / (size * staleness) with the cost of ``full``: itself and all evicted values around
-            that computing it again may call for; ``eq``: the same kept up to date in classes that are merged and never
-            split; ``local``: itself alone; or ``msps``: cost of itself and its evicted ancestors / size; ``lru``:
-            1 / staleness; ``size``: 1 / size.
-        most_cost: Give up evicting when the schedule costs so many times the graph.
+        h: Score of a value: cost / (size * staleness), with the cost of ``full``: the value and all evicted values
+            around it that its recomputation may need; ``eq``: the same, approximated by classes that are merged and
+            never split; ``local``: the value alone. Or ``msps``: cost of the value and its evicted ancestors / size;
+            ``lru``: 1 / staleness; ``size``: 1 / size.
+        most_cost: Evict no more when the schedule costs this multiple of C0.
     """
 
     h: str = field(default="eq", metadata={"choices": _SCORES, "help": f"score: {', '.join(_SCORES)}"})
-    most_cost: float = field(default=10.0, metadata={"help": "give up beyond so many times the graph's cost"})
+    most_cost: float = field(default=10.0, metadata={"help": "give up beyond this multiple of the graph's cost"})
 
     name: ClassVar[str] = "dtr"
     summary: ClassVar[str] = "run the graph and evict by a score when memory runs out; an online method, offline"
     reference: ClassVar[str] = "Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021"
 
     def __post_init__(self) -> None:
-        """Refuse a limit that means nothing."""
+        """Refuse a limit below 1 or an infinite one."""
         if not 1 <= self.most_cost < math.inf:
             raise UsageError(f"dtr{{most_cost={self.most_cost:g}}}: the graph itself costs 1")
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """Run the graph under the budget; where nothing is left to evict, over it."""
+        """Run the graph under the budget; exceed it where nothing is left to evict."""
         incumbent = Incumbent.empty(task, context)
         room = math.inf if task.budget_bytes is None else task.budget_bytes - task.graph.fixed_memory
         machine = _Machine(task.graph, room, self.h, self.most_cost * task.graph.total_cost)
@@ -86,12 +86,12 @@ class _Classes:
 
 @dataclass(slots=True, eq=False)
 class _Table:
-    """Values by what is known of their scores: a weight over a size and, for some scores, over the time since last use.
+    """Bounds on the scores of values: weight / size, for some scores also divided by the time since the last use.
 
     Attributes:
         known: float64[V], a lower bound on the weight of each.
-        shown: float64[V], the same of those that may go, infinity for the others.
-        size: float64[V], what it is divided by.
+        shown: float64[V], the same for values that may be evicted, infinity for the others.
+        size: float64[V], the divisor of the weight.
         accessed: float64[V], the clock at the last use.
         timed: Whether staleness counts.
     """
@@ -104,25 +104,25 @@ class _Table:
 
     @classmethod
     def of(cls, weights: list[float], sizes: list[float], *, timed: bool) -> _Table:
-        """None of the values may go."""
+        """A table in which no value may be evicted."""
         count = len(weights)
         known, size = np.array(weights, dtype=np.float64), np.array(sizes, dtype=np.float64)
         return cls(known, np.full(count, np.inf), size, np.zeros(count), timed)
 
     def show(self, v: int, *, free: bool) -> None:
-        """Say whether a value may go."""
+        """Set whether a value may be evicted."""
         self.shown[v] = self.known[v] if free else np.inf
 
     def know(self, v: int, weight: float) -> None:
-        """Take a new bound."""
+        """Set a new bound on a weight."""
         self.known[v] = weight
         if self.shown[v] != np.inf:
             self.shown[v] = weight
 
     def rising(self, clock: float, besides: range) -> Iterator[int]:
-        """The value with the least score as far as is known, of those that may go but for some; then again.
+        """The evictable value outside ``besides`` with the least bound on its score, repeatedly.
 
-        Whoever asks again has found that the weight of the value is more.
+        The caller takes the next one after it has raised the bound of the last.
         """
         over = self.size
         if self.timed:
@@ -142,14 +142,13 @@ class _Table:
 class _Machine:
     """A device with little memory that runs the graph.
 
-    What a score takes into account of the values around is worked out anew only where it may have become less, and else
-    only for what seems to be the next to go: classes and chains of evicted values grow by evictions, so what was known
-    of them is a lower bound.
+    The part of a score that depends on other values is recomputed only if it may have fallen, and else only for the
+    next victim. Evictions enlarge classes and chains of evicted values, so an old weight is a lower bound.
 
     Attributes:
         graph: The graph.
         room: Bytes beside the fixed memory.
-        score: Which score.
+        score: Name of the score.
         most_cost: Cost at which eviction ends.
         computes: What ran so far.
         resident: Values in memory.
@@ -209,7 +208,7 @@ class _Machine:
                 self._materialise(graph.producer[v])
 
     def _materialise(self, node: int) -> None:
-        """Run ``node``, and before that, recursively, whatever makes inputs that are not there."""
+        """Run ``node``, and before it, recursively, the producers of inputs that are not resident."""
         graph, stack = self.graph, [node]
         self._lock(node, 1)
         while stack:
@@ -232,7 +231,7 @@ class _Machine:
         self._show(v)
 
     def _show(self, v: int) -> None:
-        """Put a value up for eviction, or take it off."""
+        """Allow or forbid the eviction of a value, according to its state."""
         free = v in self.resident and not self.locks.get(v, 0) and self.graph.size[v] > 0
         self.table.show(v, free=free and self.graph.nodes[self.graph.producer[v]].recompute)
 
@@ -261,7 +260,7 @@ class _Machine:
                 self._evict(v)  # an output that came along
 
     def _wanted(self, v: int) -> bool:
-        """Whether a value is being waited for or will be read again by a node that has not run yet."""
+        """Whether a recomputation in progress needs the value, or a node that has not run yet will read it."""
         readers = self.graph.readers[v]
         return self.locks.get(v, 0) > 0 or (bool(readers) and readers[-1] >= self.stage) or v in self.outputs
 
@@ -278,7 +277,7 @@ class _Machine:
         self.evicted[v] = self.names
 
     def _forget(self, v: int) -> None:
-        """``v`` does not count as evicted any more, so what was known of the values around it is too much."""
+        """``v`` no longer counts as evicted, so the bounds on the values around it are reset."""
         if self.evicted.pop(v, None) is None or self.score not in {"eq", "full", "msps"}:
             return
         reached = {v}
@@ -290,7 +289,7 @@ class _Machine:
                 self.table.know(u, self._cost(u))
 
     def _victim(self, running: int) -> int | None:
-        """The value with the smallest score that may go while ``running`` runs; the first of equals."""
+        """The value with the smallest score that may be evicted while ``running`` runs; the first on a tie."""
         for v in self.table.rising(self.clock, self.graph.values_of(running)):
             weight = self._weight(v)
             if weight <= self.table.known[v]:
@@ -299,7 +298,7 @@ class _Machine:
         return None
 
     def _weight(self, v: int) -> float:
-        """What the score divides by size, staleness or both."""
+        """The weight of a value: the score before it is divided by size, staleness or both."""
         if self.score in {"lru", "size"}:
             return 1.0
         cost = self._cost(v)
@@ -316,7 +315,7 @@ class _Machine:
         return self.graph.nodes[self.graph.producer[v]].cost
 
     def _around(self, v: int) -> Iterator[int]:
-        """Values that ``v`` is made from, and values made from it."""
+        """Inputs of the producer of ``v``, and values made from ``v``."""
         yield from self._next(v, up=True)
         yield from self._next(v, up=False)
 
@@ -328,7 +327,7 @@ class _Machine:
                 yield from self.graph.values_of(j)
 
     def _evicted_from(self, v: int, *, up: bool) -> set[int]:
-        """Evicted values that are reached from ``v`` through evicted values alone, upwards or downwards."""
+        """Evicted values reached from ``v`` through evicted values alone, towards inputs (``up``) or readers."""
         found: set[int] = set()
         todo = [v]
         while todo:

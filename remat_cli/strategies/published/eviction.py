@@ -1,8 +1,8 @@
-"""From a schedule that recomputes a lot to one that recomputes what a budget asks for.
+"""From a schedule with much recomputation to one with only what a budget needs.
 
-Where the given schedule lets go of a value that it makes again later, it only *may* go: it stays until memory runs out,
-and then the values that may go do so in the order of cost per byte. A recomputation of what is still there is left out.
-So all that was saved is spent again where there is room, as the public implementation of Kumar et al. does it.
+Where the given schedule frees a value and recomputes it later, the value here becomes *evictable*: it stays until
+memory runs out, and then evictable values are freed in the order of cost per byte. A recomputation of a resident value
+is left out. So free memory replaces recomputation, as in the public implementation of Kumar et al.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _ROUNDS = 6
 
 
 def in_document_order(graph: Graph, computes: Sequence[int]) -> tuple[int, ...]:
-    """``computes`` with first computations in document order: earlier nodes go before the first that comes too early.
+    """``computes`` with first computations in document order: missing earlier nodes are inserted before a node.
 
-    What may be computed only once is.
+    Nodes that may run only once do.
     """
     ordered: list[int] = []
     first = 0
@@ -34,12 +34,12 @@ def in_document_order(graph: Graph, computes: Sequence[int]) -> tuple[int, ...]:
 
 
 def fitted(graph: Graph, computes: Sequence[int], budget_bytes: int | None) -> list[tuple[int, ...]]:
-    """Schedules that let go of what ``computes`` lets go of, but only where memory runs out; each round's.
+    """Schedules, one per round, that free what ``computes`` frees, but only when memory runs out.
 
     Args:
         graph: The graph.
         computes: A schedule in document order.
-        budget_bytes: Fixed memory included; None for no limit. Where nothing may go, a schedule exceeds it.
+        budget_bytes: Fixed memory included; None for no limit. Exceeded where no value is evictable.
     """
     rounds = [prune(graph, computes)]
     for _ in range(_ROUNDS):
@@ -51,7 +51,7 @@ def fitted(graph: Graph, computes: Sequence[int], budget_bytes: int | None) -> l
 
 
 def _endings(graph: Graph, computes: Sequence[int]) -> list[list[tuple[int, bool]]]:
-    """For every position the values whose instances end there, and whether another instance follows that is needed."""
+    """For every position the values whose instances end there, and whether a later instance is needed."""
     ending: list[list[tuple[int, bool]]] = [[] for _ in computes]
     needed = set(graph.outputs)
     for position, _, dying in walk_back(graph, computes, reads_at_end(graph, computes)):
@@ -66,8 +66,8 @@ def _walk(graph: Graph, computes: Sequence[int], budget_bytes: int | None) -> li
     walked: list[int] = []
     first = 0
     there: set[int] = set()
-    may_go: dict[int, float] = {}  # values that are there, with their cost per byte
-    heap: list[tuple[float, int]] = []  # the same, perhaps with some that may not go any more
+    may_go: dict[int, float] = {}  # evictable values, with their cost per byte
+    heap: list[tuple[float, int]] = []  # the same; may hold values that are no longer evictable
     used = 0
     for i, ending in zip(computes, _endings(graph, computes), strict=True):
         values = graph.values_of(i)

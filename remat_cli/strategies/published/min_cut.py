@@ -1,10 +1,10 @@
-"""Save what a minimum cut between forward and backward pass says, and recompute the rest at most once.
+"""Save the values of a minimum cut between forward and backward pass, and recompute the others at most once.
 
-This is what torch.compile's partitioner does (AOTAutograd, ``min_cut_rematerialization_partition``). It saves the
-values that carry the fewest bytes from the operations that must not be computed again to the backward pass. It bans
-operations by kind (convolutions, matrix products); here those are banned that cost more than some limit, which makes a
-knob of it. Its weights for fusion and for the distance to the backward pass belong to its code generator and are left
-out.
+This is the method of torch.compile's partitioner (AOTAutograd, ``min_cut_rematerialization_partition``). It saves the
+values with the fewest bytes that separate the operations that must not be recomputed from the backward pass. It bans
+operations by kind (convolutions, matrix products). Here operations are banned that cost more than a limit, and the
+limit is a parameter. Its weights for fusion and for the distance to the backward pass belong to its code generator and
+are left out.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy,
 from remat_cli.strategies.incumbent import Incumbent
 
 _TRIED = 64
-"""Cost limits tried, spread over the costs that there are."""
+"""Cost limits to try, spread over the costs of the forward nodes. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinCut(Strategy):
-    """The cheapest cut between what must not be recomputed and the backward pass, in bytes.
+    """The smallest cut in bytes between the nodes that must not be recomputed and the backward pass.
 
     Attributes:
         most_cost: Forward nodes that cost more are not recomputed, in the graph's cost unit. None tries many limits and
-            takes what gives the cheapest plan within the budget.
+            takes the cheapest plan within the budget.
     """
 
     most_cost: float | None = field(
@@ -43,7 +43,7 @@ class MinCut(Strategy):
     needs: ClassVar[Needs] = Needs.PHASES
 
     def __post_init__(self) -> None:
-        """Refuse a limit that means nothing."""
+        """Refuse a negative or infinite limit."""
         if self.most_cost is not None and not 0 <= self.most_cost < math.inf:
             raise UsageError(f"min-cut{{most_cost={self.most_cost:g}}}: a cost is 0 or more")
 
@@ -64,7 +64,7 @@ class MinCut(Strategy):
 
 
 def _limits(training: Training) -> list[float]:
-    """Costs of forward nodes, from the lowest to the highest; ``_TRIED`` of them where there are more."""
+    """Costs of forward nodes, from the lowest to the highest; ``_TRIED`` of them if there are more."""
     costs = sorted({0.0, *(training.graph.nodes[i].cost for i in training.forward)})
     if len(costs) <= _TRIED:
         return costs
@@ -108,10 +108,10 @@ def cheapest_cut(training: Training, most_cost: float) -> frozenset[int]:
 
 
 def recomputed_once(training: Training, saved: frozenset[int]) -> tuple[int, ...]:
-    """The schedule that keeps ``saved`` and computes other values again when the backward pass first needs them.
+    """The schedule that keeps ``saved`` and recomputes other values when the backward pass first needs them.
 
-    A value that was computed again stays for as long as it is read. Graph outputs and what may be computed only once
-    are kept as well.
+    A recomputed value stays until its last reader. Graph outputs and values of nodes that may run only once are kept
+    too.
     """
     graph = training.graph
     computes = list(range(training.sweep))

@@ -1,4 +1,4 @@
-"""Whether a model with a variable for every node and stage can be built at all, said before it is tried."""
+"""Whether a model with a variable for every node and stage can be built, estimated before it is tried."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from remat_cli.strategies.published.instances import instance_counts, last_stage
 from remat_cli.units import format_bytes, format_count
 
 _BYTES, _SECONDS = 2_500, 30e-6
-"""What a variable of the paper's model takes with its rows, in Pyomo and as arrays; measured on networks."""
+"""Bytes and seconds for a variable of the paper's model with its rows, in Pyomo and as arrays; measured on networks."""
 _MARGIN = 2.0
-"""Only what would take so many times the time that is left is not begun."""
+"""A model is refused if it is estimated to take this multiple of the time left: the estimate is rough."""
 _PER_PAIR, _PER_CONSTRAINT_S, _PER_TIME_S, _PER_CONSTRAINT_BYTES = 2.7, 13e-6, 1.2e-7, 4_000
 """Constraints for each pair of instances, and what each and each time of a start takes in CP-SAT; measured."""
 
@@ -27,7 +27,7 @@ def too_large(graph: Graph, control: Control, passes: int = 1) -> NotFound | Non
     Args:
         graph: The graph.
         control: The clock.
-        passes: How often a stage is gone through.
+        passes: Passes through a stage.
     """
     n = len(graph.nodes)
     variables = passes * (n + 1) * (2 * n + len(graph.size) + graph.edges) / 2
@@ -61,7 +61,7 @@ def _refused(what: str, takes_bytes: int, takes_s: float, margin: float, control
     too_much = memory is not None and takes_bytes > memory
     if not too_much and (remaining is None or takes_s <= margin * remaining):
         return None
-    instead = "auto, whose models grow with what may be worth computing again, or a heuristic"
+    instead = "auto, whose models grow only with useful recomputations, or a heuristic"
     return NotFound(
         f"the model would have about {what}, and building it would take about {format_bytes(takes_bytes)} and "
         f"{_duration(takes_s)}",

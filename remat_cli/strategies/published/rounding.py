@@ -26,7 +26,7 @@ class Relaxation:
     """A compiled relaxation for some budget.
 
     Attributes:
-        graph: The graph, with its closing node where one is needed.
+        graph: The graph, with its closing node if it needs one.
         nodes: Nodes without it.
         model: The arrays, relaxed.
         cost_scale: Unit of the objective.
@@ -46,11 +46,11 @@ class Relaxation:
         return context.solver.solve(context.request(self.model, context.control, gap=INNER_GAP))
 
     def rounded(self, values: Floats, threshold: float) -> tuple[int, ...]:
-        """What S* keeps by more than ``threshold`` is kept; the rest follows (Checkmate, Algorithm 2)."""
+        """S is 1 where S* is above ``threshold``; R follows (Checkmate, Algorithm 2)."""
         return self._schedule(values, lambda levels: levels > threshold)
 
     def sampled(self, values: Floats, rng: random.Random) -> tuple[int, ...]:
-        """Every S[t, v] is 1 with the probability S*[t, v]; the rest follows (Checkmate, section 5.1)."""
+        """Every S[t, v] is 1 with probability S*[t, v]; R follows (Checkmate, section 5.1)."""
         return self._schedule(values, lambda levels: np.array([rng.random() < p for p in levels], dtype=np.bool_))
 
     def _schedule(self, values: Floats, choose: Callable[[Floats], Bools]) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ def relaxation(graph: Graph, budget_bytes: int, formulation: str, control: Contr
     """
     make = _checkmate if formulation == "checkmate" else _retention
     try:
-        # Nothing in Pyomo's compiler looks at the clock.
+        # Pyomo's compiler does not check the clock.
         return running.run(lambda: make(graph, budget_bytes, control), control, grace_s=0.0)
     except running.Abandoned:
         control.check()
@@ -109,7 +109,7 @@ def _checkmate(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
     rows = compiled.rows_of.get("budget", np.array([], dtype=np.int64))
 
     def for_budget(other_bytes: int) -> Relaxation:
-        # Rows are shifted, not set: where a node runs in any case, its workspace was taken off their right-hand side.
+        # Rows are shifted, not set: if a node always runs, its workspace was subtracted from their right-hand side.
         change = (other_bytes - budget_bytes) / stated.unit_bytes
         upper, row_upper = model.upper.copy(), model.row_upper.copy()
         upper[used] += change

@@ -1,4 +1,4 @@
-"""Graphs taken apart by small separators: tree and path decompositions, and schedules that follow from them.
+"""Graphs split by small separators: tree and path decompositions, and the schedules that follow from them.
 
 Source: Kumar, Purohit, Svitkina, Vee, Wang, "Efficient Rematerialization for Deep Networks", NeurIPS 2019. A
 decomposition is of the undirected skeleton of the graph: nodes, and an edge between the maker and every reader of a
@@ -16,18 +16,18 @@ from remat_cli.strategies.published.tree_decomposition import Bags, min_fill
 
 _STARTS = 8
 _LOOK_EVERY = 256
-"""Nodes placed between two looks at the clock."""
+"""Nodes placed between two checks of the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Separator:
-    """Nodes that keep the parts below apart from each other and, with the separators above, from all else.
+    """Nodes that separate the parts below from each other and, with the separators above, from all other nodes.
 
     Attributes:
         bag: These nodes, ascending; none of them is in a separator above.
         below: The parts.
         nodes: All nodes here and below.
-        depth: Separators on the longest way down, this one included.
+        depth: Separators on the longest path down, this one included.
     """
 
     bag: tuple[int, ...]
@@ -59,8 +59,8 @@ def skeleton(graph: Graph) -> list[set[int]]:
 def tree_separators(graph: Graph, control: Control | None = None) -> tuple[Separator, int]:
     """Balanced separators from a min-fill tree decomposition, and its width.
 
-    The tree of bags is rooted at its centroid, and so is every branch that is left: the depth is at most one more than
-    the logarithm of the number of bags.
+    The tree of bags is rooted at its centroid, and so is every remaining branch: the depth is at most the logarithm of
+    the number of bags, plus one.
 
     Args:
         graph: The graph.
@@ -80,9 +80,9 @@ def _rooted(tree: Bags, start: int, used: list[bool], above: frozenset[int]) -> 
 
     Args:
         tree: The bags.
-        start: One of the part.
+        start: A bag of the part.
         used: Bags that are separators above; those of the part are added.
-        above: Nodes in these.
+        above: The nodes in them.
     """
     root = _centroid(tree, start, used)
     used[root] = True
@@ -93,7 +93,7 @@ def _rooted(tree: Bags, start: int, used: list[bool], above: frozenset[int]) -> 
 
 
 def _walked(tree: Bags, start: int, used: Sequence[bool]) -> tuple[list[int], dict[int, int]]:
-    """The bags that hang together with ``start``, each after the one from which it was reached; and which that was."""
+    """The bags connected to ``start``, in the order of a search, and the predecessor of each."""
     order = [start]
     parent = {start: -1}
     for bag in order:
@@ -105,7 +105,7 @@ def _walked(tree: Bags, start: int, used: Sequence[bool]) -> tuple[list[int], di
 
 
 def _centroid(tree: Bags, start: int, used: Sequence[bool]) -> int:
-    """The bag without which the largest branch is smallest; of equals the one with the smallest nodes."""
+    """The centroid: the bag without which the largest branch is smallest; on a tie the one with the smallest nodes."""
     order, parent = _walked(tree, start, used)
     weight = dict.fromkeys(order, 1)
     heaviest = dict.fromkeys(order, 0)
@@ -120,7 +120,7 @@ def _centroid(tree: Bags, start: int, used: Sequence[bool]) -> int:
 
 
 def path_separators(graph: Graph, control: Control | None = None) -> tuple[Separator, int]:
-    """Balanced separators from a path decomposition, and its width: the middle bag, then the middle of either side.
+    """Balanced separators from a path decomposition, and its width: the middle bag, then the middle of both sides.
 
     Args:
         graph: The graph.
@@ -144,10 +144,11 @@ def path_separators(graph: Graph, control: Control | None = None) -> tuple[Separ
 
 
 def _path(around: Sequence[set[int]], control: Control) -> list[frozenset[int]]:
-    """Bags of a path decomposition: the narrowest of some greedy ones.
+    """Bags of a path decomposition: the narrowest of several greedy ones.
 
-    Each puts the nodes in a row, next always the one that leaves the fewest placed nodes with neighbours not yet placed
-    (vertex separation, which equals pathwidth for the best row). They differ in where they begin.
+    Each is a linear layout of the nodes. The next node is always the one after which the fewest placed nodes have
+    neighbours not yet placed (vertex separation, which equals pathwidth for the best layout). They differ in the first
+    node.
     """
     n = len(around)
     thin = sorted(range(n), key=lambda i: (len(around[i]), i))[: _STARTS - 2]
@@ -166,7 +167,7 @@ def _path(around: Sequence[set[int]], control: Control) -> list[frozenset[int]]:
 
 
 def _row(around: Sequence[set[int]], start: int, widest: int, control: Control) -> list[frozenset[int]] | None:
-    """The bags of the greedy row that begins with ``start``; None as soon as one has ``widest`` nodes or more."""
+    """The bags of the greedy layout that begins with ``start``; None as soon as one has ``widest`` nodes or more."""
     missing = [len(others) for others in around]
     placed = [False] * len(around)
     edge: set[int] = set()
@@ -196,22 +197,23 @@ def _row(around: Sequence[set[int]], start: int, widest: int, control: Control) 
 
 
 def _growth(around: Sequence[set[int]], edge: set[int], missing: Sequence[int], node: int) -> int:
-    """By how much placing ``node`` would change the number of placed nodes with neighbours not yet placed."""
+    """The change in the number of placed nodes with neighbours not yet placed if ``node`` is placed."""
     return (missing[node] > 0) - sum(1 for other in around[node] if other in edge and missing[other] == 1)
 
 
 def recursive_schedule(graph: Graph, root: Separator, limit: int, longest: int) -> list[int] | None:
     """The schedule that computes the graph separator by separator (the paper's Algorithm 1).
 
-    To have some nodes of a part, compute what they need of its separator in order, each with what it reads from the
-    parts below, made by recursion and dropped at once; then have the rest from below. The separators on the way stay
-    meanwhile: memory holds a bag and one node's inputs per level, and everything else is made again and again.
+    To provide nodes of a part, compute the nodes of its separator that they need, in order. The inputs of each from the
+    parts below are made by recursion and freed at once. Then provide the other nodes from the parts below. The
+    separators above stay meanwhile: memory holds a bag and one node's inputs per level, and all else is recomputed
+    whenever it is read.
 
     Args:
         graph: The graph.
         root: Its separators.
-        limit: Levels of recursion. What is below is computed straightforwardly, all of it kept meanwhile.
-        longest: Give up beyond so many computes, and return None.
+        limit: Levels of recursion. Parts below are computed in document order and kept meanwhile.
+        longest: Most computes; None is returned beyond.
 
     Returns:
         Nodes in the order in which they run, every node at least once; not in document order.
@@ -247,11 +249,11 @@ def recursive_schedule(graph: Graph, root: Separator, limit: int, longest: int) 
 
 
 class _TooLong(Exception):
-    """A schedule has grown beyond use."""
+    """A schedule has become too long."""
 
 
 def _needed(before: Sequence[Sequence[int]], wanted: Iterable[int], inside: frozenset[int]) -> set[int]:
-    """``wanted`` and all that it is made from within a part; what lies outside is there."""
+    """``wanted`` and its ancestors within a part; nodes outside are resident."""
     found = set(wanted)
     todo = list(found)
     while todo:

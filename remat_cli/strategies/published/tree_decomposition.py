@@ -1,7 +1,7 @@
 """Tree decompositions by the min-fill heuristic: eliminate next the node whose neighbours lack the fewest edges.
 
-The order is that of the textbook rule, kept up to date instead of worked out anew: eliminating a node changes the
-number of missing edges of its neighbours and, for every edge that it adds, of what both ends have in common.
+The order is that of the textbook rule, with incremental updates: eliminating a node changes the number of missing edges
+of its neighbours and, for every edge that it adds, of the common neighbours of both ends.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from itertools import combinations
 from remat_cli.control import Control
 
 _LOOK_EVERY = 64
-"""Eliminations between two looks at the clock."""
+"""Eliminations between two checks of the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bags:
-    """A tree of bags: every node and every edge is in one, and the bags that hold a node hang together.
+    """A tree of bags: every node and every edge is in a bag, and the bags that contain a node are connected.
 
     Attributes:
-        bags: The bags. The first holds what was left when all of it hung together.
+        bags: The bags. The first holds the nodes that were left when they formed a clique.
         around: For every bag its neighbours in the tree.
     """
 
@@ -62,7 +62,7 @@ def min_fill(around: Sequence[set[int]], control: Control) -> Bags:
 
 
 def _eliminate(around: list[set[int]], control: Control) -> list[tuple[int, frozenset[int]]]:
-    """Nodes in the order of elimination with their neighbours then, until all others are joined; uses up the graph."""
+    """Nodes in elimination order, each with its neighbours then, until the rest is a clique; consumes the graph."""
     missing = [_missing(around, node) for node in range(len(around))]
     heap = [(missing[node], len(others), node) for node, others in enumerate(around)]
     heapify(heap)
@@ -91,7 +91,7 @@ def _missing(around: Sequence[set[int]], node: int) -> int:
 
 
 def _join(around: Sequence[set[int]], missing: list[int], node: int) -> set[int]:
-    """Take ``node`` out and join its neighbours; the nodes for which that changed anything."""
+    """Remove ``node`` and connect its neighbours; the nodes whose number of missing edges may have changed."""
     neighbours = around[node]
     changed = set(neighbours)
     for a in neighbours:

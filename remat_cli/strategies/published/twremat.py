@@ -21,18 +21,18 @@ from remat_cli.strategies.published.separators import (
 )
 
 _LONGEST = 60
-"""Schedules with more computes than so many times the graph are given up."""
+"""Longest schedule, as a multiple of the number of nodes. Untuned."""
 _PATIENCE = 3
-"""Levels in a row that bring nothing cheaper before no deeper one is tried: each takes longer than the one before."""
+"""Levels in a row without a cheaper plan after which the search ends: each takes longer than the last. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Separating(Strategy):
-    """Computes the graph separator by separator, with some levels of recursion, and then keeps what there is room for.
+    """Computes the graph separator by separator, with levels of recursion, then keeps as many values as fit.
 
     Attributes:
-        levels: Levels of recursion: more take less memory and more time. None tries them until deeper ones
-            bring nothing more, and takes what gives the cheapest plan within the budget.
+        levels: Levels of recursion: more take less memory and more time. None tries growing numbers until the plan gets
+            no cheaper.
     """
 
     levels: int | None = field(
@@ -42,7 +42,7 @@ class _Separating(Strategy):
     reference: ClassVar[str] = "Kumar et al., Efficient Rematerialization for Deep Networks, NeurIPS 2019"
 
     def __post_init__(self) -> None:
-        """Refuse a number that means nothing."""
+        """Refuse a negative number."""
         if self.levels is not None and self.levels < 0:
             raise UsageError(f"{self.name}{{levels={self.levels}}}: there are no fewer levels than 0")
 
@@ -51,7 +51,7 @@ class _Separating(Strategy):
         """The separators of ``graph``.
 
         Raises:
-            StrategyMismatch: If the strategy does not take this graph.
+            StrategyMismatch: If the strategy does not accept this graph.
             LimitReached, Interrupted: If it has to stop.
         """
 
@@ -84,14 +84,14 @@ class TwRemat(_Separating):
     """Recursion over the balanced separators of a tree decomposition.
 
     Within width * log(n) values of memory the time is polynomial for a fixed width (the paper's theorem counts values,
-    not bytes). The decomposition knows neither costs nor sizes; what is kept where there is room goes by both.
+    not bytes). The decomposition uses neither costs nor sizes; the choice of values to keep uses both.
     """
 
     name: ClassVar[str] = "twremat"
     summary: ClassVar[str] = "recursion over a tree decomposition, then keep what there is room for"
 
     def separators(self, graph: Graph, control: Control) -> Separator:
-        """Those of a min-fill tree decomposition."""
+        """The separators of a min-fill tree decomposition."""
         return tree_separators(graph, control)[0]
 
 
@@ -99,22 +99,22 @@ class TwRemat(_Separating):
 class PwRemat(_Separating):
     """The same along a path: the spine of a path decomposition is halved, and both sides are made by recursion.
 
-    The paper only sketches its algorithm for pathwidth (section 5). Here every part lies between two bags that are
-    resident, and the depth is the logarithm of n whatever the graph. But the bags are as wide as the path decomposition
-    that a greedy search finds, often wider than those of a tree, and the constants are those of the recursion: for each
-    node of a bag both sides are made anew. So it is for graphs of small pathwidth only, and others are refused.
+    The paper only sketches its algorithm for pathwidth (section 5). Here every part lies between two resident bags, and
+    the depth is the logarithm of n for every graph. But the bags are those of a greedy path decomposition, often wider
+    than those of a tree, and for each node of a bag both sides are recomputed. So the strategy accepts only graphs of
+    small pathwidth.
 
     Attributes:
         most_width: Largest width of a path decomposition.
     """
 
-    most_width: int = field(default=16, metadata={"help": "largest width of a path decomposition that is taken"})
+    most_width: int = field(default=16, metadata={"help": "largest width of a path decomposition to accept"})
 
     name: ClassVar[str] = "pwremat"
     summary: ClassVar[str] = "recursion over a narrow path decomposition, then keep what there is room for"
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
+        """Refuse negative numbers."""
         _Separating.__post_init__(self)
         if self.most_width < 1:
             raise UsageError(f"pwremat{{most_width={self.most_width}}}: a width is at least 1")
@@ -125,7 +125,7 @@ class PwRemat(_Separating):
         return f"{self.name}{{levels={levels}{width}}}"
 
     def separators(self, graph: Graph, control: Control) -> Separator:
-        """Those of the narrowest path decomposition that was found.
+        """The separators of the narrowest path decomposition found.
 
         Raises:
             StrategyMismatch: If it is not narrow.

@@ -1,12 +1,12 @@
-"""XLA's rematerialisation pass: walk the schedule, and where memory runs out recompute later what is large now.
+"""XLA's rematerialisation pass: walk the schedule; where memory runs out, drop large values and recompute them later.
 
 Source: openxla/xla, ``HloRematerialization``. One pass with a count of live memory. Where an instruction does not fit,
-a run of earlier instructions is cloned to just before the next use of what it makes, so that its values can go now.
+a run of earlier instructions is cloned to right before the next use of its values, so that they can be freed now.
 Runs of one instruction are tried first; if none helps, longer ones, up to twice as long each time.
 
 Differences: no compression and no offload to the host; first computations stay where they are, so XLA's free moves of
-an instruction are recomputations here; runs are runs of the document, not of clones; and once nothing helps at one
-point, long runs are not tried any more, which stands in for XLA's limit on effort.
+an instruction are recomputations here; runs are runs of the document, not of clones; and once no run helps at one
+point, long runs are no longer tried, in place of XLA's limit on effort.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from remat_cli.strategies.incumbent import Incumbent
 
 _BLOCKS = (1, 4, 16)
 _LONGEST = 5
-"""Schedules longer than so many times the graph are given up."""
+"""Longest schedule, as a multiple of the number of nodes. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class XlaGreedy(Strategy):
-    """Frees the most memory at every point where it runs out, whatever that costs.
+    """Frees the most memory at every point where it runs out, at any cost.
 
     Attributes:
-        block: Longest run of instructions to recompute together; None tries several and takes what gives the cheapest
-            plan within the budget. XLA's own default is 1.
+        block: Longest run of instructions to recompute together; None tries several and takes the cheapest plan within
+            the budget. XLA's own default is 1.
         cost_aware: Take the run with the least cost per byte instead of the one with the most bytes.
     """
 
@@ -51,7 +51,7 @@ class XlaGreedy(Strategy):
     ignores: ClassVar[frozenset[str]] = frozenset({"costs"})
 
     def __post_init__(self) -> None:
-        """Refuse a length that means nothing."""
+        """Refuse a length below 1."""
         if self.block is not None and self.block < 1:
             raise UsageError(f"xla-greedy{{block={self.block}}}: a run has at least one instruction")
 
@@ -64,7 +64,7 @@ class XlaGreedy(Strategy):
             walk = _Walk(task.graph, budget, block, self.cost_aware)
             walk.run(context.control)
             incumbent.offer(walk.items, "" if self.block is not None else f"{self.name}{{block={block}{aware}}}")
-            if incumbent.over() or not walk.stuck:  # longer runs would not have been looked at
+            if incumbent.over() or not walk.stuck:  # longer runs would not have been tried
                 break
         return incumbent.answer(self.name)
 
@@ -74,9 +74,9 @@ class _Clone:
     """A recomputation that is still to run.
 
     Attributes:
-        node: What it computes.
+        node: The node.
         anchor: The first computation before which it runs.
-        rank: Its place among those that run before the same one.
+        rank: Its position among the recomputations before the same one.
     """
 
     node: int
@@ -89,22 +89,21 @@ _Place = tuple[int, float]
 _Key = tuple[float, int, int]
 """How good a run is (least is best), its first node and its last."""
 _GONE, _KEPT, _STAYS = 0, 1, 2
-"""What becomes of a value next: not read any more before it is made again; read; or kept to the end as an output."""
+"""The future of a value: not read before it is recomputed; read; or kept to the end as an output."""
 
 
 @dataclass(slots=True)
 class _Lengths:
-    """Runs of some lengths: for every node the best that ends with it, and of all these the best.
+    """Runs within a range of lengths: for every node the best that ends with it, and the best of all.
 
-    A run that ends with a node of which nothing is needed any more is no better than the same without that node, so it
-    is left out.
+    A run whose last node has no value to be read is no better than the run without that node, so it is left out.
 
     Attributes:
         shortest: Least number of nodes.
-        longest: Most.
-        best: The best run that ends with a node, where one frees memory.
-        heap: The same, the best first, perhaps with some that are not the best any more.
-        changed: Nodes whose part in a run may have changed since.
+        longest: Largest number of nodes.
+        best: The best run that ends with a node, if one frees memory.
+        heap: The same, the best first; may hold outdated entries.
+        changed: Nodes whose runs may have changed since the last update.
     """
 
     shortest: int
@@ -116,23 +115,23 @@ class _Lengths:
 
 @dataclass(slots=True)
 class _Walk:
-    """The schedule on its way: what ran, what runs now, and what is to come.
+    """The schedule during the pass: the items that ran, the one that runs now, and those to come.
 
     Attributes:
         graph: The graph.
         budget: Bytes, fixed memory included.
         block: Longest run.
-        cost_aware: How to choose.
-        items: What has run, and now: nodes by index; in the end the whole schedule.
-        stage: First computations that are done.
+        cost_aware: Whether runs are chosen by cost per byte.
+        items: Nodes by index that have run or run now; in the end the whole schedule.
+        stage: Number of first computations that are done.
         passed: The same with the one in progress.
-        length: Items in all.
-        stuck: Whether memory ran out somewhere and no run helped.
+        length: Total number of items.
+        stuck: Whether memory ran out at a point where no run helped.
         clones: Recomputations to come, by the first computation before which they run.
         events: For every value the recomputations to come that read or make it.
-        state: For every value what becomes of it after the item in progress.
-        kept_bytes: Bytes of those that are read again.
-        lengths: The runs of each range of lengths looked at so far.
+        state: The future of every value after the item in progress.
+        kept_bytes: Bytes of the values that are read later.
+        lengths: The runs of each range of lengths tried so far.
     """
 
     graph: Graph
@@ -152,7 +151,7 @@ class _Walk:
     outputs: frozenset[int] = frozenset()
 
     def run(self, control: Control) -> None:
-        """Walk once through the schedule; what does not fit is left as it is."""
+        """Walk once through the schedule; an item that cannot be made to fit exceeds the budget."""
         graph = self.graph
         n, count = len(graph.nodes), len(graph.size)
         self.length, self.outputs = n, frozenset(graph.outputs)
@@ -182,7 +181,7 @@ class _Walk:
             self._insert(range(run[1], run[2] + 1))
 
     def _next_read(self, v: int) -> _Place | None:
-        """Where a value is read next; None if it is made again before that or not read at all."""
+        """Where a value is read next; None if it is recomputed before that or not read at all."""
         readers = self.graph.readers[v]
         k = bisect_left(readers, self.passed)
         end = len(self.graph.nodes) if v in self.outputs else None
@@ -195,7 +194,7 @@ class _Walk:
         return place
 
     def _look(self, values: Iterable[int]) -> None:
-        """See what becomes of some values now, and note which runs that may change."""
+        """Update the future of values, and mark the runs that this may change."""
         graph = self.graph
         for v in values:
             place = self._next_read(v)
@@ -214,7 +213,7 @@ class _Walk:
         return graph.fixed_memory + graph.nodes[node].workspace + self.kept_bytes + own
 
     def _best_run(self, pinned: frozenset[int]) -> _Key | None:
-        """The run that is best to recompute, of those as short as can be; the first of equals."""
+        """The best run to recompute, of the shortest range of lengths that has one; the first on a tie."""
         shortest = longest = 1
         while True:
             if shortest not in self.lengths:
@@ -225,10 +224,10 @@ class _Walk:
             shortest, longest = longest + 1, min(2 * longest, self.block)
 
     def _best_of(self, lengths: _Lengths, pinned: frozenset[int]) -> _Key | None:
-        """The best run of some lengths.
+        """The best run within a range of lengths.
 
-        What the item in progress reads and makes is there for nothing and cannot go. So runs with a node that makes or
-        reads it are looked at as things stand now; of the others it is known which is best.
+        The values that the item in progress reads and makes are resident at no charge and cannot be freed. So runs with
+        a node that makes or reads them are evaluated anew; of the others the best is known.
         """
         graph, heap = self.graph, lengths.heap
         for end in self._ends(lengths.changed, lengths.longest):
@@ -246,7 +245,7 @@ class _Walk:
         aside: list[_Key] = []
         while heap and (best is None or heap[0] < best):
             if lengths.best.get(heap[0][2]) != heap[0] or (aside and aside[-1] == heap[0]):
-                heappop(heap)  # not the best any more, or a second time
+                heappop(heap)  # outdated, or a duplicate
             elif heap[0][2] in special:
                 aside.append(heappop(heap))
             else:
@@ -260,7 +259,7 @@ class _Walk:
         return {end for node in nodes for end in range(node, min(node + longest, self.stage))}
 
     def _ending(self, end: int, lengths: _Lengths, pinned: frozenset[int]) -> _Key | None:
-        """The best run that ends with a node and frees memory now, ``pinned`` being there for nothing."""
+        """The best run that ends with a node and frees memory now, if ``pinned`` are resident at no charge."""
         graph, state = self.graph, self.state
         if not any(state[v] for v in graph.values_of(end)):
             return None
@@ -285,7 +284,7 @@ class _Walk:
         return best
 
     def _insert(self, nodes: range) -> None:
-        """Recompute ``nodes`` where the first of the values in question is read next."""
+        """Recompute ``nodes`` right before the first of their values is read next."""
         graph = self.graph
         values = dict.fromkeys(v for i in nodes for v in (*graph.nodes[i].inputs, *graph.values_of(i)))
         anchor, rank = min(place for v in values if (place := self._next_read(v)))

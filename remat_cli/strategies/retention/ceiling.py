@@ -1,11 +1,12 @@
-"""What all schedules below a ceiling have in common, which makes models that look for them, or exclude them, small.
+"""What all schedules below a cost ceiling have in common: it makes models that find or exclude them small.
 
 By the prices of :class:`remat_cli.milp.cover_bound.Prices` a schedule costs at least C0 + base + the price of every
-node that it computes again + the penalty of every node that it does not + the cost of every computation beyond the
-second of a node.
-So below a ceiling a node whose price is more than what the ceiling leaves above C0 + base is never computed again, one
-whose penalty is more is computed again, and one with price and cost above it is computed twice at most. The same holds
-of every solution of the retention model, with or without rows inside stages, since its solutions meet the cover rows.
+node that it recomputes + the penalty of every node that it does not + the cost of every computation beyond the second
+of a node.
+Let the slack be the ceiling minus (C0 + base). Below the ceiling a node is never recomputed if its price exceeds the
+slack; it is recomputed if its penalty does; and it is computed at most twice if its price and cost together do. This is
+reduced-cost fixing. The same holds of every solution of the retention model, with or without in-stage rows, because its
+solutions meet the cover rows.
 """
 
 from __future__ import annotations
@@ -30,24 +31,26 @@ from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.tolerances import CUTOFF_MARGIN, SUM_ROUNDING
 
 MOST_NODES = 1_500
-"""Graphs up to this size are priced; the search for a support takes a second or two there."""
+"""Nodes of the largest graph to price; the search for a support takes one or two seconds there."""
 _MOST_TERMS = 400_000
-"""Terms of the plain cover bound up to which there are prices."""
+"""Terms of the largest plain cover bound to price. Untuned."""
 _PRICES_S = 5.0
+"""Most seconds for prices. Untuned."""
 _PART_OF_GAP = 0.9
+"""Part of the gap by which the ceiling is lower than the incumbent; the rest is for rounding. Untuned."""
 _WORTH = 0.7
-"""A ceiling below the best schedule's cost is worth it if it leaves at most so much of the room above the base."""
+"""A ceiling below the incumbent is used if its slack is below this share of the incumbent's. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cheaper:
-    """Schedules that cost ``ceiling`` at most.
+    """The schedules that cost at most ``ceiling``.
 
     Attributes:
-        graph: With its closing node.
+        graph: The graph with its closing node.
         base: C0.
         ceiling: In the graph's cost unit; infinite for all schedules.
-        prices: What they must pay.
+        prices: Lower bounds on what they pay.
     """
 
     graph: Graph
@@ -57,7 +60,7 @@ class Cheaper:
 
     @classmethod
     def than_best(cls, incumbent: Incumbent) -> Cheaper:
-        """Schedules cheaper than the best one."""
+        """The schedules cheaper than the incumbent."""
         graph = closed(incumbent.graph)
         large = len(incumbent.graph.nodes) > MOST_NODES or dense_terms(incumbent.graph) > _MOST_TERMS
         if math.isinf(incumbent.cost) or large:
@@ -73,9 +76,10 @@ class Cheaper:
 
     @classmethod
     def than_needed(cls, incumbent: Incumbent) -> Cheaper:
-        """Schedules so cheap that the best one is proven, within the gap asked for, if there are none.
+        """The schedules so cheap that, if there are none, the incumbent is optimal within the requested gap.
 
-        Those cheaper than the best one where that leaves hardly more of them: then a solver can start from that.
+        The schedules cheaper than the incumbent if that gives a support of about the same size, because then a solver
+        can start from the incumbent.
         """
         than_best = cls.than_best(incumbent)
         ceiling = incumbent.cost * (1 - _PART_OF_GAP * incumbent.context.gap)
@@ -84,11 +88,11 @@ class Cheaper:
 
     @property
     def slack(self) -> float:
-        """What the ceiling leaves above what every schedule must pay."""
+        """The ceiling minus what every schedule must pay."""
         return self.ceiling - self.base - self.prices.base + SUM_ROUNDING * self.base
 
     def affordable(self) -> Support:
-        """Every stage, for every node that they may compute again."""
+        """Every stage, for every node that they may recompute."""
         costs = [node.cost for node in self.graph.nodes]
         return self._both(lambda prices, most: affordable(prices, most, self.graph), costs)
 
@@ -98,12 +102,12 @@ class Cheaper:
         return self._both(lambda prices, most: event_support(self.graph, prices, most), costs)
 
     def _both(self, support: Callable[[Any, float], Support], costs: list[float]) -> Support:
-        """``support`` by costs and by prices: a solution of the one kind is one of the other."""
+        """The intersection of ``support`` by costs and by prices; each alone holds all schedules below the ceiling."""
         by_cost = support(costs, self.ceiling - self.base + SUM_ROUNDING * self.base)
         return common(by_cost, support(self.prices.of_node, self.slack)) if math.isfinite(self.ceiling) else by_cost
 
     def rows(self, stated: RetentionModel, compiled: Compiled) -> list[Row]:
-        """Rows over a retention model that they meet, and few others do: the ceiling itself, and counts of nodes."""
+        """Rows of a retention model that exclude more expensive ones: the ceiling itself, and counts of nodes."""
         if math.isinf(self.ceiling):
             return []
         model = compiled.model
@@ -111,6 +115,7 @@ class Cheaper:
         priced = np.flatnonzero(model.cost)
         most = (self.ceiling + CUTOFF_MARGIN * self.base) / stated.cost_scale - model.offset
         rows.append(Row(priced.tolist(), model.cost[priced].tolist(), -math.inf, most))
+        # Counts are stated only where the prices decide them: every other count would be a row that cuts nothing off.
         for i, stages in enumerate(stated.support):
             least = 1.0 if self.prices.of_omission[i] > self.slack else -math.inf
             once = self.prices.of_node[i] + self.graph.nodes[i].cost > self.slack

@@ -1,4 +1,4 @@
-"""Schedules from the retention MILP over supports that grow, and a bound from the full one."""
+"""Schedules from the retention MILP over growing supports, and a bound from the full support."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from remat_cli.strategies.retention.windows import Windows
 from remat_cli.strategies.shape import near_pairs
 
 _SHARES = (1.0, 0.98, 0.95, 0.9, 0.8)
-"""Shares of the budget at which the relaxation is rounded while a first schedule is wanted."""
+"""Shares of the budget for rounding the relaxation until there is a schedule: rounding adds memory. Untuned."""
 _GROWTH_LIMIT = 50_000
-"""Largest number of columns of a support that is still grown."""
+"""Columns beyond which a support is not grown further. Untuned."""
 _BUILD_LIMIT = 300_000
-"""Largest number of (stage, node) pairs near each other for which a model is built at all."""
+"""Most (stage, node) pairs of the smallest support for which a model is built. Untuned."""
 _PER_PAIR_S, _BUILD_SHARE = 1e-4, 0.3
-"""Seconds that such a pair takes until the model is stated and compiled, and the share of the time left for all."""
+"""Seconds to state and compile a model, per such pair, and the share of the time left for that. Untuned."""
 _MOST_STAGES = 12_000
-"""With more nodes even a sparse model takes several gigabytes, and minutes before it says anything."""
+"""Nodes beyond which even a sparse model takes several gigabytes, and minutes until its first result."""
 _WHOLE_LIMIT = 200_000
-"""Largest number of nonzeros of a model that is worth solving as a whole once there is a schedule to search around."""
+"""Nonzeros beyond which a model is searched by windows if there is an incumbent. Untuned."""
 _SLICE_S, _POLISH_S = 30.0, 3.0
-"""Seconds for one solve: to reach the gap, and once it is, which often makes the plan cheaper still. Untuned."""
+"""Seconds for one solve: before the gap is reached, and after, when it often still lowers the cost. Untuned."""
 _FIRST_SHARE, _LATER_SHARE = 0.3, 0.1
-"""Shares of the time left for rounding the relaxation of the first support, and of later ones. Untuned."""
+"""Shares of the time left for rounding the relaxation: of the first support, and of later ones. Untuned."""
 _SOLVE_SHARE = 0.4
 """Share of the time left for one solve. Untuned."""
 _MANY_WINDOWS, _FEW_WINDOWS = 24, 2
-"""Windows instead of a solve, and after one that did not end. Untuned."""
+"""Windows instead of a solve, and after one that did not finish. Untuned."""
 
 
 @dataclass(slots=True)
 class Growing(Engine):
-    """Looks for schedules over one support after the other, each deeper than the one before.
+    """Searches one support after the other, each deeper than the one before.
 
     Attributes:
-        worth_growing: Whether a deeper support may still be worth its time.
-        windows: Searches the models that are too large to be solved as a whole, or were not solved in time.
+        worth_growing: Whether to go on to a deeper support.
+        windows: Searches models that are too large to solve as a whole, or were not solved in time.
     """
 
     uses_solver: ClassVar[bool] = True
@@ -53,11 +53,11 @@ class Growing(Engine):
     windows: Windows | None = None
 
     def work(self, depth: float, *, first: bool = False) -> bool:
-        """Round the relaxation over the support of ``depth``, then solve the model, or leave it to windows.
+        """Round the relaxation over the support of ``depth``, then solve the model or search it by windows.
 
         Args:
             depth: How far from its uses a node may be recomputed.
-            first: Whether this is the first support: then rounding is worth more of the time.
+            first: Whether this is the first support; then rounding gets more of the time.
         """
         if self.worth_growing:
             self.worth_growing = self._grow(depth, eager=first)
@@ -75,16 +75,18 @@ class Growing(Engine):
             return False
         model = Retention.over(incumbent, depth)
         incumbent.report("rounding the linear relaxation")
-        # Rounding at less than the budget is for finding a first schedule.
+        # Budgets below the real one serve to find a first schedule. Later only the solution at the budget itself is
+        # needed: it guides windows.
         shares = _SHARES if (eager or incumbent.computes is None) and not proven else _SHARES[:1]
         share = _FIRST_SHARE if eager or incumbent.computes is None else _LATER_SHARE
         model.round_relaxation(shares, incumbent.step(_SLICE_S, share))
         if (incumbent.verdict >= Verdict.SETTLED and writes is None) or incumbent.context.control.stopping():
             return False
+        # Rounding may have found an incumbent with recomputations outside the support.
         model = model.holding_best()
         windows = self.windows or Windows(incumbent)
         self.windows, windows.model = windows, model
-        # A large model is left to windows of it, which take a schedule to search around.
+        # A large model seldom finishes within a slice. Its windows do, but they need an incumbent.
         if len(model.model.values) > _WHOLE_LIMIT and incumbent.advancing is not None and writes is None:
             windows.work(_MANY_WINDOWS)
         else:
@@ -93,6 +95,7 @@ class Growing(Engine):
                 windows.work(_FEW_WINDOWS)
         if writes is not None:
             model.write(writes)
+        # A deeper support has more columns: if this one is already large, the next would only cost time.
         return model.model.columns <= _GROWTH_LIMIT
 
 
@@ -103,7 +106,7 @@ class FullSupport(Engine):
     uses_solver: ClassVar[bool] = True
 
     def work(self) -> bool:
-        """Solve it once; a proof that none fits counts as an infinite bound."""
+        """Solve it once; a proof that no schedule fits is an infinite bound."""
         incumbent = self.incumbent
         model = Retention.over(incumbent, None)
         outcome = model.solve(incumbent.context.control)

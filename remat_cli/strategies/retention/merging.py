@@ -1,9 +1,9 @@
-"""Merging of schedules: the retention MILP over all that good schedules recompute, and nothing else.
+"""Merging of schedules: the retention MILP over the recomputations of good schedules alone.
 
-Annealing ends in one of many valleys. The best schedules of two of them often differ in a few recomputations here and a
-few there, of which each has found some of the best; no walk gets from one to the other, for everything in between is
-dearer. A model in which each recomputation of any of them is allowed holds all combinations, and is small enough to be
-solved. (Construct, merge, solve and adapt; Blum et al., Computers & Operations Research 68, 2016.)
+Annealing ends in one of many local optima. Two of them often differ in a few places, and each is better at some. No
+walk gets from one to the other, because everything between costs more. A model that allows the recomputations of both
+holds all their combinations and is small enough to solve. (Construct, merge, solve and adapt; Blum, Pinacho,
+López-Ibáñez, Lozano, Computers & Operations Research 68, 2016.)
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from remat_cli.strategies.openers.crowded import CrowdedStages
 from remat_cli.strategies.retention.solving import Retention
 
 _MERGE_S = 10.0
+"""Most seconds for one merge. Untuned."""
 _CUT_S, _CUT_SHARE = 5.0, 0.2
+"""First most seconds, and share of the time left, for one crowded stage more. Untuned."""
 _FIRST_STEPS, _FEWEST_STEPS, _MOST_STEPS = 400, 50, 20_000
+"""Steps to merge: at first, at least and at most. Untuned."""
 
 
 @dataclass(slots=True)
@@ -30,10 +33,10 @@ class Merging(Engine):
     """Solves over the steps in a pool.
 
     Attributes:
-        most: Most steps to merge; adapts to what the solver can do in its time.
-        done: The steps that were merged to the end last; without new ones there is nothing to do.
-        crowded: Puts schedules into the pool that cost no more than the bound, if they do not quite fit.
-        crowded_s: Time for its next turn; grows while it is not enough.
+        most: Most steps to merge; adapts to what the solver finishes in its time.
+        done: The steps of the last merge that the solver finished; without new steps there is nothing to do.
+        crowded: Adds schedules to the pool that cost no more than the bound but may exceed the budget.
+        crowded_s: Seconds for its next turn; doubles while it is too short.
         pool: Where other engines put their schedules.
     """
 
@@ -47,7 +50,7 @@ class Merging(Engine):
     pool: Pool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Have other engines put their schedules into a pool."""
+        """Create the pool that other engines fill."""
         self.pool = self.incumbent.pool = self.incumbent.pool or Pool(self.incumbent.graph)
 
     def work(self) -> bool:
@@ -58,7 +61,7 @@ class Merging(Engine):
         return self.incumbent.cost < before
 
     def cut(self) -> None:
-        """Cut once more, for a better bound and for something to merge."""
+        """Solve for one more crowded stage: for a better bound, and for recomputations to merge."""
         if self.incumbent.over():
             return
         if self.crowded is None:
@@ -71,13 +74,13 @@ class Merging(Engine):
             self.crowded_s *= 2
 
     def _beside(self, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """For every node of ``steps`` the stages of its readers, where it might be computed again instead."""
+        """For every node of ``steps`` the stages of its readers, where it may be recomputed instead."""
         graph = self.incumbent.graph
         nodes = sorted({node for _, node in steps})
         return [(t, i) for i in nodes for v in graph.values_of(i) for t in graph.readers[v]]
 
     def merge(self) -> bool:
-        """Merge once; whether it helped."""
+        """Merge once; whether the incumbent got cheaper."""
         steps = self.pool.latest(self.most)
         if self.incumbent.over() or self.done.issuperset(steps):
             return False
@@ -88,7 +91,7 @@ class Merging(Engine):
         outcome = model.solve(control)
         if outcome is not None and outcome.termination in {Termination.OPTIMAL, Termination.INFEASIBLE}:
             self.done = frozenset(steps)
-            # Well within its time? Then for twice as many.
+            # Finished in less than half its time: twice as many steps should fit.
             remaining = control.remaining_s() or 0.0
             self.most = min(_MOST_STEPS, self.most * 2 if remaining > _MERGE_S / 2 else self.most * 5 // 4)
         elif control.out_of_time():

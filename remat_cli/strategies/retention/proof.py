@@ -1,4 +1,7 @@
-"""Bounds for every schedule in document order, by the retention model without in-stage rows over an event support."""
+"""Bounds on every schedule in document order, from the retention model without its own in-stage rows.
+
+Two models give them: one over an event support, one over all stages with rows that hold in every order inside a stage.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +31,18 @@ _REHEARSAL_DEPTH, _REHEARSAL_GAP = 1.0, 1e-3
 _REHEARSAL_S, _REHEARSAL_SHARE = 15.0, 0.2
 """Which rows a proof takes shows on a small support, in a fraction of the time for the full one. Untuned."""
 _NEIGHBOURS = 2
+"""Rows are stated for a violated step and as many stages on either side, which the next answer would move to. Untuned.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A support that every schedule cheaper than needed can be brought to (see ``milp/event_support``).
+    """A model over a support to which every schedule below a ceiling can be transformed (see ``milp/event_support``).
 
     Attributes:
-        incumbent: Gets the bound, and schedules that come up.
-        support: For the graph with its closing node.
-        cheaper: Schedules that are looked for; the bound holds up to their ceiling.
+        incumbent: Gets the bound and the schedules found.
+        support: Support for the graph with its closing node.
+        cheaper: The schedules to find or exclude; the bound is at most their ceiling.
     """
 
     incumbent: Incumbent
@@ -49,8 +54,8 @@ class Proof:
         """Choose the support; None if it is too large.
 
         Args:
-            incumbent: With the best schedule so far.
-            most_pairs: Most (stage, node) pairs that a support may have.
+            incumbent: The incumbent.
+            most_pairs: Most (stage, node) pairs of a support.
         """
         if len(incumbent.graph.nodes) > MOST_NODES:
             return None
@@ -59,10 +64,10 @@ class Proof:
         return cls(incumbent, support, cheaper) if sum(len(stages) for stages in support) <= most_pairs else None
 
     def run(self, most_s: float, share: float) -> None:
-        """Solve for at most ``most_s`` seconds and ``share`` of what is left; what is proven by then counts."""
+        """Solve for at most ``most_s`` seconds and ``share`` of the time left; take the bound reached by then."""
         incumbent = self.incumbent
         model = Retention.over(incumbent, None, support=self.support)
-        if self.cheaper.ceiling < incumbent.cost:  # else a solver finds out by itself, from the best schedule
+        if self.cheaper.ceiling < incumbent.cost:  # else the solver's start is the same cutoff
             model.cuts += self.cheaper.rows(model.stated, model.compiled)
         outcome = model.solve(incumbent.step(most_s, share), rounds=1)
         raise_bound(incumbent, proven_cost(model, outcome), self.cheaper.ceiling)
@@ -70,14 +75,14 @@ class Proof:
 
 @dataclass(slots=True)
 class InStageProof:
-    """The model over the full support with rows for what stands through a stage (see ``milp/standing_rows``).
+    """The model over the full support with rows for what is resident through a stage (see ``milp/standing_rows``).
 
     Attributes:
-        incumbent: Gets the bound, and schedules that come up.
-        model: The model; its own in-stage rows, which need an order, are never stated.
+        incumbent: Gets the bound and the schedules found.
+        model: The model; its own in-stage rows assume an order inside a stage and are never stated.
         rows: The rows so far.
-        ceiling: The model leaves out what costs more.
-        proves: Whether the support is the full one, but for that; else no bound is taken.
+        ceiling: The model excludes schedules that cost more.
+        proves: Whether the support holds all schedules below the ceiling; else no bound is taken.
     """
 
     incumbent: Incumbent
@@ -91,8 +96,8 @@ class InStageProof:
         """State the model without rows.
 
         Args:
-            incumbent: With the best schedule so far: the cheaper it is, the fewer nodes are worth recomputing.
-            depth: Depth of a smaller support, which proves nothing; None for a proof.
+            incumbent: The incumbent; the cheaper it is, the fewer nodes the support needs.
+            depth: Depth of a smaller support that proves nothing; None for a proof.
         """
         cheaper = Cheaper.than_needed(incumbent)
         support = cheaper.affordable()
@@ -104,7 +109,7 @@ class InStageProof:
         return cls(incumbent, model, StandingRows(model.stated), cheaper.ceiling, depth is None)
 
     def state(self, steps: Iterable[tuple[int, int]]) -> bool:
-        """State the rows of (stage, node) ``steps``; whether any of them was new."""
+        """State the rows of (stage, node) ``steps``; whether one of them was new."""
         block = self.rows.block(steps)
         if block is None:
             return False
@@ -112,13 +117,15 @@ class InStageProof:
         return True
 
     def run(self, control: Control, *, gap: float | None = None) -> None:
-        """Solve, state the rows that the answer violates, and so on; every answer's bound counts.
+        """Solve and state the rows that the answer violates, until it violates none; take every bound.
 
         Args:
             control: Clock.
-            gap: Gap at which the solver stops; None for a quarter of the one asked for.
+            gap: Gap at which the solver stops; None for a quarter of the requested one.
         """
         incumbent, context = self.incumbent, self.incumbent.context
+        # Every model with fewer rows is a relaxation, so the bound of each round holds. Stating all rows first
+        # would add up to n^2 of them, and few cut anything off.
         while not incumbent.over() and not control.stopping():
             incumbent.report("proving")
             model = self.model.model
@@ -130,7 +137,7 @@ class InStageProof:
                 return
 
     def _refine(self, values: Floats) -> bool:
-        """Offer a solution and state rows for what is over the budget in it; whether there were any."""
+        """Offer a solution and state rows for its steps over the budget; whether a row was new."""
         decoder = self.model.decoder
         chosen = decoder.chosen(values)
         self.incumbent.offer(decoder.computes(chosen))
@@ -138,7 +145,7 @@ class InStageProof:
         return self.state((t + d, k) for t, k in overfull(self.model.stated, chosen) for d in near)
 
     def _start(self, model: LinearModel) -> Floats | None:
-        """The best schedule as a solution."""
+        """The incumbent as a solution; None if the model does not hold it."""
         if self.incumbent.computes is None or (values := self.model.columns_of(self.incumbent.computes)) is None:
             return None
         columns = self.model.compiled.column_of
@@ -200,8 +207,8 @@ class InStageProofs(Engine):
 
 
 def raise_bound(incumbent: Incumbent, bound: float | None, ceiling: float) -> None:
-    """Take what a model proved that looks for schedules of cost ``ceiling`` at most; None for nothing."""
-    if bound is not None:
+    """Take the bound of a model that excludes schedules above ``ceiling``; None for no bound."""
+    if bound is not None:  # nothing is proven of schedules above the ceiling, so the bound is at most the ceiling
         incumbent.raise_bound(Bound(whole(incumbent.graph, min(bound, ceiling)), Scope.DOCUMENT_ORDER))
 
 

@@ -1,4 +1,4 @@
-"""One retention model on its way through a solver: relaxed and rounded, solved, and searched around a schedule."""
+"""One retention model and what a solver does with it: relax and round, solve, search a neighbourhood."""
 
 from __future__ import annotations
 
@@ -25,27 +25,30 @@ from remat_cli.strategies.retention.ceiling import Cheaper
 from remat_cli.tolerances import INNER_GAP, START_VIOLATION
 
 _THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
+"""Rounding thresholds: a low one keeps more and recomputes less. Untuned."""
 _ROUNDS = 100
+"""Solves between which in-stage rows are stated. Untuned."""
 _DIFFER = 0.1
+"""Difference between relaxation and incumbent that frees a column in a window. Untuned."""
 _LEAST_OVERHEAD = 1e-6
-"""Overhead, as a share of C0, that the objective is scaled by where no bound tells of more; untuned."""
+"""Overhead, as a share of C0, to scale the objective by if no bound gives a larger one. Untuned."""
 _NEIGHBOURS = 2
-"""In-stage rows are stated for a step over the budget and for as many stages on either side of it."""
+"""In-stage rows are stated for a step over the budget and as many stages on either side of it. Untuned."""
 
 
 @dataclass(slots=True)
 class Retention:
-    """A compiled retention model that grows in-stage rows where they are needed.
+    """A compiled retention model whose in-stage rows are stated only when a solution violates them.
 
     Attributes:
-        incumbent: Gets every schedule that comes up.
+        incumbent: Gets every schedule found.
         stated: The model as stated.
         compiled: The model as compiled, in-stage rows included.
         depth: Depth of its support; None for the full one.
-        relaxed: Solution of the linear relaxation, once it was rounded.
+        relaxed: Solution of the linear relaxation; None before it is solved.
         blocks: The in-stage rows so far.
-        cuts: Rows that cut off schedules over the budget by the solver's tolerance.
-        solved: The model of the last solve as a whole: windows and relaxations aside.
+        cuts: Rows that cut off schedules which exceed the budget only within the solver's tolerance.
+        solved: The model of the last whole solve; windows and relaxations do not count.
     """
 
     incumbent: Incumbent
@@ -59,17 +62,16 @@ class Retention:
 
     @classmethod
     def over(cls, incumbent: Incumbent, depth: float | None, *, support: Support | None = None) -> Retention:
-        """State and compile the model over a support and the best schedules.
+        """State and compile the model over a support and the recomputations of the incumbent.
 
         Args:
-            incumbent: Gets the schedules that come up.
-            depth: Depth of the support, from which nodes are left out that no cheaper schedule computes again; None
-                for the full support.
+            incumbent: Gets the schedules found.
+            depth: Depth of the support; it excludes nodes that no cheaper schedule recomputes. None for the full
+                support.
             support: Support to use instead.
 
         Raises:
-            LimitReached, Interrupted: If the control stops meanwhile, or would before the model is compiled, which
-                takes as long again as stating it.
+            LimitReached, Interrupted: If the control stops meanwhile, or would stop before the model is compiled.
         """
         incumbent.report("building the model")
         began_s = time.monotonic()
@@ -79,33 +81,35 @@ class Retention:
         known = [computes for computes in (incumbent.advancing, incumbent.computes) if computes is not None]
         also = [step for computes in known for step in matrices_of(incumbent.graph, computes).computed]
         base = incumbent.graph.total_cost
-        # A unit in which the overhead, not the cost, has a size that solvers like.
+        # Solvers stop at absolute tolerances, and what is to be minimised is the overhead, a small part of the cost. In
+        # this unit the bound's overhead is 100.
         unit = max(incumbent.bound.cost - base, _LEAST_OVERHEAD * base) / 100 or 1.0
         control = incumbent.context.control
         stated = build(
             incumbent.graph, incumbent.budget_bytes, depth, control, cost_scale=unit, also=also, support=support
         )
         remaining = control.remaining_s()
+        # Compiling takes about as long as stating did, and cannot be interrupted.
         if remaining is not None and remaining < time.monotonic() - began_s:
             raise LimitReached("the time limit came while a model was built", hint="give more time with --time-limit")
         return cls(incumbent, stated, stated.compiled(), depth)
 
     def holding_best(self) -> Retention:
-        """This model, or one over a support that holds the best schedule if this one does not."""
+        """This model if its support holds the incumbent, else one whose support does."""
         if self.incumbent.advancing is None or self.start_from_best() is not None:
             return self
-        return Retention.over(self.incumbent, self.depth)  # without the relaxation, which takes long to solve
+        return Retention.over(self.incumbent, self.depth)  # its relaxation stays unsolved: that takes long
 
     @property
     def model(self) -> LinearModel:
-        """The arrays, with everything stated so far."""
+        """The model as arrays, with all rows stated so far."""
         return self.compiled.model.with_rows(self.cuts)
 
     def round_relaxation(self, shares: Sequence[float], control: Control) -> None:
         """Solve the linear relaxation, round it at several thresholds and offer the schedules.
 
         Args:
-            shares: Budgets to relax it at, as shares of the real one: rounding needs some slack.
+            shares: Budgets for the relaxation, as shares of the real one: rounding needs some slack.
             control: Clock.
         """
         for share in shares:
@@ -123,9 +127,9 @@ class Retention:
                 self.incumbent.offer(computes)
 
     def _rounded(self, values: Floats, threshold: float) -> tuple[int, ...]:
-        """The least recomputation for what the relaxation keeps by at least ``threshold``.
+        """The least recomputation if every value is kept whose column is at least ``threshold``.
 
-        What may be computed only once is kept whatever the values: the clock may have cut the relaxation short.
+        Values of nodes that run only once are always kept: if the clock stopped the relaxation, it may not keep them.
         """
         graph = self.stated.graph
         once = [not graph.nodes[i].recompute for i in graph.producer]
@@ -143,11 +147,11 @@ class Retention:
         return [columns[list(gaps.kept)].tolist() for gaps in self.stated.gaps]
 
     def solve(self, control: Control, *, rounds: int = _ROUNDS) -> Outcome | None:
-        """Solve the model, stating in-stage rows where its schedules need them, until it ends or time is up.
+        """Solve the model and state the in-stage rows that its solution violates, until it violates none.
 
         Args:
             control: Clock.
-            rounds: How often to solve at most.
+            rounds: Most solves.
 
         Returns:
             The last outcome: ``OPTIMAL`` or ``INFEASIBLE`` if this support is exhausted.
@@ -164,7 +168,7 @@ class Retention:
         return outcome
 
     def _refine(self, values: Floats) -> bool:
-        """Offer a solution; if it is over the budget, state what forbids it. Whether anything was stated."""
+        """Offer a solution; if it exceeds the budget, state rows that cut it off. Whether rows were stated."""
         decoder = self.decoder
         chosen = decoder.chosen(values)
         self.incumbent.offer(decoder.computes(chosen))
@@ -179,12 +183,14 @@ class Retention:
             self.blocks.append(rows)
             self.compiled = append_block(self.compiled, rows.block)
             return True
+        # All rows of these steps are stated, so the excess is within the solver's tolerance. Only a cut with integer
+        # coefficients excludes that.
         cuts = decoder.cover_cuts(chosen)
         self.cuts += cuts
         return bool(cuts)
 
     def write(self, path: Path) -> None:
-        """Write what the solver got in the last solve as a whole, or would get in the first where there was none.
+        """Write the model of the last whole solve, or of the first one if there was none.
 
         Args:
             path: ``.lp`` or ``.mps``.
@@ -194,11 +200,11 @@ class Retention:
 
     @property
     def decoder(self) -> Decoder:
-        """Reads answers of the model as it is now."""
+        """Reads solutions of the model in its current state."""
         return Decoder.of(self.stated, self.compiled)
 
     def improve(self, free: Bools, control: Control) -> bool:
-        """Search around the best schedule: everything but the columns in ``free`` stays as it is there.
+        """Search a neighbourhood of the incumbent: all integer columns but those in ``free`` are fixed to its values.
 
         Returns:
             Whether a better schedule was found.
@@ -217,23 +223,23 @@ class Retention:
         return self.incumbent.advancing_cost < before
 
     def undecided(self) -> Bools | None:
-        """Columns in which the linear relaxation and the best schedule differ; None without either."""
+        """Columns in which the linear relaxation and the incumbent differ; None if one of them is missing."""
         start = self.start_from_best()
         if self.relaxed is None or start is None:
             return None
-        differ = np.ones(len(start), dtype=np.bool_)  # columns that came with in-stage rows are free
+        differ = np.ones(len(start), dtype=np.bool_)  # columns of in-stage rows, which the relaxation lacked, are free
         differ[: len(self.relaxed)] = np.abs(start[: len(self.relaxed)] - self.relaxed) > _DIFFER
         return differ
 
     def start_from_best(self) -> Floats | None:
-        """The best frontier-advancing schedule as a solution; None if there is none that this support holds."""
+        """The best frontier-advancing schedule as a solution; None if there is none or the support does not hold it."""
         if self.incumbent.advancing is None:
             return None
         values = self.columns_of(self.incumbent.advancing)
         return values if values is not None and self.model.violation(values) <= START_VIOLATION else None
 
     def _start(self) -> Floats | None:
-        """What to start the solver from. Any schedule is a solution while there are neither in-stage rows nor cuts."""
+        """The start for the solver. Without in-stage rows and cuts every schedule is a solution."""
         if not self.blocks and not self.cuts and self.incumbent.computes is not None:
             values = self.columns_of(self.incumbent.computes)
             if values is not None and self.model.violation(values) <= START_VIOLATION:
@@ -241,7 +247,7 @@ class Retention:
         return self.start_from_best()
 
     def columns_of(self, computes: Sequence[int]) -> Floats | None:
-        """A schedule as a solution, perhaps violating rows; None if it recomputes outside the support."""
+        """A schedule as a point of the model, which may violate rows; None if it recomputes outside the support."""
         stated, columns = self.stated, self.compiled.column_of
         seen = matrices_of(self.incumbent.graph, computes)
         values = np.zeros(self.compiled.model.columns)

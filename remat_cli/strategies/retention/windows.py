@@ -1,4 +1,9 @@
-"""Windows of the retention MILP: free a part of the best schedule, hold the rest, and solve."""
+"""Windows of the retention MILP: free a part of the incumbent, fix the rest, and solve.
+
+A large neighbourhood search (Shaw, "Using constraint programming and local search methods to solve vehicle routing
+problems", CP 1998). Columns in which relaxation and incumbent differ are those of relaxation induced neighbourhoods
+(Danna, Rothberg, Le Pape, Mathematical Programming 102, 2005).
+"""
 
 from __future__ import annotations
 
@@ -13,22 +18,25 @@ from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.retention.solving import Retention
 
 _WINDOW_S = 5.0
+"""Most seconds for one window. Untuned."""
 _ROUNDING_SHARES, _ROUNDING_S = (1.0, 0.97, 0.9), 20.0
-"""Shares of the budget at which the relaxation is rounded for a first schedule, and most seconds. Untuned."""
+"""Shares of the budget for rounding the relaxation to a first schedule, and most seconds for that. Untuned."""
 _SHARE = 1 / 6
+"""First width of a window, as a share of all nodes. Untuned."""
 _NARROWEST = 8
+"""Least width of a window, in nodes. Untuned."""
 _GUIDED = 0.15
-"""Share of windows that the linear relaxation chooses."""
+"""Share of windows that the linear relaxation chooses. Untuned."""
 
 
 @dataclass(slots=True)
 class Windows(Engine):
-    """Frees a part of the incumbent and solves for it, again and again (large neighbourhood search).
+    """Frees one part of the incumbent after the other and solves for it.
 
     Attributes:
         rng: Chooses windows.
-        model: The model to take windows of.
-        share: Width of a window, as a share of all nodes; adapts to what the solver can do in the time for one.
+        model: The model of which windows are taken.
+        share: Width of a window, as a share of all nodes; adapts to what the solver finishes in its time.
     """
 
     uses_solver: ClassVar[bool] = True
@@ -42,11 +50,11 @@ class Windows(Engine):
         self.rng.seed(self.incumbent.context.seed)
 
     def work(self, rounds: int = 3, depth: float = 2.0) -> bool:
-        """Try ``rounds`` windows; whether one of them helped.
+        """Try ``rounds`` windows; whether the best frontier-advancing schedule got cheaper.
 
         Args:
-            rounds: Windows.
-            depth: Support of their model, which is stated at the first turn.
+            rounds: Number of windows.
+            depth: Depth of the model's support; the model is stated at the first turn.
         """
         incumbent = self.incumbent
         if self.model is None:
@@ -60,6 +68,7 @@ class Windows(Engine):
             width = max(_NARROWEST, round(self.share * len(incumbent.graph.nodes)))
             control = incumbent.step(_WINDOW_S, 0.5)
             better = self.model.improve(self._window(self.model, width), control)
+            # A window that times out is too wide. One that the solver finishes without a gain is too narrow.
             if control.out_of_time():
                 self.share = max(_SHARE / 8, self.share * 0.7)
             elif not better:
@@ -67,7 +76,7 @@ class Windows(Engine):
         return incumbent.advancing_cost < before
 
     def _stated(self, depth: float) -> Retention:
-        """The model, whose relaxation is rounded where there is nothing to take windows of."""
+        """The model; without a schedule to search around, its relaxation is rounded first."""
         model = Retention.over(self.incumbent, depth)
         if self.incumbent.advancing is None:
             self.incumbent.report("rounding the linear relaxation")
@@ -75,7 +84,7 @@ class Windows(Engine):
         return model.holding_best()
 
     def _window(self, model: Retention, width: int) -> Bools:
-        """Columns to free: where the relaxation differs, or a run of stages or of nodes with all that happens to it."""
+        """Columns to free: where the relaxation differs, or all columns of a run of stages or of a run of nodes."""
         if self.rng.random() < _GUIDED and (undecided := model.undecided()) is not None:
             return undecided
         stated, columns = model.stated, model.compiled.column_of

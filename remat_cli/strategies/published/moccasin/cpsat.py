@@ -1,4 +1,4 @@
-"""Runs CP-SAT on a model. Imported only in the process that does nothing else (see ``_moccasin_worker``)."""
+"""Runs CP-SAT on a model. Imported only in the process of ``worker``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long and how hard to work.
+    """Limits and parameters of a solve.
 
     Attributes:
         deadline_s: Point of ``time.time()`` at which to stop; None for no limit.
@@ -33,13 +33,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who hears of a run.
+    """Callbacks of a solve.
 
     Attributes:
         on_solution: Gets every improving solution, as a function from variables to their values.
         on_bound: Gets every better lower bound on the objective.
         on_log: Gets the lines of the log; None for no log.
-        enough: Whether to stop; asked every now and then, from another thread.
+        enough: Whether to stop; called regularly from another thread.
     """
 
     on_solution: Callable[[Callable[[Any], int]], None]
@@ -50,7 +50,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run ended.
+    """The result of a solve.
 
     Attributes:
         infeasible: Proven: there is no solution.
@@ -65,7 +65,7 @@ def minimise(model: Any, limits: Limits, listener: Listener) -> End:
     """Solve ``model`` until it is solved, the listener has enough, or the time is up.
 
     Raises:
-        ValueError: If CP-SAT does not take the model.
+        ValueError: If CP-SAT rejects the model.
     """
     solver = cp_model.CpSolver()
     _set_up(solver, limits)
@@ -102,14 +102,14 @@ def _set_up(solver: Any, limits: Limits) -> None:
 
 
 def _watch(solver: Any, relay: _Relay, ended: threading.Event) -> None:
-    """Stop the solver once the listener has enough, or cannot listen any more."""
+    """Stop the solver once the listener wants no more, or a callback has failed."""
     while not ended.wait(_POLL_S):
         if relay.error is not None or relay.listener.enough():
             solver.stop_search()  # does nothing before the search has begun, so say it until it ends
 
 
 class _Relay(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # mypy does not follow ortools
-    """Passes news on; an exception that comes of it is kept, as none may pass through the solver's C++."""
+    """Calls the listener; an exception is kept for later, because none may pass through the solver's C++."""
 
     def __init__(self, listener: Listener) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class _Relay(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # mypy d
         self.pass_on(lambda: self.listener.on_bound(bound))
 
     def pass_on(self, news: Callable[[], object]) -> None:
-        """Call ``news``, and keep what it raises."""
+        """Call ``news``, and keep the exception that it raises."""
         try:
             news()
         except BaseException as error:  # raised again in the thread that called the solver

@@ -1,11 +1,11 @@
-"""The retention-interval model of Moccasin for CP-SAT, in a statement of our own.
+"""The retention-interval model of Moccasin for CP-SAT, in a formulation of its own.
 
 Stage k runs some of the nodes 0 .. k-1 in document order and then node k for the first time, so the instance of node o
 in stage k can only run at the event ``k(k+1)/2 + o``. The variables are the start of every instance of a node and, for
 every value, the time at which that instance of it is dropped: O(C V) of them for C instances per node, and no matrix
 of stages times nodes. One cumulative constraint is the whole memory model.
 
-Imported only in the process that does nothing else (see ``_moccasin_worker``).
+Imported only in the process of ``worker``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Time = Any
 
 @dataclass(slots=True)
 class IntervalModel:
-    """The model, with what it takes to give it a start and to read its answers.
+    """The model, with all that is needed to give it a start and to decode its solutions.
 
     Attributes:
         graph: The graph.
@@ -96,7 +96,7 @@ class IntervalModel:
         Args:
             graph: The graph.
             budget_bytes: Fixed memory included; at least the fixed memory.
-            peak_bytes: Peak of a schedule that the model is to hold, fixed memory included.
+            peak_bytes: Peak of a schedule that the model must admit, fixed memory included.
             most: Most instances of a node.
         """
         sizes = [*graph.size, *(node.workspace for node in graph.nodes)]
@@ -158,7 +158,7 @@ class IntervalModel:
         return model.new_optional_interval_var(start, length, end, present, f"value_{name}")
 
     def _add_reads(self) -> None:
-        """Whatever runs finds its inputs; the graph outputs are there at the end."""
+        """Every instance finds its inputs; the graph outputs are resident at the end."""
         graph, n = self.graph, len(self.graph.nodes)
         for j, node in enumerate(graph.nodes):
             for jj, (time, present) in enumerate(zip(self.start[j], self.present[j], strict=True)):
@@ -196,7 +196,7 @@ class IntervalModel:
         self.model.minimize(self.top)
 
     def lower_cost(self) -> None:
-        """Hold the budget, and make the cost of recomputation the objective, in units of ``scale``."""
+        """State the budget, and make the cost of recomputation the objective, in units of ``scale``."""
         self.model.clear_objective()
         self.model.add(self.top == self.room)
         extra = [
@@ -207,7 +207,7 @@ class IntervalModel:
         self.model.minimize(sum(extra))
 
     def computes(self, value: Callable[[Any], int]) -> tuple[int, ...]:
-        """The sequence of an answer; ``value`` gives the value of a variable."""
+        """The sequence of a solution; ``value`` gives the value of a variable."""
         found: list[tuple[int, int]] = []
         for o, (starts, present) in enumerate(zip(self.start, self.present, strict=True)):
             found.append((starts[0], o))
@@ -215,14 +215,14 @@ class IntervalModel:
         return tuple(o for _, o in sorted(found))
 
     def holds(self, computes: Sequence[int]) -> bool:
-        """Whether ``computes`` is one of the schedules of the model, whatever its peak."""
+        """Whether ``computes`` is a schedule of the model, apart from its peak."""
         return all(
             len(found) <= len(starts) and len(set(found)) == len(found)
             for found, starts in zip(self._stages(computes), self.start, strict=True)
         ) and _advances(computes)
 
     def forget_hint(self) -> None:
-        """Start from nothing."""
+        """Remove the start."""
         self.model.clear_hints()
 
     def hint(self, computes: Sequence[int], peak_bytes: int) -> None:

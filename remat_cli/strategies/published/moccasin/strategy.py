@@ -39,8 +39,8 @@ class Moccasin(Strategy):
     """Start, end and presence of every instance of a value, solved by CP-SAT.
 
     Attributes:
-        instances: How often a node may be computed in all.
-        hint: Bring down the peak of a known schedule first, and start the search for the cheapest one from there. False
+        instances: Most computations of a node.
+        hint: Lower the peak of a known schedule first, and start the search for the cheapest one from there. False
             searches for the cheapest one at once, without a start.
     """
 
@@ -52,12 +52,12 @@ class Moccasin(Strategy):
     reference: ClassVar[str] = "Bartan et al., Moccasin, ICML 2023"
 
     def __post_init__(self) -> None:
-        """Refuse option values that mean nothing."""
+        """Refuse option values out of range."""
         if self.instances < 1:
             raise UsageError(f"moccasin{{instances={self.instances}}}: every node is computed at least once")
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """Have CP-SAT bring the peak down to the budget, and then the cost."""
+        """Have CP-SAT lower the peak to the budget, and then the cost."""
         incumbent = Incumbent.of(task, context, goal=Verdict.CLASS)
         if incumbent.done():
             return incumbent.found(exhausted=True)
@@ -73,7 +73,7 @@ class Moccasin(Strategy):
     def _job(self, task: Task, incumbent: Incumbent) -> Job:
         context = incumbent.context
         remaining = context.control.remaining_s()
-        # Payloads may be large, and nobody there looks into them.
+        # Payloads may be large, and the worker does not use them.
         nodes = tuple(replace(node, payload=None) for node in task.graph.nodes)
         return Job(
             graph=replace(task.graph, nodes=nodes, metadata=None),
@@ -100,12 +100,12 @@ def _class(graph: Graph, instances: int) -> tuple[Scope, str]:
 
 @dataclass(slots=True)
 class _Talk:
-    """What the process of CP-SAT tells.
+    """The messages of the CP-SAT process.
 
     Attributes:
         incumbent: Gets every schedule and bound.
         scope: The schedules that the model holds.
-        reason: Why there is none, should CP-SAT prove it.
+        reason: The reason to give if CP-SAT proves that none of them fits.
         activity: What it is doing.
         empty: Whether none of those schedules fits.
         least_bytes: The least peak among them, if it knows.
@@ -125,7 +125,7 @@ class _Talk:
     log: SolverLog | None = None
 
     def run(self, job: Job) -> Found | NotFound:
-        """Have the job done, and sum up.
+        """Run the job in its process; the answer.
 
         Raises:
             SolverUnavailable: If ortools does not work.
@@ -161,7 +161,7 @@ class _Talk:
         return incumbent.not_found("the limit came before CP-SAT found a schedule that fits")
 
     def _hear(self, line: str) -> None:
-        """Take one line; what is not ours (a warning of some library) is kept for error messages only."""
+        """Take one line; a line that is no message (such as a library's warning) is kept for error messages only."""
         if not line.startswith('["'):
             return
         kind, value = json.loads(line)

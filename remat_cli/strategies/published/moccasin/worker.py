@@ -1,9 +1,9 @@
 """The work of the strategy ``moccasin``, in a process of its own.
 
-Not for speed: the libraries of ortools and highspy both bring a HiGHS under the same name, of different versions, and
-whichever comes second into a process cannot be loaded (google/or-tools#5246). So CP-SAT never meets the solvers, and a
-crash of it costs one answer and no more. The process reads a pickled :class:`Job` and prints a line of JSON, ``[kind,
-value]``, for everything that it finds, as it finds it; so it may be killed at any time.
+Not for speed: the libraries of ortools and highspy both contain a HiGHS under the same name, of different versions, and
+the second one in a process cannot be loaded (google/or-tools#5246). A process of its own keeps them apart, and a crash
+of CP-SAT costs only one answer. The process reads a pickled :class:`Job` and prints a line of JSON, ``[kind, value]``,
+for every result at once; so it may be killed at any time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from remat_cli.strategies.published.moccasin.intervals import IntervalModel
 
 _EXPLAIN_S = 30.0
-"""Longest time spent on finding out which budget would do, once the one asked for is known not to."""
+"""Most seconds to find the smallest budget that works, once the requested one is proven too small. Untuned."""
 
 Tell = Callable[[str, Any], None]
 """Gets a kind and a value: ``activity`` (text), ``computes`` (a schedule), ``bound`` (on the cost of the schedules of
@@ -41,20 +41,20 @@ not cut short) and ``error`` (``[unavailable or failed, text]``)."""
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is asked.
+    """The task of the process.
 
     Attributes:
         graph: The graph.
         budget_bytes: Fixed memory included.
         instances: Most computations of a node.
         hint: Whether to look for a schedule that fits first, and to start from it.
-        known: Schedules worth starting from.
+        known: Schedules to start from.
         gap: Relative gap at which to stop.
         bound: A lower bound on the cost that is known already.
         deadline_s: Point of ``time.time()`` at which to stop; None for no limit.
         threads: None for CP-SAT's own choice.
         seed: Random seed.
-        log: Whether to tell the log.
+        log: Whether to send the log.
     """
 
     graph: Graph
@@ -71,7 +71,7 @@ class Job:
 
 
 def main() -> None:
-    """Do the job in the file that the first argument names, and print what comes of it."""
+    """Run the job in the file that the first argument names, and print its results."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     lock = threading.Lock()
 
@@ -93,10 +93,10 @@ def main() -> None:
 
 
 def work(job: Job, tell: Tell) -> None:
-    """Do ``job``, and ``tell`` what comes of it.
+    """Run ``job``, and ``tell`` its results.
 
     Raises:
-        ValueError: If CP-SAT does not take the model.
+        ValueError: If CP-SAT rejects the model.
     """
     from remat_cli.strategies.published.moccasin.intervals import IntervalModel
 
@@ -115,15 +115,15 @@ def work(job: Job, tell: Tell) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    """One model on its way through CP-SAT.
+    """One solve of the model by CP-SAT.
 
     Attributes:
-        job: What is asked.
-        tell: Hears of everything.
+        job: The task.
+        tell: Called with every result.
         model: The model.
         start: The schedule to start from, one that the model holds: the cheapest within the budget, or else the one
             with the lowest peak.
-        patience_ends_s: When to stop looking for a budget that would do; set once the one asked for is known not to.
+        patience_ends_s: When to stop the search for a budget that works; set once the requested one proves too small.
     """
 
     job: Job
@@ -133,7 +133,7 @@ class _Run:
     patience_ends_s: float = math.inf
 
     def consider(self, computes: Sequence[int]) -> None:
-        """Look at a schedule: it may be the one to start from."""
+        """Consider a schedule as the start."""
         pruned = prune(self.job.graph, computes)
         if self.model.holds(pruned) and self._rank(pruned) < self._rank(self.start):
             self.start = pruned
@@ -184,7 +184,7 @@ class _Run:
         return self.fits and cost - self.job.bound <= self.job.gap * cost
 
     def _hear_of_cost(self, bound: float) -> None:
-        """A bound of CP-SAT, which counts in whole units, told in the graph's cost unit."""
+        """A bound of CP-SAT, which counts in whole units, converted to the graph's cost unit."""
         total, scale = self.job.graph.total_cost, self.model.scale
         cost = total + max(0, math.ceil(bound - 0.5)) * scale.unit
         self.tell("bound", cost if scale.exact else max(total, cost * (1 - SUM_ROUNDING)))
