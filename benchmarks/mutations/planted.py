@@ -351,7 +351,7 @@ STRATEGIES = (
         "whole(best.graph, min(bound, ceiling))",
         "whole(best.graph, bound)",
         "strategies/test_proofs.py",
-    ),
+    ).also("whole(incumbent.graph, min(bound, ceiling))", "whole(incumbent.graph, bound)"),
     _one(
         "strategies: rehearsal proves",
         "the bound of a model over a small support counts as a proof",
