@@ -110,6 +110,7 @@ class Stage:
         unlimited_s: Most seconds without a time limit; None for ``most_s``.
         least_s: It is skipped if fewer seconds are left.
         until: It is skipped once this verdict is reached; None for the goal of the search.
+        goal: The verdict at which its turn ends; None for the goal of the search.
         writes_model: Whether it runs at any verdict if a model is to be written.
         kernels: Compiled loops that it needs. Under a time limit it is postponed until they are compiled.
         maker: Text form of the strategy that is credited; empty for the one that was called.
@@ -125,6 +126,7 @@ class Stage:
     unlimited_s: float | None = None
     least_s: float = 0.0
     until: Verdict | None = None
+    goal: Verdict | None = None
     writes_model: bool = False
     kernels: tuple[compiling.Group, ...] = ()
     maker: str = ""
@@ -188,7 +190,8 @@ class _Pursuit:
                 break
             if self._wanted(stage, clock) and not self._postponed(stage, clock, stage.maker or maker):
                 self._take(stage, clock, stage.maker or maker, depth)
-        while depth == 0 and self.waiting and not clock.stopping():
+        # What a proven plan could still gain is not worth waiting for.
+        while depth == 0 and self.waiting and not clock.stopping() and not self.incumbent.done():
             stage, credited = self.waiting.pop(0)
             if self._wanted(stage, clock) and self._compiled(stage, clock):
                 self._take(stage, clock, credited, depth)
@@ -244,7 +247,7 @@ class _Pursuit:
             if isinstance(stage.engine, tuple):
                 self.run(stage.engine, part, maker, depth + 1)
             else:
-                engine_at(stage.engine, incumbent).turn(part, maker, stage.until, **stage.options)
+                engine_at(stage.engine, incumbent).turn(part, maker, stage.goal, **stage.options)
         except LimitReached as limit:
             record.note = limit.message  # the stage had too little time to begin, and others may need less
         finally:

@@ -29,6 +29,8 @@ _TINY = 60
 """Most nodes for the MILP of the Checkmate paper with split stages. Untuned."""
 _FEW = 30
 """Most nodes with which a solver needs no better start. Untuned."""
+_CHEAP = 0.02
+"""Methods that recompute whole segments have not found plans as cheap as this on networks (``anytime``)."""
 _FULL_PAIRS = 40_000
 """Most (stage, node) pairs of a full support to solve. Untuned."""
 _EAGER_PAIRS, _PROOF_PAIRS = 10_000, 60_000
@@ -53,6 +55,10 @@ SPARSE = When("the graph is not dense", lambda incumbent: not is_dense(incumbent
 CHAIN = When("the graph is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
 FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
 LONG_CHAIN = When("the graph is a long chain of unequal sizes", lambda incumbent: chain_later(incumbent.graph))
+EXPENSIVE = When(
+    f"nothing fits so far with less than {_CHEAP:.0%} more than no-remat, or up to {MEDIUM - 1} nodes",
+    lambda i: i.cost > (1 + _CHEAP) * i.graph.total_cost or len(i.graph.nodes) < MEDIUM,
+)
 STUCK = When(
     f"no schedule fits yet, or up to {SMALL} nodes",
     lambda incumbent: incumbent.computes is None or len(incumbent.graph.nodes) <= SMALL,
@@ -108,6 +114,8 @@ _STARTS = (
         _CROWDED,
         "is often optimal on training steps after one solve",
         when=nodes(most=MEDIUM - 1),
+        until=Verdict.SETTLED,
+        goal=Verdict.SETTLED,
         share=0.1,
         most_s=20.0,
         unlimited_s=3.0,
@@ -118,6 +126,8 @@ _STARTS = (
         _CROWDED,
         "finds the optimum within two seconds, or leaves it to other methods",
         when=nodes(MEDIUM, LARGE - 1),
+        until=Verdict.SETTLED,
+        goal=Verdict.SETTLED,
         share=0.1,
         most_s=2.0,
         least_s=3.0,
@@ -134,7 +144,7 @@ _STARTS = (
         _KNOWN,
         "fit the tightest budgets",
         options={"methods": _CHECKPOINTING},
-        when=nodes(most=LARGE - 1),
+        when=nodes(most=LARGE - 1) & EXPENSIVE,
         share=0.3,
         most_s=5.0,
     ),
@@ -174,6 +184,7 @@ _STARTS = (
         "give schedules by the price of a byte in each stage (Lagrangian relaxation)",
         when=nodes(MEDIUM) & FRESH,
         until=Verdict.SETTLED,
+        goal=Verdict.SETTLED,
         share=0.3,
         most_s=60.0,
         kernels=("pricing",),
@@ -184,6 +195,7 @@ _STARTS = (
         "removes recomputations that are not needed",
         when=nodes(MEDIUM) & FRESH,
         until=Verdict.SETTLED,
+        goal=Verdict.SETTLED,
         kernels=("annealing",),
     ),
     Stage(
@@ -205,11 +217,11 @@ _STARTS = (
         most_s=20.0,
     ),
     Stage(
-        "slow-methods-large",
+        "other-methods",
         _KNOWN,
-        "take seconds on a large graph",
-        options={"methods": (*QUICK_METHODS[1:], *_CHECKPOINTING, *_MIN_CUTS)},
-        when=nodes(LARGE),
+        "take longer, and seldom find anything cheaper than the stages before",
+        options={"methods": OPENING_METHODS},
+        when=nodes(MEDIUM),
         share=0.3,
         most_s=30.0,
         kernels=("flow",),
@@ -351,7 +363,13 @@ _SEARCHED = ("annealing", "merging", "windows")
 
 AUTO = (
     *OPENERS,
-    Stage("starts", _STARTS, "give good schedules and bounds before any large model", maker="optimal"),
+    Stage(
+        "starts",
+        _STARTS,
+        "give good schedules and bounds before any large model",
+        until=Verdict.SETTLED,
+        maker="optimal",
+    ),
     Stage(
         "exact-small",
         exact(),

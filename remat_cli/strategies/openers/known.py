@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from remat_cli.control import Control
 from remat_cli.errors import Interrupted, LimitReached, StrategyMismatch
@@ -14,7 +14,13 @@ from remat_cli.strategies.registry import strategy_from_spec
 
 @dataclass(slots=True)
 class KnownMethods(Engine):
-    """Runs strategies one after the other and takes every schedule that they publish."""
+    """Runs strategies one after the other and takes every schedule that they publish.
+
+    Attributes:
+        asked: Methods that were not stopped: they would say the same again.
+    """
+
+    asked: set[str] = field(default_factory=set)
 
     def work(self, methods: tuple[str, ...], *, last_word: bool = False) -> bool:
         """Run each of ``methods`` that accepts the graph.
@@ -27,8 +33,12 @@ class KnownMethods(Engine):
         for spec in methods:
             if incumbent.over():
                 break
-            incumbent.report(f"asking {spec}")
+            if spec in self.asked:
+                continue
+            incumbent.report(f"running {spec}")
             answer = self._asked(spec, incumbent.context.control)
+            if not incumbent.context.control.stopping():
+                self.asked.add(spec)
             if isinstance(answer, Found):
                 self._take(answer, spec)
             elif answer is not None:
