@@ -132,7 +132,7 @@ def test_the_same_input_gives_the_same_bytes(remat):
     plans = []
     for name in ("a.json", "b.json"):
         assert remat("solve", TOY, "-b", "80%", "-o", name, "-q").code == 0
-        plans.append(re.sub(r'"run": \{[^}]*\}', "", Path(name).read_text(encoding="utf-8")))
+        plans.append(re.sub(r'"run": .*\n', "", Path(name).read_text(encoding="utf-8")))
     assert plans[0] == plans[1]
     assert plans[0].endswith("}\n")
 
