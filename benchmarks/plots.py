@@ -14,6 +14,8 @@ _STYLES = (
     ("#CC79A7", "D", ":"),
 )
 
+_COLUMNS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -24,7 +26,7 @@ class Panel:
 
 
 def draw_panels(panels: Sequence[Panel], across: str, up: str, path: Path) -> None:
-    """Draw ``panels`` side by side on common axes, both logarithmic, with one legend, into an SVG file."""
+    """Draw ``panels`` in rows of four on common axes, both logarithmic, with one legend, into an SVG file."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -33,10 +35,13 @@ def draw_panels(panels: Sequence[Panel], across: str, up: str, path: Path) -> No
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     settings = {"svg.hashsalt": "remat", "svg.fonttype": "path", "font.size": 9}
     with mpl.rc_context(settings):
-        figure, axes = plt.subplots(
-            1, len(panels), figsize=(3.1 * len(panels), 3.1), sharex=True, sharey=True, squeeze=False
-        )
-        for axis, panel in zip(axes[0], panels, strict=True):
+        columns = min(len(panels), _COLUMNS)
+        rows = -(-len(panels) // columns)
+        size = (3.1 * columns, 3.1 if rows == 1 else 2.6 * rows + 0.5)
+        figure, axes = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_visible(False)
+        for axis, panel in zip(axes.flat, panels, strict=False):
             for name, (colour, marker, dashes) in zip(names, _STYLES, strict=False):
                 points = sorted(panel.lines.get(name, ()))
                 axis.plot(
@@ -47,11 +52,14 @@ def draw_panels(panels: Sequence[Panel], across: str, up: str, path: Path) -> No
                     linestyle=dashes,
                     label=name,
                 )
-            axis.set(title=panel.title, xlabel=across)
+            axis.set(title=panel.title, xlabel=across if rows == 1 else "")
             if any(points for panel in panels for points in panel.lines.values()):  # no logarithms without points
                 axis.set(xscale="log", yscale="log")
             axis.grid(visible=True, which="major", color="#dddddd")
-        axes[0][0].set_ylabel(up)
+        if rows > 1:
+            figure.supxlabel(across, y=0.04, fontsize=9)
+        for row in axes:
+            row[0].set_ylabel(up)
         figure.legend(
             *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names), frameon=False
         )
