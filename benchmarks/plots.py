@@ -25,8 +25,12 @@ class Panel:
     lines: Mapping[str, Sequence[tuple[float, float]]]
 
 
-def draw_panels(panels: Sequence[Panel], across: str, up: str, path: Path) -> None:
-    """Draw ``panels`` in rows of four on common axes, both logarithmic, with one legend, into an SVG file."""
+def draw_panels(panels: Sequence[Panel], across: str, up: str, path: Path, *, alike: bool = True) -> None:
+    """Draw ``panels`` in rows of four with one legend into an SVG file.
+
+    Both axes are logarithmic and common to all panels; unless they are ``alike``, each has a linear vertical axis of
+    its own.
+    """
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -38,7 +42,7 @@ def draw_panels(panels: Sequence[Panel], across: str, up: str, path: Path) -> No
         columns = min(len(panels), _COLUMNS)
         rows = -(-len(panels) // columns)
         size = (3.1 * columns, 3.1 if rows == 1 else 2.6 * rows + 0.5)
-        figure, axes = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
+        figure, axes = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=alike, squeeze=False)
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
         for axis, panel in zip(axes.flat, panels, strict=False):
@@ -52,14 +56,16 @@ def draw_panels(panels: Sequence[Panel], across: str, up: str, path: Path) -> No
                     linestyle=dashes,
                     label=name,
                 )
-            axis.set(title=panel.title, xlabel=across if rows == 1 else "")
+            axis.set(title=panel.title)
             if any(points for panel in panels for points in panel.lines.values()):  # no logarithms without points
-                axis.set(xscale="log", yscale="log")
+                axis.set(xscale="log", yscale="log" if alike else "linear")
             axis.grid(visible=True, which="major", color="#dddddd")
-        if rows > 1:
-            figure.supxlabel(across, y=0.04, fontsize=9)
         for row in axes:
             row[0].set_ylabel(up)
+        for k in range(columns):
+            lowest = axes[max(row for row in range(rows) if row * columns + k < len(panels)), k]
+            lowest.set_xlabel(across)
+            lowest.tick_params(labelbottom=True)
         figure.legend(
             *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names), frameon=False
         )

@@ -53,6 +53,7 @@ DENSE = When("the graph is dense", lambda incumbent: is_dense(incumbent.graph))
 """On a dense graph windows find less than annealing, and even the model over the smallest support is slow to state."""
 SPARSE = When("the graph is not dense", lambda incumbent: not is_dense(incumbent.graph))
 CHAIN = When("the graph is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
+CHAINLIKE = When("the graph has the structure of a chain", lambda i: chain_first(i.graph) or chain_later(i.graph))
 FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
 LONG_CHAIN = When("the graph is a long chain of unequal sizes", lambda incumbent: chain_later(incumbent.graph))
 EXPENSIVE = When(
@@ -157,6 +158,16 @@ _STARTS = (
         share=0.3,
         most_s=5.0,
         kernels=("flow",),
+    ),
+    Stage(
+        "rotor",
+        _KNOWN,
+        "is exact in its class on chains of blocks of any cost and size",
+        options={"methods": ("rotor",)},
+        when=nodes(_FEW + 1, LARGE - 1) & EXPENSIVE & CHAINLIKE,
+        share=0.2,
+        most_s=5.0,
+        kernels=("segments",),
     ),
     Stage(
         "clearing",
