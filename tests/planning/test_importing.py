@@ -58,7 +58,7 @@ def test_what_is_missing_or_makes_no_sense_is_refused(dump, arguments, words):
 
 def test_graphs_and_models_are_told_apart(dump, tmp_path):
     remat.save_graph(remat.build_graph("unit-chain{n=5}"), tmp_path / "chain.json")
-    with pytest.raises(UsageError, match="is no model") as raised:
+    with pytest.raises(UsageError, match="is not a model") as raised:
         remat.import_model(tmp_path / "chain.json")
     assert "load_graph" in raised.value.hint
     with pytest.raises(InputError, match="no such file"):
