@@ -31,6 +31,7 @@ from remat_cli.version import __version__
 
 _RESERVE_SHARE = 0.1
 _RESERVE_MOST_S = 2.0
+"""What is left of the time limit for replaying and writing the plan: a share of it, and seconds at most. Untuned."""
 _GRACE_SHARE, _GRACE_S = 0.5, 0.2
 """Seconds that a strategy gets to stop by itself: a share of the reserve, and some more. After them the best published
 schedule stands, and what is left of the reserve is for replaying and writing."""
