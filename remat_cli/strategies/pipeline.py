@@ -1,8 +1,8 @@
 """The pipelines of ``auto``, ``optimal``, ``search``, ``lns`` and ``anneal``, as tuples of stages.
 
 Read a pipeline from top to bottom: each stage improves the same incumbent, for a share of the time left when it starts.
-Thresholds stand here, beside the stages that they steer. A named one says which benchmark measured it, or is "untuned". The
-shares and seconds of single stages are untuned; the benchmarks ``targets`` and ``anytime`` judge them together.
+Thresholds stand here, beside the stages that they steer. A named one says which benchmark measured it, or is "untuned".
+The shares and seconds of single stages are untuned; the benchmarks ``targets`` and ``anytime`` judge them together.
 """
 
 from __future__ import annotations
