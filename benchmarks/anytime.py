@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.frame import Column, Picture, Row, Session, Table
-from benchmarks.lanes import Cell, rows_of
+from benchmarks.lanes import Cell, lanes_here, rows_of
 from benchmarks.measure import call, call_or_fail
 from benchmarks.solving import LATE_S
 
 LIMITS_S = (1, 2, 3, 5, 8, 13, 20, 60)
 _QUICK_LIMITS_S = (1, 2)
-_AT_A_TIME = 2
 _OPENERS = ("dtr", "twremat", "xla-greedy{cost_aware=true}", "min-cut", "ap-greedy", "linearized-greedy")
 _OPENER_LIMIT_S = 60.0
 _ZOO = {
@@ -57,7 +56,8 @@ TABLES = (
             Column("late_s", "most seconds over a limit", "number"),
         ),
         "Overhead in percent over the cost without recomputation, of `remat solve` with each time limit; one run each,"
-        " one thread, seed 0, two rows at a time. The bound is that of the longest limit. Empty: no plan.",
+        " one thread, seed 0, at most two rows at a time, one on each core. The bound is that of the longest limit."
+        " Empty: no plan.",
         named_by=("graph", "budget", "cache"),
     ),
     Table(
@@ -87,7 +87,7 @@ def run(session: Session) -> list[Row]:
         for percent in percents
     ]
     call_or_fail("benchmarks.anytime:warmed", cache=warm)
-    found = rows_of(session, cells, lanes=_AT_A_TIME)
+    found = rows_of(session, cells, lanes=lanes_here())
     return [row for several in found for row in several["rows"]]
 
 

@@ -3,7 +3,8 @@
 Training steps of `remat export zoo:torch/...` (ResNet-50 at batch 32, U-Net at batch 8 and 256x256, VGG16 at batch 32,
 GPT-2 small at batch 8 and 512 tokens), compared with the best known result of PyTorch's own recomputation on them: a
 peak of values, and the ratio of the FLOPs to those without recomputation. remat gets that peak as its budget. The peak
-does not include the graph's fixed memory (parameters and inputs). Two rows run at a time, one thread each.
+does not include the graph's fixed memory (parameters and inputs). A row runs on each core, at most two at a time, one
+thread each.
 
 PyTorch's ratios count attention on a CPU at one FLOP per element, like other operations without a formula. So do these
 graphs, although `remat export` counts the products of attention.
@@ -22,13 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.frame import Column, Row, Session, Table
-from benchmarks.lanes import Cell, rows_of
+from benchmarks.lanes import Cell, lanes_here, rows_of
 from benchmarks.measure import MissingInput, call, call_or_fail
 from benchmarks.solving import LATE_S, OUTCOME
 
 LIMIT_S = 60.0
 _QUICK_LIMIT_S = 10.0
-_AT_A_TIME = 2
 _POINTS: dict[str, tuple[tuple[int, float | None], ...]] = {
     "resnet50": ((1437, 1.0137), (1309, 1.2062), (1121, 1.3267)),
     "unet": ((1427, 1.0241), (1661, 1.0045)),
@@ -89,7 +89,7 @@ def run(session: Session) -> list[Row]:
     cells = {name: list(_cells(name, points[name], graphs, limit_s)) for name in points}
     wanted = [name for name in points if any(session.wants(cell.label) for cell in cells[name])]
     graphs.update(_graphs(session, {name: specs[name] for name in wanted}))
-    return rows_of(session, [cell for of in cells.values() for cell in of], lanes=_AT_A_TIME)
+    return rows_of(session, [cell for of in cells.values() for cell in of], lanes=lanes_here())
 
 
 def _cells(
@@ -121,7 +121,7 @@ def _graphs(session: Session, specs: dict[str, str]) -> dict[str, dict[str, Any]
         facts: dict[str, Any] = call_or_fail("benchmarks.captured:exported", path=str(path), spec=spec).values
         return facts
 
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+    with ThreadPoolExecutor(lanes_here()) as pool:
         return dict(zip(specs, pool.map(made, specs), strict=True))
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from benchmarks.frame import Row, Session
+from benchmarks.machine import cores
 from benchmarks.measure import BenchmarkError
 
 
@@ -21,6 +22,14 @@ class Cell:
 
     label: str
     measure: Callable[[], Row]
+
+
+def lanes_here() -> int:
+    """Rows to measure at a time, if each runs on one thread: one on each core that this process may use, at most two.
+
+    So a run confined to one core (``taskset``) leaves the others to other work.
+    """
+    return min(2, cores())
 
 
 def chosen(session: Session, cells: Sequence[Cell]) -> list[Cell]:

@@ -37,7 +37,7 @@ _BUSY = 0.1
 def machine() -> dict[str, Any]:
     """Processor, cores that this process may use, memory, operating system."""
     return {
-        "cores": _cores(),
+        "cores": cores(),
         "cpu": _cpu_model(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "system": f"{platform.system()} {platform.machine()}",
@@ -81,8 +81,9 @@ class Load:
     def until_now(self) -> dict[str, Any]:
         """The load since then: ``average_before`` (one minute), and the cores that other programs used, on average.
 
-        ``shared`` if that load was above 1 or the others used more than a tenth of a core. The load average alone is
-        not enough: if a run has several benchmarks, it includes the previous one.
+        Only cores that this process may use count. ``shared`` if the others used more than a tenth of one, or if the
+        process may use all cores and that load was above 1. The load average alone is not enough: if a run has several
+        benchmarks, it includes the previous one.
         """
         end = Load.now()
         others = None
@@ -92,11 +93,12 @@ class Load:
         return {
             "average_before": round(self.average, 2),
             "others_cores": others,
-            "shared": self.average > 1 or (others is not None and others > _BUSY),
+            "shared": (self.average > 1 and cores() == os.cpu_count()) or (others is not None and others > _BUSY),
         }
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -110,13 +112,18 @@ def _cpu_model() -> str:
 
 
 def _busy_s() -> float | None:
-    """Seconds that all cores together have been busy since the machine started; None if unknown."""
+    """Seconds that the cores of this process together have been busy since the machine started; None if unknown."""
     try:
-        first = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return None  # not Linux
-    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, first[1:9])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    ticks = 0
+    for name, *fields in (line.split() for line in lines if line.startswith("cpu")):
+        if name in ours:
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
+            ticks += user + nice + system + irq + softirq + steal
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _version(package: str) -> str | None:

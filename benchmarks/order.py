@@ -2,7 +2,7 @@
 
 The random layered graphs of the Moccasin paper (Bartan et al., ICML 2023), given with `--graphs` (`moccasin/G1.json` to
 `moccasin/G4.json`), in the order of the document and with `--reorder`. Claims of the latter hold for any order, so
-their bounds are lower. Two rows run at a time, one thread each.
+their bounds are lower. A row runs on each core, at most two at a time, one thread each.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.frame import Column, Row, Session, Table
-from benchmarks.lanes import Cell, rows_of
+from benchmarks.lanes import Cell, lanes_here, rows_of
 from benchmarks.measure import MissingInput, call_or_fail
 from benchmarks.solving import solved_row
 
@@ -19,7 +19,6 @@ LIMIT_S = 60.0
 _QUICK_LIMIT_S = 5.0
 _QUICK_NODES = 30
 _PERCENTS = (90, 80)
-_AT_A_TIME = 2
 
 TABLES = (
     Table(
@@ -63,7 +62,7 @@ def run(session: Session) -> list[Row]:
             for reorder in (False, True):
                 label = f"{name} at {percent}%, {_orders(reorder)}"
                 cells.append(Cell(label, partial(_row, name, path, percent, reorder, limit_s)))
-    return rows_of(session, cells, lanes=_AT_A_TIME)
+    return rows_of(session, cells, lanes=lanes_here())
 
 
 def _orders(reorder: bool) -> str:

@@ -2,8 +2,9 @@
 
 Each row is a graph, a budget (percent of the no-remat peak), a time limit and a target: the proven gap, or the overhead
 over the cost without recomputation. Graphs with a folder in their name (networks as Checkmate extracts them, Moccasin's
-random graphs) are files given with `--graphs`, and missing without it. The others are the project's own. Two rows run
-at a time, one thread each. A row without a plan misses its target, unless it is proven that there is no plan.
+random graphs) are files given with `--graphs`, and missing without it. The others are the project's own. A row runs on
+each core, at most two at a time, one thread each. A row without a plan misses its target, unless it is proven that
+there is no plan.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from functools import partial
 from typing import Any
 
 from benchmarks.frame import Column, Row, Session, Table
-from benchmarks.lanes import Cell, rows_of
+from benchmarks.lanes import Cell, lanes_here, rows_of
 from benchmarks.measure import call
 from benchmarks.solving import LATE_S
 
-_AT_A_TIME = 2
 _ALL = (95, 90, 80, 70, 60, 50, 40)
 
 
@@ -90,7 +90,7 @@ def run(session: Session) -> list[Row]:
         Cell(f"{goal.graph} at {goal.percent}%, {goal.strategy}", partial(_row, goal, files.get(goal.graph)))
         for goal in goals
     ]
-    return rows_of(session, cells, lanes=_AT_A_TIME)
+    return rows_of(session, cells, lanes=lanes_here())
 
 
 def _row(goal: Goal, file: str | None) -> Row:

@@ -1,7 +1,8 @@
 """The gain of more time at tight budgets.
 
 Two networks as Checkmate extracts them, given with `--graphs` (`checkmate/unet.json`, `checkmate/vgg_unet.json`), at
-40% of their no-remat peak, with one and with four minutes. Two rows run at a time, one thread each.
+40% of their no-remat peak, with one and with four minutes. A row runs on each core, at most two at a time, one thread
+each.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 from functools import partial
 
 from benchmarks.frame import Column, Row, Session, Table
-from benchmarks.lanes import Cell, rows_of
+from benchmarks.lanes import Cell, lanes_here, rows_of
 from benchmarks.measure import MissingInput
 from benchmarks.solving import OUTCOME, solved_row
 
 _PERCENT = 40
 _LIMITS_S = (240.0, 60.0)
-_AT_A_TIME = 2
 
 TABLES = (
     Table(
@@ -50,4 +50,4 @@ def run(session: Session) -> list[Row]:
             case: Row = {"graph": name, "budget": f"{percent}%", "limit_s": limit_s}
             measure = partial(solved_row, TABLES[0], case, time_limit_s=limit_s, spec=spec, budget=f"{percent}%")
             cells.append(Cell(f"{name} at {percent}%, {limit_s:g} s", measure))
-    return sorted(rows_of(session, cells, lanes=_AT_A_TIME), key=lambda row: (row["graph"], row["limit_s"]))
+    return sorted(rows_of(session, cells, lanes=lanes_here()), key=lambda row: (row["graph"], row["limit_s"]))
