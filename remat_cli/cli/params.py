@@ -7,7 +7,6 @@ An option is passed on under the name of its flag, because Click names its envir
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -15,7 +14,16 @@ from click.shell_completion import CompletionItem
 
 from remat_cli.cli.session import Session
 from remat_cli.errors import UsageError
-from remat_cli.units import Budget, parse_budget, parse_budgets, parse_duration, parse_size
+from remat_cli.units import (
+    Budget,
+    parse_budget,
+    parse_budgets,
+    parse_duration,
+    parse_percentage,
+    parse_share,
+    parse_size,
+    require_unit,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,19 +73,19 @@ def _solver_names() -> list[str]:
 
 
 def _budget_or_none(text: str) -> Budget | str:
-    return "none" if text.strip().lower() == "none" else parse_budget(text)
+    return "none" if text.strip().lower() == "none" else _budget(text)
 
 
-def _percent(text: str) -> Fraction:
-    """The number in ``5%``. A bare ``5`` means the same."""
-    return parse_budget(text if text.strip().endswith("%") else f"{text.strip()}%").amount
+def _budget(text: str) -> Budget:
+    return parse_budget(require_unit(text))
 
 
-PERCENT = _Parsed("percentage", _percent)
-BUDGET = _Parsed("budget", parse_budget)
+PERCENT = _Parsed("percentage", parse_percentage)
+SHARE = _Parsed("share", parse_share)
+BUDGET = _Parsed("budget", _budget)
 BUDGET_OR_NONE = _Parsed("budget", _budget_or_none)
-SIZE = _Parsed("size", parse_size)
-BUDGETS = _Parsed("budgets", parse_budgets)
+SIZE = _Parsed("size", lambda text: parse_size(require_unit(text, percent=False)))
+BUDGETS = _Parsed("budgets", lambda text: parse_budgets(require_unit(text)))
 DURATION = _Parsed("duration", parse_duration)
 STRATEGY = _Spec("strategy", _strategy_names)
 SOLVER = _Spec("solver", _solver_names)
@@ -139,10 +147,10 @@ def gap_option(command: F) -> F:
     """``--gap``."""
     return click.option(
         "--gap",
-        type=click.FloatRange(0, 1, max_open=True),
-        default=1e-4,
+        type=SHARE,
+        default="0.01%",
         show_default=True,
-        help="Stop when the cost is proven to be within this share of the optimum.",
+        help="Stop when the cost is proven to be this close to the optimum: 0.01%, or as a share, 0.0001.",
     )(command)
 
 

@@ -89,8 +89,8 @@ def test_formats_of_a_broken_plan(remat, toy_plan, form):
 
 
 def test_a_plan_is_held_against_another_budget(remat, toy_plan):
-    assert remat("check", PLAN, "-b", "203424260").code == 0
-    assert remat("check", PLAN, "-b", "203424259").code == 1
+    assert remat("check", PLAN, "-b", "203424260B").code == 0
+    assert remat("check", PLAN, "-b", "203424259B").code == 1
     assert remat("check", PLAN, "-b", "76%").code == 0
     assert remat("check", PLAN, "-b", "75%").code == 1
     assert remat("check", PLAN, "-b", "1GiB").code == 0

@@ -20,7 +20,7 @@ def chain(tmp_path, remat):
 
 
 def test_a_table_and_its_progress(remat, chain):
-    done = remat("compare", chain, "--budgets", "4,6", "--strategies", "keep-all,optimal", "--jobs", "1")
+    done = remat("compare", chain, "--budgets", "4B,6B", "--strategies", "keep-all,optimal", "--jobs", "1")
     assert done.code == 0
     assert "4/4" in done.err
     assert "proven lower bound" in done.out
@@ -29,7 +29,7 @@ def test_a_table_and_its_progress(remat, chain):
 
 
 def test_files_and_their_formats(remat, chain, tmp_path):
-    asked = ("compare", chain, "--budgets", "4:6:1", "--strategies", "keep-all", "--results", "rows.jsonl")
+    asked = ("compare", chain, "--budgets", "4B:6B:1B", "--strategies", "keep-all", "--results", "rows.jsonl")
     for form in ("json", "csv", "html", "svg", "png", "text"):
         done = remat(*asked, "--format", form, "-o", f"out.{form}")
         assert (done.code, done.out) == (0, "")
@@ -40,21 +40,21 @@ def test_files_and_their_formats(remat, chain, tmp_path):
     assert b"\x1b" not in (tmp_path / "out.text").read_bytes()
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>")
-    assert "remat compare chain.json --budgets 4:6:1 --strategies keep-all" in page
+    assert "remat compare chain.json --budgets 4B:6B:1B --strategies keep-all" in page
 
 
 def test_no_plan_at_all_is_a_no(remat, chain):
-    done = remat("compare", chain, "--budgets", "4", "--strategies", "keep-all", "-q")
+    done = remat("compare", chain, "--budgets", "4B", "--strategies", "keep-all", "-q")
     assert (done.code, done.err) == (1, "")
 
 
 def test_refusals(remat, chain):
     for arguments, words in (
-        (("--budgets", "4", "--format", "png"), "name a file with -o"),
-        (("--budgets", "4", "--dask", "tcp://127.0.0.1:1", "--jobs", "2"), "--jobs is for this machine"),
-        (("--budgets", "4", "--strategies", "autoo"), 'did you mean "auto"?'),
-        (("--budgets", "4", "--strategies", "auto,,keep-all"), "empty entry"),
-        (("--budgets", "4", "-o", "no/such/folder.json"), "cannot be written"),
+        (("--budgets", "4B", "--format", "png"), "name a file with -o"),
+        (("--budgets", "4B", "--dask", "tcp://127.0.0.1:1", "--jobs", "2"), "--jobs is for this machine"),
+        (("--budgets", "4B", "--strategies", "autoo"), 'did you mean "auto"?'),
+        (("--budgets", "4B", "--strategies", "auto,,keep-all"), "empty entry"),
+        (("--budgets", "4B", "-o", "no/such/folder.json"), "cannot be written"),
     ):
         done = remat("compare", chain, *arguments)
         assert done.code == 2
@@ -67,7 +67,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
     process = subprocess.Popen(
         [
             *(sys.executable, "-c", "from remat_cli.cli.main import main; main()", "compare", "graph.json"),
-            *("--budgets", "9,90", "--strategies", "keep-all,checkmate-ilp", "--jobs", "1"),
+            *("--budgets", "9B,90B", "--strategies", "keep-all,checkmate-ilp", "--jobs", "1"),
             *("--time-limit", "300s", "--results", "rows.jsonl"),
         ],
         cwd=tmp_path,

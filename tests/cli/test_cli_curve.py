@@ -112,9 +112,9 @@ def test_the_command_line_comes_before_the_environment(remat, monkeypatch):
 
 
 def test_codes_when_there_is_no_plan(remat):
-    assert remat("solve", TOY, "--budgets", "1,2").code == 1
+    assert remat("solve", TOY, "--budgets", "1B,2B").code == 1
     graph = str(GRAPHS / "unet.json")
-    late = remat("solve", graph, "--budgets", "1,50%", "--time-limit", "1ms")
+    late = remat("solve", graph, "--budgets", "1B,50%", "--time-limit", "1ms")
     assert late.code == 4
     assert "give more time with --time-limit" in late.out
     assert names() == []
@@ -122,11 +122,11 @@ def test_codes_when_there_is_no_plan(remat):
 
 def test_unproven_plans_fail_require_optimal_by_name(remat):
     remat("export", "zoo:unit-chain{n=17}", "-o", "chain.json")
-    easy_going = ("--budgets", "4,17", "--strategy", "checkmate-ilp", "--gap", "0.9")
+    easy_going = ("--budgets", "4B,17B", "--strategy", "checkmate-ilp", "--gap", "0.9")
     assert remat("solve", "chain.json", *easy_going).code == 0
     strict = remat("solve", "chain.json", *easy_going, "--require-optimal")
     assert strict.code == 1
-    assert "not proven optimal, as --require-optimal asks: 4\n" in strict.err
+    assert "not proven optimal, as --require-optimal asks: 4B\n" in strict.err
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent the POSIX way")

@@ -54,7 +54,7 @@ def test_what_changed(remat, plans):
         (("kept.json", "tight.json"), []),
         (("kept.json", "tight.json", "--max-cost-increase", "12.4%"), []),
         (("kept.json", "tight.json", "--max-cost-increase", "12.3%"), ["cost-increase"]),
-        (("kept.json", "tight.json", "--max-cost-increase", "12.3", "--max-peak-increase", "0"), ["cost-increase"]),
+        (("kept.json", "tight.json", "--max-cost-increase", "12.3 %", "--max-peak-increase", "0"), ["cost-increase"]),
         (("tight.json", "kept.json", "--max-cost-increase", "0", "--max-peak-increase", "33%"), []),
         (("tight.json", "kept.json", "--max-peak-increase", "32.9%"), ["peak-increase"]),
         (("kept.json", "kept.json", "--max-peak-increase", "0%", "--max-cost-increase", "0%"), []),
@@ -70,7 +70,7 @@ def test_tolerances(remat, plans, arguments, codes, form):
         assert "more than the" in told.out
 
 
-@pytest.mark.parametrize("amount", ["-1%", "5GB", "much", "1%%"])
+@pytest.mark.parametrize("amount", ["-1%", "5GB", "much", "1%%", "0.005", "12.3"])
 def test_a_tolerance_is_a_percentage(remat, plans, amount):
     told = remat("diff", "kept.json", "tight.json", "--max-cost-increase", amount)
     assert told.code == 2

@@ -37,7 +37,7 @@ def test_from_a_graph_to_a_checked_plan(remat):
 
 def test_from_an_architecture_to_a_checked_plan(remat):
     assert remat("export", "zoo:unit-chain{n=17}", "-o", "chain.json").code == 0
-    solved = remat("solve", "chain.json", "-b", "7")
+    solved = remat("solve", "chain.json", "-b", "7B")
     assert solved.code == 0
     assert plan("chain.plan.json")["claim"] | {"gap": 0, "scope": ""} == {
         "cost": 20,
@@ -47,7 +47,7 @@ def test_from_an_architecture_to_a_checked_plan(remat):
         "scope": "",
     }
     assert remat("check", "chain.plan.json").code == 0
-    assert remat("check", "chain.plan.json", "-b", "6").code == 1
+    assert remat("check", "chain.plan.json", "-b", "6B").code == 1
 
 
 def test_the_stages_of_the_search_are_shown_and_recorded(remat):
@@ -78,8 +78,8 @@ def test_another_order_of_the_nodes(remat):
         {"id": "end", "cost": 1, "memory": 10, "inputs": ["a2", "b2"]},
     ]
     Path("two.json").write_text(json.dumps({"schema": "remat-graph/1", "name": "two", "nodes": nodes}))
-    assert "40.0% over no-remat" in remat("solve", "two.json", "-b", "1100").out
-    solved = remat("solve", "two.json", "-b", "1100", "--reorder")
+    assert "40.0% over no-remat" in remat("solve", "two.json", "-b", "1100B").out
+    solved = remat("solve", "two.json", "-b", "1100B", "--reorder")
     assert solved.code == 0
     assert "not the document's" in solved.out
     made = plan("two.plan.json")
@@ -102,7 +102,7 @@ def test_another_order_of_the_nodes(remat):
 @pytest.mark.parametrize(
     ("budget", "budget_bytes"),
     [
-        ("216426499", 216_426_499),
+        ("216426499B", 216_426_499),
         ("216.426499MB", 216_426_499),
         ("0.25GB", 250_000_000),
         ("210MiB", 210 * 2**20),
@@ -264,7 +264,7 @@ def test_a_proven_plan_satisfies_require_optimal(remat):
 @pytest.mark.parametrize("quiet", [(), ("-q",)])
 def test_an_unproven_plan_is_written_and_fails_require_optimal(remat, quiet):
     remat("export", "zoo:unit-chain{n=17}", "-o", "chain.json")
-    easy_going = ("-b", "4", "--strategy", "checkmate-ilp", "--gap", "0.9")
+    easy_going = ("-b", "4B", "--strategy", "checkmate-ilp", "--gap", "0.9")
     solved = remat("solve", "chain.json", *easy_going, "--require-optimal", *quiet)
     assert solved.code == 1
     assert "not proven optimal" in solved.err
@@ -275,9 +275,9 @@ def test_an_unproven_plan_is_written_and_fails_require_optimal(remat, quiet):
 
 def test_a_graph_as_node_link_json(remat):
     Path("nx.json").write_text(json.dumps(NODE_LINK), encoding="utf-8")
-    assert remat("solve", "nx.json", "-b", "30", "--keys", "cost=weight,memory=size").code == 0
+    assert remat("solve", "nx.json", "-b", "30B", "--keys", "cost=weight,memory=size").code == 0
     assert plan("nx.plan.json")["claim"]["cost"] == 3
-    unknown = remat("solve", "nx.json", "-b", "30", "--keys", "costs=weight")
+    unknown = remat("solve", "nx.json", "-b", "30B", "--keys", "costs=weight")
     assert unknown.code == 2
     assert 'did you mean "cost"?' in unknown.err
 
@@ -295,7 +295,7 @@ def test_a_budget_below_a_working_set_names_the_node_and_the_bytes(remat):
 
 
 def test_a_budget_between_the_bound_and_the_best_plan_is_infeasible(remat):
-    solved = remat("solve", TOY, "-b", "203424256")
+    solved = remat("solve", TOY, "-b", "203424256B")
     assert solved.code == 1
     assert "203424260 bytes" in solved.err  # the smallest budget that works
     assert not list(Path().iterdir())
@@ -375,7 +375,7 @@ def test_the_graph_is_not_overwritten(remat):
 
 def test_an_old_plan_is_replaced_only_by_a_new_one(remat):
     Path(PLAN).write_text("old")
-    assert remat("solve", TOY, "-b", "1").code == 1
+    assert remat("solve", TOY, "-b", "1B").code == 1
     assert Path(PLAN).read_text() == "old"
     assert remat("solve", TOY, "-b", "80%").code == 0
     assert plan()["schema"] == "remat-plan/1"
