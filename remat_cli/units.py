@@ -32,7 +32,7 @@ _LONGEST = 64
 _RANGES = "4GB:16GB:1GB, 40%:95%:5% or 4GB,8GB"
 
 _LIKELY_PERCENT, _LIKELY_BYTES = 100, 10**6
-"""A bare number up to the first may be a percentage, and one from the second on is a number of bytes. For hints only."""
+"""For hints: a bare number up to the first may be a percentage, and one from the second on is bytes."""
 
 MOST_BUDGETS = 200
 """The largest number of budgets in one request."""
@@ -101,11 +101,11 @@ def _bounded(amount: Fraction, text: str) -> Fraction:
     return amount
 
 
-def require_unit(text: str, *, percent: bool = True) -> str:
-    """``text``, unless one of its sizes or percentages is a bare number.
+def require_unit(text: str, *, percent: bool = True) -> None:
+    """Refuse a text in which a size or percentage is a bare number.
 
     Args:
-        text: A size, a budget, or several budgets.
+        text: A size, a budget, or several budgets, as the parsers below accept them.
         percent: Whether a percentage is possible, for the hint.
 
     Raises:
@@ -124,7 +124,6 @@ def require_unit(text: str, *, percent: bool = True) -> str:
         if number >= _LIKELY_BYTES:
             meant = []
         raise UsageError(f'"{digits}" has no unit', hint=f"write {' or '.join([*meant, f'{digits}B'])}")
-    return text
 
 
 def parse_percentage(text: str) -> Fraction:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import PathLike, fspath
+from typing import Any
 
 from remat_cli.api.reading import read_graph
 from remat_cli.files import write_text
 from remat_cli.graph import io as graphs
+from remat_cli.graph.document import format_of
 from remat_cli.graph.model import Graph
 from remat_cli.plan import io as plans
 from remat_cli.plan.model import Plan
@@ -53,18 +56,22 @@ def load_plan(path: str | PathLike[str]) -> Plan:
 
 
 def save_graph(graph: Graph, path: str | PathLike[str]) -> None:
-    """Write ``graph`` in its canonical form: the same bytes for the same graph.
+    """Write ``graph`` in its canonical form: the same bytes for the same graph. YAML for ``.yaml``, else JSON.
 
     Raises:
         UsageError: If the file cannot be written.
     """
-    write_text(fspath(path), graphs.dump_document(graphs.graph_to_document(graph)))
+    write_text(fspath(path), _text(graphs.graph_to_document(graph), path))
 
 
 def save_plan(plan: Plan, path: str | PathLike[str]) -> None:
-    """Write ``plan`` as a document that ``remat check`` and :func:`load_plan` read.
+    """Write ``plan`` as a document that ``remat check`` and :func:`load_plan` read. YAML for ``.yaml``, else JSON.
 
     Raises:
         UsageError: If the file cannot be written.
     """
-    write_text(fspath(path), graphs.dump_document(plans.plan_to_document(plan)))
+    write_text(fspath(path), _text(plans.plan_to_document(plan), path))
+
+
+def _text(document: Mapping[str, Any], path: str | PathLike[str]) -> str:
+    return graphs.document_text(document, format_of(fspath(path)) or "json")

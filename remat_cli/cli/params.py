@@ -77,15 +77,29 @@ def _budget_or_none(text: str) -> Budget | str:
 
 
 def _budget(text: str) -> Budget:
-    return parse_budget(require_unit(text))
+    budget = parse_budget(text)
+    require_unit(text)
+    return budget
+
+
+def _budgets(text: str) -> tuple[Budget, ...]:
+    budgets = parse_budgets(text)
+    require_unit(text)
+    return budgets
+
+
+def _size(text: str) -> int:
+    size = parse_size(text)
+    require_unit(text, percent=False)
+    return size
 
 
 PERCENT = _Parsed("percentage", parse_percentage)
 SHARE = _Parsed("share", parse_share)
 BUDGET = _Parsed("budget", _budget)
 BUDGET_OR_NONE = _Parsed("budget", _budget_or_none)
-SIZE = _Parsed("size", lambda text: parse_size(require_unit(text, percent=False)))
-BUDGETS = _Parsed("budgets", lambda text: parse_budgets(require_unit(text)))
+SIZE = _Parsed("size", _size)
+BUDGETS = _Parsed("budgets", _budgets)
 DURATION = _Parsed("duration", parse_duration)
 STRATEGY = _Spec("strategy", _strategy_names)
 SOLVER = _Spec("solver", _solver_names)
@@ -119,11 +133,14 @@ def quiet_option(command: F) -> F:
     return click.option("-q", "--quiet", is_flag=True, help="No progress and no notes on standard error.")(command)
 
 
-def format_option(*formats: str) -> Callable[[F], F]:
-    """``--format`` with ``text`` as the default."""
-    return click.option(
-        "--format", type=click.Choice(formats), default="text", show_default=True, help="Format of the output."
-    )
+def format_option(*formats: str, by_suffix: bool = False) -> Callable[[F], F]:
+    """``--format`` with ``text`` as the default, unless the suffix of ``-o`` says another."""
+    if not by_suffix:
+        return click.option(
+            "--format", type=click.Choice(formats), default="text", show_default=True, help="Format of the output."
+        )
+    words = "Format of the output.  [default: by the suffix of -o; text on standard output]"
+    return click.option("--format", type=click.Choice(formats), default="text", help=words)
 
 
 def output_option(command: F) -> F:

@@ -18,7 +18,7 @@ from remat_cli.plan.model import Claim, ClaimStatus, PeakClaim, Plan
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.refusals import over_budget
 from remat_cli.running import Abandoned, run
-from remat_cli.solvers.registry import solver_from_spec
+from remat_cli.solvers.registry import usable_solver
 from remat_cli.spec import format_spec, options_of
 from remat_cli.strategies.base import Context, Found, NotFound, Schedule, StageRecord, Strategy, Task
 from remat_cli.strategies.bounds import telling
@@ -88,7 +88,7 @@ class Job:
         strategy = strategy_from_spec(options.strategy)
         context = Context(
             control=_control(options.time_limit_s, started_s, listener),
-            solver=solver_from_spec(options.solver),
+            solver=usable_solver(options.solver),
             gap=options.gap,
             threads=options.threads,
             seed=options.seed,

@@ -30,14 +30,16 @@ def test_a_table_and_its_progress(remat, chain):
 
 def test_files_and_their_formats(remat, chain, tmp_path):
     asked = ("compare", chain, "--budgets", "4B:6B:1B", "--strategies", "keep-all", "--results", "rows.jsonl")
-    for form in ("json", "csv", "html", "svg", "png", "text"):
-        done = remat(*asked, "--format", form, "-o", f"out.{form}")
+    for form in ("json", "csv", "html", "svg", "png", "txt"):
+        done = remat(*asked, "-o", f"out.{form}")
         assert (done.code, done.out) == (0, "")
         assert f"wrote out.{form}" in done.err
+    assert (tmp_path / "out.svg").read_bytes().lstrip().startswith(b"<?xml")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3
     assert json.loads((tmp_path / "out.json").read_text())["strategies"] == ["keep-all"]
     assert (tmp_path / "out.csv").read_text().count("\n") == 4
-    assert b"\x1b" not in (tmp_path / "out.text").read_bytes()
+    assert b"\x1b" not in (tmp_path / "out.txt").read_bytes()
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>")
     assert "remat compare chain.json --budgets 4B:6B:1B --strategies keep-all" in page
@@ -50,11 +52,11 @@ def test_no_plan_at_all_is_a_no(remat, chain):
 
 def test_refusals(remat, chain):
     for arguments, words in (
-        (("--budgets", "4B", "--format", "png"), "name a file with -o"),
+        (("--budgets", "4B", "--format", "png", "-o", "x.svg"), "x.svg: --format png contradicts the suffix .svg"),
         (("--budgets", "4B", "--dask", "tcp://127.0.0.1:1", "--jobs", "2"), "--jobs is for this machine"),
         (("--budgets", "4B", "--strategies", "autoo"), 'did you mean "auto"?'),
         (("--budgets", "4B", "--strategies", "auto,,keep-all"), "empty entry"),
-        (("--budgets", "4B", "-o", "no/such/folder.json"), "cannot be written"),
+        (("--budgets", "4B", "-o", "/dev/null/folder.json"), "cannot be written"),
     ):
         done = remat("compare", chain, *arguments)
         assert done.code == 2

@@ -65,11 +65,13 @@ def test_as_csv(remat):
         ("plans/", "plans/toy.80pct.plan.json"),
         ("plans/{budget}.json", "plans/80pct.json"),
         ("{budget}/x.json", "80pct/x.json"),
+        ("new/{budget}.yaml", "new/80pct.yaml"),
+        ("new", "new/toy.80pct.plan.json"),
+        ("new/deep/", "new/deep/toy.80pct.plan.json"),
     ],
 )
 def test_where_plans_go(remat, output, written):
     Path("plans").mkdir()
-    Path("80pct").mkdir()
     assert remat("solve", TOY, "--budgets", "80%", "-o", output).code == 0
     assert names() == [written]
 
@@ -82,7 +84,8 @@ def test_where_plans_go(remat, output, written):
         (("--budgets", "80%:90%"), "is not START:STOP:STEP"),
         (("--budgets", "80%,90%", "-o", "-"), "several plans cannot go to standard output"),
         (("--budgets", "80%,90%", "-o", "one.json"), "one.json is not a folder, but there are several plans"),
-        (("--budgets", "80%", "-o", "missing/"), "missing/toy.80pct.plan.json: cannot be written"),
+        (("--budgets", "80%", "-o", "/dev/null/"), "/dev/null/toy.80pct.plan.json: cannot be written"),
+        (("--budgets", "80%", "-o", "{budget}.svg"), "80pct.svg: this command writes no .svg files"),
         (("--budgets", "80%", "--write-model", "m.lp"), "--write-model is for a single --budget"),
         (("--budgets", "80%", "--solver-log", "log"), "--solver-log is for a single --budget"),
         (("-b", "80%", "--format", "csv"), "--format csv is for --budgets"),

@@ -319,6 +319,24 @@ def test_a_missing_solver_is_3_and_says_how_to_install_it(remat):
     assert not list(Path().iterdir())
 
 
+def test_a_missing_solver_is_3_also_where_no_solver_is_needed(remat, monkeypatch):
+    monkeypatch.setattr("remat_cli.solvers.gurobi.installed_package", lambda name: None)
+    remat("export", "zoo:unit-chain{n=5}", "-o", "chain.json")
+    for command in (
+        ("solve", "chain.json", "-b", "none"),
+        ("solve", "chain.json", "-b", "90%", "--strategy", "chen-sqrt"),
+        ("solve", "chain.json", "--budgets", "90%,100%"),
+        ("solve", "chain.json", "--minimize", "peak"),
+        ("max-batch", "chain.json", "--memory", "1GB", "--batch", "1"),
+        ("compare", "chain.json", "--budgets", "100%", "--strategies", "keep-all"),
+    ):
+        done = remat(*command, "--solver", "gurobi", "-q")
+        assert (done.code, done.out) == (3, "")
+        assert "gurobipy is not installed" in done.err
+        assert "pip install" in done.err
+    assert [path.name for path in Path().iterdir()] == ["chain.json"]
+
+
 def test_a_failing_solver_is_3_with_its_last_words(remat, tmp_path):
     script = tmp_path / "cbc"
     script.write_text('#!/bin/sh\necho "out of luck"\nexit 7\n')
@@ -384,8 +402,8 @@ def test_an_old_plan_is_replaced_only_by_a_new_one(remat):
 @pytest.mark.parametrize("option", ["-o", "--write-model", "--solver-log"])
 def test_unwritable_files_are_refused_before_the_search(remat, monkeypatch, option):
     monkeypatch.setattr("remat_cli.planning.solving.solve", lambda *_, **__: pytest.fail("searched"))
-    solved = remat("solve", TOY, "-b", "80%", option, "missing/x.lp")
+    solved = remat("solve", TOY, "-b", "80%", option, "/dev/null/x.lp")
     assert solved.code == 2
-    assert "missing/x.lp: cannot be written: No such file or directory" in solved.err
+    assert "/dev/null/x.lp: cannot be written: Not a directory" in solved.err
     assert f"choose another file with {option}" in solved.err
     assert not list(Path().iterdir())

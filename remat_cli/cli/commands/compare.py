@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import output_format, refuse_terminal
 from remat_cli.cli.output import Output
 from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode, UsageError
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
     from remat_cli.plan.comparison import Comparison, Row
 
+_FORMATS = ("text", "json", "csv", "html", "svg", "png")
 _EPILOG = """\b
 Examples:
   remat compare graph.json --budgets 50%:90%:10%
   remat compare graph.json --budgets 8GB,12GB,16GB --strategies auto,chen-sqrt,checkmate-lp --format csv
-  remat compare graph.json --budgets 40%:90%:5% --format svg -o graph.svg --results graph.rows.jsonl
-  remat compare graph.json --budgets 40%:90%:5% --format html -o graph.html
+  remat compare graph.json --budgets 40%:90%:5% -o graph.svg --results graph.rows.jsonl
+  remat compare graph.json --budgets 40%:90%:5% -o graph.html
 
 If a strategy has no plan, does not take the graph or fails, its cell says so. --results saves each row as it is
 finished, and an interrupted comparison continues from the saved rows. Exits with 0, or with 1 if no strategy has any
@@ -48,7 +50,7 @@ plan."""
     "--results", type=click.Path(path_type=Path, dir_okay=False), help="Save rows to this file, and reuse saved ones."
 )
 @params.output_option
-@params.format_option("text", "json", "csv", "html", "svg", "png")
+@params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
 @params.quiet_option
 @params.color_option
@@ -66,9 +68,8 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     from remat_cli.strategies.registry import STRATEGIES
 
     out = Output(options["color"], options["quiet"])
-    format = options["format"]
-    if format == "png" and output == "-":
-        raise UsageError("a PNG must go to a file", hint="name a file with -o")
+    format = output_format(output, _FORMATS, options["format"])
+    refuse_terminal(format, output)
     if options["dask"] is not None and options["jobs"] is not None:
         raise UsageError("--jobs is for this machine", hint="with --dask, the cluster's workers decide")
     require_writable(output)

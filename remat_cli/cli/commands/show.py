@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import output_format, refuse_terminal
 from remat_cli.cli.output import Output
 from remat_cli.cli.session import current
 from remat_cli.errors import UsageError
@@ -15,19 +16,21 @@ from remat_cli.files import require_writable, write_bytes, write_text
 if TYPE_CHECKING:
     from remat_cli.graph.document import Document
 
+_FORMATS = ("text", "json", "html", "svg", "png")
 _EPILOG = """\b
 Examples:
   remat show graph.json
   remat show graph.plan.json
-  remat show graph.json --format json -o summary.json
-  remat show graph.plan.json --format html -o plan.html
-  remat show graph.plan.json --format svg -o plan.svg"""
+  remat show graph.json -o summary.json
+  remat show graph.plan.json -o plan.html
+  remat show graph.plan.json -o plan.svg
+  remat show graph.plan.json --format png | display"""
 
 
 @click.command("show", epilog=_EPILOG)
 @click.argument("file", metavar="GRAPH|PLAN", type=params.READABLE)
 @params.output_option
-@params.format_option("text", "json", "html", "svg", "png")
+@params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
 @params.color_option
 def command(file: str, output: str, format: str, keys: str | None, color: str) -> None:
@@ -41,8 +44,8 @@ def command(file: str, output: str, format: str, keys: str | None, color: str) -
     from remat_cli.graph.document import kind_of
 
     out = Output(color)
-    if format == "png" and output == "-":
-        raise UsageError("a PNG must go to a file", hint="name a file with -o")
+    format = output_format(output, _FORMATS, format)
+    refuse_terminal(format, output)
     document = read_source(file)
     is_plan = kind_of(document) == "plan"
     if is_plan and keys is not None:

@@ -9,8 +9,9 @@ import click
 from click.core import ParameterSource
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import document_format
 from remat_cli.cli.output import Output
-from remat_cli.cli.targets import plan_path, plan_pattern, refuse_target, stem_of
+from remat_cli.cli.targets import one_plan, plan_path, plan_pattern, refuse_target, stem_of
 from remat_cli.errors import ExitCode, UsageError
 from remat_cli.units import Budget
 
@@ -81,8 +82,8 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
     from remat_cli.api.reading import read_graph
     from remat_cli.cli.progress import ProgressLine, showing
     from remat_cli.cli.session import current
-    from remat_cli.files import write_text
-    from remat_cli.graph.io import dump_document
+    from remat_cli.files import make_folders, write_text
+    from remat_cli.graph.io import document_text
     from remat_cli.plan.io import plan_to_document
     from remat_cli.planning.smallest import solve_smallest
     from remat_cli.planning.solving import SolveOptions, solve
@@ -109,17 +110,19 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
         for budget in asked:
             refuse_target(graph, plan_path(pattern, budget.text), "-o")
         return _curve(model, asked, chosen, out, pattern, options["format"], require_optimal)
-    path = output or f"{stem}.plan.json"
-    for option, target in (("-o", path), ("--write-model", chosen.write_model), ("--solver-log", chosen.solver_log)):
+    path = one_plan(output, stem)
+    refuse_target(graph, path, "-o")
+    for option, target in (("--write-model", chosen.write_model), ("--solver-log", chosen.solver_log)):
         if target is not None:
             refuse_target(graph, str(target), option)
+            make_folders(str(target), option=option)
     line = ProgressLine(model.total_cost, started_s)
     with showing(line, quiet=out.quiet):
         if options["minimize"] == "peak":
             solved = solve_smallest(model, chosen, listener=line.update)
         else:
             solved = solve(model, asked, chosen, listener=line.update)
-    write_text(path, dump_document(plan_to_document(solved.plan)))
+    write_text(path, document_text(plan_to_document(solved.plan), document_format(path)))
     _report(solved, path, out, options["format"])
     if verbose:
         from remat_cli.reports.stages import trace_text
@@ -165,33 +168,34 @@ def _curve(
 
 
 def _asked(options: dict[str, Any]) -> Budget | tuple[Budget, ...] | None:
-    """The budget (None for none), or several. The command line comes before the environment."""
+    """The budget (None for none), or several."""
     source = click.get_current_context().get_parameter_source
-    given = [name for name in ("budget", "budgets") if options[name] is not None]
-    typed = [name for name in given if source(name) is ParameterSource.COMMANDLINE]
-    chosen = typed or given
-    least = options["minimize"] == "peak"
-    if least and (typed or (given and source("minimize") is not ParameterSource.COMMANDLINE)):
-        raise UsageError(f"--minimize peak and --{chosen[0]} exclude each other", hint=_ONE)
-    if least:
-        chosen = []
-    elif not chosen:
+    given = {f"--{name}": source(name) for name in ("budget", "budgets") if options[name] is not None}
+    if options["minimize"] == "peak":
+        given["--minimize peak"] = source("minimize")
+    # What is typed beats the environment, and that a configuration file.
+    chosen = [name for name, place in given.items() if place is min(given.values(), key=_PRECEDENCE.index)]
+    if not chosen:
         raise UsageError("no budget given", hint="add --budget 16GB, --budget 80% or --budgets 50%:95%:5%")
     if len(chosen) > 1:
-        raise UsageError("--budget and --budgets exclude each other", hint=_ONE)
-    if chosen == ["budgets"]:
+        raise UsageError(f"{' and '.join(chosen)} exclude each other", hint="leave one of them out")
+    if chosen == ["--budgets"]:
         _refuse_files(options, "a single --budget")
         budgets: tuple[Budget, ...] = options["budgets"]
         return budgets
     if options["format"] == "csv":
         raise UsageError("--format csv is for --budgets", hint="take --format json")
-    if least:
+    if chosen == ["--minimize peak"]:
         _refuse_files(options, "--minimize cost")
         return None
     return None if options["budget"] == "none" else options["budget"]
 
 
-_ONE = "leave one of them out"
+_PRECEDENCE: list[ParameterSource | None] = [
+    ParameterSource.COMMANDLINE,
+    ParameterSource.ENVIRONMENT,
+    ParameterSource.DEFAULT_MAP,
+]
 
 
 def _refuse_files(options: dict[str, Any], purpose: str) -> None:
