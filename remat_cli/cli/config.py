@@ -1,4 +1,4 @@
-"""Options from a configuration file with a table per command: ``remat.toml``, or ``[tool.remat]`` in ``pyproject.toml``.
+"""Options from a configuration file, a table per command: ``remat.toml``, or ``[tool.remat]`` in ``pyproject.toml``.
 
 The file is looked for from the current folder upwards; the first folder that has one ends the search. The command line
 comes before the environment, and the environment before the file.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remat_cli.errors import UsageError
+from remat_cli.plan.model import Plan
 from remat_cli.tolerances import GAP
 
 OPTIMAL_GAP = GAP
@@ -29,6 +30,7 @@ class SolveOptions:
         solver_log: File for the solver's log.
         started_s: ``time.monotonic()`` at which the time limit starts; None for the time of the call.
         reorder: Whether nodes may also run in another order than the document's.
+        start: An old plan of the graph, for any budget, to start from; the answer never costs more if it fits.
     """
 
     strategy: str = "auto"
@@ -41,6 +43,7 @@ class SolveOptions:
     solver_log: Path | None = None
     started_s: float | None = None
     reorder: bool = False
+    start: Plan | None = None
 
     def __post_init__(self) -> None:
         """Refuse values out of range.

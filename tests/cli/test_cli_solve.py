@@ -273,6 +273,23 @@ def test_an_unproven_plan_is_written_and_fails_require_optimal(remat, quiet):
     assert remat("solve", "chain.json", *easy_going).code == 0
 
 
+def test_a_search_starts_from_an_old_plan(remat):
+    assert remat("export", "zoo:unet{batch=1}", "-o", "unet.json").code == 0
+    assert remat("solve", "unet.json", "-b", "60%", "--strategy", "dtr", "-o", "old.json").code == 0
+    for budget, words in (("70%", "nothing cheaper was found than the plan in old.json"), ("100%", "% less than the")):
+        solved = remat("solve", "unet.json", "-b", budget, "--start", "old.json", "--time-limit", "1ms", "-o", "a.json")
+        assert (solved.code, words in solved.err) == (0, True)
+        assert plan("a.json")["claim"]["cost"] <= plan("old.json")["claim"]["cost"]
+    solved = remat("solve", TOY, "-b", "80%", "--start", "old.json")
+    assert (solved.code, "is for a different graph" in solved.err) == (2, True)
+    remat("solve", TOY, "-b", "none")
+    solved = remat("solve", TOY, "-b", "80%", "--start", PLAN)
+    assert solved.code == 0
+    assert "the plan in toy.plan.json was of no use: its peak is 54.11 MB over the budget" in solved.err
+    both = remat("solve", "-", "-b", "80%", "--start", "-")
+    assert (both.code, "cannot both come from standard input" in both.err) == (2, True)
+
+
 def test_a_graph_as_node_link_json(remat):
     Path("nx.json").write_text(json.dumps(NODE_LINK), encoding="utf-8")
     assert remat("solve", "nx.json", "-b", "30B", "--keys", "cost=weight,memory=size").code == 0

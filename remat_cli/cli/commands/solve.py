@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from remat_cli.units import Budget
 
 if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
+    from remat_cli.planning.job import Solved
     from remat_cli.planning.solving import SolveOptions
 
 _EPILOG = """\b
@@ -27,6 +29,7 @@ Examples:
   remat solve graph.json --budgets 50%:95%:5%
   remat solve graph.json --budgets 8GB,16GB,24GB -o 'plans/{budget}.plan.json'
   remat solve graph.json --budget 60% --reorder
+  remat solve graph.json --budget 60% --start graph.plan.json --time-limit 10m
   remat solve graph.json --budget 80% --strategy 'checkmate-ilp{stage_split=2}' --solver cbc
   remat export zoo:unet | remat solve - --budget 60% -o - | remat check -
 
@@ -65,6 +68,7 @@ limit is for all budgets together."""
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
 @params.seed_option
 @click.option("--reorder", is_flag=True, help="Also search for a better order of the nodes than the document's.")
+@click.option("--start", metavar="PLAN", type=params.READABLE, help="Start from this old plan of the graph.")
 @click.option("-o", "--output", type=click.Path(allow_dash=True), help="File for the plan; - for standard output.")
 @click.option("--write-model", type=click.Path(path_type=Path), help="Also write the MILP to this .lp or .mps file.")
 @click.option("--solver-log", type=click.Path(path_type=Path), help="Also write the solver's log to this file.")
@@ -84,7 +88,7 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
     from remat_cli.cli.session import current
     from remat_cli.files import make_folders, write_text
     from remat_cli.graph.io import document_text
-    from remat_cli.plan.io import plan_to_document
+    from remat_cli.plan.io import load_plan, plan_to_document
     from remat_cli.planning.smallest import solve_smallest
     from remat_cli.planning.solving import SolveOptions, solve
 
@@ -103,7 +107,11 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
         started_s=started_s,
         reorder=options["reorder"],
     )
+    if graph == options["start"] == "-":
+        raise UsageError("the graph and the plan cannot both come from standard input", hint="give one as a file")
     model = read_graph(graph, options["keys"])
+    if options["start"] is not None:
+        chosen = replace(chosen, start=load_plan(options["start"])[0])
     stem = stem_of(graph, model.name)
     if isinstance(asked, tuple):
         pattern = plan_pattern(output, stem)
@@ -128,6 +136,8 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
         from remat_cli.reports.stages import trace_text
 
         out.note(trace_text(solved.plan.run.get("stages", ()), model.total_cost, out.style()))
+    if options["start"] is not None:
+        _note_start(out, solved, options["start"])
     if solved.plan.solver is None:
         _note_unused(out, solved.plan.strategy, chosen)
     if require_optimal and solved.plan.claim.status != "optimal":
@@ -205,7 +215,7 @@ def _refuse_files(options: dict[str, Any], purpose: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is for {purpose}", hint="leave it out")
 
 
-def _report(solved: Any, path: str, out: Output, format: str) -> None:
+def _report(solved: Solved, path: str, out: Output, format: str) -> None:
     if format == "json":
         from remat_cli.reports.jsonform import report_json
 
@@ -215,6 +225,20 @@ def _report(solved: Any, path: str, out: Output, format: str) -> None:
 
     shown = None if path == "-" else path
     out.report(plan_text(solved.report, out.style(), run=solved.plan.run, path=shown, ending=solved.ending))
+
+
+def _note_start(out: Output, solved: Solved, path: str) -> None:
+    """Say what the plan to start from was good for."""
+    from remat_cli.units import format_bytes, format_percent
+
+    old, budget_bytes, cost = solved.plan.provenance["start"], solved.plan.budget_bytes, solved.report.replay.cost
+    if budget_bytes is not None and old["peak_memory"] > budget_bytes:
+        over = format_bytes(old["peak_memory"] - budget_bytes)
+        out.note(f"remat: the plan in {path} was of no use: its peak is {over} over the budget")
+    elif cost < old["cost"]:
+        out.note(f"remat: the plan costs {format_percent(1 - cost / old['cost'])} less than the one in {path}")
+    else:
+        out.note(f"remat: nothing cheaper was found than the plan in {path}")
 
 
 def _note_unused(out: Output, strategy: str, options: SolveOptions) -> None:
