@@ -290,6 +290,59 @@ def test_a_search_starts_from_an_old_plan(remat):
     assert (both.code, "cannot both come from standard input" in both.err) == (2, True)
 
 
+def test_a_plan_is_found_again_in_the_cache(remat, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("COLUMNS", "400")
+    first = remat("solve", TOY, "-b", "80%", "--cache")
+    assert (first.code, "cached" in first.out) == (0, False)
+    (kept,) = (tmp_path / "user" / "remat" / "plans").iterdir()
+    made = plan()
+    again = remat("solve", TOY, "-b", "216426499B", "--cache", "-o", "again.json")
+    assert again.code == 0
+    assert f"not solved again, only replayed: {kept}" in again.out
+    assert plan("again.json") == made | {"provenance": made["provenance"] | {"budget": "216426499B"}}
+    told = remat("solve", TOY, "-b", "80%", "--cache", "--format", "json")
+    assert json.loads(told.out)["valid"]
+    assert "not solved again" in told.err
+    other = ("--cache-dir", "plans")
+    for arguments in (("-b", "80%", *other), ("-b", "81%", *other), ("-b", "80%", "--seed", "1", *other)):
+        for hit in (False, True):
+            assert ("not solved again" in remat("solve", TOY, *arguments).out) is hit
+    assert "not solved again" not in remat("solve", TOY, "-b", "80%", "--solver-log", "log.txt", *other).out
+    for hit in (False, True):
+        assert ("not solved again" in remat("solve", TOY, "--minimize", "peak", *other).out) is hit
+    assert len(list(Path("plans").iterdir())) == 4
+
+
+def test_only_sound_and_finished_plans_come_from_the_cache(remat):
+    assert remat("export", "zoo:unit-chain{n=17}", "-o", "chain.json").code == 0
+    slow = ("solve", "chain.json", "-b", "4B", "--cache-dir", "kept")
+    remat(*slow, "--strategy", "dtr", "--time-limit", "1s")
+    (kept,) = Path("kept").iterdir()
+    good = kept.read_text(encoding="utf-8")
+    for damage in (
+        good[:-20],
+        good.replace('"outcome": "finished"', '"outcome": "time limit"'),
+        good.replace('"n3"', '"n4"'),
+    ):
+        assert damage != good
+        kept.write_text(damage, encoding="utf-8")
+        assert "not solved again" not in remat(*slow, "--strategy", "dtr", "--time-limit", "1s").out
+        assert "not solved again" in remat(*slow, "--strategy", "dtr", "--time-limit", "1s").out
+    kept.unlink()
+    assert remat("export", "zoo:unet{batch=1}", "-o", "unet.json").code == 0
+    hurried = ("solve", "unet.json", "-b", "60%", "--time-limit", "1ms", "--start", "old.json", "--cache-dir", "kept")
+    assert remat("solve", "unet.json", "-b", "60%", "--strategy", "dtr", "-o", "old.json").code == 0
+    assert remat(*hurried).code == 0
+    assert not list(Path("kept").iterdir())
+    for arguments, words in (
+        (("-b", "80%", "--cache-dir", "/dev/null/x"), "choose another file with --cache-dir"),
+        (("--budgets", "80%", "--cache"), "--cache is for a single --budget"),
+    ):
+        refused = remat("solve", TOY, *arguments)
+        assert (refused.code, words in refused.err) == (2, True)
+
+
 def test_a_graph_as_node_link_json(remat):
     Path("nx.json").write_text(json.dumps(NODE_LINK), encoding="utf-8")
     assert remat("solve", "nx.json", "-b", "30B", "--keys", "cost=weight,memory=size").code == 0

@@ -19,7 +19,7 @@ from remat_cli.units import Budget
 if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
     from remat_cli.planning.job import Solved
-    from remat_cli.planning.solving import SolveOptions
+    from remat_cli.planning.options import SolveOptions
 
 _EPILOG = """\b
 Examples:
@@ -36,6 +36,9 @@ Examples:
 The plan goes to GRAPH.plan.json in the current directory unless -o names another file. The report goes to standard
 output, or to standard error with -o -. Ctrl-C stops the search and keeps the best plan found; a second Ctrl-C stops at
 once.
+
+With --cache, a plan for the same graph, budget, options and version of remat is not searched for again if an earlier
+search for it came to its end. It is replayed before it is used.
 
 With --budgets, each plan goes to GRAPH.BUDGET.plan.json; -o names a folder, or a pattern with {budget} in it. The time
 limit is for all budgets together."""
@@ -69,6 +72,8 @@ limit is for all budgets together."""
 @params.seed_option
 @click.option("--reorder", is_flag=True, help="Also search for a better order of the nodes than the document's.")
 @click.option("--start", metavar="PLAN", type=params.READABLE, help="Start from this old plan of the graph.")
+@click.option("--cache", is_flag=True, help="Keep finished plans, and find them again for the same graph and options.")
+@click.option("--cache-dir", type=click.Path(path_type=Path), help="Folder for --cache.  [default: the user's caches]")
 @click.option("-o", "--output", type=click.Path(allow_dash=True), help="File for the plan; - for standard output.")
 @click.option("--write-model", type=click.Path(path_type=Path), help="Also write the MILP to this .lp or .mps file.")
 @click.option("--solver-log", type=click.Path(path_type=Path), help="Also write the solver's log to this file.")
@@ -84,13 +89,13 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
     GRAPH is a JSON or YAML file (JSON is faster for big graphs), or - for standard input.
     """
     from remat_cli.api.reading import read_graph
+    from remat_cli.cli.caching import solve_or_recall
     from remat_cli.cli.progress import ProgressLine, showing
     from remat_cli.cli.session import current
     from remat_cli.files import make_folders, write_text
     from remat_cli.graph.io import document_text
     from remat_cli.plan.io import load_plan, plan_to_document
-    from remat_cli.planning.smallest import solve_smallest
-    from remat_cli.planning.solving import SolveOptions, solve
+    from remat_cli.planning.options import SolveOptions
 
     asked = _asked(options)
     started_s = current().started_s
@@ -126,12 +131,17 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
             make_folders(str(target), option=option)
     line = ProgressLine(model.total_cost, started_s)
     with showing(line, quiet=out.quiet):
-        if options["minimize"] == "peak":
-            solved = solve_smallest(model, chosen, listener=line.update)
-        else:
-            solved = solve(model, asked, chosen, listener=line.update)
+        solved, cached = solve_or_recall(
+            model,
+            asked,
+            chosen,
+            least_peak=options["minimize"] == "peak",
+            folder=_cache_folder(options),
+            out=out,
+            listener=line.update,
+        )
     write_text(path, document_text(plan_to_document(solved.plan), document_format(path)))
-    _report(solved, path, out, options["format"])
+    _report(solved, path, out, options["format"], cached)
     if verbose:
         from remat_cli.reports.stages import trace_text
 
@@ -144,6 +154,19 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
         click.echo("remat: the plan is not proven optimal, as --require-optimal asks", err=True)
         return ExitCode.NO
     return ExitCode.OK
+
+
+def _cache_folder(options: dict[str, Any]) -> Path | None:
+    """The folder of the plan cache; None for no cache. It is checked now, before a search."""
+    from remat_cli.files import require_writable
+    from remat_cli.planning.cache import user_folder
+
+    chosen: Path | None = options["cache_dir"]
+    if chosen is None and not options["cache"]:
+        return None
+    folder = user_folder() if chosen is None else chosen
+    require_writable(str(folder / "plan.json"), option="--cache-dir")
+    return folder
 
 
 def _jobs(options: SolveOptions) -> int:
@@ -191,6 +214,9 @@ def _asked(options: dict[str, Any]) -> Budget | tuple[Budget, ...] | None:
         raise UsageError(f"{' and '.join(chosen)} exclude each other", hint="leave one of them out")
     if chosen == ["--budgets"]:
         _refuse_files(options, "a single --budget")
+        for name in ("cache", "cache_dir"):
+            if options[name] and source(name) is ParameterSource.COMMANDLINE:
+                raise UsageError(f"--{name.replace('_', '-')} is for a single --budget", hint="leave it out")
         budgets: tuple[Budget, ...] = options["budgets"]
         return budgets
     if options["format"] == "csv":
@@ -215,8 +241,10 @@ def _refuse_files(options: dict[str, Any], purpose: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is for {purpose}", hint="leave it out")
 
 
-def _report(solved: Solved, path: str, out: Output, format: str) -> None:
+def _report(solved: Solved, path: str, out: Output, format: str, cached: str | None) -> None:
     if format == "json":
+        if cached is not None:
+            out.note(f"remat: not solved again, only replayed: {cached}")
         from remat_cli.reports.jsonform import report_json
 
         out.report(report_json(solved.report))
@@ -224,7 +252,9 @@ def _report(solved: Solved, path: str, out: Output, format: str) -> None:
     from remat_cli.reports.text import plan_text
 
     shown = None if path == "-" else path
-    out.report(plan_text(solved.report, out.style(), run=solved.plan.run, path=shown, ending=solved.ending))
+    out.report(
+        plan_text(solved.report, out.style(), run=solved.plan.run, path=shown, ending=solved.ending, cached=cached)
+    )
 
 
 def _note_start(out: Output, solved: Solved, path: str) -> None:
