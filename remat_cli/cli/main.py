@@ -216,10 +216,8 @@ def _usage_error(error: click.ClickException, session: Session) -> UsageError:
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = "" if context is None else f"see {context.command_path} --help"
     parameter = error.param if isinstance(error, click.BadParameter) else None
-    if isinstance(error, click.MissingParameter) and parameter is not None:
-        message = f"there is no {parameter.human_readable_name.strip('{}')}"
-        if isinstance(parameter.type, click.Choice):
-            message, hint = "there is no argument", f"give one of {', '.join(map(str, parameter.type.choices))}"
+    if isinstance(error, click.MissingParameter) and parameter is not None and isinstance(parameter.type, click.Choice):
+        message, hint = "missing argument", f"give one of {', '.join(map(str, parameter.type.choices))}"
     elif isinstance(error, click.NoSuchOption) and error.option_name in _GROUP_OPTIONS and context is not None:
         hint = f"put it before the command: remat {error.option_name} ... {context.info_name}"
     elif context is not None and parameter is not None and parameter.name is not None:

@@ -6,10 +6,12 @@ An option is passed on under the name of its flag, because Click names its envir
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from remat_cli.cli.session import Session
@@ -108,7 +110,10 @@ READABLE = click.Path(allow_dash=True)
 
 
 def _remember_color(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Keep ``--color`` for errors, which are printed after the command has ended."""
+    """Keep ``--color`` for errors, which are printed after the command has ended; REMAT_COLOR is for all commands."""
+    everywhere = os.environ.get("REMAT_COLOR")
+    if everywhere and ctx.get_parameter_source("color") is ParameterSource.DEFAULT:
+        value = param.type.convert(everywhere, param, ctx)
     session = ctx.find_object(Session)
     if session is not None:
         session.color = value
@@ -124,7 +129,7 @@ def color_option(command: F) -> F:
         show_default=True,
         is_eager=True,  # parsed first, so that errors in other options are coloured as asked
         callback=_remember_color,
-        help="When to use colour; auto: on a terminal, unless NO_COLOR is set.",
+        help="When to use colour; auto: on a terminal, unless NO_COLOR is set. REMAT_COLOR is for all commands.",
     )(command)
 
 

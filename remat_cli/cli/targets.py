@@ -27,6 +27,25 @@ def one_plan(output: str | None, stem: str) -> str:
     return str(Path(output) / f"{stem}.plan.json") if folder else output
 
 
+def replaced(path: str, budget_bytes: int | None) -> str:
+    """What to say of the plan in ``path`` that a new plan is about to replace, if that was for another budget."""
+    from remat_cli.errors import InputError
+    from remat_cli.graph.document import kind_of, read_document
+    from remat_cli.units import format_bytes
+
+    if not Path(path).is_file():
+        return ""
+    try:
+        document = read_document(path)
+    except InputError:
+        return ""
+    old = document.data.get("budget")
+    if kind_of(document) != "plan" or old == budget_bytes or not isinstance(old, int | None):
+        return ""
+    words = "no budget" if old is None else f"a budget of {format_bytes(old)}"
+    return f"{path} held a plan for {words}, which this one replaced; name another file with -o to keep both"
+
+
 def refuse_target(graph: str, target: str, option: str) -> None:
     """Refuse, before the search, a file that cannot be written, is no document, or would overwrite the graph."""
     require_writable(target, option=option)

@@ -26,6 +26,8 @@ _NONE = {
     Scope.RESTRICTED: "no schedule that the strategy searched",
 }
 _STOPPED = {Outcome.TIME_LIMIT: "stopped at the time limit", Outcome.INTERRUPTED: "interrupted"}
+_TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+"""Units of cost that are times, the largest first, in seconds."""
 _EXACT = 1e-9
 """Relative differences below this are rounding."""
 _TINY = 1e-6
@@ -50,11 +52,20 @@ def graph_words(graph: Graph) -> str:
 
 
 def cost_words(amount: float, unit: str) -> str:
-    """``1.234 T flops``, ``26 units``."""
+    """``1.234 T flops``, ``26 units``, ``513 ms``."""
+    if unit in _TIME_UNITS and math.isfinite(amount):
+        name, factor = _time_scale(amount, unit)
+        return f"{format_count(float(f'{amount / factor:.4g}'))} {name}"
     number = format_count(amount) if math.isfinite(amount) else str(amount)
     if unit == "unit":
         unit = "unit" if amount == 1 else "units"
     return f"{number} {unit}"
+
+
+def _time_scale(amount: float, unit: str) -> tuple[str, float]:
+    """The unit in which an amount of ``unit`` of time has the fewest digits, and how many of ``unit`` make one."""
+    sizes = {name: size / _TIME_UNITS[unit] for name, size in _TIME_UNITS.items()}
+    return next(((name, size) for name, size in sizes.items() if abs(amount) >= 0.99995 * size), (unit, 1.0))
 
 
 def exact_bytes(number: int) -> str:
@@ -82,6 +93,9 @@ def cost_column(costs: Sequence[float], unit: str) -> list[str]:
     A sum of many may follow at the end and be larger; the unit is still that of the first.
     """
     largest = costs[0] if costs else 0.0
+    if unit in _TIME_UNITS and 0 < largest < 1e21:
+        name, factor = _time_scale(largest, unit)
+        return [f"+{_scaled(cost, largest, factor, name)}" for cost in costs]
     if largest < 1e5 or largest >= 1e21:
         return [f"+{cost_words(cost, unit)}" for cost in costs]
     power = next(k for k in range(1, 7) if k == 6 or largest < 999.95 * 1000.0**k)

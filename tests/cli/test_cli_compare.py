@@ -45,6 +45,17 @@ def test_files_and_their_formats(remat, chain, tmp_path):
     assert "remat compare chain.json --budgets 4B:6B:1B --strategies keep-all" in page
 
 
+def test_rows_that_are_not_reused_are_told(remat, chain, tmp_path):
+    asked = ("compare", chain, "--budgets", "6B:7B:1B", "--strategies", "keep-all", "--results", "rows.jsonl")
+    assert "not reused" not in remat(*asked, "--time-limit", "20s").err
+    told = remat(*asked, "--seed", "1")
+    assert "not reused, because they are for another --seed and --time-limit: 2" in told.err
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 4
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"key": "x", "row": line["row"]}) + "\n" for line in lines))
+    assert "because they are for another graph, other options or another version of remat: 4" in remat(*asked).err
+
+
 def test_no_plan_at_all_is_a_no(remat, chain):
     done = remat("compare", chain, "--budgets", "4B", "--strategies", "keep-all", "-q")
     assert (done.code, done.err) == (1, "")

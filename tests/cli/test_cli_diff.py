@@ -70,6 +70,17 @@ def test_tolerances(remat, plans, arguments, codes, form):
         assert "more than the" in told.out
 
 
+def test_a_plan_that_got_worse_has_a_tick_only_within_tolerances(remat, plans):
+    for old, new, arguments, mark, sign in (
+        ("kept", "tight", (), "!", "⚠️"),
+        ("kept", "tight", ("--max-cost-increase", "20%"), "✓", "✅"),
+        ("kept", "tight", ("--max-cost-increase", "1%"), "✗", "❌"),
+        ("kept", "kept", (), "✓", "✅"),
+    ):
+        assert remat("diff", f"{old}.json", f"{new}.json", *arguments).out.startswith(mark)
+        assert f"### {sign} " in remat("diff", f"{old}.json", f"{new}.json", *arguments, "--format", "markdown").out
+
+
 @pytest.mark.parametrize("amount", ["-1%", "5GB", "much", "1%%", "0.005", "12.3"])
 def test_a_tolerance_is_a_percentage(remat, plans, amount):
     told = remat("diff", "kept.json", "tight.json", "--max-cost-increase", amount)

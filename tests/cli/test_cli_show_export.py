@@ -76,6 +76,24 @@ def test_keys_for_what_is_no_node_link_graph_are_refused(remat):
         assert "--keys is for node-link graphs" in shown.err
 
 
+def test_other_formats_of_networkx_and_graphviz_are_named(remat):
+    """They are no documents, so that a missing schema field is not what is wrong with them."""
+    many = {"directed": True, "graph": {}, "nodes": [{"id": k, "weight": 1} for k in range(100)], "links": []}
+    for text, words in (
+        (json.dumps({"directed": True, "nodes": [{"id": "a"}], "adjacency": [[]]}), "this is adjacency JSON"),
+        (json.dumps({"directed": True, "data": [], "elements": {"nodes": []}}), "this is Cytoscape JSON"),
+        ('// mine\nstrict digraph "x" {\n a -> b [label="c: d"];\n}\n', "<stdin>:1: this is DOT"),
+        ('Creator "igraph"\ngraph\n[\n  node [ id 0 ]\n]\n', "<stdin>:1: this is GML"),
+    ):
+        for keys in ((), ("--keys", "cost=weight")):
+            refused = remat("show", "-", *keys, stdin=text)
+            assert (refused.code, words in refused.err) == (2, True)
+            assert "node_link_data" in refused.err
+    lines = remat("show", "-", stdin=json.dumps(many)).err.splitlines()
+    assert len(lines) == 2
+    assert 'no node has the attribute "cost"' in lines[0]
+
+
 def test_from_standard_input(remat):
     shown = remat("show", "-", stdin=Path(TOY).read_text(encoding="utf-8"))
     assert shown.code == 0
@@ -86,6 +104,16 @@ def test_from_standard_input(remat):
 def test_colour_follows_the_option(remat, monkeypatch, color):
     shown = remat("show", TOY, "--color", color)
     assert ("\x1b[" in shown.out) == (color == "always")
+    monkeypatch.setenv("REMAT_COLOR", "always")  # for all commands; the option comes first
+    assert ("\x1b[" in remat("show", TOY, "--color", color).out) == (color == "always")
+    assert "\x1b[" in remat("show", TOY).out
+    assert "\x1b[" in remat("check", "none.json").err
+    monkeypatch.setenv("REMAT_SHOW_COLOR", "never")
+    assert "\x1b[" not in remat("show", TOY).out
+    monkeypatch.setenv("REMAT_COLOR", "blue")
+    assert "'blue' is not one of" in remat("check", "none.json").err
+    monkeypatch.delenv("REMAT_COLOR")
+    monkeypatch.delenv("REMAT_SHOW_COLOR")
     monkeypatch.setenv("NO_COLOR", "1")
     assert ("\x1b[" in remat("show", TOY, "--color", color).out) == (color == "always")
     monkeypatch.delenv("NO_COLOR")

@@ -361,7 +361,16 @@ def test_a_budget_below_a_working_set_names_the_node_and_the_bytes(remat):
     assert "no plan fits a budget of 200 MB (200000000 bytes): node grad/bn1 alone needs 201.3 MB" in solved.err
     assert "3.424 MB (3424256 bytes) too much" in solved.err
     assert "no budget below 203.4 MB (203424256 bytes) can work" in solved.err
+    assert "--minimize peak finds the least that works" in solved.err
     assert (solved.out, list(Path().iterdir())) == ("", [])
+
+
+def test_where_nothing_can_be_saved_the_hint_says_so(remat):
+    nodes = [{"id": "a", "cost": 1, "memory": 5, "inputs": []}, {"id": "b", "cost": 1, "memory": 5, "inputs": ["a"]}]
+    Path("two.json").write_text(json.dumps({"schema": "remat-graph/1", "nodes": nodes}))
+    solved = remat("solve", "two.json", "-b", "9B")
+    assert solved.code == 1
+    assert "hint: recomputation saves nothing here: 10 bytes is needed, and is enough without any" in solved.err
 
 
 def test_a_budget_between_the_bound_and_the_best_plan_is_infeasible(remat):
@@ -459,6 +468,15 @@ def test_the_graph_is_not_overwritten(remat):
         assert solved.code == 2
         assert "is the graph itself" in solved.err
     assert Path("toy.yaml").read_bytes() == before
+
+
+def test_a_plan_for_another_budget_is_not_replaced_in_silence(remat):
+    assert remat("solve", TOY, "-b", "80%").err == ""
+    assert remat("solve", TOY, "-b", "80%").err == ""
+    words = "toy.plan.json held a plan for a budget of 216.4 MB, which this one replaced"
+    assert words in remat("solve", TOY, "-b", "none").err
+    assert "held a plan for no budget" in remat("solve", TOY, "-b", "80%").err
+    assert remat("solve", TOY, "-b", "90%", "-o", PLAN).err == ""
 
 
 def test_an_old_plan_is_replaced_only_by_a_new_one(remat):

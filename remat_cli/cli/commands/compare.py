@@ -21,6 +21,7 @@ from remat_cli.units import Budget
 if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
     from remat_cli.plan.comparison import Comparison, Row
+    from remat_cli.planning.comparing.cell import Limits
 
 _FORMATS = ("text", "json", "csv", "html", "svg", "png")
 _EPILOG = """\b
@@ -82,6 +83,8 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
         threads=options["threads"],
         seed=options["seed"],
     )
+    if options["results"] is not None:
+        _note_unused(out, options["results"], model, limits)
     executor = LocalExecutor(options["jobs"] or os.cpu_count() or 1)
     with _progress(out, model) as listener:
         comparison = compare(
@@ -97,6 +100,19 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     if comparison.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if any(row.cost is not None for row in comparison.rows) else ExitCode.NO
+
+
+def _note_unused(out: Output, results: Path, model: Graph, limits: Limits) -> None:
+    """Say that rows of the results file are not reused, and why."""
+    from remat_cli.planning.comparing.sweep import unused_rows
+
+    number, names = unused_rows(results, model, limits)
+    if not number:
+        return
+    words = {"graph": "graph", "remat": "version of remat"}
+    why = [words.get(name, f"--{name.removesuffix('_s').replace('_', '-')}") for name in names]
+    other = f"another {' and '.join(why)}" if why else "another graph, other options or another version of remat"
+    out.note(f"remat: rows in {results} that are not reused, because they are for {other}: {number}")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from remat_cli.cli import params
 from remat_cli.cli.formats import document_format
 from remat_cli.cli.output import Output
-from remat_cli.cli.targets import one_plan, plan_path, plan_pattern, refuse_target, stem_of
+from remat_cli.cli.targets import one_plan, plan_path, plan_pattern, refuse_target, replaced, stem_of
 from remat_cli.errors import ExitCode, UsageError
 from remat_cli.units import Budget
 
@@ -140,7 +140,10 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
             out=out,
             listener=line.update,
         )
+    note = replaced(path, solved.plan.budget_bytes) if output is None else ""
     write_text(path, document_text(plan_to_document(solved.plan), document_format(path)))
+    if note:
+        out.note(f"remat: {note}")
     _report(solved, path, out, options["format"], cached)
     if verbose:
         from remat_cli.reports.stages import trace_text
