@@ -6,6 +6,7 @@ comes before the environment, and the environment before the file.
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -27,14 +28,17 @@ _HEADER = re.compile(r"\s*\[([^\[\]]+)\]")
 def find_config(start: Path) -> Path | None:
     """The configuration file for the folder ``start``: the nearest one, in it or above it; None if there is none.
 
+    Returns:
+        Its path, relative to ``start``.
+
     Raises:
         InputError: If a ``pyproject.toml`` on the way is not valid TOML.
     """
     for folder in (start, *start.parents):
+        own, project = (Path(os.path.relpath(folder / name, start)) for name in (NAME, PROJECT))
         if (folder / NAME).is_file():
-            return folder / NAME
-        project = folder / PROJECT
-        if project.is_file() and _tables(project) is not None:
+            return own
+        if (folder / PROJECT).is_file() and _tables(project) is not None:
             return project
     return None
 

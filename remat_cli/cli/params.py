@@ -96,6 +96,19 @@ def _size(text: str) -> int:
     return size
 
 
+def _overhead(text: str) -> str:
+    """``one-forward`` or a percentage, as text with its sign."""
+    stripped = text.strip()
+    if stripped == "one-forward":
+        return stripped
+    try:
+        parse_percentage(stripped)
+    except UsageError as error:
+        raise UsageError(error.message, hint=f"{error.hint}, or one-forward") from None
+    return f"{stripped.removesuffix('%')}%"
+
+
+OVERHEAD = _Parsed("overhead", _overhead)
 PERCENT = _Parsed("percentage", parse_percentage)
 SHARE = _Parsed("share", parse_share)
 BUDGET = _Parsed("budget", _budget)

@@ -114,6 +114,8 @@ def test_the_command(remat):
     assert "17 or more is proven impossible" in done.out
     done = remat("max-batch", "chain.json", "--memory", "80B", "--batch", "1", "--max-overhead", "3GB")
     assert (done.code, "is not a percentage" in done.err) == (2, True)
+    done = remat("max-batch", "chain.json", "--memory", "80B", "--batch", "1", "--max-overhead", "0.3")
+    assert (done.code, "(write 0.3% or 30%, or one-forward)" in done.err) == (2, True)
     done = remat("max-batch", "chain.json", "--memory", "80B")
     assert (done.code, "say it with --batch" in done.err) == (2, True)
 

@@ -27,6 +27,7 @@ All memory of the graph except fixed_memory grows with the batch. Exits with 1 i
 @click.option("--memory", type=params.SIZE, required=True, help="Memory for everything: 16GB, 14.5GiB.")
 @click.option(
     "--max-overhead",
+    type=params.OVERHEAD,
     default=_ONE_FORWARD,
     show_default=True,
     help="Limit on recomputation: one-forward, or a percentage of the cost without recomputation.",
@@ -80,15 +81,16 @@ def command(graph: str, memory: int, max_overhead: str, batch: int | None, **opt
 
 def _most_cost(graph: Graph, text: str) -> float:
     from remat_cli.planning.batches import one_forward
-    from remat_cli.units import parse_percentage
+    from remat_cli.units import parse_budget
 
     if text == _ONE_FORWARD:
         return one_forward(graph)
-    try:
-        percent = parse_percentage(text)
-    except UsageError as error:
-        raise UsageError(f"--max-overhead: {error.message}", hint=f"{error.hint}, or one-forward") from None
-    return graph.total_cost * (1 + float(percent) / 100)
+    share = parse_budget(text)
+    if not share.relative:
+        raise UsageError(
+            f'--max-overhead: "{text}" is not a percentage', hint="write one-forward, or a percentage such as 30%"
+        )
+    return graph.total_cost * (1 + float(share.amount) / 100)
 
 
 def _batch_of(graph: Graph) -> int:
