@@ -12,8 +12,10 @@ from click.core import ParameterSource
 from remat_cli.cli import params
 from remat_cli.cli.formats import document_format
 from remat_cli.cli.output import Output
+from remat_cli.cli.session import current
 from remat_cli.cli.targets import one_plan, plan_path, plan_pattern, refuse_target, replaced, stem_of
 from remat_cli.errors import ExitCode, UsageError
+from remat_cli.files import make_folders, require_writable, write_text
 from remat_cli.units import Budget
 
 if TYPE_CHECKING:
@@ -89,16 +91,9 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
     GRAPH is a JSON or YAML file (JSON is faster for big graphs), or - for standard input.
     """
     from remat_cli.api.reading import read_graph
-    from remat_cli.cli.caching import solve_or_recall
-    from remat_cli.cli.progress import ProgressLine, showing
-    from remat_cli.cli.session import current
-    from remat_cli.files import make_folders, write_text
-    from remat_cli.graph.io import document_text
-    from remat_cli.plan.io import load_plan, plan_to_document
     from remat_cli.planning.options import SolveOptions
 
     asked = _asked(options)
-    started_s = current().started_s
     out = Output(options["color"], options["quiet"], payload_on_stdout=output == "-")
     chosen = SolveOptions(
         strategy=options["strategy"],
@@ -109,13 +104,15 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
         seed=options["seed"],
         write_model=options["write_model"],
         solver_log=options["solver_log"],
-        started_s=started_s,
+        started_s=current().started_s,
         reorder=options["reorder"],
     )
     if graph == options["start"] == "-":
         raise UsageError("the graph and the plan cannot both come from standard input", hint="give one as a file")
     model = read_graph(graph, options["keys"])
     if options["start"] is not None:
+        from remat_cli.plan.io import load_plan
+
         chosen = replace(chosen, start=load_plan(options["start"])[0])
     stem = stem_of(graph, model.name)
     if isinstance(asked, tuple):
@@ -129,39 +126,53 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
         if target is not None:
             refuse_target(graph, str(target), option)
             make_folders(str(target), option=option)
-    line = ProgressLine(model.total_cost, started_s)
-    with showing(line, quiet=out.quiet):
-        solved, cached = solve_or_recall(
-            model,
-            asked,
-            chosen,
-            least_peak=options["minimize"] == "peak",
-            folder=_cache_folder(options),
-            out=out,
-            listener=line.update,
-        )
-    note = replaced(path, solved.plan.budget_bytes) if output is None else ""
-    write_text(path, document_text(plan_to_document(solved.plan), document_format(path)))
-    if note:
-        out.note(f"remat: {note}")
-    _report(solved, path, out, options["format"], cached)
+    solved = _one(model, asked, chosen, options, path, out, default_name=output is None)
     if verbose:
         from remat_cli.reports.stages import trace_text
 
         out.note(trace_text(solved.plan.run.get("stages", ()), model.total_cost, out.style()))
-    if options["start"] is not None:
-        _note_start(out, solved, options["start"])
-    if solved.plan.solver is None:
-        _note_unused(out, solved.plan.strategy, chosen)
     if require_optimal and solved.plan.claim.status != "optimal":
         click.echo("remat: the plan is not proven optimal, as --require-optimal asks", err=True)
         return ExitCode.NO
     return ExitCode.OK
 
 
+def _one(
+    graph: Graph,
+    asked: Budget | None,
+    chosen: SolveOptions,
+    options: dict[str, Any],
+    path: str,
+    out: Output,
+    *,
+    default_name: bool,
+) -> Solved:
+    """Make a single plan, write it to ``path``, and report on it."""
+    from remat_cli.cli.caching import solve_or_recall
+    from remat_cli.cli.progress import ProgressLine, showing
+    from remat_cli.graph.io import document_text
+    from remat_cli.plan.io import plan_to_document
+
+    line = ProgressLine(graph.total_cost, current().started_s)
+    least, folder = options["minimize"] == "peak", _cache_folder(options)
+    with showing(line, quiet=out.quiet):
+        solved, cached = solve_or_recall(
+            graph, asked, chosen, least_peak=least, folder=folder, out=out, listener=line.update
+        )
+    note = replaced(path, solved.plan.budget_bytes) if default_name else ""
+    write_text(path, document_text(plan_to_document(solved.plan), document_format(path)))
+    if note:
+        out.note(f"remat: {note}")
+    _report(solved, path, out, options["format"], cached)
+    if options["start"] is not None:
+        _note_start(out, solved, options["start"])
+    if solved.plan.solver is None:
+        _note_unused(out, solved.plan.strategy, chosen)
+    return solved
+
+
 def _cache_folder(options: dict[str, Any]) -> Path | None:
     """The folder of the plan cache; None for no cache. It is checked now, before a search."""
-    from remat_cli.files import require_writable
     from remat_cli.planning.cache import user_folder
 
     chosen: Path | None = options["cache_dir"]
