@@ -110,9 +110,10 @@ def test_ctrl_c_before_the_solver_has_anything(chain, tmp_path, solver):
 
 
 def deaf_solver(folder: Path) -> Path:
-    """A CBC that never stops by itself, whatever it is told; its process ids go to ``pids``."""
+    """A CBC that says its version, and else never stops, whatever it is told; its process ids go to ``pids``."""
     script = folder / "deaf"
-    body = f"trap '' INT TERM\nsleep 1000 &\necho $$ $! > {folder}/pids.new\nmv {folder}/pids.new {folder}/pids\nwait\n"
+    body = '[ "$1" = -stop ] && echo "Version: 2" && exit\n'
+    body += f"trap '' INT TERM\nsleep 1000 &\necho $$ $! > {folder}/pids.new\nmv {folder}/pids.new {folder}/pids\nwait\n"
     script.write_text(f"#!/bin/sh\n{body}wait\nwait\n")
     script.chmod(0o755)
     return script

@@ -418,7 +418,7 @@ def test_a_missing_solver_is_3_also_where_no_solver_is_needed(remat, monkeypatch
 
 def test_a_failing_solver_is_3_with_its_last_words(remat, tmp_path):
     script = tmp_path / "cbc"
-    script.write_text('#!/bin/sh\necho "out of luck"\nexit 7\n')
+    script.write_text('#!/bin/sh\n[ "$1" = -stop ] && echo "Version: 2" && exit\necho "out of luck"\nexit 7\n')
     script.chmod(0o755)
     asked = ("--strategy", "checkmate-ilp", "--solver", f"cbc{{path={script}}}")
     solved = remat("solve", TOY, "-b", "80%", *asked)
