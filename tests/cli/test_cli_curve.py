@@ -163,7 +163,8 @@ def test_a_curve_is_no_graph(remat):
 def test_a_report_names_the_budget_that_the_claim_speaks_of(remat):
     assert remat("solve", TOY, "-b", "80%").code == 0
     checked = remat("check", "toy.plan.json", "--budget", "250MB", "--format", "json")
-    assert (json.loads(checked.out)["budget"], json.loads(checked.out)["plan_budget"]) == (250_000_000, 216_426_499)
+    (report,) = (plan["report"] for plan in json.loads(checked.out)["plans"])
+    assert (report["budget"], report["plan_budget"]) == (250_000_000, 216_426_499)
     words = " ".join(remat("check", "toy.plan.json", "--budget", "250MB").out.split())
     assert "Claimed by the strategy for the plan's own budget of 216.4 MB (216,426,499 bytes)" in words
 
@@ -182,7 +183,7 @@ def test_the_least_peak_and_what_is_proven_of_it(remat):
     assert plan["claim"]["peak"] == {"lower_bound": 203_424_260, "scope": "document-order"}
     checked = remat("check", "toy.plan.json", "--format", "json")
     assert checked.code == 0
-    assert json.loads(checked.out)["claim"]["peak"] == plan["claim"]["peak"]
+    assert json.loads(checked.out)["plans"][0]["report"]["claim"]["peak"] == plan["claim"]["peak"]
     assert "least peak?" in remat("check", "toy.plan.json").out
 
 
@@ -199,8 +200,8 @@ def test_a_false_claim_on_the_peak_is_found(remat):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-b", "80%"), "--minimize peak and --budget exclude each other"),
-        (("--budgets", "80%,90%"), "--minimize peak and --budgets exclude each other"),
+        (("-b", "80%"), "--budget and --minimize peak exclude each other"),
+        (("--budgets", "80%,90%"), "--budgets and --minimize peak exclude each other"),
         (("--write-model", "m.lp"), "--write-model is for --minimize cost"),
         (("--format", "csv"), "--format csv is for --budgets"),
     ],

@@ -113,7 +113,9 @@ def deaf_solver(folder: Path) -> Path:
     """A CBC that says its version, and else never stops, whatever it is told; its process ids go to ``pids``."""
     script = folder / "deaf"
     body = '[ "$1" = -stop ] && echo "Version: 2" && exit\n'
-    body += f"trap '' INT TERM\nsleep 1000 &\necho $$ $! > {folder}/pids.new\nmv {folder}/pids.new {folder}/pids\nwait\n"
+    body += (
+        f"trap '' INT TERM\nsleep 1000 &\necho $$ $! > {folder}/pids.new\nmv {folder}/pids.new {folder}/pids\nwait\n"
+    )
     script.write_text(f"#!/bin/sh\n{body}wait\nwait\n")
     script.chmod(0o755)
     return script
