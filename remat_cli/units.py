@@ -123,7 +123,9 @@ def require_unit(text: str, *, percent: bool = True) -> None:
         meant = [f"{digits}GB", f"{digits}GiB", *([share] if percent and number <= _LIKELY_PERCENT else [])]
         if number >= _LIKELY_BYTES:
             meant = []
-        raise UsageError(f'"{digits}" has no unit', hint=f"write {' or '.join([*meant, f'{digits}B'])}")
+        if number.denominator == 1:
+            meant.append(f"{digits}B")
+        raise UsageError(f'"{digits}" has no unit', hint=f"write {' or '.join(meant)}")
 
 
 def parse_percentage(text: str) -> Fraction:

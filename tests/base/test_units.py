@@ -106,7 +106,7 @@ def test_bits_are_refused_and_bytes_are_shown():
 def test_a_bare_number_is_asked_for_its_unit():
     hints = {
         "16": "write 16GB or 16GiB or 16% or 16B",
-        "0.5": "write 0.5GB or 0.5GiB or 50% or 0.5B",
+        "0.5": "write 0.5GB or 0.5GiB or 50%",
         "203424260": "write 203424260B",
         " 400 ": "write 400GB or 400GiB or 400B",
         "4GB:16:1GB": "write 16GB or 16GiB or 16% or 16B",
