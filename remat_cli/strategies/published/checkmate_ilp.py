@@ -200,7 +200,7 @@ class _Run:
             outcome = least._solve(least.decoder.compiled.model)
         except (LimitReached, Interrupted):
             return NotFound(reason, scope=Scope.FRONTIER)
-        graph, unit = self.task.graph, least.stated.unit_bytes
+        graph, unit = self.task.graph, least.stated.memory.unit_bytes
         best = None
         if outcome.values is not None:
             best = Schedule(priced(graph, least.decoder.computes(least.decoder.chosen(outcome.values))).computes)
