@@ -105,8 +105,8 @@ class RetentionModel:
         R: Variable of (stage, node), first computations left out.
         gaps: One per value.
         stated_steps: (stage, node) of the in-stage rows so far.
-        running: For every stage the variable of the memory kept past it, in units of ``memory``, and the terms by which it
-            differs from the stage before; empty if the frontier rows sum directly.
+        running: For every stage the variable of the memory kept past it, in units of ``memory``, and the terms by which
+            it differs from the stage before; empty if the frontier rows sum directly.
         numbers: Number of variables, including those of in-stage rows.
     """
 
