@@ -1,4 +1,4 @@
-"""Bytes as models state them: exact in floats, never too small for a solver, and rounded so that no schedule is lost."""
+"""Bytes as models state them: exact in floats, never too small for a solver, rounded so that no schedule is lost."""
 
 from __future__ import annotations
 
