@@ -9,9 +9,8 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import Scope
-from remat_cli.reports.words import cost_words
 from remat_cli.strategies.base import NotFound
-from remat_cli.units import Budget, format_bytes
+from remat_cli.units import Budget, format_bytes, format_cost
 
 
 def refuse_impossible(graph: Graph, budget_bytes: int, asked: Budget | None) -> None:
@@ -48,7 +47,7 @@ def no_plan(
         bound = ""
         if answer.bounds:
             highest = max(answer.bounds, key=lambda b: b.cost)
-            bound = f"; {_EVERY[highest.scope]} costs at least {cost_words(highest.cost, graph.cost_unit)}"
+            bound = f"; {_EVERY[highest.scope]} costs at least {format_cost(highest.cost, graph.cost_unit)}"
         hint = answer.hint or "give more time with --time-limit, a larger --budget, or another --strategy"
         if control.cancelled.is_set():
             return Interrupted(f"interrupted before a plan was found{bound}", hint=hint)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from remat_cli.control import Ending, Outcome
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import ClaimStatus, Scope
-from remat_cli.units import format_bytes, format_count, format_percent
+from remat_cli.units import TIME_UNITS, format_bytes, format_cost, format_percent, time_scale
 
 AMONG = {
     Scope.ANY_ORDER: "all schedules, in any order",
@@ -26,12 +25,11 @@ _NONE = {
     Scope.RESTRICTED: "no schedule that the strategy searched",
 }
 _STOPPED = {Outcome.TIME_LIMIT: "stopped at the time limit", Outcome.INTERRUPTED: "interrupted"}
-_TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-"""Units of cost that are times, the largest first, in seconds."""
 _EXACT = 1e-9
 """Relative differences below this are rounding."""
 _TINY = 1e-6
 """Gaps below this are shown as "less than", because their digits say nothing."""
+cost_words = format_cost
 
 
 def count(number: int, noun: str) -> str:
@@ -49,23 +47,6 @@ def ending_words(ending: Ending, found: str = "this is the best plan") -> str:
 def graph_words(graph: Graph) -> str:
     """``12 nodes, 14 values``."""
     return f"{count(len(graph.nodes), 'node')}, {count(len(graph.size), 'value')}"
-
-
-def cost_words(amount: float, unit: str) -> str:
-    """``1.234 T flops``, ``26 units``, ``513 ms``."""
-    if unit in _TIME_UNITS and math.isfinite(amount):
-        name, factor = _time_scale(amount, unit)
-        return f"{format_count(float(f'{amount / factor:.4g}'))} {name}"
-    number = format_count(amount) if math.isfinite(amount) else str(amount)
-    if unit == "unit":
-        unit = "unit" if amount == 1 else "units"
-    return f"{number} {unit}"
-
-
-def _time_scale(amount: float, unit: str) -> tuple[str, float]:
-    """The unit in which an amount of ``unit`` of time has the fewest digits, and how many of ``unit`` make one."""
-    sizes = {name: size / _TIME_UNITS[unit] for name, size in _TIME_UNITS.items()}
-    return next(((name, size) for name, size in sizes.items() if abs(amount) >= 0.99995 * size), (unit, 1.0))
 
 
 def exact_bytes(number: int) -> str:
@@ -93,8 +74,8 @@ def cost_column(costs: Sequence[float], unit: str) -> list[str]:
     A sum of many may follow at the end and be larger; the unit is still that of the first.
     """
     largest = costs[0] if costs else 0.0
-    if unit in _TIME_UNITS and 0 < largest < 1e21:
-        name, factor = _time_scale(largest, unit)
+    if unit in TIME_UNITS and 0 < largest < 1e21:
+        name, factor = time_scale(largest, unit)
         return [f"+{_scaled(cost, largest, factor, name)}" for cost in costs]
     if largest < 1e5 or largest >= 1e21:
         return [f"+{cost_words(cost, unit)}" for cost in costs]

@@ -111,6 +111,13 @@ def test_plans_that_cannot_be_a_start_are_refused() -> None:
         assert caught.value.hint
 
 
+def test_a_start_is_a_plan_and_not_its_path() -> None:
+    with pytest.raises(
+        UsageError, match="start is str 'old.plan.json', expected a plan, as load_plan reads it, or None"
+    ):
+        SolveOptions(start="old.plan.json")  # type: ignore[arg-type] - the mistake in question
+
+
 def test_a_plan_in_another_order_starts_a_search_for_orders_only() -> None:
     nodes = [
         {"id": "a1", "cost": 1, "memory": 1000, "inputs": []},

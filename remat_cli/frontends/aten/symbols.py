@@ -39,7 +39,7 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
     """
     value = _value(_parse(text).body, sizes)
     if value.denominator != 1 or value < 0:
-        raise ValueError(f"{text} is {value}, which is no size")
+        raise ValueError(f"{text} is {value}, which is not a size")
     return int(value)
 
 
@@ -47,7 +47,7 @@ def _parse(text: str) -> ast.Expression:
     try:
         return ast.parse(text.strip(), mode="eval")
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{text[:80]} is no expression") from error
+        raise ValueError(f"{text[:80]} is not an expression") from error
 
 
 def _value(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
@@ -75,7 +75,7 @@ def _symbol(node: ast.Call) -> str:
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1 or abs(exponent) > 16:
-        raise ValueError(f"a power of {exponent} is no size")
+        raise ValueError(f"a power of {exponent} is not a size")
     return Fraction(base ** int(exponent))
 
 

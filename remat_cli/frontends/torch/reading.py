@@ -122,7 +122,7 @@ class _Reader:
         if type(value) is not int or value < 0:
             raise self.wrong(at, f"{value!r} is not a whole number from 0 on")
         if below is not None and value >= below:
-            raise self.wrong(at, f"there is no number {value}, for there are {below}")
+            raise self.wrong(at, f"there is no number {value}: there are {below}")
         return value
 
     def text(self, value: Any, at: str, known: tuple[str, ...] = ()) -> str:

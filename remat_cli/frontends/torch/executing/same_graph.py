@@ -37,7 +37,7 @@ def foreign(metadata: Mapping[str, Any], version: str, device: str) -> str | Non
     """
     made = str(metadata.get("torch", version))
     if _minor(made) != _minor(version):
-        return f"it was exported with torch {made}, and this is torch {version}"
+        return f"it was exported with torch {made}, but this is torch {version}"
     planned = metadata.get("device", device)
     return None if planned == device else f"it was exported for {planned}, and this runs on {device}"
 
