@@ -53,7 +53,7 @@ _CASES = [
     (("solve", "graph.yaml", "-b", "lots"), 2, ['"lots" is not a size']),
     (("solve", "graph.yaml", "-b", "1e999"), 2, ["more than 9223372036854775807 bytes"]),
     (("solve", "graph.yaml", "-b", "1e99%"), 2, ["more than 9223372036854775807 bytes"]),
-    (("solve", "graph.yaml", *_BUDGET, "--time-limit", "0"), 2, ["positive"]),
+    (("solve", "graph.yaml", *_BUDGET, "--time-limit", "0"), 2, ["is not above 0"]),
     (("solve", "graph.yaml", *_BUDGET, "--time-limit", "-1s"), 2, ["negative"]),
     (("solve", "graph.yaml", *_BUDGET, "--time-limit", "1e400"), 2, ["longer than"]),
     (("solve", "graph.yaml", *_BUDGET, "--time-limit", "soon"), 2, ["is not a duration"]),

@@ -113,7 +113,7 @@ def test_plans_that_cannot_be_a_start_are_refused() -> None:
 
 def test_a_start_is_a_plan_and_not_its_path() -> None:
     with pytest.raises(
-        UsageError, match="start is str 'old.plan.json', expected a plan, as load_plan reads it, or None"
+        UsageError, match=r"start is str 'old\.plan\.json', expected a plan, as load_plan reads it, or None"
     ):
         SolveOptions(start="old.plan.json")  # type: ignore[arg-type] - the mistake in question
 
