@@ -56,8 +56,8 @@ def write_bytes(path: str, data: bytes) -> None:
     """Write ``data`` to ``path`` in one step (``-`` for standard output).
 
     The data goes to a temporary file beside the target, which then takes the target's place, so that a reader
-    sees the old content or the new and an interruption loses neither. Something that is not a regular file
-    (``/dev/stdout``, a named pipe) is written to directly.
+    sees the old content or the new and an interruption loses neither. Missing folders are made. Something that is not
+    a regular file (``/dev/stdout``, a named pipe) is written to directly.
 
     Raises:
         UsageError: If the file cannot be written.
@@ -74,6 +74,7 @@ def write_bytes(path: str, data: bytes) -> None:
             target.write_bytes(data)
             return
         target = _resolved(target)  # write through a symbolic link, not over it
+        target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as stream:
@@ -100,7 +101,7 @@ def require_writable(path: str, *, option: str = "-o") -> None:
         option: The option that named it, for the hint.
 
     Raises:
-        UsageError: If the folder does not exist or is not writable, or if the target is a folder itself.
+        UsageError: If the folder is not writable or cannot be made, or if the target is a folder itself.
     """
     if path == "-":
         return
@@ -111,18 +112,32 @@ def require_writable(path: str, *, option: str = "-o") -> None:
             problem = errno.EISDIR
         elif target.exists() and not target.is_file():
             problem = None if os.access(target, os.W_OK) else errno.EACCES
-        elif not target.parent.exists():
-            problem = errno.ENOENT
-        elif not target.parent.is_dir():
-            problem = errno.ENOTDIR
-        elif not os.access(target.parent, os.W_OK | os.X_OK):
-            problem = errno.EACCES
+        else:
+            folder = next(folder for folder in target.parents if folder.exists())  # where folders are made
+            if not folder.is_dir():
+                problem = errno.ENOTDIR
+            elif not os.access(folder, os.W_OK | os.X_OK):
+                problem = errno.EACCES
     except (OSError, RuntimeError) as error:  # a loop of links, a name that is too long
         problem = getattr(error, "errno", None) or errno.ELOOP
     if problem is not None:
         raise UsageError(
             f"{path}: cannot be written: {os.strerror(problem)}", hint=f"choose another file with {option}"
         )
+
+
+def make_folders(path: str, *, option: str) -> None:
+    """Make the missing folders of a file that another library will write.
+
+    Raises:
+        UsageError: If they cannot be made; ``option`` named the file.
+    """
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror}", hint=f"choose another file with {option}"
+        ) from None
 
 
 def _resolved(path: Path) -> Path:

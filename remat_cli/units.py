@@ -1,7 +1,7 @@
 """Sizes, budgets and times as people write them, converted to and from integers and floats.
 
-``16GB`` is 16 * 10^9 bytes, ``16GiB`` is 16 * 2^30 bytes, and a bare number is bytes. ``16G`` is refused, because it is
-ambiguous.
+``16GB`` is 16 * 10^9 bytes, ``16GiB`` is 16 * 2^30 bytes, and a bare number is bytes; the command line refuses bare
+numbers (:func:`require_unit`). ``16G`` and ``16Gb`` are refused, because they are ambiguous.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any, Literal
 
 from remat_cli.errors import UsageError, wrong_type
 
-_SI = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
-_IEC = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
-_UNITS = {name.lower(): factor for name, factor in (_SI | _IEC).items()}
+_SI = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15, "EB": 10**18}
+_IEC = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50, "EiB": 2**60}
+_UNITS = {name.lower(): factor for name, factor in (_SI | _IEC | {"byte": 1, "bytes": 1}).items()}
+_BITS = re.compile(r"[KMGTPE]i?b")
+"""Bits to most readers, bytes to some."""
 _SECONDS = {
     "ms": Fraction(1, 1000),
     "s": Fraction(1),
@@ -30,6 +32,11 @@ _NUMBER = re.compile(r"([+-]?(?:\d+(?:_\d+)*\.?(?:\d+(?:_\d+)*)?|\.\d+)(?:[eE][+
 _LONGEST = 64
 
 _RANGES = "4GB:16GB:1GB, 40%:95%:5% or 4GB,8GB"
+
+TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+"""Units of cost that are times, the largest first, in seconds."""
+_LIKELY_PERCENT, _LIKELY_BYTES = 100, 10**6
+"""For hints: a bare number up to the first may be a percentage, and one from the second on is bytes."""
 
 MOST_BUDGETS = 200
 """The largest number of budgets in one request."""
@@ -77,18 +84,18 @@ def _split(text: str, what: str, example: str, *, sign: str = "") -> tuple[Fract
 def _bytes(text: str) -> Fraction:
     number, unit = _split(text, "size", "16GB (10^9) or 16GiB (2^30)")
     factor = _UNITS.get(unit.lower()) if unit else 1
+    digits = text.strip()[: -len(unit)].strip()
+    if _BITS.fullmatch(unit):
+        raise UsageError(f'"{text}" could mean bits', hint=f"write {digits}{unit[:-1]}B for bytes")
     if factor is not None:
         return _bounded(number * factor, text)
     letter = unit.upper()
-    digits = text.strip()[: -len(unit)].strip()
-    if letter in {"K", "M", "G", "T", "P"}:
+    if letter in {"K", "M", "G", "T", "P", "E"}:
         raise UsageError(
             f'"{text}" is ambiguous',
             hint=f"write {digits}{letter}B (powers of 1000) or {digits}{letter}iB (of 1024)",
         )
-    raise UsageError(
-        f'"{text}" has the unknown unit "{unit}"', hint="known units: B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
-    )
+    raise UsageError(f'"{text}" has the unknown unit "{unit}"', hint=f"known units: {', '.join((*_SI, *_IEC))}")
 
 
 def _bounded(amount: Fraction, text: str) -> Fraction:
@@ -96,6 +103,68 @@ def _bounded(amount: Fraction, text: str) -> Fraction:
     if amount > MOST_BYTES:
         raise UsageError(f'"{text}" is more than {MOST_BYTES} bytes', hint="is the unit right?")
     return amount
+
+
+def require_unit(text: str, *, percent: bool = True) -> None:
+    """Refuse a text in which a size or percentage is a bare number.
+
+    Args:
+        text: A size, a budget, or several budgets, as the parsers below accept them.
+        percent: Whether a percentage is possible, for the hint.
+
+    Raises:
+        UsageError: If a unit is missing; the hint spells out what may be meant.
+    """
+    for part in re.split("[,:]", text):
+        digits = part.strip()
+        match = _NUMBER.fullmatch(digits) if len(digits) <= _LONGEST else None
+        if match is None or match[2]:
+            continue
+        number = Fraction(match[1].replace("_", ""))
+        if number == 0:  # the same in every unit
+            continue
+        share = f"{float(100 * number):.10g}%" if number <= 1 else f"{digits}%"
+        meant = [f"{digits}GB", f"{digits}GiB", *([share] if percent and number <= _LIKELY_PERCENT else [])]
+        if number >= _LIKELY_BYTES:
+            meant = []
+        if number.denominator == 1:
+            meant.append(f"{digits}B")
+        raise UsageError(f'"{digits}" has no unit', hint=f"write {' or '.join(meant)}")
+
+
+def parse_percentage(text: str) -> Fraction:
+    """The number in ``5%``.
+
+    Raises:
+        UsageError: If ``text`` is not a percentage. A bare number other than 0 is none: 0.05 could be 0.05% or 5%.
+    """
+    stripped = text.strip()
+    number, unit = _split(stripped, "percentage", "5%", sign="%")
+    if unit:
+        raise UsageError(f'"{text}" is not a percentage', hint="write it like 5%")
+    if number and not stripped.endswith("%"):
+        meant = f"{stripped}%" if number > 1 else f"{stripped}% or {float(100 * number):.10g}%"
+        raise UsageError(f'"{text}" has no percent sign', hint=f"write {meant}")
+    return number
+
+
+def parse_share(text: str) -> float:
+    """A share from 0 to below 1, such as ``0.01``, or as a percentage with its sign: ``1%``.
+
+    Raises:
+        UsageError: If ``text`` is neither.
+    """
+    stripped = text.strip()
+    if stripped.endswith("%"):
+        share = parse_percentage(stripped) / 100
+    else:
+        share, unit = _split(stripped, "share", "0.01 or 1%")
+        if unit:
+            raise UsageError(f'"{text}" is not a share', hint="write it like 0.01 or 1%")
+    if share >= 1:
+        hint = f"write {stripped}% if percent are meant" if share < 100 and stripped[-1] != "%" else "write 0.01 or 1%"
+        raise UsageError(f'"{text}" is not below 1', hint=hint)
+    return float(share)
 
 
 def parse_size(text: str) -> int:
@@ -115,10 +184,7 @@ def parse_budget(text: str) -> Budget:
     """
     stripped = text.strip()
     if stripped.endswith("%"):
-        number, unit = _split(stripped, "percentage", "80%", sign="%")
-        if unit:
-            raise UsageError(f'"{text}" is not a percentage', hint="write it like 80%")
-        return Budget(number, True, stripped)
+        return Budget(parse_percentage(stripped), True, stripped)
     return Budget(_bytes(stripped), False, stripped)
 
 
@@ -220,7 +286,7 @@ def _at(amount: Fraction, corners: tuple[Budget, ...]) -> Budget:
         if Fraction(digits) == scaled:
             return Budget(amount, corner.relative, f"{digits}{unit}")
     relative = corners[0].relative
-    return Budget(amount, relative, f"{float(amount):.12g}%" if relative else str(math.floor(amount)))
+    return Budget(amount, relative, f"{float(amount):.12g}%" if relative else f"{math.floor(amount)}B")
 
 
 def _too_many(text: str) -> UsageError:
@@ -267,11 +333,20 @@ def format_count(amount: float) -> str:
 
 
 def format_cost(amount: float, unit: str) -> str:
-    """A cost for people: ``1.234 T flops``, ``26 units``."""
+    """A cost for people: ``1.234 T flops``, ``26 units``, ``513 ms``."""
+    if unit in TIME_UNITS and math.isfinite(amount):
+        name, factor = time_scale(amount, unit)
+        return f"{format_count(float(_digits(amount / factor)))} {name}"
     number = format_count(amount) if math.isfinite(amount) else str(amount)
     if unit == "unit":
         unit = "unit" if amount == 1 else "units"
     return f"{number} {unit}"
+
+
+def time_scale(amount: float, unit: str) -> tuple[str, float]:
+    """The unit of time in which an amount of ``unit`` has the fewest digits, and how many of ``unit`` make one."""
+    sizes = {name: size / TIME_UNITS[unit] for name, size in TIME_UNITS.items()}
+    return next(((name, size) for name, size in sizes.items() if abs(amount) >= 0.99995 * size), (unit, 1.0))
 
 
 def format_percent(ratio: float) -> str:

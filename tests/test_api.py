@@ -73,6 +73,18 @@ def test_type_checkers_see_what_there_is() -> None:
     assert seen == remat._HOME
 
 
+def test_saved_documents_have_the_format_of_their_suffix(tmp_path):
+    graph = remat.build_graph("unit-chain{n=5}")
+    plan = remat.solve(graph, "90%").plan
+    for suffix, begin in (("yaml", "schema: remat-"), ("json", "{"), ("old", "{")):
+        remat.save_graph(graph, tmp_path / f"g.{suffix}")
+        remat.save_plan(plan, tmp_path / "new" / f"p.{suffix}")
+        for path in (tmp_path / f"g.{suffix}", tmp_path / "new" / f"p.{suffix}"):
+            assert path.read_text(encoding="utf-8").startswith(begin)
+        assert remat.load_graph(tmp_path / f"g.{suffix}") == graph
+        assert remat.load_plan(tmp_path / "new" / f"p.{suffix}").statements == plan.statements
+
+
 def test_what_docstrings_raise_and_signatures_name_can_be_imported_from_the_top() -> None:
     raised, named = set(), set()
     for name in FUNCTIONS:

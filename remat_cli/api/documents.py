@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_path
 from remat_cli.api.reading import Source, as_graph, as_plan
 from remat_cli.errors import wrong_type
 from remat_cli.files import write_text
 from remat_cli.graph import io as graphs
+from remat_cli.graph.document import format_of
 from remat_cli.graph.model import Graph
 from remat_cli.plan import io as plans
 from remat_cli.plan.model import Plan
@@ -64,20 +65,27 @@ def load_plan(source: Source) -> Plan:
 
 
 def save_graph(graph: Graph, path: str | PathLike[str]) -> None:
-    """Write ``graph`` in its canonical form: the same bytes for the same graph.
+    """Write ``graph`` in its canonical form: the same bytes for the same graph. YAML for ``.yaml``, else JSON.
 
     Raises:
         UsageError: If the file cannot be written.
     """
     if not isinstance(graph, Graph):
         raise wrong_type("graph", graph, "a graph")
-    write_text(as_path(path), graphs.dump_document(graphs.graph_to_document(graph)))
+    _write(graphs.graph_to_document(graph), path)
 
 
 def save_plan(plan: Plan | Solved, path: str | PathLike[str]) -> None:
     """Write ``plan``, or the plan of a search, as a document that ``remat check`` and :func:`load_plan` read.
 
+    YAML for ``.yaml``, else JSON.
+
     Raises:
         UsageError: If the file cannot be written.
     """
-    write_text(as_path(path), graphs.dump_document(plans.plan_to_document(as_plan(plan))))
+    _write(plans.plan_to_document(as_plan(plan)), path)
+
+
+def _write(document: Mapping[str, Any], path: str | PathLike[str]) -> None:
+    target = as_path(path)
+    write_text(target, graphs.document_text(document, format_of(target) or "json"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_path, as_text, options_of
-from remat_cli.errors import Infeasible, InputError, LimitReached, UsageError
-from remat_cli.files import write_text
+from remat_cli.errors import Infeasible, LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.graph.io import dump_document, graph_sha256
 from remat_cli.graph.model import Graph
-from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
-from remat_cli.plan.io import load_plan, plan_to_document
 from remat_cli.plan.model import Plan, Statement
+from remat_cli.planning.cache import PlanCache, user_folder
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
 from remat_cli.units import Budget, as_budget, as_size
-from remat_cli.version import __version__
 
 if TYPE_CHECKING:
     from remat_cli.frontends.torch.training.fitting import Unknown
@@ -92,9 +86,7 @@ def fit(
 def plan_folder(cache: str | Path | None) -> Path | None:
     """The folder for plans that ``cache`` names; None for no folder."""
     if cache is None:
-        from platformdirs import user_cache_path
-
-        return user_cache_path("remat", appauthor=False) / "plans"
+        return user_folder()
     return Path(as_path(cache, "cache")) if str(cache) else None
 
 
@@ -158,39 +150,16 @@ class CachedPlanner:
 
     def planned(self, graph: Graph, budget_bytes: int) -> Plan:
         """A plan of ``graph`` that peaks at ``budget_bytes`` at most: a cached one, or a new one."""
-        path = None if self.folder is None else self.folder / f"{self.key(graph, budget_bytes)}.plan.json"
-        kept = None if path is None else self.kept(path, graph, budget_bytes)
+        if self.folder is None:
+            return solve(graph, budget_bytes, self.options).plan
+        cache = PlanCache(self.folder)
+        path = cache.path(graph, budget_bytes, self.options)
+        kept = cache.find(path, graph, budget_bytes, complete=False)
         if kept is not None:
             return kept
         plan = solve(graph, budget_bytes, self.options).plan
-        if path is not None:
-            _keep(path, plan)
-        return plan
-
-    def key(self, graph: Graph, budget_bytes: int) -> str:
-        """A hash of all that a plan depends on (graph, budget, options, version of remat): 64 hexadecimal digits."""
-        o = self.options
-        how = [o.strategy, o.solver, o.time_limit_s, o.gap, o.threads, o.seed]
-        text = json.dumps([graph_sha256(graph), budget_bytes, how, __version__])
-        return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-    def kept(self, path: Path, graph: Graph, budget_bytes: int) -> Plan | None:
-        """The plan in ``path``; None if there is none, or it is for another graph, or it does not replay."""
-        if not path.is_file():
-            return None
         try:
-            plan, _ = load_plan(str(path))
-        except InputError:
-            return None
-        if graph_sha256(plan.graph) != graph_sha256(graph) or plan.provenance.get("reorder"):
-            return None
-        return plan if check(plan, budget_bytes=budget_bytes).ok else None
-
-
-def _keep(path: Path, plan: Plan) -> None:
-    """Write ``plan`` to ``path``; if that fails, only warn: the next run then solves again."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(str(path), dump_document(plan_to_document(plan)))
-    except (OSError, UsageError) as error:
-        warnings.warn(f"remat: the plan is not kept: {error}", stacklevel=2)
+            cache.keep(path, plan)
+        except UsageError as error:  # the next run then solves again
+            warnings.warn(f"remat: the plan is not kept: {error}", stacklevel=2)
+        return plan

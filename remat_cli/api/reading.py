@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from os import PathLike
@@ -21,6 +22,10 @@ from remat_cli.registry import suggestion
 
 if TYPE_CHECKING:
     from remat_cli.planning.job import Solved
+
+_FOREIGN = re.compile(r"(?:\s|#[^\n]*\n|//[^\n]*\n|Creator[^\n]*\n)*(?:strict\s+)?(?:di)?graph\b[^:\[{]*([\[{])")
+"""The beginning of DOT or GML, up to the bracket that tells which."""
+_NODE_LINK = "read it with networkx, and write json.dumps(networkx.node_link_data(graph)) or GraphML"
 
 Source = str | PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes]
 """A document: its path (``-`` for standard input), its data, or a file open for reading."""
@@ -108,6 +113,10 @@ def parse_source(text: str, source: str) -> Document:
     Raises:
         InputError: If it is not well-formed.
     """
+    foreign = _FOREIGN.match(text)
+    if foreign is not None:
+        name = "DOT" if foreign[1] == "{" else "GML"
+        raise InputError(source, [Problem(f"this is {name}, which remat does not read", line=1, hint=_NODE_LINK)])
     if not is_xml(text, source):
         return parse_document(text, source, format_of(source))
     from remat_cli.frontends.graphml import graphml_document
@@ -124,6 +133,9 @@ def graph_of(document: Document, keys: str | Mapping[str, str] | None) -> Graph:
     """The graph in ``document``, which is a graph document or node-link JSON."""
     if is_node_link(document):
         return graph_from_node_link(document, NodeLinkKeys() if keys is None else node_link_keys(keys))
+    for field, name in (("adjacency", "adjacency"), ("elements", "Cytoscape")):
+        if field in document.data and "schema" not in document.data:
+            raise document.error("", f"this is {name} JSON of networkx, which remat does not read", _NODE_LINK)
     if keys is not None:
         raise UsageError("--keys is for node-link graphs, but this is not one", hint="leave it out")
     return graph_from_document(document)

@@ -8,11 +8,12 @@ from dataclasses import replace
 import click
 
 from remat_cli.api.showing import curve_rows
+from remat_cli.cli.formats import document_format
 from remat_cli.cli.output import Output
 from remat_cli.cli.targets import plan_path
 from remat_cli.errors import ExitCode, Interrupted
 from remat_cli.files import write_text
-from remat_cli.graph.io import dump_document
+from remat_cli.graph.io import document_text
 from remat_cli.plan.io import plan_to_document
 from remat_cli.planning.curve import Curve, PointStatus
 from remat_cli.reports.curve import CurveRow, curve_csv, curve_json, curve_text
@@ -26,7 +27,7 @@ def write_plans(curve: Curve, pattern: str) -> list[CurveRow]:
             rows.append(row)
             continue
         path = plan_path(pattern, point.asked.text)
-        write_text(path, dump_document(plan_to_document(point.solved.plan)))
+        write_text(path, document_text(plan_to_document(point.solved.plan), document_format(path)))
         rows.append(replace(row, path=path))
     return rows
 

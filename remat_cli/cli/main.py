@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from remat_cli.cli.output import Output
 from remat_cli.cli.session import Session
@@ -25,6 +26,8 @@ _STARTED_S = time.monotonic()
 COMPLETION = "_REMAT_COMPLETE"
 """Set in the environment when a shell asks for completions."""
 _STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
+
+_GROUP_OPTIONS = frozenset({"--config", "--no-config"})
 
 _COMMANDS = {
     "solve": "Find the cheapest plan of a graph within a memory budget.",
@@ -62,7 +65,9 @@ Exit codes:
   70   a defect of remat itself (REMAT_DEBUG=1 shows where)
   130  interrupted before any plan was found
 
-Every option can be set in the environment: REMAT_SOLVE_BUDGET=16GB."""
+Every option can be set in the environment, as in REMAT_SOLVE_BUDGET=16GB, or in a configuration file, as in budget =
+"16GB" in the table [solve] of remat.toml, or in [tool.remat.solve] of pyproject.toml. The command line comes first,
+then the environment, then the file."""
 
 
 class _Commands(click.Group):
@@ -97,12 +102,30 @@ class _Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "REMAT"},
 )
 @click.version_option(__version__, "-V", "--version", message="remat %(version)s")
-def cli() -> None:
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Configuration file.  [default: remat.toml, or [tool.remat] in pyproject.toml, here or in a folder above]",
+)
+@click.option("--no-config", is_flag=True, help="Read no configuration file.")
+@click.pass_context
+def cli(ctx: click.Context, config: Path | None, no_config: bool) -> None:
     """Fit the training of neural networks into memory by recomputing values instead of keeping them.
 
     remat reads a dataflow graph, with a cost and sizes for each node, and a memory budget. It returns the cheapest
     execution plan that fits: which values to keep, and which to drop and recompute.
     """
+    from remat_cli.cli.config import command_defaults, find_config
+
+    if config is not None and no_config:
+        raise UsageError("--config and --no-config exclude each other", hint="leave one of them out")
+    name = str(ctx.invoked_subcommand)
+    path = None if no_config else config or find_config(Path.cwd())
+    if path is not None:
+        ctx.ensure_object(Session).config = path
+        command = cli.get_command(ctx, name)
+        assert command is not None
+        ctx.default_map = {name: command_defaults(path, command, _COMMANDS)}
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -161,7 +184,7 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
         error.show()  # the whole help
         return ExitCode.USAGE
     except click.ClickException as error:
-        _show(_usage_error(error), session)
+        _show(_usage_error(error, session), session)
         return ExitCode.USAGE
     except RematError as error:
         _show(error, session)
@@ -187,11 +210,22 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
     return code if isinstance(code, int) else ExitCode.OK
 
 
-def _usage_error(error: click.ClickException) -> UsageError:
-    """Click's error in the form of all others, with the command's help as its hint."""
+def _usage_error(error: click.ClickException, session: Session) -> UsageError:
+    """Click's error in the form of all others, with the place of the value or the command's help as its hint."""
     message = error.format_message().rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = "" if context is None else f"see {context.command_path} --help"
+    parameter = error.param if isinstance(error, click.BadParameter) else None
+    if isinstance(error, click.MissingParameter) and parameter is not None and isinstance(parameter.type, click.Choice):
+        message, hint = "missing argument", f"give one of {', '.join(map(str, parameter.type.choices))}"
+    elif isinstance(error, click.NoSuchOption) and error.option_name in _GROUP_OPTIONS and context is not None:
+        hint = f"put it before the command: remat {error.option_name} ... {context.info_name}"
+    elif context is not None and parameter is not None and parameter.name is not None:
+        source = context.get_parameter_source(parameter.name)
+        if source is ParameterSource.DEFAULT_MAP:
+            hint = f"it is set in {session.config}"
+        elif source is ParameterSource.ENVIRONMENT:
+            hint = f"it is set in the environment variable {context.auto_envvar_prefix}_{parameter.name.upper()}"
     return UsageError(message[:1].lower() + message[1:], hint=hint)
 
 

@@ -6,16 +6,26 @@ An option is passed on under the name of its flag, because Click names its envir
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from remat_cli.cli.session import Session
 from remat_cli.errors import UsageError
-from remat_cli.units import Budget, parse_budget, parse_budgets, parse_duration, parse_size
+from remat_cli.units import (
+    Budget,
+    parse_budget,
+    parse_budgets,
+    parse_duration,
+    parse_percentage,
+    parse_share,
+    parse_size,
+    require_unit,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,19 +75,46 @@ def _solver_names() -> list[str]:
 
 
 def _budget_or_none(text: str) -> Budget | str:
-    return "none" if text.strip().lower() == "none" else parse_budget(text)
+    return "none" if text.strip().lower() == "none" else _budget(text)
 
 
-def _percent(text: str) -> Fraction:
-    """The number in ``5%``. A bare ``5`` means the same."""
-    return parse_budget(text if text.strip().endswith("%") else f"{text.strip()}%").amount
+def _budget(text: str) -> Budget:
+    budget = parse_budget(text)
+    require_unit(text)
+    return budget
 
 
-PERCENT = _Parsed("percentage", _percent)
-BUDGET = _Parsed("budget", parse_budget)
+def _budgets(text: str) -> tuple[Budget, ...]:
+    budgets = parse_budgets(text)
+    require_unit(text)
+    return budgets
+
+
+def _size(text: str) -> int:
+    size = parse_size(text)
+    require_unit(text, percent=False)
+    return size
+
+
+def _overhead(text: str) -> str:
+    """``one-forward`` or a percentage, as text with its sign."""
+    stripped = text.strip()
+    if stripped == "one-forward":
+        return stripped
+    try:
+        parse_percentage(stripped)
+    except UsageError as error:
+        raise UsageError(error.message, hint=f"{error.hint}, or one-forward") from None
+    return f"{stripped.removesuffix('%')}%"
+
+
+OVERHEAD = _Parsed("overhead", _overhead)
+PERCENT = _Parsed("percentage", parse_percentage)
+SHARE = _Parsed("share", parse_share)
+BUDGET = _Parsed("budget", _budget)
 BUDGET_OR_NONE = _Parsed("budget", _budget_or_none)
-SIZE = _Parsed("size", parse_size)
-BUDGETS = _Parsed("budgets", parse_budgets)
+SIZE = _Parsed("size", _size)
+BUDGETS = _Parsed("budgets", _budgets)
 DURATION = _Parsed("duration", parse_duration)
 STRATEGY = _Spec("strategy", _strategy_names)
 SOLVER = _Spec("solver", _solver_names)
@@ -86,7 +123,10 @@ READABLE = click.Path(allow_dash=True)
 
 
 def _remember_color(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Keep ``--color`` for errors, which are printed after the command has ended."""
+    """Keep ``--color`` for errors, which are printed after the command has ended; REMAT_COLOR is for all commands."""
+    everywhere = os.environ.get("REMAT_COLOR")
+    if everywhere and ctx.get_parameter_source("color") is ParameterSource.DEFAULT:
+        value = param.type.convert(everywhere, param, ctx)
     session = ctx.find_object(Session)
     if session is not None:
         session.color = value
@@ -102,7 +142,7 @@ def color_option(command: F) -> F:
         show_default=True,
         is_eager=True,  # parsed first, so that errors in other options are coloured as asked
         callback=_remember_color,
-        help="When to use colour; auto: on a terminal, unless NO_COLOR is set.",
+        help="When to use colour; auto: on a terminal, unless NO_COLOR is set. REMAT_COLOR is for all commands.",
     )(command)
 
 
@@ -111,11 +151,14 @@ def quiet_option(command: F) -> F:
     return click.option("-q", "--quiet", is_flag=True, help="No progress and no notes on standard error.")(command)
 
 
-def format_option(*formats: str) -> Callable[[F], F]:
-    """``--format`` with ``text`` as the default."""
-    return click.option(
-        "--format", type=click.Choice(formats), default="text", show_default=True, help="Format of the output."
-    )
+def format_option(*formats: str, by_suffix: bool = False) -> Callable[[F], F]:
+    """``--format`` with ``text`` as the default, unless the suffix of ``-o`` says another."""
+    if not by_suffix:
+        return click.option(
+            "--format", type=click.Choice(formats), default="text", show_default=True, help="Format of the output."
+        )
+    words = "Format of the output.  [default: by the suffix of -o; text on standard output]"
+    return click.option("--format", type=click.Choice(formats), default="text", help=words)
 
 
 def output_option(command: F) -> F:
@@ -139,10 +182,10 @@ def gap_option(command: F) -> F:
     """``--gap``."""
     return click.option(
         "--gap",
-        type=click.FloatRange(0, 1, max_open=True),
-        default=1e-4,
+        type=SHARE,
+        default="0.01%",
         show_default=True,
-        help="Stop when the cost is proven to be within this share of the optimum.",
+        help="Stop when the cost is proven to be this close to the optimum: 0.01%, or as a share, 0.0001.",
     )(command)
 
 

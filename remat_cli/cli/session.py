@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import click
 
@@ -17,11 +18,13 @@ class Session:
         started_s: ``time.monotonic()`` at its start; time limits count from here.
         color: ``--color`` of the command, once it is known.
         arguments: The arguments after ``remat``.
+        config: The configuration file that is used; None for none.
     """
 
     started_s: float = field(default_factory=time.monotonic)
     color: str = "auto"
     arguments: tuple[str, ...] = ()
+    config: Path | None = None
 
     def command_line(self) -> str:
         """The command as a line for the shell."""

@@ -77,6 +77,10 @@ class Model:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+_BATCH = frozenset({"batch", "batch_size"})
+"""Names that exporters give to the dimension of the batch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """How to import a model. By default nothing is added, and the file must state all sizes.
@@ -104,6 +108,12 @@ class Wishes:
                 )
         if self.default_cost is not None and self.default_cost < 1:
             raise UsageError("--default-cost is not positive", hint="no operation is free: choose 1 or more")
+
+    def facts(self, notes: Sequence[str]) -> dict[str, Any]:
+        """What the metadata of a graph keep of this: also the batch, if a dimension is called that."""
+        batches = {size for name, size in self.sizes.items() if name.lower() in _BATCH}
+        batch = {"batch": batches.pop()} if len(batches) == 1 else {}
+        return {"backward": str(self.backward), "notes": list(notes), **batch}
 
 
 @dataclass(frozen=True, slots=True)

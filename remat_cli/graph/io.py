@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from remat_cli.graph.document import Document, join, read_document, validate
+from remat_cli.graph.document import Document, Format, join, read_document, validate
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
 from remat_cli.graph.quoting import quote
@@ -112,6 +112,15 @@ def dump_document(document: Mapping[str, Any]) -> str:
         ValueError: If it contains a number that is not finite.
     """
     return _dump(document) + "\n"
+
+
+def document_text(document: Mapping[str, Any], format: Format) -> str:
+    """``document`` as text in one of the formats of documents."""
+    if format == "json":
+        return dump_document(document)
+    from remat_cli.graph.yamltext import yaml_text
+
+    return yaml_text(document)
 
 
 def _dump(document: Mapping[str, Any]) -> str:

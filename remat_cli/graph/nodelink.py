@@ -71,6 +71,7 @@ def graph_from_node_link(document: Document, keys: NodeLinkKeys) -> Graph:
     data = document.data
     ids = [_node_id(fields, node, keys, join("/nodes", i)) for i, node in enumerate(data["nodes"])]
     _check_unique(fields, ids)
+    _check_attributes(fields, keys)
     nodes = [_node(fields, node, ids[i], keys, join("/nodes", i)) for i, node in enumerate(data["nodes"])]
     reads = _edges(fields, data[edge_list], {node_id: i for i, node_id in enumerate(ids)}, keys, edge_list)
     attributes = data.get("graph")
@@ -150,14 +151,24 @@ def _check_unique(fields: Fields, ids: Sequence[str]) -> None:
             )
 
 
-def _node(fields: Fields, node: Mapping[str, Any], node_id: str, keys: NodeLinkKeys, pointer: str) -> Node:
+def _check_attributes(fields: Fields, keys: NodeLinkKeys) -> None:
+    """Report nodes without a cost or a size: one by one, or all at once if no node has the attribute."""
+    nodes: Sequence[Mapping[str, Any]] = fields.document.data["nodes"]
     for what, key in (("cost", keys.cost), ("memory", keys.memory)):
-        if key not in node:
-            close = suggestion(key, list(node))
-            others = ", ".join(quote(k) for k in node if k != keys.id) or "none"
+        without = [i for i, node in enumerate(nodes) if key not in node]
+        everywhere = len(without) == len(nodes)
+        for i in without[:1] if everywhere else without:
+            close = suggestion(key, list(nodes[i]))
+            others = ", ".join(quote(k) for k in nodes[i] if k != keys.id) or "none"
             hint = f"{close} " if close else ""
             hint += f"say which attribute is the {what} with --keys {what}=NAME; attributes here: {others}"
-            fields.report(pointer, f"node {quote(node_id)} has no attribute {quote(key)}", hint)
+            who, where = (
+                ("no node", "/nodes") if everywhere else (f"node {quote(nodes[i][keys.id])}", join("/nodes", i))
+            )
+            fields.report(where, f"{who} has {'the' if everywhere else 'no'} attribute {quote(key)}", hint)
+
+
+def _node(fields: Fields, node: Mapping[str, Any], node_id: str, keys: NodeLinkKeys, pointer: str) -> Node:
     return Node(
         id=node_id,
         cost=_cost(fields, node, keys.cost, pointer),

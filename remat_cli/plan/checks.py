@@ -1,4 +1,4 @@
-"""Checks of several plans: files by name and by pattern. A file that cannot be read does not stop the others."""
+"""Checks of several plans: by name, folder and pattern. A file that cannot be read does not stop the others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from remat_cli.files import STDIN_NAME
 from remat_cli.graph.document import Document
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Plan
+
+PLAN_SUFFIXES = (".plan.json", ".plan.yaml", ".plan.yml")
+_NO_MATCH = Problem("no file matches this pattern", hint="patterns start in the current folder: plans/*.json")
+_NO_PLAN = Problem("no plan in this folder", hint=f"the names of plans end in {', '.join(PLAN_SUFFIXES)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,19 @@ def is_pattern(name: str) -> bool:
 
 
 def matches(name: str) -> list[str]:
-    """The files of ``name``, sorted: itself, or the matches if it is a pattern (possibly none).
+    """The files of ``name``, sorted: itself; the matches of a pattern; all plans in a folder. Possibly none.
 
-    ``**`` stands for any folders; folders themselves and hidden files do not match.
+    Plans in a folder are the files at any depth whose names end as ``remat solve`` ends them. In a pattern ``**``
+    stands for any folders; folders themselves and hidden files do not match.
     """
-    if not is_pattern(name):
+    if is_pattern(name):
+        patterns = [name]
+    elif name != "-" and Path(name).is_dir():
+        patterns = [str(Path(glob.escape(name), "**", f"*{suffix}")) for suffix in PLAN_SUFFIXES]
+    else:
         return [name]
-    found = glob.glob(name, recursive=True)  # noqa: PTH207 - Path.glob refuses patterns that start at the root
+    # Path.glob refuses patterns that start at the root
+    found = {path for pattern in patterns for path in glob.glob(pattern, recursive=True)}  # noqa: PTH207 - see above
     return sorted(path for path in found if not Path(path).is_dir())
 
 
@@ -72,18 +82,18 @@ def check_files(
     """Check every file of ``names``, each once, in the order of the names.
 
     Args:
-        names: Names of files and patterns.
+        names: Names of files and folders, and patterns.
         load: Reads a plan; raises InputError.
         judge: Makes its report.
 
     Returns:
-        One entry for each file, and one for each pattern that nothing matches.
+        One entry for each file, and one for each pattern or folder without any.
     """
     done: dict[str, Checked] = {}
     for name in names:
         found = matches(name)
         if not found:
-            problem = Problem("no file matches this pattern", hint="patterns start in the current folder: plans/*.json")
+            problem = _NO_MATCH if is_pattern(name) else _NO_PLAN
             done.setdefault(name, Checked(name, problems=(problem,)))
         for path in found:
             if path not in done:

@@ -66,6 +66,13 @@ class Difference:
         """(new - old) / old of the costs; None for different units, or if only the old cost is 0."""
         return _increase(self.old.replay.cost, self.new.replay.cost) if self.same_unit else None
 
+    @property
+    def worse(self) -> bool:
+        """Whether the new plan has a higher peak or, in the same unit, a higher cost."""
+        slack = 1 + float(_ROUNDING)
+        costlier = self.same_unit and self.new.replay.cost > self.old.replay.cost * slack
+        return costlier or self.new.replay.peak_bytes > self.old.replay.peak_bytes
+
 
 def compare_plans(old: Report, new: Report) -> Difference:
     """The changes from ``old`` to ``new``. Nodes of different graphs correspond if they have the same id."""

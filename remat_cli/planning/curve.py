@@ -128,7 +128,10 @@ def solve_curve(
     top = no_remat_peak(graph)
     asked = {budget.bytes_for(top): budget for budget in reversed(as_budgets(budgets))}
     job = Job.of(graph, options or SolveOptions(), None)
-    course = _Course(Runs(job, Pool(graph)), dict(sorted(asked.items())), listener, jobs)
+    pool = Pool(graph)
+    if job.start is not None:
+        pool.add(job.start.found)
+    course = _Course(Runs(job, pool), dict(sorted(asked.items())), listener, jobs)
     control = course.runs.control
     with interruptible(control):
         course.run()
@@ -193,7 +196,7 @@ class _Course:
         most_s = clock.remaining_s() or self._quick_s
         # Strategies plan their stages by the time limit that they see, so a run gets one only if the command has one.
         timed = control.deadline_s is not None
-        options = replace(job.options, time_limit_s=most_s if timed else None, started_s=None, threads=1)
+        options = replace(job.options, time_limit_s=most_s if timed else None, started_s=None, threads=1, start=None)
         calls = [(job.graph, options, budget, self.asked[budget], most_s) for budget in rest]
         with shared_calls(_look, calls, self.jobs - 1, "remat_cli.planning.warm", most_s + _LATE_S) as shared:
             shared.begin(_PROCESSES_AFTER_S)

@@ -18,10 +18,11 @@ from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Claim, ClaimStatus, PeakClaim, Plan
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.refusals import over_budget
+from remat_cli.planning.starting import Start
 from remat_cli.running import Abandoned, run
-from remat_cli.solvers.registry import solver_from_spec
+from remat_cli.solvers.registry import usable_solver
 from remat_cli.spec import format_spec, options_of
-from remat_cli.strategies.base import Context, Found, NotFound, Schedule, StageRecord, Strategy, Task
+from remat_cli.strategies.base import Context, Found, Known, NotFound, Schedule, StageRecord, Strategy, Task
 from remat_cli.strategies.bounds import telling
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.ordering.reorder import solve_reordered
@@ -73,6 +74,7 @@ class Job:
         strategy: The strategy asked for.
         context: What the strategy may use; its control is the clock of the whole command.
         started_s: ``time.monotonic()`` at the start of the command.
+        start: The old plan to start from; None for none.
     """
 
     graph: Graph
@@ -80,6 +82,7 @@ class Job:
     strategy: Strategy
     context: Context
     started_s: float
+    start: Start | None = None
 
     @classmethod
     def of(cls, graph: Graph, options: SolveOptions, listener: Callable[[Progress], None] | None) -> Job:
@@ -87,19 +90,27 @@ class Job:
 
         Raises:
             UsageError, SolverUnavailable: If there is no such strategy or solver.
+            UsageError, StrategyMismatch: If the plan to start from is for another graph, or not for the strategy.
         """
         started_s = time.monotonic() if options.started_s is None else options.started_s
         strategy = strategy_from_spec(options.strategy)
         context = Context(
             control=_control(options.time_limit_s, started_s, listener),
-            solver=solver_from_spec(options.solver),
+            solver=usable_solver(options.solver),
             gap=options.gap,
             threads=options.threads,
             seed=options.seed,
             write_model=options.write_model,
             solver_log=options.solver_log,
         )
-        return cls(graph, options, strategy, context, started_s)
+        old = options.start
+        start = None if old is None else Start.of(old, graph, strategy, reorder=options.reorder)
+        return cls(graph, options, strategy, context, started_s, start)
+
+    def task(self, budget_bytes: int | None) -> Task:
+        """The task of finding a plan within a budget, beginning with the old plan if there is one."""
+        known = None if self.start is None else Known((self.start.found.schedule,), searched=False)
+        return Task(self.graph, budget_bytes, known)
 
     def attempt(
         self,
@@ -127,6 +138,8 @@ class Job:
         clock = self.context.control if control is None else control
         # The strategy has an incumbent of its own, but may be abandoned with it. This one collects what is published.
         published = Incumbent.empty(task, replace(self.context, control=clock))
+        if self.start is not None:
+            published.take(self.start.found)
 
         def publish(found: Found) -> None:
             if witness is not None:
@@ -147,6 +160,8 @@ class Job:
             answer, failure = published.found(exhausted=False), Ending(Outcome.SOLVER_FAILED, error.message)
         if isinstance(answer, NotFound) and published.computes is not None and answer.scope is None:
             answer = published.found(exhausted=False)
+        if isinstance(answer, Found) and self.start is not None:
+            answer = self.start.credited(answer)
         finished = isinstance(answer, Found) and answer.exhausted
         return answer, failure or Ending(Outcome.FINISHED if finished else self.context.control.stopped_by())
 
@@ -203,7 +218,9 @@ class Job:
             strategy_options=options_of(maker),
             solver=None if solver is None else solver.name,
             solver_version=None if solver is None else solver.availability().version,
-            provenance=_provenance(self.options, asked, found.order) | ({} if least is None else {"minimize": "peak"}),
+            provenance=_provenance(self.options, asked, found.order)
+            | ({} if least is None else {"minimize": "peak"})
+            | ({} if self.start is None else {"start": self.start.document()}),
         )
 
 

@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 from remat_cli.errors import UsageError, wrong_type
+from remat_cli.plan.model import Plan
 from remat_cli.tolerances import GAP
 from remat_cli.units import MOST_SECONDS
 
@@ -26,6 +27,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str, bool]] = {
     "solver_log": ((str, Path), "a path", True),
     "started_s": ((Real,), _SECONDS, True),
     "reorder": ((bool,), "True or False", False),
+    "start": ((Plan,), "a plan, as load_plan reads it", True),
 }
 """For each option: its types, the same in words, and whether it may be None."""
 
@@ -45,6 +47,7 @@ class SolveOptions:
         solver_log: File for the solver's log.
         started_s: ``time.monotonic()`` at which the time limit starts; None for the time of the call.
         reorder: Whether nodes may also run in another order than the document's.
+        start: An old plan of the graph, for any budget, to start from; the answer never costs more if it fits.
     """
 
     strategy: str = "auto"
@@ -57,6 +60,7 @@ class SolveOptions:
     solver_log: Path | None = None
     started_s: float | None = None
     reorder: bool = False
+    start: Plan | None = None
 
     def __post_init__(self) -> None:
         """Refuse values of wrong types or out of range.

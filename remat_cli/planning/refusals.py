@@ -10,7 +10,7 @@ from remat_cli.plan.check import Report
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import NotFound
-from remat_cli.units import Budget, format_bytes
+from remat_cli.units import Budget, format_bytes, format_cost
 
 
 def refuse_impossible(graph: Graph, budget_bytes: int, asked: Budget | None) -> None:
@@ -27,9 +27,16 @@ def refuse_impossible(graph: Graph, budget_bytes: int, asked: Budget | None) -> 
     raise Infeasible(
         f"no plan fits {_budget_words(budget_bytes, asked)}: {_bound_words(graph, bound)}{fixed}, "
         f"{_exact(missing)} too much",
-        hint=f"no budget below {_exact(bound.bytes)} can work; "
-        f"{_exact(no_remat_peak(graph))} works without recomputation",
+        hint=_least_words(bound.bytes, no_remat_peak(graph)),
     )
+
+
+def _least_words(needed: int, kept: int) -> str:
+    """What is known of the least budget: what every plan needs, and what keeping everything takes."""
+    if needed == kept:
+        return f"recomputation saves nothing here: {_exact(kept)} is needed, and is enough without any"
+    works = f"{_exact(kept)} works without recomputation"
+    return f"no budget below {_exact(needed)} can work; {works}; --minimize peak finds the least that works"
 
 
 def no_plan(
@@ -40,7 +47,7 @@ def no_plan(
         bound = ""
         if answer.bounds:
             highest = max(answer.bounds, key=lambda b: b.cost)
-            bound = f"; {_EVERY[highest.scope]} costs at least {highest.cost:.10g}"
+            bound = f"; {_EVERY[highest.scope]} costs at least {format_cost(highest.cost, graph.cost_unit)}"
         hint = answer.hint or "give more time with --time-limit, a larger --budget, or another --strategy"
         if control.cancelled.is_set():
             return Interrupted(f"interrupted before a plan was found{bound}", hint=hint)
@@ -56,7 +63,11 @@ def _what_works(graph: Graph, answer: NotFound) -> str:
     needs, who = peak_bound(graph).bytes, "every plan"
     if answer.peak_bound_bytes is not None and answer.peak_bound_bytes > needs:
         needs, who = answer.peak_bound_bytes, _EVERY[answer.scope or Scope.RESTRICTED]
-    return f"the smallest budget known to work is {_exact(works)}; {who} needs at least {_exact(needs)}"
+    least = f"; {_LOOK}" if needs < works else ""
+    return f"the smallest budget known to work is {_exact(works)}; {who} needs at least {_exact(needs)}{least}"
+
+
+_LOOK = "--minimize peak looks for a smaller one"
 
 
 _EVERY = {

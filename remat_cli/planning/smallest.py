@@ -117,6 +117,8 @@ class _Descent:
         """Run the opening methods with the highest lower bound as budget: each then goes as low as it can."""
         graph, pool = self.runs.job.graph, self.runs.pool
         pool.add(Found(Schedule(tuple(range(len(graph.nodes)))), maker="keep-all"))
+        if self.runs.job.start is not None:
+            pool.add(self.runs.job.start.found)
         floor = max(bound.lower_bound_bytes for bound in self.proven)
         clock = self.runs.control.part(_OPENING_SHARE, _OPENING_S)
         for spec in OPENING_METHODS:

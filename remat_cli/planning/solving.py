@@ -11,7 +11,7 @@ from remat_cli.planning.job import Job, Solved
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.refusals import no_plan, refuse_impossible
 from remat_cli.running import interruptible
-from remat_cli.strategies.base import NotFound, Task
+from remat_cli.strategies.base import NotFound
 from remat_cli.units import Budget, as_budget
 
 __all__ = ["OPTIMAL_GAP", "SolveOptions", "Solved", "solve"]
@@ -42,7 +42,7 @@ def solve(
     job = Job.of(graph, options or SolveOptions(), listener)
     if budget_bytes is not None:
         refuse_impossible(graph, budget_bytes, asked)
-    task = Task(graph, budget_bytes)
+    task = job.task(budget_bytes)
     control = job.context.control
     with interruptible(control):
         answer, ending = job.attempt(task)

@@ -74,7 +74,7 @@ def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, outcome: Ou
     parts: list[RenderableType] = [
         Text.assemble((words, "bold green" if good else "bold red" if not solved else "bold yellow"), range_words)
     ]
-    if ended := ending_words(Ending(outcome), "these are the best plans"):
+    if ended := ending_words(Ending(outcome), "these are the best plans" if solved else "no plan was"):
         parts.append(Text(ended))
     parts += ["", fields(_summary(graph, rows, style, wall_s), style), "", _table(rows, style)]
     parts += _scopes(rows, style) + _reasons(rows, style)

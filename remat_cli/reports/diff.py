@@ -32,12 +32,22 @@ def headline(difference: Difference) -> str:
     return ", ".join(parts)
 
 
-def diff_text(difference: Difference, found: Sequence[Finding], style: Style) -> str:
-    """The two plans side by side, the nodes with another number of computations, and why the new plan fails."""
+def diff_text(difference: Difference, found: Sequence[Finding], style: Style, *, tolerant: bool = True) -> str:
+    """The two plans side by side, the nodes with another number of computations, and why the new plan fails.
+
+    Args:
+        difference: The two plans.
+        found: Why the new plan fails; empty if it passes.
+        style: Where the text goes.
+        tolerant: Whether tolerances were given. Without any, a plan that got worse passes, but without a tick.
+    """
     from rich.text import Text
 
-    mark = style.glyph("✗", "no:") if found else style.glyph("✓", "ok:")
-    look = "bold red" if found else "bold green"
+    mark, look = style.glyph("✓", "ok:"), "bold green"
+    if found:
+        mark, look = style.glyph("✗", "no:"), "bold red"
+    elif difference.worse and not tolerant:
+        mark, look = "!", "bold yellow"
     parts: list[RenderableType] = [Text.assemble((f"{mark} {headline(difference)}", look))]
     parts += [Text(f"  {finding.message}", style="red") for finding in found]
     if difference.other_graph is not None:
@@ -52,9 +62,11 @@ def diff_text(difference: Difference, found: Sequence[Finding], style: Style) ->
     return render(style, *parts)
 
 
-def diff_markdown(difference: Difference, found: Sequence[Finding], *, old_path: str, new_path: str) -> str:
+def diff_markdown(
+    difference: Difference, found: Sequence[Finding], *, old_path: str, new_path: str, tolerant: bool = True
+) -> str:
     """The same as GitHub-flavoured Markdown, to paste into a pull request or a job summary."""
-    mark = "❌" if found else "✅"
+    mark = "❌" if found else "⚠️" if difference.worse and not tolerant else "✅"
     lines = [f"### {mark} {_escaped(new_path)}: {headline(difference)}", ""]
     lines += [f"- {_escaped(finding.message)}" for finding in found]
     if difference.other_graph is not None:
@@ -165,7 +177,10 @@ def _kinds(difference: Difference) -> list[tuple[str, tuple[Recomputation, ...]]
 
 def _node_row(r: Recomputation, difference: Difference, style: Style) -> tuple[str, ...]:
     arrow = style.glyph("→", "->")
-    return (r.node, f"{r.old_times} {arrow} {r.new_times} times", _extra(r, difference))
+    # A valid plan computes every node of its graph: no computation means that the graph has no such node.
+    before = f"{r.old_times} {arrow} " if r.old_times else "new: "
+    after = f"{r.new_times} times" if r.new_times else "gone"
+    return (r.node, before + after, _extra(r, difference))
 
 
 def _extra(r: Recomputation, difference: Difference) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.graph.model import Graph
+from remat_cli.graph.quoting import quote
 from remat_cli.plan.explanation import Change, Explanation
 from remat_cli.reports.style import Style, fields, render, title
 from remat_cli.reports.words import cost_words, count, exact_bytes, share_words
@@ -181,4 +182,4 @@ def no_such_node(name: str, graph: Graph) -> tuple[str, str]:
     close = [i for i in ids if i.startswith(name)][:3] if name else []
     close = close or difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else "the ids of nodes are in the plan under graph.nodes"
-    return f'there is no node "{name}" in the graph of this plan', hint
+    return f"there is no node {quote(name)} in the graph of this plan", hint

@@ -16,17 +16,12 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 """Characters that XML 1.0 cannot express, even escaped."""
 
 
-def plan_junit(report: Report, *, plan_path: str) -> str:
-    """One test suite with the cases ``valid plan``, ``within budget`` and ``claim``.
-
-    Without a budget, ``within budget`` is skipped. There are no times in it, so that the same plan gives the
-    same bytes.
-    """
-    return _document([_suite(report, plan_path)])
-
-
 def checks_junit(plans: Sequence[Checked]) -> str:
-    """A test suite for each plan; a file that cannot be read is a suite with the one case ``readable``, an error."""
+    """A test suite for each plan, with the cases ``valid plan``, ``within budget`` and ``claim``.
+
+    Without a budget, ``within budget`` is skipped. A file that cannot be read is a suite with the one case
+    ``readable``, an error. There are no times in it, so that the same plans give the same bytes.
+    """
     return _document([_unreadable(c) if c.report is None else _suite(c.report, c.name) for c in plans])
 
 

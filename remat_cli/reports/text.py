@@ -44,6 +44,7 @@ def plan_text(
     path: str | None = None,
     ending: Ending | None = None,
     checking: bool = False,
+    cached: str | None = None,
 ) -> str:
     """The report on a plan: budget, peak, cost, claim, values at the peak, and recomputed nodes.
 
@@ -54,6 +55,7 @@ def plan_text(
         path: Name of the plan's file.
         ending: How the search ended; None for a plan that comes from a file.
         checking: Whether a plan is checked rather than made, so that its claim is only reported.
+        cached: Name of the file of the plan cache that it was found in; None for a plan that was just made.
 
     Returns:
         Lines that end with a newline.
@@ -63,7 +65,7 @@ def plan_text(
         parts.append(_plain(style.clean(ended)))
     if not report.valid:
         parts += findings_lines(report, style)
-    parts += ["", fields(_summary(report, style, run or {}, path, checking), style), ""]
+    parts += ["", fields(_summary(report, style, run or {}, path, checking, cached), style), ""]
     parts += memory_bar(report, style.columns, style)
     parts += peak_section(report, style)
     parts += recomputed_section(report, style)
@@ -89,7 +91,7 @@ def _plain(words: str) -> Text:
 
 
 def _summary(
-    report: Report, style: Style, run: Mapping[str, Any], path: str | None, checking: bool
+    report: Report, style: Style, run: Mapping[str, Any], path: str | None, checking: bool, cached: str | None
 ) -> list[tuple[str, str]]:
     """The budget and the results, as labelled lines."""
     graph = report.graph
@@ -105,7 +107,9 @@ def _summary(
     rows.append(("claim" if checking else "optimal?", claim_line(report, style, checking=checking)))
     if report.valid and report.claim.peak is not None:
         rows.append(("least peak?", least_peak_words(report)))
-    if timing := _timing(run):
+    if cached:
+        rows.append(("cached", f"not solved again, only replayed: {style.clean(cached)}"))
+    elif timing := _timing(run):
         rows.append(("time", timing))
     if path:
         rows.append(("plan", style.clean(path)))

@@ -8,7 +8,7 @@ from remat_cli.control import Ending, Outcome
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import ClaimStatus, Scope
-from remat_cli.units import format_bytes, format_cost, format_percent
+from remat_cli.units import TIME_UNITS, format_bytes, format_cost, format_percent, time_scale
 
 AMONG = {
     Scope.ANY_ORDER: "all schedules, in any order",
@@ -74,6 +74,9 @@ def cost_column(costs: Sequence[float], unit: str) -> list[str]:
     A sum of many may follow at the end and be larger; the unit is still that of the first.
     """
     largest = costs[0] if costs else 0.0
+    if unit in TIME_UNITS and 0 < largest < 1e21:
+        name, factor = time_scale(largest, unit)
+        return [f"+{_scaled(cost, largest, factor, name)}" for cost in costs]
     if largest < 1e5 or largest >= 1e21:
         return [f"+{cost_words(cost, unit)}" for cost in costs]
     power = next(k for k in range(1, 7) if k == 6 or largest < 999.95 * 1000.0**k)

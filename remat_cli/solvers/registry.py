@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from remat_cli.errors import SolverUnavailable
 from remat_cli.registry import Registry
 from remat_cli.solvers.base import Solver
 from remat_cli.spec import build, split_spec
@@ -29,3 +30,21 @@ def solver_from_spec(text: str) -> Solver:
     """
     name, options = split_spec(text)
     return build(SOLVERS.load(name), name, options)
+
+
+def usable_solver(text: str) -> Solver:
+    """The solver that ``text`` names, if it can be used here; the default one is only looked at when it is needed.
+
+    A command calls this before it solves anything: whether a graph needs a solver must not decide whether a missing one
+    is an error.
+
+    Raises:
+        UsageError: As from :func:`solver_from_spec`.
+        SolverUnavailable: If it is not installed; the hint says how to install it.
+    """
+    solver = solver_from_spec(text)
+    if text != DEFAULT_SOLVER:
+        found = solver.availability()
+        if not found.available:
+            raise SolverUnavailable(found.problem, hint=found.hint)
+    return solver

@@ -63,10 +63,12 @@ class Known:
     Attributes:
         schedules: Schedules to start from, within the budget or not, the most promising first.
         bounds: Lower bounds on the cost.
+        searched: Whether a search by the same strategy found the schedules, so that its first stages are not needed.
     """
 
     schedules: tuple[Schedule, ...] = ()
     bounds: tuple[Bound, ...] = ()
+    searched: bool = True
 
 
 @dataclass(frozen=True, slots=True)

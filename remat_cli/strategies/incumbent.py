@@ -56,7 +56,7 @@ class Incumbent:
         budget_bytes: Fixed memory included; without a budget, a number of bytes that every schedule fits.
         context: What engines may use; its control is the clock of the current stage (see :meth:`under`).
         goal: The verdict at which the search may stop.
-        informed: Whether it started with a schedule from earlier work on the task.
+        informed: Whether it started with a schedule that an earlier search for the task found.
         bounds: Lower bounds on cost, the best of each scope.
         computes: The cheapest schedule within the budget; None if there is none.
         cost: Its cost.
@@ -121,7 +121,7 @@ class Incumbent:
                 incumbent.raise_bound(bound)
             for schedule in task.known.schedules:
                 incumbent.offer(schedule.computes)
-            incumbent.informed = incumbent.computes is not None
+            incumbent.informed = incumbent.computes is not None and task.known.searched
         return incumbent
 
     def offer(self, computes: Sequence[int], maker: str = "") -> bool:

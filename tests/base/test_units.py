@@ -17,7 +17,10 @@ from remat_cli.units import (
     format_percent,
     parse_budget,
     parse_duration,
+    parse_percentage,
+    parse_share,
     parse_size,
+    require_unit,
 )
 
 _FACTORS = {
@@ -34,6 +37,9 @@ _FACTORS = {
     "GiB": 2**30,
     "TiB": 2**40,
     "PiB": 2**50,
+    "EB": 10**18,
+    "EiB": 2**60,
+    "bytes": 1,
 }
 
 
@@ -76,18 +82,63 @@ def test_every_number_of_bytes_in_every_unit_reads_back_exactly(count, unit, spa
     assert parse_size(f"{whole:_}{space}{unit.lower()}") == whole * factor
 
 
-@given(st.integers(0, 8191), st.integers(1, 6), st.sampled_from(sorted(_FACTORS)))
+@given(st.integers(0, 79_999), st.integers(4, 8), st.sampled_from(sorted(_FACTORS)))
 def test_decimal_fractions_are_exact(digits, places, unit):
     text = f"{digits // 10**places}.{digits % 10**places:0{places}d}{unit}"
     assert parse_size(text) == math.ceil(Fraction(digits, 10**places) * _FACTORS[unit])
 
 
-@pytest.mark.parametrize("letter", ["K", "k", "M", "G", "g", "T", "P"])
+@pytest.mark.parametrize("letter", ["K", "k", "M", "G", "g", "T", "P", "E"])
 def test_a_bare_prefix_is_refused_and_both_spellings_are_shown(letter):
     with pytest.raises(UsageError, match="ambiguous") as caught:
         parse_size(f"16{letter}")
     assert f"16{letter.upper()}B" in caught.value.hint
     assert f"16{letter.upper()}iB" in caught.value.hint
+
+
+def test_bits_are_refused_and_bytes_are_shown():
+    for text, meant in (("5Mb", "5MB"), ("2 Gb", "2GB"), ("1.5Kib", "1.5KiB"), ("7Tib", "7TiB")):
+        with pytest.raises(UsageError, match="could mean bits") as caught:
+            parse_size(text)
+        assert caught.value.hint == f"write {meant} for bytes"
+
+
+def test_a_bare_number_is_asked_for_its_unit():
+    hints = {
+        "16": "write 16GB or 16GiB or 16% or 16B",
+        "0.5": "write 0.5GB or 0.5GiB or 50%",
+        "203424260": "write 203424260B",
+        " 400 ": "write 400GB or 400GiB or 400B",
+        "4GB:16:1GB": "write 16GB or 16GiB or 16% or 16B",
+        "8GB,9": "write 9GB or 9GiB or 9% or 9B",
+    }
+    for text, hint in hints.items():
+        with pytest.raises(UsageError, match="has no unit") as caught:
+            require_unit(text)
+        assert caught.value.hint == hint
+    with pytest.raises(UsageError) as caught:
+        require_unit("16", percent=False)
+    assert caught.value.hint == "write 16GB or 16GiB or 16B"
+    for text in ("16B", "0", "80%", "4GB:16GB:1GB", "none", "16G"):
+        require_unit(text)
+
+
+def test_percentages_need_their_sign_and_shares_may_have_one():
+    assert parse_percentage("0.5 %") == Fraction(1, 2)
+    assert parse_percentage("0") == 0
+    for text, hint in (("0.005", "write 0.005% or 0.5%"), ("12", "write 12%")):
+        with pytest.raises(UsageError, match="has no percent sign") as caught:
+            parse_percentage(text)
+        assert caught.value.hint == hint
+    assert parse_share("1e-4") == parse_share("0.01%") == 1e-4
+    assert parse_share("0") == 0
+    for text in ("1", "100%", "5", "-0.1", "1GB"):
+        with pytest.raises(UsageError) as caught:
+            parse_share(text)
+        assert caught.value.hint
+    with pytest.raises(UsageError) as caught:
+        parse_share("5")
+    assert caught.value.hint == "write 5% if percent are meant"
 
 
 @pytest.mark.parametrize("text", ["-1", "-16GB", "-0.5MiB", "-1e3"])

@@ -69,19 +69,37 @@ def test_the_exit_code_is_the_worst_in_every_form(remat, plans, names, code, for
     assert checked.out
 
 
-def test_one_file_by_name_is_reported_as_ever_and_one_by_pattern_as_a_list(remat, plans):
-    one = remat("check", "plans/good.json", "--format", "json")
-    assert json.loads(one.out)["schema"] == "remat-report/1"
-    many = json.loads(remat("check", "plans/goo?.json", "--format", "json").out)
-    assert many["schema"] == "remat-checks/1"
-    assert many["plans"][0]["report"] == json.loads(one.out)
+def test_machines_read_the_same_for_a_file_by_name_and_by_pattern(remat, plans):
+    for name in ("good", "broken", "cut"):
+        for form in FORMATS[1:]:
+            by_name = remat("check", f"plans/{name}.json", "--format", form)
+            assert by_name == remat("check", f"plans/[{name[0]}]{name[1:]}.json", "--format", form)
+            assert (by_name.err, name in by_name.out) == ("", True)
+
+
+def test_people_read_more_of_a_file_by_name(remat, plans):
+    assert "At the peak" in remat("check", "plans/good.json").out
+    assert "At the peak" not in remat("check", "plans/goo?.json").out
     unreadable = remat("check", "plans/cut.json")
     assert (unreadable.code, unreadable.out) == (2, "")
 
 
 def test_a_file_whose_name_looks_like_a_pattern_is_a_file(remat, plans):
     Path("plans/good.json").rename("a[1].json")
-    assert json.loads(remat("check", "a[1].json", "--format", "json").out)["schema"] == "remat-report/1"
+    assert "At the peak" in remat("check", "a[1].json").out
+
+
+def test_a_folder_stands_for_the_plans_in_it(remat, plans):
+    Path("plans/good.json").rename("plans/good.plan.json")
+    Path("plans/deep/keep.json").rename("plans/deep/keep.plan.json")
+    assert remat("convert", "plans/good.plan.json", "-o", "plans/deep/a[1]/again.plan.yaml").code == 0
+    told = remat("check", "plans", "plans/deep/a[1]", "--format", "json")
+    assert told.code == 0
+    paths = [plan["path"] for plan in json.loads(told.out)["plans"]]
+    assert paths == ["plans/deep/a[1]/again.plan.yaml", "plans/deep/keep.plan.json", "plans/good.plan.json"]
+    Path("none").mkdir()
+    empty = remat("check", "none")
+    assert (empty.code, "no plan in this folder" in empty.out) == (2, True)
 
 
 def test_every_file_once_in_the_order_of_the_names(remat, plans):

@@ -20,7 +20,7 @@ def chain(tmp_path, remat):
 
 
 def test_a_table_and_its_progress(remat, chain):
-    done = remat("compare", chain, "--budgets", "4,6", "--strategies", "keep-all,optimal", "--jobs", "1")
+    done = remat("compare", chain, "--budgets", "4B,6B", "--strategies", "keep-all,optimal", "--jobs", "1")
     assert done.code == 0
     assert "4/4" in done.err
     assert "proven lower bound" in done.out
@@ -29,32 +29,45 @@ def test_a_table_and_its_progress(remat, chain):
 
 
 def test_files_and_their_formats(remat, chain, tmp_path):
-    asked = ("compare", chain, "--budgets", "4:6:1", "--strategies", "keep-all", "--results", "rows.jsonl")
-    for form in ("json", "csv", "html", "svg", "png", "text"):
-        done = remat(*asked, "--format", form, "-o", f"out.{form}")
+    asked = ("compare", chain, "--budgets", "4B:6B:1B", "--strategies", "keep-all", "--results", "rows.jsonl")
+    for form in ("json", "csv", "html", "svg", "png", "txt"):
+        done = remat(*asked, "-o", f"out.{form}")
         assert (done.code, done.out) == (0, "")
         assert f"wrote out.{form}" in done.err
+    assert (tmp_path / "out.svg").read_bytes().lstrip().startswith(b"<?xml")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3
     assert json.loads((tmp_path / "out.json").read_text())["strategies"] == ["keep-all"]
     assert (tmp_path / "out.csv").read_text().count("\n") == 4
-    assert b"\x1b" not in (tmp_path / "out.text").read_bytes()
+    assert b"\x1b" not in (tmp_path / "out.txt").read_bytes()
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>")
-    assert "remat compare chain.json --budgets 4:6:1 --strategies keep-all" in page
+    assert "remat compare chain.json --budgets 4B:6B:1B --strategies keep-all" in page
+
+
+def test_rows_that_are_not_reused_are_told(remat, chain, tmp_path):
+    asked = ("compare", chain, "--budgets", "6B:7B:1B", "--strategies", "keep-all", "--results", "rows.jsonl")
+    assert "not reused" not in remat(*asked, "--time-limit", "20s").err
+    told = remat(*asked, "--seed", "1")
+    assert "not reused, because they are for another --seed and --time-limit: 2" in told.err
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 4
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"key": "x", "row": line["row"]}) + "\n" for line in lines))
+    assert "because they are for another graph, other options or another version of remat: 4" in remat(*asked).err
 
 
 def test_no_plan_at_all_is_a_no(remat, chain):
-    done = remat("compare", chain, "--budgets", "4", "--strategies", "keep-all", "-q")
+    done = remat("compare", chain, "--budgets", "4B", "--strategies", "keep-all", "-q")
     assert (done.code, done.err) == (1, "")
 
 
 def test_refusals(remat, chain):
     for arguments, words in (
-        (("--budgets", "4", "--format", "png"), "name a file with -o"),
-        (("--budgets", "4", "--dask", "tcp://127.0.0.1:1", "--jobs", "2"), "--jobs is for this machine"),
-        (("--budgets", "4", "--strategies", "autoo"), 'did you mean "auto"?'),
-        (("--budgets", "4", "--strategies", "auto,,keep-all"), "empty entry"),
-        (("--budgets", "4", "-o", "no/such/folder.json"), "cannot be written"),
+        (("--budgets", "4B", "--format", "png", "-o", "x.svg"), "x.svg: --format png contradicts the suffix .svg"),
+        (("--budgets", "4B", "--dask", "tcp://127.0.0.1:1", "--jobs", "2"), "--jobs is for this machine"),
+        (("--budgets", "4B", "--strategies", "autoo"), 'did you mean "auto"?'),
+        (("--budgets", "4B", "--strategies", "auto,,keep-all"), "empty entry"),
+        (("--budgets", "4B", "-o", "/dev/null/folder.json"), "cannot be written"),
     ):
         done = remat("compare", chain, *arguments)
         assert done.code == 2
@@ -67,7 +80,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
     process = subprocess.Popen(
         [
             *(sys.executable, "-c", "from remat_cli.cli.main import main; main()", "compare", "graph.json"),
-            *("--budgets", "9,90", "--strategies", "keep-all,checkmate-ilp", "--jobs", "1"),
+            *("--budgets", "9B,90B", "--strategies", "keep-all,checkmate-ilp", "--jobs", "1"),
             *("--time-limit", "300s", "--results", "rows.jsonl"),
         ],
         cwd=tmp_path,

@@ -147,8 +147,10 @@ def test_dot_quotes_hostile_names(remat):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-o", "x.txt"], "x.txt: cannot tell the format from the suffix"),
-        (["-o", "no/where.json"], "No such file or directory"),
+        (["-o", "x"], "x: cannot tell the format from the suffix"),
+        (["-o", "x.graphml"], "x.graphml: this command writes no .graphml files"),
+        (["-o", "x.dot", "--to", "json"], "x.dot: --to json contradicts the suffix .dot"),
+        (["-o", "/dev/null/where.json"], "Not a directory"),
         (["--keys", "cost=w"], "--keys is for node-link graphs"),
     ],
 )

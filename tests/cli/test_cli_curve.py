@@ -65,11 +65,13 @@ def test_as_csv(remat):
         ("plans/", "plans/toy.80pct.plan.json"),
         ("plans/{budget}.json", "plans/80pct.json"),
         ("{budget}/x.json", "80pct/x.json"),
+        ("new/{budget}.yaml", "new/80pct.yaml"),
+        ("new", "new/toy.80pct.plan.json"),
+        ("new/deep/", "new/deep/toy.80pct.plan.json"),
     ],
 )
 def test_where_plans_go(remat, output, written):
     Path("plans").mkdir()
-    Path("80pct").mkdir()
     assert remat("solve", TOY, "--budgets", "80%", "-o", output).code == 0
     assert names() == [written]
 
@@ -82,7 +84,8 @@ def test_where_plans_go(remat, output, written):
         (("--budgets", "80%:90%"), "is not START:STOP:STEP"),
         (("--budgets", "80%,90%", "-o", "-"), "several plans cannot go to standard output"),
         (("--budgets", "80%,90%", "-o", "one.json"), "one.json is not a folder, but there are several plans"),
-        (("--budgets", "80%", "-o", "missing/"), "missing/toy.80pct.plan.json: cannot be written"),
+        (("--budgets", "80%", "-o", "/dev/null/"), "/dev/null/toy.80pct.plan.json: cannot be written"),
+        (("--budgets", "80%", "-o", "{budget}.svg"), "80pct.svg: this command writes no .svg files"),
         (("--budgets", "80%", "--write-model", "m.lp"), "--write-model is for a single --budget"),
         (("--budgets", "80%", "--solver-log", "log"), "--solver-log is for a single --budget"),
         (("-b", "80%", "--format", "csv"), "--format csv is for --budgets"),
@@ -112,9 +115,9 @@ def test_the_command_line_comes_before_the_environment(remat, monkeypatch):
 
 
 def test_codes_when_there_is_no_plan(remat):
-    assert remat("solve", TOY, "--budgets", "1,2").code == 1
+    assert remat("solve", TOY, "--budgets", "1B,2B").code == 1
     graph = str(GRAPHS / "unet.json")
-    late = remat("solve", graph, "--budgets", "1,50%", "--time-limit", "1ms")
+    late = remat("solve", graph, "--budgets", "1B,50%", "--time-limit", "1ms")
     assert late.code == 4
     assert "give more time with --time-limit" in late.out
     assert names() == []
@@ -122,11 +125,11 @@ def test_codes_when_there_is_no_plan(remat):
 
 def test_unproven_plans_fail_require_optimal_by_name(remat):
     remat("export", "zoo:unit-chain{n=17}", "-o", "chain.json")
-    easy_going = ("--budgets", "4,17", "--strategy", "checkmate-ilp", "--gap", "0.9")
+    easy_going = ("--budgets", "4B,17B", "--strategy", "checkmate-ilp", "--gap", "0.9")
     assert remat("solve", "chain.json", *easy_going).code == 0
     strict = remat("solve", "chain.json", *easy_going, "--require-optimal")
     assert strict.code == 1
-    assert "not proven optimal, as --require-optimal asks: 4\n" in strict.err
+    assert "not proven optimal, as --require-optimal asks: 4B\n" in strict.err
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent the POSIX way")
@@ -160,7 +163,8 @@ def test_a_curve_is_no_graph(remat):
 def test_a_report_names_the_budget_that_the_claim_speaks_of(remat):
     assert remat("solve", TOY, "-b", "80%").code == 0
     checked = remat("check", "toy.plan.json", "--budget", "250MB", "--format", "json")
-    assert (json.loads(checked.out)["budget"], json.loads(checked.out)["plan_budget"]) == (250_000_000, 216_426_499)
+    (report,) = (plan["report"] for plan in json.loads(checked.out)["plans"])
+    assert (report["budget"], report["plan_budget"]) == (250_000_000, 216_426_499)
     words = " ".join(remat("check", "toy.plan.json", "--budget", "250MB").out.split())
     assert "Claimed by the strategy for the plan's own budget of 216.4 MB (216,426,499 bytes)" in words
 
@@ -179,7 +183,7 @@ def test_the_least_peak_and_what_is_proven_of_it(remat):
     assert plan["claim"]["peak"] == {"lower_bound": 203_424_260, "scope": "document-order"}
     checked = remat("check", "toy.plan.json", "--format", "json")
     assert checked.code == 0
-    assert json.loads(checked.out)["claim"]["peak"] == plan["claim"]["peak"]
+    assert json.loads(checked.out)["plans"][0]["report"]["claim"]["peak"] == plan["claim"]["peak"]
     assert "least peak?" in remat("check", "toy.plan.json").out
 
 
@@ -196,8 +200,8 @@ def test_a_false_claim_on_the_peak_is_found(remat):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-b", "80%"), "--minimize peak and --budget exclude each other"),
-        (("--budgets", "80%,90%"), "--minimize peak and --budgets exclude each other"),
+        (("-b", "80%"), "--budget and --minimize peak exclude each other"),
+        (("--budgets", "80%,90%"), "--budgets and --minimize peak exclude each other"),
         (("--write-model", "m.lp"), "--write-model is for --minimize cost"),
         (("--format", "csv"), "--format csv is for --budgets"),
     ],

@@ -54,7 +54,7 @@ def test_what_changed(remat, plans):
         (("kept.json", "tight.json"), []),
         (("kept.json", "tight.json", "--max-cost-increase", "12.4%"), []),
         (("kept.json", "tight.json", "--max-cost-increase", "12.3%"), ["cost-increase"]),
-        (("kept.json", "tight.json", "--max-cost-increase", "12.3", "--max-peak-increase", "0"), ["cost-increase"]),
+        (("kept.json", "tight.json", "--max-cost-increase", "12.3 %", "--max-peak-increase", "0"), ["cost-increase"]),
         (("tight.json", "kept.json", "--max-cost-increase", "0", "--max-peak-increase", "33%"), []),
         (("tight.json", "kept.json", "--max-peak-increase", "32.9%"), ["peak-increase"]),
         (("kept.json", "kept.json", "--max-peak-increase", "0%", "--max-cost-increase", "0%"), []),
@@ -70,7 +70,18 @@ def test_tolerances(remat, plans, arguments, codes, form):
         assert "more than the" in told.out
 
 
-@pytest.mark.parametrize("amount", ["-1%", "5GB", "much", "1%%"])
+def test_a_plan_that_got_worse_has_a_tick_only_within_tolerances(remat, plans):
+    for old, new, arguments, mark, sign in (
+        ("kept", "tight", (), "!", "⚠️"),
+        ("kept", "tight", ("--max-cost-increase", "20%"), "✓", "✅"),
+        ("kept", "tight", ("--max-cost-increase", "1%"), "✗", "❌"),
+        ("kept", "kept", (), "✓", "✅"),
+    ):
+        assert remat("diff", f"{old}.json", f"{new}.json", *arguments).out.startswith(mark)
+        assert f"### {sign} " in remat("diff", f"{old}.json", f"{new}.json", *arguments, "--format", "markdown").out
+
+
+@pytest.mark.parametrize("amount", ["-1%", "5GB", "much", "1%%", "0.005", "12.3"])
 def test_a_tolerance_is_a_percentage(remat, plans, amount):
     told = remat("diff", "kept.json", "tight.json", "--max-cost-increase", amount)
     assert told.code == 2

@@ -22,7 +22,7 @@ def documents(remat):
     """One file of every kind, good and bad, in the current folder."""
     Path("graph.yaml").write_text(GRAPH, encoding="utf-8")
     assert remat("solve", "graph.yaml", "-b", "none", "-o", "plan.json", "-q").code == 0
-    report = remat("check", "plan.json", "--format", "json").out
+    report = remat("show", "plan.json", "--format", "json").out
     Path("report.json").write_text(report, encoding="utf-8")
     Path("bad.json").write_text('{"schema": "remat-graph/1",\n  "nodes": [}', encoding="utf-8")
     Path("bad.yaml").write_text("schema: remat-graph/1\nnodes: [a\n", encoding="utf-8")
@@ -46,15 +46,19 @@ _CASES = [
     (("solve", "graph.yaml", *_BUDGET, "--budgte", "1"), 2, ["--budgte"]),
     (("solve", "graph.yaml", "-b", "16G"), 2, ["ambiguous", "16GB", "16GiB"]),
     (("solve", "graph.yaml", "-b", "-5"), 2, ["negative"]),
+    (("solve", "graph.yaml", "-b", "16"), 2, ['"16" has no unit (write 16GB or 16GiB or 16% or 16B)']),
+    (("solve", "graph.yaml", "--budgets", "0.5,90%"), 2, ['"0.5" has no unit', "50%"]),
+    (("check", "plan.json", "-b", "16"), 2, ['"16" has no unit']),
+    (("max-batch", "graph.yaml", "--memory", "16"), 2, ['"16" has no unit (write 16GB or 16GiB or 16B)']),
     (("solve", "graph.yaml", "-b", "lots"), 2, ['"lots" is not a size']),
     (("solve", "graph.yaml", "-b", "1e999"), 2, ["more than 9223372036854775807 bytes"]),
     (("solve", "graph.yaml", "-b", "1e99%"), 2, ["more than 9223372036854775807 bytes"]),
-    (("solve", "graph.yaml", *_BUDGET, "--time-limit", "0"), 2, ["positive"]),
+    (("solve", "graph.yaml", *_BUDGET, "--time-limit", "0"), 2, ["is not above 0"]),
     (("solve", "graph.yaml", *_BUDGET, "--time-limit", "-1s"), 2, ["negative"]),
     (("solve", "graph.yaml", *_BUDGET, "--time-limit", "1e400"), 2, ["longer than"]),
     (("solve", "graph.yaml", *_BUDGET, "--time-limit", "soon"), 2, ["is not a duration"]),
     (("solve", "graph.yaml", *_BUDGET, "--gap", "1"), 2, ["--gap"]),
-    (("solve", "graph.yaml", *_BUDGET, "--gap", "nan"), 2, ["gap nan is not between 0 and 1"]),
+    (("solve", "graph.yaml", *_BUDGET, "--gap", "nan"), 2, ['"nan" is not a share']),
     (("solve", "graph.yaml", *_BUDGET, "--threads", "0"), 2, ["--threads"]),
     (("solve", "graph.yaml", *_BUDGET, "--seed", "-1"), 2, ["--seed"]),
     (("solve", "graph.yaml", *_BUDGET, "--format", "xml"), 2, ["--format", "json"]),
@@ -96,13 +100,12 @@ _CASES = [
     (("solve", "report.json", *_BUDGET), 2, ["this is a report, expected a graph"]),
     (("show", "report.json"), 2, ["this is a report"]),
     # Outputs
-    (("solve", "graph.yaml", "-b", "none", "-o", "none/x.json"), 2, ["none/x.json: cannot be written: No such file"]),
-    (("solve", "graph.yaml", "-b", "none", "-o", "folder"), 2, ["folder: cannot be written: Is a directory"]),
     (("solve", "graph.yaml", "-b", "none", "-o", "bad.json/x"), 2, ["bad.json/x: cannot be written: Not a directory"]),
     (("solve", "graph.yaml", "-b", "none", "-o", "/dev/full"), 2, ["/dev/full: cannot be written: No space left"]),
-    (("show", "graph.yaml", "-o", "none/x"), 2, ["none/x: cannot be written"]),
+    (("show", "graph.yaml", "-o", "bad.json/x"), 2, ["bad.json/x: cannot be written"]),
+    (("show", "graph.yaml", "-o", "folder"), 2, ["folder: cannot be written: Is a directory"]),
     (("show", "graph.yaml", "-o", "/dev/full"), 2, ["/dev/full: cannot be written: No space left"]),
-    (("export", "zoo:linear", "-o", "none/x"), 2, ["none/x: cannot be written"]),
+    (("export", "zoo:linear", "-o", "bad.json/x"), 2, ["bad.json/x: cannot be written"]),
     (("export", "zoo:linear", "-o", "/dev/full"), 2, ["/dev/full: cannot be written: No space left"]),
 ]
 
@@ -128,6 +131,15 @@ def test_every_problem_of_a_document_is_told_up_to_twenty(remat):
     assert failed.code == 2
     assert failed.err.count("/cost") == 20
     assert "and 5 more problems" in failed.err
+
+
+def test_a_missing_choice_is_told_in_one_line(remat):
+    for command, choice in (("schema", "plan"), ("completion", "zsh")):
+        failed = remat(command)
+        assert failed.code == 2
+        assert failed.err.splitlines()[0] == "remat: error: missing argument"
+        assert choice in failed.err.splitlines()[1]
+        assert len(failed.err.splitlines()) == 2
 
 
 def test_a_bad_option_in_the_environment_is_named(remat, monkeypatch):
@@ -200,9 +212,10 @@ def test_ctrl_c_while_waiting_for_standard_input(tmp_path):
 
 def test_json_reports_are_for_machines_only(remat, documents):
     failed = remat("check", "bad.json", "--format", "json")
-    assert (failed.code, failed.out) == (2, "")
+    assert (failed.code, failed.err) == (2, "")
+    assert json.loads(failed.out)["counts"] == {"ok": 0, "no": 0, "unreadable": 1}
     fine = remat("check", "plan.json", "--format", "json")
-    assert json.loads(fine.out)["valid"]
+    assert json.loads(fine.out)["ok"]
 
 
 def test_a_defect_has_an_exit_code_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

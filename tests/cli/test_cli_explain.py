@@ -35,6 +35,11 @@ def test_every_node_of_a_plan_can_be_explained(remat, plan):
         assert remat("explain", "toy.plan.json", node["id"]).code == 0
 
 
+def test_a_prefix_comes_before_a_likeness_and_long_names_are_cut(remat, plan):
+    assert "did you mean grad/conv2 or grad/relu1 or grad/bn1?" in remat("explain", "toy.plan.json", "grad/").err
+    assert len(remat("explain", "toy.plan.json", "x" * 5000).err) < 300
+
+
 def test_close_names_are_offered(remat, plan):
     told = remat("explain", "toy.plan.json", "con1")
     assert told.code == 2

@@ -45,7 +45,7 @@ def assert_interrupted_with_plan(done: Done, folder: Path) -> None:
 
 
 def test_ctrl_c_at_the_terminal_keeps_the_best_plan(chain, tmp_path):
-    with Running("solve", chain, "-b", "6", *LONG, cwd=tmp_path) as running:
+    with Running("solve", chain, "-b", "6B", *LONG, cwd=tmp_path) as running:
         running.wait_for(r"HiGHS  best \+")
         running.press_ctrl_c()
         done = running.finish()
@@ -57,7 +57,7 @@ def test_ctrl_c_at_the_terminal_keeps_the_best_plan(chain, tmp_path):
 def test_a_signal_to_the_process_alone_keeps_the_best_plan_of_a_solver_outside(chain, tmp_path, number):
     (tmp_path / "temporary").mkdir()
     with Running(
-        "solve", chain, "-b", "6", *LONG, "--solver", "cbc", cwd=tmp_path, TMPDIR=str(tmp_path / "temporary")
+        "solve", chain, "-b", "6B", *LONG, "--solver", "cbc", cwd=tmp_path, TMPDIR=str(tmp_path / "temporary")
     ) as running:
         running.wait_for(r"CBC  best \+")
         children = running.descendants()
@@ -97,7 +97,7 @@ def test_ctrl_c_while_the_model_is_built(tmp_path):
 
 @pytest.mark.parametrize("solver", ["highs", "glpk"])
 def test_ctrl_c_before_the_solver_has_anything(chain, tmp_path, solver):
-    with Running("solve", chain, "-b", "6", *LONG, "--solver", solver, cwd=tmp_path) as running:
+    with Running("solve", chain, "-b", "6B", *LONG, "--solver", solver, cwd=tmp_path) as running:
         running.wait_for("GLPK|HiGHS")
         running.press_ctrl_c()
         done = running.finish()
@@ -110,9 +110,12 @@ def test_ctrl_c_before_the_solver_has_anything(chain, tmp_path, solver):
 
 
 def deaf_solver(folder: Path) -> Path:
-    """A CBC that never stops by itself, whatever it is told; its process ids go to ``pids``."""
+    """A CBC that says its version, and else never stops, whatever it is told; its process ids go to ``pids``."""
     script = folder / "deaf"
-    body = f"trap '' INT TERM\nsleep 1000 &\necho $$ $! > {folder}/pids.new\nmv {folder}/pids.new {folder}/pids\nwait\n"
+    body = '[ "$1" = -stop ] && echo "Version: 2" && exit\n'
+    body += (
+        f"trap '' INT TERM\nsleep 1000 &\necho $$ $! > {folder}/pids.new\nmv {folder}/pids.new {folder}/pids\nwait\n"
+    )
     script.write_text(f"#!/bin/sh\n{body}wait\nwait\n")
     script.chmod(0o755)
     return script
@@ -122,7 +125,7 @@ def test_a_second_ctrl_c_ends_at_once_and_takes_the_solver_along(chain, tmp_path
     (tmp_path / "temporary").mkdir()
     solver = deaf_solver(tmp_path)
     with Running(
-        "solve", chain, "-b", "6", *LONG, "--solver", f"cbc{{path={solver}}}", cwd=tmp_path,
+        "solve", chain, "-b", "6B", *LONG, "--solver", f"cbc{{path={solver}}}", cwd=tmp_path,
         TMPDIR=str(tmp_path / "temporary"),
     ) as running:  # fmt: skip
         wait_until(lambda: (tmp_path / "pids").exists(), "the start of the solver")
@@ -143,7 +146,7 @@ def test_a_second_ctrl_c_ends_at_once_and_takes_the_solver_along(chain, tmp_path
 @pytest.mark.parametrize("solver", ["cbc", "glpk"])
 def test_nothing_is_left_of_a_solver_after_ctrl_c_twice(chain, tmp_path, solver):
     (tmp_path / "temporary").mkdir()
-    arguments = ("solve", chain, "-b", "6", *LONG, "--solver", solver, "--solver-log", "log.txt")
+    arguments = ("solve", chain, "-b", "6B", *LONG, "--solver", solver, "--solver-log", "log.txt")
     log = tmp_path / "log.txt"
     with Running(*arguments, cwd=tmp_path, TMPDIR=str(tmp_path / "temporary")) as running:
         wait_until(lambda: log.exists() and log.stat().st_size > 0, "the solver's first words")
@@ -205,7 +208,7 @@ def test_the_limit_holds_for_the_default_strategy(tmp_path, solver):
 
 
 def test_at_the_limit_the_best_plan_counts(chain, tmp_path):
-    done = remat_process("solve", chain, "-b", "6", *LONG, "--solver", "cbc", "--time-limit", "8s", cwd=tmp_path)
+    done = remat_process("solve", chain, "-b", "6B", *LONG, "--solver", "cbc", "--time-limit", "8s", cwd=tmp_path)
     assert done.code == 0, done.err
     assert "stopped at the time limit" in done.out
     plan = json.loads((tmp_path / "chain.plan.json").read_text(encoding="utf-8"))

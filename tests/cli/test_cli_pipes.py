@@ -59,9 +59,9 @@ def test_a_graph_comes_through_a_pipe_and_nothing_but_a_document_leaves(tmp_path
 @pytest.mark.parametrize(
     ("arguments", "kind"),
     [
-        (("check", "-", "--format", "json"), "report"),
-        (("check", "-", "-", "--format", "json"), "checks"),
+        (("check", "-", "--format", "json"), "checks"),
         (("show", "-", "--format", "json"), "report"),
+        (("check", "-", "-", "--format", "json"), "checks"),
         (("explain", "-", "conv1", "--format", "json"), "explanation"),
         (("diff", "-", "plan.json", "--format", "json"), "diff"),
         (("diff", "plan.json", "-", "--format", "json"), "diff"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,24 @@ def test_keys_for_what_is_no_node_link_graph_are_refused(remat):
         assert "--keys is for node-link graphs" in shown.err
 
 
+def test_other_formats_of_networkx_and_graphviz_are_named(remat):
+    """They are no documents, so that a missing schema field is not what is wrong with them."""
+    many = {"directed": True, "graph": {}, "nodes": [{"id": k, "weight": 1} for k in range(100)], "links": []}
+    for text, words in (
+        (json.dumps({"directed": True, "nodes": [{"id": "a"}], "adjacency": [[]]}), "this is adjacency JSON"),
+        (json.dumps({"directed": True, "data": [], "elements": {"nodes": []}}), "this is Cytoscape JSON"),
+        ('// mine\nstrict digraph "x" {\n a -> b [label="c: d"];\n}\n', "<stdin>:1: this is DOT"),
+        ('Creator "igraph"\ngraph\n[\n  node [ id 0 ]\n]\n', "<stdin>:1: this is GML"),
+    ):
+        for keys in ((), ("--keys", "cost=weight")):
+            refused = remat("show", "-", *keys, stdin=text)
+            assert (refused.code, words in refused.err) == (2, True)
+            assert "node_link_data" in refused.err
+    lines = remat("show", "-", stdin=json.dumps(many)).err.splitlines()
+    assert len(lines) == 2
+    assert 'no node has the attribute "cost"' in lines[0]
+
+
 def test_from_standard_input(remat):
     shown = remat("show", "-", stdin=Path(TOY).read_text(encoding="utf-8"))
     assert shown.code == 0
@@ -85,6 +104,16 @@ def test_from_standard_input(remat):
 def test_colour_follows_the_option(remat, monkeypatch, color):
     shown = remat("show", TOY, "--color", color)
     assert ("\x1b[" in shown.out) == (color == "always")
+    monkeypatch.setenv("REMAT_COLOR", "always")  # for all commands; the option comes first
+    assert ("\x1b[" in remat("show", TOY, "--color", color).out) == (color == "always")
+    assert "\x1b[" in remat("show", TOY).out
+    assert "\x1b[" in remat("check", "none.json").err
+    monkeypatch.setenv("REMAT_SHOW_COLOR", "never")
+    assert "\x1b[" not in remat("show", TOY).out
+    monkeypatch.setenv("REMAT_COLOR", "blue")
+    assert "'blue' is not one of" in remat("check", "none.json").err
+    monkeypatch.delenv("REMAT_COLOR")
+    monkeypatch.delenv("REMAT_SHOW_COLOR")
     monkeypatch.setenv("NO_COLOR", "1")
     assert ("\x1b[" in remat("show", TOY, "--color", color).out) == (color == "always")
     monkeypatch.delenv("NO_COLOR")
@@ -119,6 +148,41 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(command):
     shown = remat_process(*command, stdout=write_end)
     os.close(write_end)
     assert (shown.code, shown.err) == (0, "")
+
+
+def test_the_suffix_decides_the_format(remat, monkeypatch):
+    remat("solve", TOY, "-b", "80%", "-o", "new/toy.plan.yaml")
+    assert Path("new/toy.plan.yaml").read_text(encoding="utf-8").startswith("schema: remat-plan")
+    assert remat("check", "new/toy.plan.yaml").code == 0
+    assert remat("solve", TOY, "-b", "80%", "-o", "plans/").code == 0
+    assert Path("plans/toy.plan.json").is_file()
+    begins = {"html": "<!DOCTYPE html>", "svg": "<?xml", "json": "{", "txt": "toy: ", "old": "toy: "}
+    for suffix, begin in begins.items():
+        assert remat("show", TOY, "-o", f"x.{suffix}").code == 0
+        assert Path(f"x.{suffix}").read_text(encoding="utf-8").startswith(begin)
+    assert remat("show", TOY, "-o", "x.old", "--format", "json").code == 0
+    assert json.loads(Path("x.old").read_text(encoding="utf-8"))
+    monkeypatch.setenv("REMAT_SHOW_FORMAT", "json")  # gives way, unlike the command line
+    assert remat("show", TOY, "-o", "y.svg").code == 0
+    assert Path("y.svg").read_text(encoding="utf-8").startswith("<?xml")
+    for arguments, words in (
+        (("show", TOY, "--format", "html", "-o", "z.svg"), "contradicts the suffix .svg"),
+        (("show", TOY, "-o", "z.yaml"), "writes no .yaml files"),
+        (("solve", TOY, "-b", "80%", "-o", "z.html"), "writes no .html files"),
+        (("export", "zoo:linear{n=2}", "-o", "z.svg"), "writes no .svg files"),
+    ):
+        refused = remat(*arguments)
+        assert (refused.code, words in refused.err) == (2, True)
+        assert not list(Path().glob("z.*"))
+
+
+def test_a_png_goes_through_a_pipe_but_not_to_a_terminal(remat, monkeypatch):
+    with Path("x.png").open("wb") as pipe:
+        assert remat_process("show", TOY, "--format", "png", stdout=pipe).code == 0
+    assert Path("x.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = remat("show", TOY, "--format", "png")
+    assert (shown.code, "standard output is a terminal" in shown.err) == (2, True)
 
 
 # Export
@@ -193,9 +257,6 @@ def test_pages_and_figures(remat, file):
         shown = remat("show", file, "--format", format, "-o", "made")
         assert (shown.code, shown.out, shown.err) == (0, "", "")
         assert Path("made").read_bytes().startswith(begins)
-    refused = remat("show", file, "--format", "png")
-    assert refused.code == 2
-    assert "name a file with -o" in refused.err
 
 
 def test_pages_name_the_command_that_made_them(remat):

@@ -37,7 +37,7 @@ def test_from_a_graph_to_a_checked_plan(remat):
 
 def test_from_an_architecture_to_a_checked_plan(remat):
     assert remat("export", "zoo:unit-chain{n=17}", "-o", "chain.json").code == 0
-    solved = remat("solve", "chain.json", "-b", "7")
+    solved = remat("solve", "chain.json", "-b", "7B")
     assert solved.code == 0
     assert plan("chain.plan.json")["claim"] | {"gap": 0, "scope": ""} == {
         "cost": 20,
@@ -47,7 +47,7 @@ def test_from_an_architecture_to_a_checked_plan(remat):
         "scope": "",
     }
     assert remat("check", "chain.plan.json").code == 0
-    assert remat("check", "chain.plan.json", "-b", "6").code == 1
+    assert remat("check", "chain.plan.json", "-b", "6B").code == 1
 
 
 def test_the_stages_of_the_search_are_shown_and_recorded(remat):
@@ -78,8 +78,8 @@ def test_another_order_of_the_nodes(remat):
         {"id": "end", "cost": 1, "memory": 10, "inputs": ["a2", "b2"]},
     ]
     Path("two.json").write_text(json.dumps({"schema": "remat-graph/1", "name": "two", "nodes": nodes}))
-    assert "40.0% over no-remat" in remat("solve", "two.json", "-b", "1100").out
-    solved = remat("solve", "two.json", "-b", "1100", "--reorder")
+    assert "40.0% over no-remat" in remat("solve", "two.json", "-b", "1100B").out
+    solved = remat("solve", "two.json", "-b", "1100B", "--reorder")
     assert solved.code == 0
     assert "not the document's" in solved.out
     made = plan("two.plan.json")
@@ -102,7 +102,7 @@ def test_another_order_of_the_nodes(remat):
 @pytest.mark.parametrize(
     ("budget", "budget_bytes"),
     [
-        ("216426499", 216_426_499),
+        ("216426499B", 216_426_499),
         ("216.426499MB", 216_426_499),
         ("0.25GB", 250_000_000),
         ("210MiB", 210 * 2**20),
@@ -264,7 +264,7 @@ def test_a_proven_plan_satisfies_require_optimal(remat):
 @pytest.mark.parametrize("quiet", [(), ("-q",)])
 def test_an_unproven_plan_is_written_and_fails_require_optimal(remat, quiet):
     remat("export", "zoo:unit-chain{n=17}", "-o", "chain.json")
-    easy_going = ("-b", "4", "--strategy", "checkmate-ilp", "--gap", "0.9")
+    easy_going = ("-b", "4B", "--strategy", "checkmate-ilp", "--gap", "0.9")
     solved = remat("solve", "chain.json", *easy_going, "--require-optimal", *quiet)
     assert solved.code == 1
     assert "not proven optimal" in solved.err
@@ -273,11 +273,81 @@ def test_an_unproven_plan_is_written_and_fails_require_optimal(remat, quiet):
     assert remat("solve", "chain.json", *easy_going).code == 0
 
 
+def test_a_search_starts_from_an_old_plan(remat):
+    assert remat("export", "zoo:unet{batch=1}", "-o", "unet.json").code == 0
+    assert remat("solve", "unet.json", "-b", "60%", "--strategy", "dtr", "-o", "old.json").code == 0
+    for budget, words in (("70%", "nothing cheaper was found than the plan in old.json"), ("100%", "% less than the")):
+        solved = remat("solve", "unet.json", "-b", budget, "--start", "old.json", "--time-limit", "1ms", "-o", "a.json")
+        assert (solved.code, words in solved.err) == (0, True)
+        assert plan("a.json")["claim"]["cost"] <= plan("old.json")["claim"]["cost"]
+    solved = remat("solve", TOY, "-b", "80%", "--start", "old.json")
+    assert (solved.code, "is for a different graph" in solved.err) == (2, True)
+    remat("solve", TOY, "-b", "none")
+    solved = remat("solve", TOY, "-b", "80%", "--start", PLAN)
+    assert solved.code == 0
+    assert "the plan in toy.plan.json was of no use: its peak is 54.11 MB over the budget" in solved.err
+    both = remat("solve", "-", "-b", "80%", "--start", "-")
+    assert (both.code, "cannot both come from standard input" in both.err) == (2, True)
+
+
+def test_a_plan_is_found_again_in_the_cache(remat, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("COLUMNS", "400")
+    first = remat("solve", TOY, "-b", "80%", "--cache")
+    assert (first.code, "cached" in first.out) == (0, False)
+    (kept,) = (tmp_path / "user" / "remat" / "plans").iterdir()
+    made = plan()
+    again = remat("solve", TOY, "-b", "216426499B", "--cache", "-o", "again.json")
+    assert again.code == 0
+    assert f"not solved again, only replayed: {kept}" in again.out
+    assert plan("again.json") == made | {"provenance": made["provenance"] | {"budget": "216426499B"}}
+    told = remat("solve", TOY, "-b", "80%", "--cache", "--format", "json")
+    assert json.loads(told.out)["valid"]
+    assert "not solved again" in told.err
+    other = ("--cache-dir", "plans")
+    for arguments in (("-b", "80%", *other), ("-b", "81%", *other), ("-b", "80%", "--seed", "1", *other)):
+        for hit in (False, True):
+            assert ("not solved again" in remat("solve", TOY, *arguments).out) is hit
+    assert "not solved again" not in remat("solve", TOY, "-b", "80%", "--solver-log", "log.txt", *other).out
+    for hit in (False, True):
+        assert ("not solved again" in remat("solve", TOY, "--minimize", "peak", *other).out) is hit
+    assert len(list(Path("plans").iterdir())) == 4
+
+
+def test_only_sound_and_finished_plans_come_from_the_cache(remat):
+    assert remat("export", "zoo:unit-chain{n=17}", "-o", "chain.json").code == 0
+    slow = ("solve", "chain.json", "-b", "4B", "--cache-dir", "kept")
+    remat(*slow, "--strategy", "dtr", "--time-limit", "1s")
+    (kept,) = Path("kept").iterdir()
+    good = kept.read_text(encoding="utf-8")
+    for damage in (
+        good[:-20],
+        good.replace('"outcome": "finished"', '"outcome": "time limit"'),
+        good.replace('"n3"', '"n4"'),
+    ):
+        assert damage != good
+        kept.write_text(damage, encoding="utf-8")
+        assert "not solved again" not in remat(*slow, "--strategy", "dtr", "--time-limit", "1s").out
+        assert "not solved again" in remat(*slow, "--strategy", "dtr", "--time-limit", "1s").out
+    kept.unlink()
+    assert remat("export", "zoo:unet{batch=1}", "-o", "unet.json").code == 0
+    hurried = ("solve", "unet.json", "-b", "60%", "--time-limit", "1ms", "--start", "old.json", "--cache-dir", "kept")
+    assert remat("solve", "unet.json", "-b", "60%", "--strategy", "dtr", "-o", "old.json").code == 0
+    assert remat(*hurried).code == 0
+    assert not list(Path("kept").iterdir())
+    for arguments, words in (
+        (("-b", "80%", "--cache-dir", "/dev/null/x"), "choose another file with --cache-dir"),
+        (("--budgets", "80%", "--cache"), "--cache is for a single --budget"),
+    ):
+        refused = remat("solve", TOY, *arguments)
+        assert (refused.code, words in refused.err) == (2, True)
+
+
 def test_a_graph_as_node_link_json(remat):
     Path("nx.json").write_text(json.dumps(NODE_LINK), encoding="utf-8")
-    assert remat("solve", "nx.json", "-b", "30", "--keys", "cost=weight,memory=size").code == 0
+    assert remat("solve", "nx.json", "-b", "30B", "--keys", "cost=weight,memory=size").code == 0
     assert plan("nx.plan.json")["claim"]["cost"] == 3
-    unknown = remat("solve", "nx.json", "-b", "30", "--keys", "costs=weight")
+    unknown = remat("solve", "nx.json", "-b", "30B", "--keys", "costs=weight")
     assert unknown.code == 2
     assert 'did you mean "cost"?' in unknown.err
 
@@ -291,11 +361,20 @@ def test_a_budget_below_a_working_set_names_the_node_and_the_bytes(remat):
     assert "no plan fits a budget of 200 MB (200000000 bytes): node grad/bn1 alone needs 201.3 MB" in solved.err
     assert "3.424 MB (3424256 bytes) too much" in solved.err
     assert "no budget below 203.4 MB (203424256 bytes) can work" in solved.err
+    assert "--minimize peak finds the least that works" in solved.err
     assert (solved.out, list(Path().iterdir())) == ("", [])
 
 
+def test_where_nothing_can_be_saved_the_hint_says_so(remat):
+    nodes = [{"id": "a", "cost": 1, "memory": 5, "inputs": []}, {"id": "b", "cost": 1, "memory": 5, "inputs": ["a"]}]
+    Path("two.json").write_text(json.dumps({"schema": "remat-graph/1", "nodes": nodes}))
+    solved = remat("solve", "two.json", "-b", "9B")
+    assert solved.code == 1
+    assert "hint: recomputation saves nothing here: 10 bytes is needed, and is enough without any" in solved.err
+
+
 def test_a_budget_between_the_bound_and_the_best_plan_is_infeasible(remat):
-    solved = remat("solve", TOY, "-b", "203424256")
+    solved = remat("solve", TOY, "-b", "203424256B")
     assert solved.code == 1
     assert "203424260 bytes" in solved.err  # the smallest budget that works
     assert not list(Path().iterdir())
@@ -319,9 +398,27 @@ def test_a_missing_solver_is_3_and_says_how_to_install_it(remat):
     assert not list(Path().iterdir())
 
 
+def test_a_missing_solver_is_3_also_where_no_solver_is_needed(remat, monkeypatch):
+    monkeypatch.setattr("remat_cli.solvers.gurobi.installed_package", lambda name: None)
+    remat("export", "zoo:unit-chain{n=5}", "-o", "chain.json")
+    for command in (
+        ("solve", "chain.json", "-b", "none"),
+        ("solve", "chain.json", "-b", "90%", "--strategy", "chen-sqrt"),
+        ("solve", "chain.json", "--budgets", "90%,100%"),
+        ("solve", "chain.json", "--minimize", "peak"),
+        ("max-batch", "chain.json", "--memory", "1GB", "--batch", "1"),
+        ("compare", "chain.json", "--budgets", "100%", "--strategies", "keep-all"),
+    ):
+        done = remat(*command, "--solver", "gurobi", "-q")
+        assert (done.code, done.out) == (3, "")
+        assert "gurobipy is not installed" in done.err
+        assert "pip install" in done.err
+    assert [path.name for path in Path().iterdir()] == ["chain.json"]
+
+
 def test_a_failing_solver_is_3_with_its_last_words(remat, tmp_path):
     script = tmp_path / "cbc"
-    script.write_text('#!/bin/sh\necho "out of luck"\nexit 7\n')
+    script.write_text('#!/bin/sh\n[ "$1" = -stop ] && echo "Version: 2" && exit\necho "out of luck"\nexit 7\n')
     script.chmod(0o755)
     asked = ("--strategy", "checkmate-ilp", "--solver", f"cbc{{path={script}}}")
     solved = remat("solve", TOY, "-b", "80%", *asked)
@@ -373,9 +470,18 @@ def test_the_graph_is_not_overwritten(remat):
     assert Path("toy.yaml").read_bytes() == before
 
 
+def test_a_plan_for_another_budget_is_not_replaced_in_silence(remat):
+    assert remat("solve", TOY, "-b", "80%").err == ""
+    assert remat("solve", TOY, "-b", "80%").err == ""
+    words = "toy.plan.json held a plan for a budget of 216.4 MB, which this one replaced"
+    assert words in remat("solve", TOY, "-b", "none").err
+    assert "held a plan for no budget" in remat("solve", TOY, "-b", "80%").err
+    assert remat("solve", TOY, "-b", "90%", "-o", PLAN).err == ""
+
+
 def test_an_old_plan_is_replaced_only_by_a_new_one(remat):
     Path(PLAN).write_text("old")
-    assert remat("solve", TOY, "-b", "1").code == 1
+    assert remat("solve", TOY, "-b", "1B").code == 1
     assert Path(PLAN).read_text() == "old"
     assert remat("solve", TOY, "-b", "80%").code == 0
     assert plan()["schema"] == "remat-plan/1"
@@ -384,8 +490,8 @@ def test_an_old_plan_is_replaced_only_by_a_new_one(remat):
 @pytest.mark.parametrize("option", ["-o", "--write-model", "--solver-log"])
 def test_unwritable_files_are_refused_before_the_search(remat, monkeypatch, option):
     monkeypatch.setattr("remat_cli.planning.solving.solve", lambda *_, **__: pytest.fail("searched"))
-    solved = remat("solve", TOY, "-b", "80%", option, "missing/x.lp")
+    solved = remat("solve", TOY, "-b", "80%", option, "/dev/null/x.lp")
     assert solved.code == 2
-    assert "missing/x.lp: cannot be written: No such file or directory" in solved.err
+    assert "/dev/null/x.lp: cannot be written: Not a directory" in solved.err
     assert f"choose another file with {option}" in solved.err
     assert not list(Path().iterdir())

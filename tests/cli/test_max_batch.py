@@ -112,9 +112,11 @@ def test_the_command(remat):
     assert "the largest batch within 80 B at 30.0% over no-remat is 16" in done.out
     assert "2.00 times as many" in done.out
     assert "17 or more is proven impossible" in done.out
-    done = remat("max-batch", "chain.json", "--memory", "80", "--batch", "1", "--max-overhead", "3GB")
+    done = remat("max-batch", "chain.json", "--memory", "80B", "--batch", "1", "--max-overhead", "3GB")
     assert (done.code, "is not a percentage" in done.err) == (2, True)
-    done = remat("max-batch", "chain.json", "--memory", "80")
+    done = remat("max-batch", "chain.json", "--memory", "80B", "--batch", "1", "--max-overhead", "0.3")
+    assert (done.code, "(write 0.3% or 30%, or one-forward)" in done.err) == (2, True)
+    done = remat("max-batch", "chain.json", "--memory", "80B")
     assert (done.code, "say it with --batch" in done.err) == (2, True)
 
 

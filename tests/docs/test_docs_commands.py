@@ -14,7 +14,7 @@ from remat_cli.cli.main import _COMMANDS
 from remat_cli.errors import ExitCode
 
 RUN = ("sh", "console")
-OTHER = ("text", "yaml", "json", "python", "javascript", "")
+OTHER = ("text", "yaml", "json", "python", "javascript", "toml", "")
 """Languages of blocks that are no commands; anything else is perhaps a misspelt one."""
 
 

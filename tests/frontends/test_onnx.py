@@ -205,6 +205,8 @@ def test_the_command_says_what_was_read_and_what_derived(tmp_path, capsys):
     graph = load_graph(target)
     assert {n.phase for n in graph.nodes} == {Phase.FORWARD, Phase.LOSS, Phase.BACKWARD}
     assert graph.metadata["dimensions"] == {"batch": 8}
+    assert run(["max-batch", target, "--memory", "64MB", "--strategy", "keep-all"]) == 1
+    assert "not even one sample" in capsys.readouterr().err  # the batch is known: it is not asked for
     assert import_model(path, sizes={"batch": 8}, backward="operator") == graph
 
 

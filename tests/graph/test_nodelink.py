@@ -125,13 +125,18 @@ def nodes_like(**changes):
         ),
         (
             {"nodes": [{"id": "a", "costs": 3, "memory": 4}], "links": []},
-            '/nodes/0: node "a" has no attribute "cost" (did you mean "costs"? say which attribute is the cost with '
+            '/nodes: no node has the attribute "cost" (did you mean "costs"? say which attribute is the cost with '
             '--keys cost=NAME; attributes here: "costs", "memory")',
         ),
         (
             {"nodes": [{"id": "a", "cost": 3}], "links": []},
-            '/nodes/0: node "a" has no attribute "memory" (say which attribute is the memory with '
+            '/nodes: no node has the attribute "memory" (say which attribute is the memory with '
             '--keys memory=NAME; attributes here: "cost")',
+        ),
+        (
+            {"nodes": [*nodes_like(), {"id": "b", "memory": 4}], "links": []},
+            '/nodes/1: node "b" has no attribute "cost" (say which attribute is the cost with '
+            '--keys cost=NAME; attributes here: "memory")',
         ),
         (
             {"nodes": nodes_like(cost=-1), "links": []},

@@ -145,7 +145,7 @@ def test_a_pipeline_away_from_the_sources(installed):
 def test_a_search_with_every_solver_away_from_the_sources(installed, tmp_path):
     assert run(installed, "remat export 'zoo:unit-chain{n=9}' -o g.json", str(tmp_path)).returncode == 0
     for solver in ("highs", "cbc", "glpk", "gurobi"):
-        line = f"remat solve g.json -b 5 -o - --strategy checkmate-ilp --solver {solver} | remat check -"
+        line = f"remat solve g.json -b 5B -o - --strategy checkmate-ilp --solver {solver} | remat check -"
         done = run(installed, line, str(tmp_path))
         assert done.returncode == 0, done.stderr
         assert solver in done.stdout

@@ -205,7 +205,7 @@ def test_progress_says_which_budget_it_is_about():
 
 def test_a_solver_that_fails_everywhere_is_an_error(tmp_path):
     script = tmp_path / "cbc"
-    script.write_text('#!/bin/sh\necho "out of luck"\nexit 7\n')
+    script.write_text('#!/bin/sh\n[ "$1" = -stop ] && echo "Version: 2" && exit\necho "out of luck"\nexit 7\n')
     script.chmod(0o755)
     graph = load_graph(str(GRAPHS / "toy.yaml"))
     options = SolveOptions(strategy="checkmate-ilp", solver=f"cbc{{path={script}}}")

@@ -24,12 +24,13 @@ from remat_cli.control import Ending, Outcome
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import check
+from remat_cli.plan.checks import Checked
 from remat_cli.plan.model import Plan
 from remat_cli.reports.bars import Mark, ruler
 from remat_cli.reports.github import plan_github
 from remat_cli.reports.graphtext import graph_summary_json, graph_text
 from remat_cli.reports.jsonform import report_document, report_json
-from remat_cli.reports.junit import plan_junit
+from remat_cli.reports.junit import checks_junit
 from remat_cli.reports.style import Style
 from remat_cli.reports.text import plan_text
 from remat_cli.reports.timeline import plan_show, timeline_text
@@ -69,7 +70,7 @@ def test_machine_reports_are_well_formed(plan: Plan) -> None:
     VALIDATOR.validate(report_document(report))
     json.loads(report_json(report))
     json.loads(graph_summary_json(summarize(plan.graph)))
-    ElementTree.fromstring(plan_junit(report, plan_path="p").encode())
+    ElementTree.fromstring(checks_junit([Checked("p", report)]).encode())
     lines = plan_github(report, plan_path="p", line_of=lambda statement: statement + 1).split("\n")
     assert lines.pop() == ""
     assert lines
@@ -111,7 +112,7 @@ def test_extreme_graphs(graph: Graph, budget: int | None) -> None:
         assert_fits(plan_show(report, plan, style), style)
         assert_fits(graph_text(summarize(graph), style), style)
     VALIDATOR.validate(report_document(report))
-    ElementTree.fromstring(plan_junit(report, plan_path="p"))
+    ElementTree.fromstring(checks_junit([Checked("p", report)]))
 
 
 @given(

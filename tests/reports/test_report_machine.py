@@ -15,13 +15,14 @@ from report_cases import checkpointed, plan_of, training_chain
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import Report, check
+from remat_cli.plan.checks import Checked
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus
 from remat_cli.plan.replay import Finding, Severity
 from remat_cli.reports.github import command, plan_github
 from remat_cli.reports.graphtext import graph_summary_document, graph_summary_json
 from remat_cli.reports.jsonform import report_document, report_json
-from remat_cli.reports.junit import plan_junit
+from remat_cli.reports.junit import checks_junit
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "report-v1.json").read_text())
 GRAPH = training_chain()
@@ -133,8 +134,8 @@ def test_github_warnings_do_not_hide_the_notice() -> None:
 
 
 def suite_of(report: Report, path: str = "p.json") -> dict[str, ElementTree.Element]:
-    text = plan_junit(report, plan_path=path)
-    assert text == plan_junit(report, plan_path=path)
+    text = checks_junit([Checked(path, report)])
+    assert text == checks_junit([Checked(path, report)])
     root = ElementTree.fromstring(text.encode())
     assert root.tag == "testsuites"
     suite = root[0]

@@ -14,12 +14,27 @@ from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.reports.style import Style
 from remat_cli.reports.text import plan_text
-from remat_cli.reports.words import certainty, cost_column, share_column, size_column, verdict
+from remat_cli.reports.words import certainty, cost_column, cost_words, share_column, size_column, verdict
 
 GRAPH = training_chain()
 COMPUTES = checkpointed()
 PEAK = peak(GRAPH, COMPUTES)
 FREE = Graph("free", (Node("a", 0.0, (), (4,)), Node("b", 2.0, (0,), (4,))), (1,))
+
+
+def test_costs_that_are_times_have_the_unit_of_a_time():
+    for amount, unit, words in (
+        (513_000, "us", "513 ms"),
+        (29145, "us", "29.14 ms"),
+        (0.5, "us", "500 ns"),
+        (999.97, "us", "1 ms"),
+        (4321, "s", "4321 s"),
+        (0, "ms", "0 ms"),
+        (0.25, "ns", "0.25 ns"),
+        (513_000, "flops", "513 k flops"),
+    ):
+        assert cost_words(amount, unit) == words
+    assert cost_column([29145.0, 1200.0, 3.0], "us") == ["+29.14 ms", "+1.20 ms", "+<0.01 ms"]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +135,7 @@ def test_columns_share_a_unit() -> None:
     assert size_column([]) == []
     assert cost_column([3e11, 1e9], "flops") == ["+300.0 G flops", "+1.0 G flops"]
     assert cost_column([12, 1], "unit") == ["+12 units", "+1 unit"]
-    assert cost_column([1e200], "us") == ["+1.000e+200 us"]
+    assert cost_column([1e200], "us") == ["+1.000e+194 s"]
 
 
 def test_shares() -> None:

@@ -22,10 +22,14 @@ Examples:
   remat check graph.plan.json
   remat check graph.plan.json --budget 16GB --format github
   remat check graph.plan.json --graph graph.json
+  remat check plans/
   remat check 'plans/**/*.plan.json' --budget 16GB --format sarif > plans.sarif
 
-Several plans, or a pattern in quotes, give a row for each plan and a summary. A file that cannot be read is a row too,
-and the others are still checked. --format json then writes a remat-checks/1 document (see remat schema checks).
+A folder stands for all *.plan.json and *.plan.yaml in it, at any depth. Several plans, a folder, or a pattern in quotes
+give a row for each plan and a summary. A file that cannot be read is a row too, and the others are still checked.
+
+For one plan and for many, --format json writes a remat-checks/1 document (see remat schema checks), and every format
+but text reports files that cannot be read in the document on standard output.
 
 Exits with 0 if every plan is valid and within the budget, with 1 if one is not, with 2 if one cannot be read."""
 
@@ -45,10 +49,10 @@ def command(
     """Replay every PLAN statement by statement: is it valid, and does it fit?
 
     The replay does not trust the plan. Claims of the strategy that made it, such as optimality, are shown as claims. A
-    PLAN may be a pattern such as 'plans/*.json'.
+    PLAN may be a folder, or a pattern such as 'plans/*.json'.
     """
     from remat_cli.api.checking import check as judged
-    from remat_cli.plan.checks import Checked, check_files, is_pattern
+    from remat_cli.plan.checks import check_files, matches
     from remat_cli.plan.io import load_plan
     from remat_cli.reports.checks import worst_code
 
@@ -57,14 +61,15 @@ def command(
     if keys is not None and graph is None:
         raise UsageError("--keys is for the graph of --graph", hint="add --graph, or leave --keys out")
     out = Output(color)
-    if len(plans) == 1 and not is_pattern(plans[0]):
-        plan, document = load_plan(plans[0])
-        report = judged(plan, budget, graph=_graph(graph, keys))
-        out.report(_formatted(Checked(plans[0], report, document=document), format, out))
+    if format == "text" and matches(plans[0]) == list(plans):  # one file, named: the full report, for people
+        from remat_cli.reports.text import plan_text
+
+        report = judged(load_plan(plans[0])[0], budget, graph=_graph(graph, keys))
+        out.report(plan_text(report, out.style(), checking=True))
         return ExitCode.OK if report.ok else ExitCode.NO
     given = _graph(graph, keys)
     checked = check_files(plans, load_plan, lambda plan: judged(plan, budget, graph=given))
-    out.report(_formatted_all(checked, format, out))
+    out.report(_formatted(checked, format, out))
     return worst_code(checked)
 
 
@@ -76,33 +81,8 @@ def _graph(path: str | None, keys: str | None) -> Graph | None:
     return read_graph(path, keys)
 
 
-def _formatted(checked: Checked, format: str, out: Output) -> str:
-    """The full report on one plan."""
-    report = checked.report
-    assert report is not None
-    if format == "json":
-        from remat_cli.reports.jsonform import report_json
-
-        return report_json(report)
-    if format == "github":
-        from remat_cli.reports.github import plan_github
-
-        return plan_github(report, plan_path=checked.path, line_of=checked.line_of)
-    if format == "junit":
-        from remat_cli.reports.junit import plan_junit
-
-        return plan_junit(report, plan_path=checked.path)
-    if format == "sarif":
-        from remat_cli.reports.sarif import plans_sarif
-
-        return plans_sarif([checked])
-    from remat_cli.reports.text import plan_text
-
-    return plan_text(report, out.style(), checking=True)
-
-
-def _formatted_all(plans: Sequence[Checked], format: str, out: Output) -> str:
-    """The report on several plans, one row each."""
+def _formatted(plans: Sequence[Checked], format: str, out: Output) -> str:
+    """The report on all plans."""
     from remat_cli.reports.checks import checks_github, checks_json, checks_text
 
     if format == "junit":

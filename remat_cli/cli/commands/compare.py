@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import output_format, refuse_terminal
 from remat_cli.cli.output import Output
 from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode, UsageError
@@ -20,13 +21,15 @@ from remat_cli.units import Budget
 if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
     from remat_cli.plan.comparison import Comparison, Row
+    from remat_cli.planning.comparing.cell import Limits
 
+_FORMATS = ("text", "json", "csv", "html", "svg", "png")
 _EPILOG = """\b
 Examples:
   remat compare graph.json --budgets 50%:90%:10%
   remat compare graph.json --budgets 8GB,12GB,16GB --strategies auto,chen-sqrt,checkmate-lp --format csv
-  remat compare graph.json --budgets 40%:90%:5% --format svg -o graph.svg --results graph.rows.jsonl
-  remat compare graph.json --budgets 40%:90%:5% --format html -o graph.html
+  remat compare graph.json --budgets 40%:90%:5% -o graph.svg --results graph.rows.jsonl
+  remat compare graph.json --budgets 40%:90%:5% -o graph.html
 
 If a strategy has no plan, does not take the graph or fails, its cell says so. --results saves each row as it is
 finished, and an interrupted comparison continues from the saved rows. Exits with 0, or with 1 if no strategy has any
@@ -48,7 +51,7 @@ plan."""
     "--results", type=click.Path(path_type=Path, dir_okay=False), help="Save rows to this file, and reuse saved ones."
 )
 @params.output_option
-@params.format_option("text", "json", "csv", "html", "svg", "png")
+@params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
 @params.quiet_option
 @params.color_option
@@ -64,9 +67,8 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     from remat_cli.planning.comparing.executors import DaskExecutor, LocalExecutor
 
     out = Output(options["color"], options["quiet"])
-    format = options["format"]
-    if format == "png" and output == "-":
-        raise UsageError("a PNG must go to a file", hint="name a file with -o")
+    format = output_format(output, _FORMATS, options["format"])
+    refuse_terminal(format, output)
     if options["dask"] is not None and options["jobs"] is not None:
         raise UsageError("--jobs is for this machine", hint="with --dask, the cluster's workers decide")
     require_writable(output)
@@ -78,6 +80,8 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
         threads=options["threads"],
         seed=options["seed"],
     )
+    if options["results"] is not None:
+        _note_unused(out, options["results"], model, limits)
     executor = LocalExecutor(options["jobs"] or os.cpu_count() or 1)
     with _progress(out, model) as listener:
         comparison = compare(
@@ -93,6 +97,19 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     if comparison.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if any(row.cost is not None for row in comparison.rows) else ExitCode.NO
+
+
+def _note_unused(out: Output, results: Path, model: Graph, limits: Limits) -> None:
+    """Say that rows of the results file are not reused, and why."""
+    from remat_cli.planning.comparing.sweep import unused_rows
+
+    number, names = unused_rows(results, model, limits)
+    if not number:
+        return
+    words = {"graph": "graph", "remat": "version of remat"}
+    why = [words.get(name, f"--{name.removesuffix('_s').replace('_', '-')}") for name in names]
+    other = f"another {' and '.join(why)}" if why else "another graph, other options or another version of remat"
+    out.note(f"remat: rows in {results} that are not reused, because they are for {other}: {number}")
 
 
 @contextmanager

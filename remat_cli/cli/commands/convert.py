@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import output_format
 from remat_cli.cli.output import Output
 from remat_cli.errors import UsageError
 from remat_cli.graph.document import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from remat_cli.graph.model import Graph
     from remat_cli.plan.model import Plan
@@ -29,7 +29,8 @@ Examples:
   remat convert graph.json --costs trace.json -o measured.json
   remat convert graph.json --to dot | dot -Tsvg -o graph.svg"""
 
-_BY_SUFFIX = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".dot": "dot", ".gv": "dot"}
+_Format = Literal["json", "yaml", "node-link", "dot"]
+_FORMATS = ("json", "yaml", "node-link", "dot")
 _SHOWN = 20
 """The number of nodes without a measured cost that are named; the others are counted."""
 
@@ -39,8 +40,8 @@ _SHOWN = 20
 @params.output_option
 @click.option(
     "--to",
-    type=click.Choice(["json", "yaml", "node-link", "dot"]),
-    help="Format to write.  [default: by the suffix of -o, else json]",
+    type=click.Choice(_FORMATS),
+    help="Format to write.  [default: by the suffix of -o; json on standard output]",
 )
 @click.option("--costs", metavar="TRACE", type=params.READABLE, help="Take costs from this trace of torch.profiler.")
 @click.option(
@@ -99,7 +100,7 @@ def command(
         raise UsageError("--scale-unmatched needs --costs", hint="name a trace with --costs")
     if file == costs == "-":
         raise UsageError("the graph and the trace cannot both come from standard input", hint="give one as a file")
-    target = _target(to, output)
+    target = cast("_Format", output_format(output, _FORMATS, to, option="to"))
     require_writable(output)
     read = _read(file, keys, dim, backward, default_cost)
     if isinstance(read, Document):
@@ -118,20 +119,6 @@ def command(
         out.note(f"wrote {output}")
     for note in notes:
         out.note(f"note: {note}")
-
-
-def _target(to: str | None, output: str) -> str:
-    """The format to write."""
-    if to is not None:
-        return to
-    if output == "-":
-        return "json"
-    suffix = Path(output).suffix.lower()
-    if suffix not in _BY_SUFFIX:
-        raise UsageError(
-            f"{output}: cannot tell the format from the suffix", hint="name it .json, .yaml or .dot, or add --to"
-        )
-    return _BY_SUFFIX[suffix]
 
 
 def _read(
@@ -161,7 +148,8 @@ def _read(
     return found.graph, list(found.notes)
 
 
-def _plan_text(document: Document, target: str, keys: str | None) -> tuple[str, list[str]]:
+def _plan_text(document: Document, target: _Format, keys: str | None) -> tuple[str, list[str]]:
+    from remat_cli.graph.io import document_text
     from remat_cli.plan.io import plan_from_document, plan_to_document
 
     if keys is not None:
@@ -173,7 +161,7 @@ def _plan_text(document: Document, target: str, keys: str | None) -> tuple[str, 
         return dot_text(plan.graph, _times(plan)), []
     if target == "node-link":
         raise UsageError("node-link JSON is for graphs, but this is a plan", hint="use --to json, yaml or dot")
-    return _document_text(plan_to_document(plan), target), []
+    return document_text(plan_to_document(plan), target), []
 
 
 def _graph(document: Document, keys: str | None) -> tuple[Graph, list[str]]:
@@ -206,7 +194,7 @@ def _measured(graph: Graph, costs: str, scale: bool) -> tuple[Graph, list[str]]:
     return found.graph, notes
 
 
-def _graph_text(graph: Graph, target: str) -> tuple[str, list[str]]:
+def _graph_text(graph: Graph, target: _Format) -> tuple[str, list[str]]:
     """The text, and the facts of the graph that it leaves out."""
     if target == "dot":
         from remat_cli.reports.dot import dot_text
@@ -217,19 +205,9 @@ def _graph_text(graph: Graph, target: str) -> tuple[str, list[str]]:
 
         text, lost = graph_to_node_link(graph)
         return text, [f"node-link JSON cannot express {what}" for what in lost]
-    from remat_cli.graph.io import graph_to_document
+    from remat_cli.graph.io import document_text, graph_to_document
 
-    return _document_text(graph_to_document(graph), target), []
-
-
-def _document_text(document: Mapping[str, Any], target: str) -> str:
-    if target == "json":
-        from remat_cli.graph.io import dump_document
-
-        return dump_document(document)
-    from remat_cli.graph.yamltext import yaml_text
-
-    return yaml_text(document)
+    return document_text(graph_to_document(graph), target), []
 
 
 def _times(plan: Plan) -> list[int]:

@@ -25,7 +25,8 @@ Examples:
 
 Plans of different graphs are compared by the ids of their nodes, and the report says so.
 
-Exits with 0 if the new plan passes; with 1 if it is invalid, over its own budget, or beyond a tolerance."""
+Exits with 0 if the new plan passes; with 1 if it is invalid, over its own budget, or beyond a tolerance. Without a
+tolerance, a plan that got worse passes too, and is marked with ! instead of a tick."""
 
 
 @click.command("diff", epilog=_EPILOG)
@@ -59,11 +60,14 @@ def command(
         raise UsageError(f"the costs cannot be compared: their units differ, {units}", hint=hint)
     found = beyond(difference, max_cost_increase=max_cost_increase, max_peak_increase=max_peak_increase)
     out = Output(color)
-    out.report(_formatted(difference, found, format, old, new, out))
+    tolerant = max_cost_increase is not None or max_peak_increase is not None
+    out.report(_formatted(difference, found, tolerant, format, old, new, out))
     return ExitCode.NO if found else ExitCode.OK
 
 
-def _formatted(difference: Difference, found: Sequence[Finding], format: str, old: str, new: str, out: Output) -> str:
+def _formatted(
+    difference: Difference, found: Sequence[Finding], tolerant: bool, format: str, old: str, new: str, out: Output
+) -> str:
     from remat_cli.reports import diff
 
     if format == "json":
@@ -73,5 +77,5 @@ def _formatted(difference: Difference, found: Sequence[Finding], format: str, ol
     if format == "github":
         return diff.diff_github(difference, found, new_path=new)
     if format == "markdown":
-        return diff.diff_markdown(difference, found, old_path=old, new_path=new)
-    return diff.diff_text(difference, found, out.style())
+        return diff.diff_markdown(difference, found, old_path=old, new_path=new, tolerant=tolerant)
+    return diff.diff_text(difference, found, out.style(), tolerant=tolerant)

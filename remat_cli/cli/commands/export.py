@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import document_format
 from remat_cli.cli.output import Output
 from remat_cli.errors import UsageError
 
@@ -55,12 +56,13 @@ def command(
     if source is None:
         raise UsageError("there is no SOURCE", hint="name one, such as zoo:vgg16; remat export --list names all")
     from remat_cli.files import require_writable, write_text
-    from remat_cli.graph.io import dump_document, graph_to_document
+    from remat_cli.graph.io import document_text, graph_to_document
 
     build = _builder(source, device, cost)
+    format = document_format(output)
     require_writable(output)
     graph = build()
-    write_text(output, dump_document(graph_to_document(graph)))
+    write_text(output, document_text(graph_to_document(graph), format))
     if output != "-":
         out.note(f"wrote {output}: {graph.name}, {len(graph.nodes)} nodes")
     for note in graph.metadata.get("notes", []) if isinstance(graph.metadata, dict) else []:

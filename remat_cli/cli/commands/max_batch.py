@@ -24,6 +24,7 @@ All memory of the graph except fixed_memory grows with the batch. Exits with 1 i
 @click.option("--memory", type=params.SIZE, required=True, help="Memory for everything: 16GB, 14.5GiB.")
 @click.option(
     "--max-overhead",
+    type=params.OVERHEAD,
     default=_ONE_FORWARD,
     show_default=True,
     help="Limit on recomputation: one-forward, or a percentage of the cost without recomputation.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import document_format
 from remat_cli.cli.output import Output
 
 _EPILOG = """\b
@@ -48,12 +49,13 @@ def command(
     """
     from remat_cli.files import require_writable, write_text
     from remat_cli.frontends.torch.measuring.profile import profile
-    from remat_cli.graph.io import dump_document, graph_to_document, load_graph
+    from remat_cli.graph.io import document_text, graph_to_document, load_graph
 
     out = Output(color, quiet)
+    format = document_format(output)
     require_writable(output)
     measured = profile(load_graph(graph), device=device, repeats=repeats, warmup=warmup, seed=seed, force=force)
-    write_text(output, dump_document(graph_to_document(measured)))
+    write_text(output, document_text(graph_to_document(measured), format))
     if output != "-":
         facts = measured.metadata["profile"]
         out.note(f"wrote {output}: {len(measured.nodes)} nodes, {facts['kinds']} kinds of operations measured")

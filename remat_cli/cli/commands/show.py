@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import output_format, refuse_terminal
 from remat_cli.cli.output import Output
 from remat_cli.cli.session import current
 from remat_cli.errors import UsageError
@@ -16,19 +17,21 @@ if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
     from remat_cli.plan.model import Plan
 
+_FORMATS = ("text", "json", "html", "svg", "png")
 _EPILOG = """\b
 Examples:
   remat show graph.json
   remat show graph.plan.json
-  remat show graph.json --format json -o summary.json
-  remat show graph.plan.json --format html -o plan.html
-  remat show graph.plan.json --format svg -o plan.svg"""
+  remat show graph.json -o summary.json
+  remat show graph.plan.json -o plan.html
+  remat show graph.plan.json -o plan.svg
+  remat show graph.plan.json --format png | display"""
 
 
 @click.command("show", epilog=_EPILOG)
 @click.argument("file", metavar="GRAPH|PLAN", type=params.READABLE)
 @params.output_option
-@params.format_option("text", "json", "html", "svg", "png")
+@params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
 @params.color_option
 def command(file: str, output: str, format: str, keys: str | None, color: str) -> None:
@@ -43,8 +46,8 @@ def command(file: str, output: str, format: str, keys: str | None, color: str) -
     from remat_cli.plan.io import plan_from_document
 
     out = Output(color)
-    if format == "png" and output == "-":
-        raise UsageError("a PNG must go to a file", hint="name a file with -o")
+    format = output_format(output, _FORMATS, format)
+    refuse_terminal(format, output)
     document = read_source(file)
     is_plan = kind_of(document) == "plan"
     if is_plan and keys is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +10,18 @@ import click
 from click.core import ParameterSource
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import document_format
 from remat_cli.cli.output import Output
-from remat_cli.cli.targets import plan_path, plan_pattern, refuse_target, stem_of
+from remat_cli.cli.session import current
+from remat_cli.cli.targets import one_plan, plan_path, plan_pattern, refuse_target, replaced, stem_of
 from remat_cli.errors import ExitCode, UsageError
+from remat_cli.files import make_folders, require_writable, write_text
 from remat_cli.units import Budget
 
 if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
-    from remat_cli.planning.solving import SolveOptions
+    from remat_cli.planning.job import Solved
+    from remat_cli.planning.options import SolveOptions
 
 _EPILOG = """\b
 Examples:
@@ -26,12 +31,16 @@ Examples:
   remat solve graph.json --budgets 50%:95%:5%
   remat solve graph.json --budgets 8GB,16GB,24GB -o 'plans/{budget}.plan.json'
   remat solve graph.json --budget 60% --reorder
+  remat solve graph.json --budget 60% --start graph.plan.json --time-limit 10m
   remat solve graph.json --budget 80% --strategy 'checkmate-ilp{stage_split=2}' --solver cbc
   remat export zoo:unet | remat solve - --budget 60% -o - | remat check -
 
 The plan goes to GRAPH.plan.json in the current directory unless -o names another file. The report goes to standard
 output, or to standard error with -o -. Ctrl-C stops the search and keeps the best plan found; a second Ctrl-C stops at
 once.
+
+With --cache, a plan for the same graph, budget, options and version of remat is not searched for again if an earlier
+search for it came to its end. It is replayed before it is used.
 
 With --budgets, each plan goes to GRAPH.BUDGET.plan.json; -o names a folder, or a pattern with {budget} in it. The time
 limit is for all budgets together."""
@@ -64,6 +73,9 @@ limit is for all budgets together."""
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
 @params.seed_option
 @click.option("--reorder", is_flag=True, help="Also search for a better order of the nodes than the document's.")
+@click.option("--start", metavar="PLAN", type=params.READABLE, help="Start from this old plan of the graph.")
+@click.option("--cache", is_flag=True, help="Keep finished plans, and find them again for the same graph and options.")
+@click.option("--cache-dir", type=click.Path(path_type=Path), help="Folder for --cache.  [default: the user's caches]")
 @click.option("-o", "--output", type=click.Path(allow_dash=True), help="File for the plan; - for standard output.")
 @click.option("--write-model", type=click.Path(path_type=Path), help="Also write the MILP to this .lp or .mps file.")
 @click.option("--solver-log", type=click.Path(path_type=Path), help="Also write the solver's log to this file.")
@@ -79,16 +91,9 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
     GRAPH is a JSON or YAML file (JSON is faster for big graphs), or - for standard input.
     """
     from remat_cli.api.reading import read_graph
-    from remat_cli.cli.progress import ProgressLine, showing
-    from remat_cli.cli.session import current
-    from remat_cli.files import write_text
-    from remat_cli.graph.io import dump_document
-    from remat_cli.plan.io import plan_to_document
-    from remat_cli.planning.smallest import solve_smallest
-    from remat_cli.planning.solving import SolveOptions, solve
+    from remat_cli.planning.options import SolveOptions
 
     asked = _asked(options)
-    started_s = current().started_s
     out = Output(options["color"], options["quiet"], payload_on_stdout=output == "-")
     chosen = SolveOptions(
         strategy=options["strategy"],
@@ -99,38 +104,83 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
         seed=options["seed"],
         write_model=options["write_model"],
         solver_log=options["solver_log"],
-        started_s=started_s,
+        started_s=current().started_s,
         reorder=options["reorder"],
     )
+    if graph == options["start"] == "-":
+        raise UsageError("the graph and the plan cannot both come from standard input", hint="give one as a file")
     model = read_graph(graph, options["keys"])
+    if options["start"] is not None:
+        from remat_cli.plan.io import load_plan
+
+        chosen = replace(chosen, start=load_plan(options["start"])[0])
     stem = stem_of(graph, model.name)
     if isinstance(asked, tuple):
         pattern = plan_pattern(output, stem)
         for budget in asked:
             refuse_target(graph, plan_path(pattern, budget.text), "-o")
         return _curve(model, asked, chosen, out, pattern, options["format"], require_optimal)
-    path = output or f"{stem}.plan.json"
-    for option, target in (("-o", path), ("--write-model", chosen.write_model), ("--solver-log", chosen.solver_log)):
+    path = one_plan(output, stem)
+    refuse_target(graph, path, "-o")
+    for option, target in (("--write-model", chosen.write_model), ("--solver-log", chosen.solver_log)):
         if target is not None:
             refuse_target(graph, str(target), option)
-    line = ProgressLine(model.total_cost, started_s)
-    with showing(line, quiet=out.quiet):
-        if options["minimize"] == "peak":
-            solved = solve_smallest(model, chosen, listener=line.update)
-        else:
-            solved = solve(model, asked, chosen, listener=line.update)
-    write_text(path, dump_document(plan_to_document(solved.plan)))
-    _report(solved, path, out, options["format"])
+            make_folders(str(target), option=option)
+    solved = _one(model, asked, chosen, options, path, out, default_name=output is None)
     if verbose:
         from remat_cli.reports.stages import trace_text
 
         out.note(trace_text(solved.plan.run.get("stages", ()), model.total_cost, out.style()))
-    if solved.plan.solver is None:
-        _note_unused(out, solved.plan.strategy, chosen)
     if require_optimal and solved.plan.claim.status != "optimal":
         click.echo("remat: the plan is not proven optimal, as --require-optimal asks", err=True)
         return ExitCode.NO
     return ExitCode.OK
+
+
+def _one(
+    graph: Graph,
+    asked: Budget | None,
+    chosen: SolveOptions,
+    options: dict[str, Any],
+    path: str,
+    out: Output,
+    *,
+    default_name: bool,
+) -> Solved:
+    """Make a single plan, write it to ``path``, and report on it."""
+    from remat_cli.cli.caching import solve_or_recall
+    from remat_cli.cli.progress import ProgressLine, showing
+    from remat_cli.graph.io import document_text
+    from remat_cli.plan.io import plan_to_document
+
+    line = ProgressLine(graph.total_cost, current().started_s)
+    least, folder = options["minimize"] == "peak", _cache_folder(options)
+    with showing(line, quiet=out.quiet):
+        solved, cached = solve_or_recall(
+            graph, asked, chosen, least_peak=least, folder=folder, out=out, listener=line.update
+        )
+    note = replaced(path, solved.plan.budget_bytes) if default_name else ""
+    write_text(path, document_text(plan_to_document(solved.plan), document_format(path)))
+    if note:
+        out.note(f"remat: {note}")
+    _report(solved, path, out, options["format"], cached)
+    if options["start"] is not None:
+        _note_start(out, solved, options["start"])
+    if solved.plan.solver is None:
+        _note_unused(out, solved.plan.strategy, chosen)
+    return solved
+
+
+def _cache_folder(options: dict[str, Any]) -> Path | None:
+    """The folder of the plan cache; None for no cache. It is checked now, before a search."""
+    from remat_cli.planning.cache import user_folder
+
+    chosen: Path | None = options["cache_dir"]
+    if chosen is None and not options["cache"]:
+        return None
+    folder = user_folder() if chosen is None else chosen
+    require_writable(str(folder / "plan.json"), option="--cache-dir")
+    return folder
 
 
 def _jobs(options: SolveOptions) -> int:
@@ -165,33 +215,37 @@ def _curve(
 
 
 def _asked(options: dict[str, Any]) -> Budget | tuple[Budget, ...] | None:
-    """The budget (None for none), or several. The command line comes before the environment."""
+    """The budget (None for none), or several."""
     source = click.get_current_context().get_parameter_source
-    given = [name for name in ("budget", "budgets") if options[name] is not None]
-    typed = [name for name in given if source(name) is ParameterSource.COMMANDLINE]
-    chosen = typed or given
-    least = options["minimize"] == "peak"
-    if least and (typed or (given and source("minimize") is not ParameterSource.COMMANDLINE)):
-        raise UsageError(f"--minimize peak and --{chosen[0]} exclude each other", hint=_ONE)
-    if least:
-        chosen = []
-    elif not chosen:
+    given = {f"--{name}": source(name) for name in ("budget", "budgets") if options[name] is not None}
+    if options["minimize"] == "peak":
+        given["--minimize peak"] = source("minimize")
+    # What is typed beats the environment, and that a configuration file.
+    chosen = [name for name, place in given.items() if place is min(given.values(), key=_PRECEDENCE.index)]
+    if not chosen:
         raise UsageError("no budget given", hint="add --budget 16GB, --budget 80% or --budgets 50%:95%:5%")
     if len(chosen) > 1:
-        raise UsageError("--budget and --budgets exclude each other", hint=_ONE)
-    if chosen == ["budgets"]:
+        raise UsageError(f"{' and '.join(chosen)} exclude each other", hint="leave one of them out")
+    if chosen == ["--budgets"]:
         _refuse_files(options, "a single --budget")
+        for name in ("cache", "cache_dir"):
+            if options[name] and source(name) is ParameterSource.COMMANDLINE:
+                raise UsageError(f"--{name.replace('_', '-')} is for a single --budget", hint="leave it out")
         budgets: tuple[Budget, ...] = options["budgets"]
         return budgets
     if options["format"] == "csv":
         raise UsageError("--format csv is for --budgets", hint="take --format json")
-    if least:
+    if chosen == ["--minimize peak"]:
         _refuse_files(options, "--minimize cost")
         return None
     return None if options["budget"] == "none" else options["budget"]
 
 
-_ONE = "leave one of them out"
+_PRECEDENCE: list[ParameterSource | None] = [
+    ParameterSource.COMMANDLINE,
+    ParameterSource.ENVIRONMENT,
+    ParameterSource.DEFAULT_MAP,
+]
 
 
 def _refuse_files(options: dict[str, Any], purpose: str) -> None:
@@ -201,8 +255,10 @@ def _refuse_files(options: dict[str, Any], purpose: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is for {purpose}", hint="leave it out")
 
 
-def _report(solved: Any, path: str, out: Output, format: str) -> None:
+def _report(solved: Solved, path: str, out: Output, format: str, cached: str | None) -> None:
     if format == "json":
+        if cached is not None:
+            out.note(f"remat: not solved again, only replayed: {cached}")
         from remat_cli.reports.jsonform import report_json
 
         out.report(report_json(solved.report))
@@ -210,7 +266,23 @@ def _report(solved: Any, path: str, out: Output, format: str) -> None:
     from remat_cli.reports.text import plan_text
 
     shown = None if path == "-" else path
-    out.report(plan_text(solved.report, out.style(), run=solved.plan.run, path=shown, ending=solved.ending))
+    out.report(
+        plan_text(solved.report, out.style(), run=solved.plan.run, path=shown, ending=solved.ending, cached=cached)
+    )
+
+
+def _note_start(out: Output, solved: Solved, path: str) -> None:
+    """Say what the plan to start from was good for."""
+    from remat_cli.units import format_bytes, format_percent
+
+    old, budget_bytes, cost = solved.plan.provenance["start"], solved.plan.budget_bytes, solved.report.replay.cost
+    if budget_bytes is not None and old["peak_memory"] > budget_bytes:
+        over = format_bytes(old["peak_memory"] - budget_bytes)
+        out.note(f"remat: the plan in {path} was of no use: its peak is {over} over the budget")
+    elif cost < old["cost"]:
+        out.note(f"remat: the plan costs {format_percent(1 - cost / old['cost'])} less than the one in {path}")
+    else:
+        out.note(f"remat: nothing cheaper was found than the plan in {path}")
 
 
 def _note_unused(out: Output, strategy: str, options: SolveOptions) -> None:

@@ -45,7 +45,7 @@ def import_aten(path: str, format: str, wishes: Wishes) -> Imported:
     alive = live(model, model.outputs)
     graph = model_graph(alive, backward, path)
     notes = _notes(program, lowered, costs, len(model.operations) - len(alive.operations), alive, backward)
-    metadata = dict(alive.metadata) | {"backward": str(backward), "notes": list(notes)}
+    metadata = dict(alive.metadata) | wishes.facts(notes)
     return Imported(replace(graph, metadata=metadata), notes)
 
 

@@ -36,7 +36,7 @@ def import_onnx(path: str, wishes: Wishes) -> Imported:
     alive = live(model, model.outputs)
     graph = model_graph(alive, backward, path)
     notes = _notes(read, lowered, model, alive, backward)
-    metadata = dict(alive.metadata) | {"backward": str(backward), "notes": list(notes)}
+    metadata = dict(alive.metadata) | wishes.facts(notes)
     return Imported(replace(graph, metadata=metadata), notes)
 
 

@@ -17,6 +17,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Cell, Ended, Row
 from remat_cli.planning.comparing.cell import Limits, run_cell
 from remat_cli.planning.processes import in_processes
+from remat_cli.solvers.registry import usable_solver
 
 _LATE_S = 30.0
 """Seconds over its time limit after which the process of a cell is killed. Untuned."""
@@ -47,6 +48,7 @@ class LocalExecutor:
 
     def run(self, cells: Sequence[Cell], graph: Graph, limits: Limits, control: Control) -> Generator[Row, None, None]:
         """See :class:`Executor`."""
+        usable_solver(limits.solver)
         timeout_s = None if limits.time_limit_s is None else limits.time_limit_s + _LATE_S
         calls = [(cell, graph, limits) for cell in cells]
         with closing(in_processes(run_cell, calls, self.jobs or os.cpu_count() or 1, control, timeout_s)) as done:

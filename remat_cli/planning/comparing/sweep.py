@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -58,7 +58,7 @@ def compare(
     limits.options("auto")
     control = control or Control.within(None)
     cells = _cells(strategies, as_budgets(budgets), no_remat_peak(graph))
-    file = _ResultsFile(results, _key(graph, limits))
+    file = _ResultsFile(results, _facts(graph, limits))
     known = file.read()
     done = {cell: _as_asked(known[_mark(cell)], cell) for cell in cells if _mark(cell) in known}
     left = [cell for cell in cells if cell not in done]
@@ -113,30 +113,57 @@ def _as_asked(row: Row, cell: Cell) -> Row:
     return replace(row, budget=cell.budget)
 
 
-def _key(graph: Graph, limits: Limits) -> str:
-    """A key for reusing rows of an earlier run: it depends on the graph, the limits and the version of remat."""
-    facts = {"graph": graph_sha256(graph), "limits": asdict(limits), "remat": __version__}
+def unused_rows(results: Path, graph: Graph, limits: Limits) -> tuple[int, list[str]]:
+    """How many rows of a results file are of no use now, and what they were made with that is different now.
+
+    The second is a list of ``graph``, ``remat`` (its version) and names of limits; empty if the file does not say.
+
+    Raises:
+        InputError: If the file is not a results file.
+    """
+    facts = _facts(graph, limits)
+    others = [made for key, made, _ in _ResultsFile(results, facts).entries() if key != _key(facts)]
+    return len(others), sorted({name for made in others for name, value in made.items() if facts.get(name) != value})
+
+
+def _facts(graph: Graph, limits: Limits) -> dict[str, Any]:
+    """What a row depends on, beside its cell: the graph, the limits and the version of remat."""
+    return asdict(limits) | {"graph": graph_sha256(graph), "remat": __version__}
+
+
+def _key(facts: dict[str, Any]) -> str:
+    """A key for reusing rows of an earlier run."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class _ResultsFile:
-    """The results file."""
+    """The results file.
+
+    Attributes:
+        path: The file; None for none.
+        facts: What the rows of this run depend on.
+    """
 
     path: Path | None
-    key: str
+    facts: dict[str, Any]
 
     def read(self) -> dict[tuple[str, int], Row]:
         """The reusable rows, by strategy and budget: complete ones that neither failed nor were interrupted."""
+        mine = [row for key, _, row in self.entries() if key == _key(self.facts)]
+        usable = [row for row in mine if row.ended not in {Ended.FAILED, Ended.INTERRUPTED}]
+        return {(row.strategy, row.budget_bytes): row for row in usable}
+
+    def entries(self) -> Iterator[tuple[str, dict[str, Any], Row]]:
+        """The key of each row, what it was made with as far as the file says, and the row."""
         if self.path is None or not self.path.exists():
-            return {}
-        rows: dict[tuple[str, int], Row] = {}
+            return
         lines = self.path.read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines, start=1):
             try:
                 entry: dict[str, Any] = json.loads(line)
                 row = Row.of_document(entry["row"])
-                key = entry["key"]
+                found = str(entry["key"]), dict(entry.get("made", {})), row
             except (ValueError, KeyError, TypeError):
                 if number > 1:
                     continue  # a run was cut off in the middle of this line
@@ -144,15 +171,14 @@ class _ResultsFile:
                     str(self.path),
                     [Problem("is not a row of a comparison", line=number, hint="give another file with --results")],
                 ) from None
-            if key == self.key and row.ended not in {Ended.FAILED, Ended.INTERRUPTED}:
-                rows[row.strategy, row.budget_bytes] = row
-        return rows
+            yield found
 
     def add(self, row: Row) -> None:
         """Append a row at once, so that it survives a crash."""
         if self.path is None:
             return
-        line = json.dumps({"key": self.key, "row": row.document()}, sort_keys=True)
+        entry = {"key": _key(self.facts), "made": self.facts, "row": row.document()}
+        line = json.dumps(entry, sort_keys=True)
         try:
             torn = self.path.exists() and not _ends_with_newline(self.path)
             with self.path.open("a", encoding="utf-8") as stream:

@@ -1,0 +1,71 @@
+"""``remat solve --cache``: a plan that an earlier run made, instead of another search."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from remat_cli.cli.output import Output
+from remat_cli.control import Ending, Outcome, Progress
+from remat_cli.errors import UsageError
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.model import Graph
+from remat_cli.plan.check import check
+from remat_cli.planning.cache import PlanCache
+from remat_cli.planning.job import Job, Solved
+from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.smallest import solve_smallest
+from remat_cli.planning.solving import solve
+from remat_cli.units import Budget
+
+
+def solve_or_recall(
+    graph: Graph,
+    budget: Budget | None,
+    options: SolveOptions,
+    *,
+    least_peak: bool,
+    folder: Path | None,
+    out: Output,
+    listener: Callable[[Progress], None],
+) -> tuple[Solved, str | None]:
+    """A plan, and the file of the cache that it was found in; None for the file if it was made now.
+
+    Only plans of searches that came to their end are kept. A plan from the cache is replayed before it is used.
+
+    Args:
+        graph: The graph.
+        budget: The budget; None for none.
+        options: How to solve. If a model or a solver's log is to be written, nothing is taken from the cache.
+        least_peak: Whether to ask for the least peak instead of the least cost.
+        folder: The folder of the cache; None for no cache.
+        out: Gets a note if the plan cannot be kept.
+        listener: Receives the progress of the search.
+
+    Raises:
+        RematError: As the two ways of solving.
+    """
+    budget_bytes = None if budget is None else budget.bytes_for(no_remat_peak(graph))
+    cache = None if folder is None else PlanCache(folder)
+    path = None if cache is None else cache.path(graph, budget_bytes, options, least_peak=least_peak)
+    if cache is not None and path is not None and options.write_model is None and options.solver_log is None:
+        job = Job.of(graph, options, None)  # refuses what a search would refuse
+        plan = cache.find(path, graph, budget_bytes, complete=True)
+        if plan is not None:
+            text = None if budget is None else budget.text
+            plan = replace(plan, provenance={**plan.provenance, "budget": text})
+            report = check(plan, budget_bytes=budget_bytes, budget_text=text or "")
+            return Solved(plan, report, Ending(Outcome.FINISHED), time.monotonic() - job.started_s), str(path)
+    solved = (
+        solve_smallest(graph, options, listener=listener)
+        if least_peak
+        else solve(graph, budget, options, listener=listener)
+    )
+    if cache is not None and path is not None and solved.outcome is Outcome.FINISHED:
+        try:
+            cache.keep(path, solved.plan)
+        except UsageError as error:
+            out.note(f"remat: the plan was not cached: {error.message}")
+    return solved, None

@@ -1,0 +1,83 @@
+"""Plans in a folder, found again for the same graph, budget and options."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from remat_cli.control import Outcome
+from remat_cli.errors import InputError
+from remat_cli.files import write_text
+from remat_cli.graph.io import dump_document, graph_sha256
+from remat_cli.graph.model import Graph
+from remat_cli.plan.check import check
+from remat_cli.plan.io import load_plan, plan_to_document
+from remat_cli.plan.model import Compute, Plan
+from remat_cli.planning.options import SolveOptions
+from remat_cli.version import __version__
+
+
+def user_folder() -> Path:
+    """The folder for plans among the user's caches."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("remat", appauthor=False) / "plans"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCache:
+    """Plans in a folder, one file for each graph, budget and options.
+
+    Attributes:
+        folder: The folder; made when the first plan is kept.
+    """
+
+    folder: Path
+
+    def path(self, graph: Graph, budget_bytes: int | None, options: SolveOptions, *, least_peak: bool = False) -> Path:
+        """The file for a plan. Its name is a hash of all that the plan depends on, the version of remat included.
+
+        Args:
+            graph: The graph.
+            budget_bytes: The budget, fixed memory included; None for no budget.
+            options: How to solve.
+            least_peak: Whether the plan with the least peak is asked for, at any budget.
+        """
+        o = options
+        how = [o.strategy, o.solver, o.time_limit_s, o.gap, o.threads, o.seed]
+        more = ["reorder"] if o.reorder else []
+        more += ["least peak"] if least_peak else []
+        start = [] if o.start is None else [s.node for s in o.start.statements if isinstance(s, Compute)]
+        text = json.dumps([graph_sha256(graph), budget_bytes, how, more, start, __version__])
+        return self.folder / f"{hashlib.sha256(text.encode('utf-8')).hexdigest()}.plan.json"
+
+    def find(self, path: Path, graph: Graph, budget_bytes: int | None, *, complete: bool) -> Plan | None:
+        """The plan in ``path``, which was made by :meth:`path`.
+
+        None if there is none, or if it does not replay, is for another graph or over the budget.
+
+        Args:
+            path: The file.
+            graph: The graph.
+            budget_bytes: The budget; None for the plan's own.
+            complete: Whether the search for it must have come to its end.
+        """
+        if not path.is_file():
+            return None
+        try:
+            plan, _ = load_plan(str(path))
+        except InputError:
+            return None
+        if graph_sha256(plan.graph) != graph_sha256(graph) or not check(plan, budget_bytes=budget_bytes).ok:
+            return None
+        return plan if not complete or plan.run.get("outcome") == Outcome.FINISHED.value else None
+
+    def keep(self, path: Path, plan: Plan) -> None:
+        """Write ``plan`` to ``path``.
+
+        Raises:
+            UsageError: If it cannot be written.
+        """
+        write_text(str(path), dump_document(plan_to_document(plan)))
