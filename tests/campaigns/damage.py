@@ -10,7 +10,17 @@ from typing import Any
 from hypothesis import strategies as st
 from mangling import spoiled, spoiled_text, to_yaml
 
-_TEXTS = ("\x1b[2J\x1b]0;title\x07", "\x9b31m", "a\u2028::error::b", "\x00", "x\r\ny", "\u202eabc", "id:0", "=1+1", "0B")
+_TEXTS = (
+    "\x1b[2J\x1b]0;title\x07",
+    "\x9b31m",
+    "a\u2028::error::b",
+    "\x00",
+    "x\r\ny",
+    "\u202eabc",
+    "id:0",
+    "=1+1",
+    "0B",
+)
 _NUMBERS = (2**60, 2**63 - 1, 2**63, -1, 0, 10**30, 5e-324, 1e308, 0.1)
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hypothesis import strategies as st
+
 from campaigns.damage import as_bytes, as_text, damaged_bytes, damaged_document
 from campaigns.engine import Failure
 from campaigns.inprocess import clean, folder, remat, timed
 from campaigns.judge import Wrong, judged
-from hypothesis import strategies as st
-
 from remat_cli import load_graph, load_plan, solve
 from remat_cli.control import Control
 from remat_cli.errors import ExitCode, InputError, RematError

@@ -1,7 +1,7 @@
 """Runs blocks of cases in processes of their own, counts what comes of them, and keeps and shrinks inputs that fail.
 
-A block is one run of Hypothesis with a seed, which makes the cases and shrinks one that fails. The same seed gives the same
-blocks. Every kind of failure is kept and shrunk once; after that it is counted.
+A block is one run of Hypothesis with a seed, which makes the cases and shrinks one that fails. The same seed gives
+the same blocks. Every kind of failure is kept and shrunk once; after that it is counted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +37,26 @@ class Campaign:
     """One kind of cases. Its module has ``inputs()``, a strategy of Hypothesis, and ``check(case, counts)``."""
 
     name: str
+    goal: int
+    """Cases of the long run."""
     block: int
     """Cases in a block: some ten seconds of them."""
-    goal: int
-    """Cases of the long run whose table is committed."""
+    share: float
+    """Of the time, where there is a limit."""
     shrink: bool = True
 
 
 FUZZ = (
-    Campaign("solves", 40, 100_000),
-    Campaign("documents", 1000, 1_000_000),
-    Campaign("models", 500, 50_000),
-    Campaign("runs", 50, 5_000),
+    Campaign("solves", 100_000, block=40, share=0.4),
+    Campaign("documents", 1_000_000, block=1000, share=0.4),
+    Campaign("models", 50_000, block=300, share=0.1),
+    Campaign("runs", 10_000, block=100, share=0.1),
 )
 FAULTS = (
-    Campaign("signals", 10, 2_000, shrink=False),
-    Campaign("disks", 20, 1_000, shrink=False),
-    Campaign("solvers", 10, 500, shrink=False),
-    Campaign("sweeps", 1, 100, shrink=False),
+    Campaign("signals", 2000, block=5, share=0.5, shrink=False),
+    Campaign("disks", 1000, block=10, share=0.15, shrink=False),
+    Campaign("solvers", 1000, block=5, share=0.15, shrink=False),
+    Campaign("sweeps", 100, block=1, share=0.2, shrink=False),
 )
 
 
@@ -68,6 +71,12 @@ class Failure(Exception):
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}\n{detail}")
         self.kind, self.detail = kind, detail
+
+
+def name_of(error: BaseException) -> str:
+    """The class of an exception, with its module unless it is Python's own."""
+    kind = type(error)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def place_of(error: BaseException) -> str:
@@ -132,8 +141,13 @@ class _Block:
         except Failure as failure:
             return failure
         except Exception as error:
-            return Failure(f"{type(error).__name__} at {place_of(error)}", traceback.format_exc())
+            return Failure(f"{name_of(error)} at {place_of(error)}", traceback.format_exc())
         return None
+
+
+def _prepare(campaign: Campaign) -> None:
+    """Load what cases need, and make undamaged inputs, before the time begins to count."""
+    import_module(f"campaigns.{campaign.name}").inputs()
 
 
 def run_block(campaign: Campaign, seed: int, cases: int, keep: Path, until_s: float) -> Tally:
@@ -189,8 +203,10 @@ def _keep(block: _Block, *, steady: bool) -> None:
     detail = block.target.detail if steady else f"{block.target.detail}\n(not every time)"
     block.tally.details[kind] = detail
     path = kept(block.keep, name, kind)
-    record = {"campaign": name, "kind": kind, "detail": detail, "again": f"python -m campaigns again {path}"}
-    path.write_text(json.dumps({**record, "case": block.smallest}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    record = {"campaign": name, "kind": kind, "detail": detail, "again": f"PYTHONPATH=tests:. python -m campaigns again {path}"}
+    path.write_text(
+        json.dumps({**record, "case": block.smallest}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 def kept(keep: Path, name: str, kind: str) -> Path:
@@ -216,14 +232,33 @@ def blocks(campaign: Campaign, seed: int, count: int | None) -> Iterator[tuple[i
 
 
 def run_campaign(
-    campaign: Campaign, seed: int, *, keep: Path, jobs: int, seconds: float | None, count: int | None
+    campaign: Campaign,
+    seed: int,
+    *,
+    keep: Path,
+    jobs: int,
+    seconds: float | None,
+    count: int | None,
+    listener: Callable[[Tally], None] = lambda tally: None,
 ) -> Tally:
-    """Run blocks in ``jobs`` processes, until the time is over or ``count`` cases were run."""
+    """Run blocks in ``jobs`` processes, until the time is over, ``count`` cases were run, or Ctrl-C.
+
+    Args:
+        campaign: What to run.
+        seed: The same seed gives the same blocks.
+        keep: Folder for inputs that fail.
+        jobs: Blocks at a time.
+        seconds: Time for all; None for as long as it takes.
+        count: Cases in all; None for as many as there is time for.
+        listener: Gets the tally after every block.
+    """
     keep.mkdir(parents=True, exist_ok=True)
-    until_s = float("inf") if seconds is None else time.time() + seconds
     total, todo = Tally(), blocks(campaign, seed, count)
     running: dict[Future[Tally], int] = {}
-    with ProcessPool(max_workers=jobs, max_tasks=20) as pool:
+    with ProcessPool(max_workers=jobs, max_tasks=20, context=get_context("spawn")) as pool:
+        for prepared in [pool.schedule(_prepare, args=(campaign,)) for _ in range(jobs)]:
+            prepared.result()
+        until_s = float("inf") if seconds is None else time.time() + seconds
         while True:
             while len(running) < jobs and time.time() < until_s and (following := next(todo, None)) is not None:
                 block_seed, cases = following
@@ -233,8 +268,7 @@ def run_campaign(
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 total.add(_result(future, campaign, running.pop(future), keep))
-        pool.close()
-        pool.join()
+                listener(total)
     for left in keep.glob("under-way-*.json"):
         left.unlink()
     return total

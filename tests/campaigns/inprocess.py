@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaigns.engine import Failure
-
 from remat_cli.cli.main import run
 from remat_cli.errors import ExitCode
 
@@ -70,7 +69,7 @@ def remat(*arguments: str) -> Done:
         raise Failure(f"{arguments[0]}: exit {code}" + (f": {found[1]}" if found else ""), done.err)
     if "Traceback" in done.err:
         raise Failure(f"{arguments[0]}: traceback", done.err)
-    if code != ExitCode.OK and not done.err and code != ExitCode.NO:
+    if code not in (ExitCode.OK, ExitCode.NO) and not done.err and not done.out:
         raise Failure(f"{arguments[0]}: exit {code} without a word", done.out)
     clean(f"{arguments[0]}: stderr", done.err)
     clean(f"{arguments[0]}: stdout", done.out)

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from campaigns.damage import as_bytes, as_text, damaged_bytes, damaged_data
-from campaigns.documents import whole
-from campaigns.inprocess import clean, folder, remat, timed
 from google.protobuf import json_format
 from hypothesis import reject
 from hypothesis import strategies as st
 from mangling import spoiled_text
 from onnx import TensorProto, helper
 
+from campaigns.damage import as_bytes, as_text, damaged_bytes, damaged_data
+from campaigns.documents import whole
+from campaigns.inprocess import clean, folder, remat, timed
 from remat_cli import import_model
 from remat_cli.errors import ExitCode, RematError
 
-DUMP = '''class GraphModule(torch.nn.Module):
+DUMP = """class GraphModule(torch.nn.Module):
     def forward(self, p_weight: "f32[8, 16]", p_bias: "f32[8]", x: "f32[s0, 16]"):
         # File: net.py:7 in forward, code: return torch.relu(self.linear(x))
         linear: "f32[s0, 8]" = torch.ops.aten.linear.default(x, p_weight, p_bias);  x = p_weight = p_bias = None
@@ -36,7 +36,7 @@ DUMP = '''class GraphModule(torch.nn.Module):
         split = torch.ops.aten.split.Tensor(add, 4, -1);  add = None
         getitem: "f32[s0, 4]" = split[0];  split = None
         return (view, getitem)
-'''
+"""
 _OPTIONS = (
     ("--dim", "s0=4"),
     ("--dim", "s0=4", "--backward", "checkmate"),

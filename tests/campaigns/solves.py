@@ -1,24 +1,23 @@
 """Solves of small graphs, whose plans are judged and whose claims are compared with the truth.
 
-A wrong answer is a plan that is not what it says; a bound above the least cost; ``optimal`` of a plan that is not; "no plan"
-where one fits; a hint that does not hold; and other bytes for the same request.
+A wrong answer is a plan that is not what it says; a bound above the least cost; ``optimal`` of a plan that is not;
+"no plan" where one fits; a hint that does not hold; and other bytes for the same request.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import math
 import re
 from collections import Counter
 from typing import Any
 
-from campaigns.engine import Failure, place_of
+from hypothesis import strategies as st
+
+from campaigns.engine import Failure, name_of, place_of
 from campaigns.instances import MOST_STATES, budgets, graph_documents, has_room
 from campaigns.judge import Verdict, Wrong, judged
 from campaigns.truth import ANY_ORDER, DOCUMENT_ORDER, FRONTIER, Instance, least_cost, least_peak
-from hypothesis import strategies as st
-
 from remat_cli import SolveOptions, solve, solve_smallest
 from remat_cli.errors import (
     Infeasible,
@@ -39,7 +38,12 @@ from remat_cli.strategies.registry import STRATEGIES
 TIME_LIMIT_S = 10.0
 _SOLVERS = ("highs", "highs", "cbc", "glpk", "gurobi")
 _OFTEN = ("auto", "optimal", "checkmate-ilp", "checkmate-lp")
-_VARIANTS = ("optimal{depth=1}", "checkmate-ilp{stage_split=2}", "checkmate-lp{formulation=retention}", "moccasin{instances=3}")
+_VARIANTS = (
+    "optimal{depth=1}",
+    "checkmate-ilp{stage_split=2}",
+    "checkmate-lp{formulation=retention}",
+    "moccasin{instances=3}",
+)
 _SCOPES = (ANY_ORDER, DOCUMENT_ORDER, FRONTIER)
 _SETTLED = 2.1e-6
 """How far, as a share of its cost, an optimal plan may be from the optimum at any gap: twice the margin of bounds."""
@@ -124,7 +128,7 @@ def _solved(case: dict[str, Any]) -> Solved:
     except RematError:
         raise
     except Exception as error:
-        raise Failure(f"{_what(case)}: {type(error).__name__} at {place_of(error)}", str(error)) from error
+        raise Failure(f"{_what(case)}: {name_of(error)} at {place_of(error)}", str(error)) from error
 
 
 def _what(case: dict[str, Any]) -> str:
@@ -210,8 +214,10 @@ def _check_no(case: dict[str, Any], no: Infeasible, counts: Counter[str]) -> Non
             raise Failure(f"{what}: hint that does not work", f"{said}\nleast peak {_least_peak(case, widest)}")
         if scope is not None and budget <= case["budget"]:
             raise Failure(f"{what}: hint contradicts the answer", said)
-    if (needs := _NEEDS.search(said)) and needs[1] in _EVERY and _number(needs[2], needs[3]) > _least_peak(
-        case, _EVERY[needs[1]]
+    if (
+        (needs := _NEEDS.search(said))
+        and needs[1] in _EVERY
+        and _number(needs[2], needs[3]) > _least_peak(case, _EVERY[needs[1]])
     ):
         raise Failure(f"{what}: hint needs too much", f"{said}\nleast peak {_least_peak(case, _EVERY[needs[1]])}")
     if below := _BELOW.search(said):

@@ -1,7 +1,8 @@
 """The truth about tiny graphs, read from their documents. Shares no code with remat, nor with ``bruteforce``.
 
 A state is what has been computed so far and which values are in memory, both as bits. Dijkstra's algorithm over all
-states gives the least cost within a budget; the same search with the largest memory so far as its key gives the least peak.
+states gives the least cost within a budget. The same search with the largest memory so far as its key gives the least
+peak.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _search(instance: Instance, room: int, schedules: str, *, peak: bool) -> Ite
             again = bool(done >> i & 1)
             if again and not (node.recompute and i >= place):
                 continue
-            if not again and in_order and done & (1 << i) - 1 != (1 << i) - 1:
+            if not again and in_order and done & ((1 << i) - 1) != (1 << i) - 1:
                 continue
             if needs[i] & ~resident or makes[i] & resident:
                 continue
