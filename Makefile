@@ -81,7 +81,8 @@ SEED    ?= 1
 MINUTES ?= 10
 JOBS    ?= 1
 CAMPAIGN = PYTHONPATH=tests:. $(BIN)/python -m campaigns
-CHOSEN   = --seed $(SEED) --jobs $(JOBS) $(if $(PART),--part $(PART),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
+CHOSEN   = --seed $(SEED) --jobs $(JOBS) $(if $(PART),--part $(PART),--minutes $(MINUTES)) \
+  $(if $(ONLY),--only $(ONLY)) $(if $(RESULTS),--results $(RESULTS))
 fuzz: setup system
 	$(CAMPAIGN) fuzz $(CHOSEN)
 

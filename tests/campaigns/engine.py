@@ -21,6 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import psutil
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
@@ -171,6 +172,7 @@ def run_block(campaign: Campaign, seed: int, cases: int, keep: Path, until_s: fl
             _keep(block, steady=isinstance(error, Failure))
             block.target = None
         attempt += 1
+    under_way(keep).unlink(missing_ok=True)
     return block.tally
 
 
@@ -203,10 +205,9 @@ def _keep(block: _Block, *, steady: bool) -> None:
     detail = block.target.detail if steady else f"{block.target.detail}\n(not every time)"
     block.tally.details[kind] = detail
     path = kept(block.keep, name, kind)
-    record = {"campaign": name, "kind": kind, "detail": detail, "again": f"PYTHONPATH=tests:. python -m campaigns again {path}"}
-    path.write_text(
-        json.dumps({**record, "case": block.smallest}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    command = f"PYTHONPATH=tests:. python -m campaigns again {path}"
+    record = {"campaign": name, "kind": kind, "detail": detail, "again": command, "case": block.smallest}
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def kept(keep: Path, name: str, kind: str) -> Path:
@@ -214,9 +215,9 @@ def kept(keep: Path, name: str, kind: str) -> Path:
     return keep / f"{name}-{re.sub('[^A-Za-z0-9]+', '-', kind).strip('-')[:100]}.json"
 
 
-def under_way(keep: Path, pid: int | None = None) -> Path:
-    """The file with the case that a process is at."""
-    return keep / f"under-way-{os.getpid() if pid is None else pid}.json"
+def under_way(keep: Path) -> Path:
+    """The file with the case that a process is at, or was at when it ended."""
+    return keep / f"under-way-{os.getpid()}.json"
 
 
 # All blocks ------------------------------------------------------------------------------------------------------
@@ -280,9 +281,11 @@ def _result(future: Future[Tally], campaign: Campaign, seed: int, keep: Path) ->
         return future.result()
     except ProcessExpired as died:
         kind = f"a process died with {died.exitcode}"
-        case = json.loads(under_way(keep, died.pid).read_text(encoding="utf-8"))[1]
     except TimeoutError:
-        kind, case = "a block did not end", {"block": seed}
+        kind = "a block did not end"
+    left = next(path for path in keep.glob("under-way-*.json") if not psutil.pid_exists(int(path.stem.split("-")[-1])))
+    case = json.loads(left.read_text(encoding="utf-8"))[1]
+    left.unlink()
     block = _Block(campaign, keep, 0.0, target=Failure(kind, f"block with seed {seed}"), smallest=case)
     block.tally.failures[kind] += 1
     _keep(block, steady=True)

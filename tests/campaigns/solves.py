@@ -6,7 +6,6 @@ A wrong answer is a plan that is not what it says; a bound above the least cost;
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections import Counter
@@ -231,26 +230,13 @@ def _number(in_brackets: str | None, plain: str | None) -> int:
     return int(in_brackets or plain or 0)
 
 
-# The truth, once per graph ---------------------------------------------------------------------------------------
-
-
 def _searchable(case: dict[str, Any]) -> bool:
     return Instance.of(case["graph"]).states <= MOST_STATES
 
 
 def _least_cost(case: dict[str, Any], budget: int, scope: str) -> float | None:
-    return _cost(json.dumps(case["graph"]), budget, scope)
+    return least_cost(Instance.of(case["graph"]), budget, scope)
 
 
 def _least_peak(case: dict[str, Any], scope: str) -> int:
-    return _peak(json.dumps(case["graph"]), scope)
-
-
-@functools.lru_cache(64)
-def _cost(graph: str, budget: int, scope: str) -> float | None:
-    return least_cost(Instance.of(json.loads(graph)), budget, scope)
-
-
-@functools.lru_cache(64)
-def _peak(graph: str, scope: str) -> int:
-    return least_peak(Instance.of(json.loads(graph)), scope)
+    return least_peak(Instance.of(case["graph"]), scope)

@@ -7,10 +7,11 @@ peak.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 ANY_ORDER, DOCUMENT_ORDER, FRONTIER = "any-order", "document-order", "frontier"
@@ -37,7 +38,7 @@ class Instance:
     sizes: tuple[int, ...]
     outputs: tuple[int, ...]
     fixed: int
-    names: dict[str, int]
+    names: dict[str, int] = field(compare=False)
     """Every value's number by its full name, ``id:k``."""
 
     @classmethod
@@ -76,11 +77,13 @@ def _full(name: str) -> str:
     return name if ":" in name and name.rpartition(":")[2].isdigit() else f"{name}:0"
 
 
+@functools.lru_cache(256)
 def least_cost(instance: Instance, budget: int, schedules: str) -> float | None:
     """Least cost of any of these schedules within ``budget`` bytes, fixed memory included; None if none fits."""
     return next(_search(instance, budget - instance.fixed, schedules, peak=False), None)
 
 
+@functools.lru_cache(256)
 def least_peak(instance: Instance, schedules: str) -> int:
     """The smallest budget within which one of these schedules fits."""
     room = sum(instance.sizes) + max(node.workspace for node in instance.nodes)
