@@ -107,7 +107,7 @@ def _onnx(draw: st.DrawFn) -> bytes:
     data = draw(damaged_data(json_format.MessageToDict(model)))
     try:
         message = json_format.ParseDict(data, onnx.ModelProto(), ignore_unknown_fields=True)
-    except (json_format.ParseError, ValueError, TypeError, AttributeError, UnicodeError):
+    except (json_format.ParseError, ValueError, TypeError, AttributeError, ArithmeticError):
         reject()  # no such file can be written
     return message.SerializeToString()
 
