@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core lint check-types graphs docs bench paper mutations screenshots gpu hollow torch-versions clean
+.PHONY: setup system demo test test-core lint check-types graphs docs bench paper mutations fuzz faults screenshots gpu hollow torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -75,6 +75,19 @@ paper: setup
 # Plants mistakes in a copy of the package, one by one, and says which test catches each: about twenty minutes on one core.
 mutations: setup
 	$(BIN)/python -m benchmarks.mutations
+
+# Random cases with a seed against truth that shares no code with remat: docs/campaigns.md. PART=1 is the long run.
+SEED    ?= 1
+MINUTES ?= 10
+JOBS    ?= 1
+CAMPAIGN = PYTHONPATH=tests:. $(BIN)/python -m campaigns
+CHOSEN   = --seed $(SEED) --jobs $(JOBS) $(if $(PART),--part $(PART),--minutes $(MINUTES)) \
+  $(if $(ONLY),--only $(ONLY)) $(if $(RESULTS),--results $(RESULTS))
+fuzz: setup system
+	$(CAMPAIGN) fuzz $(CHOSEN)
+
+faults: setup system
+	$(CAMPAIGN) faults $(CHOSEN)
 
 # The pictures of pages in the README, made by the commands that a user would type.
 SHOOT := chromium --headless --no-sandbox --disable-dev-shm-usage --hide-scrollbars --no-proxy-server \
