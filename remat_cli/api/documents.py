@@ -80,4 +80,4 @@ def save_plan(plan: Plan | Solved, path: str | PathLike[str]) -> None:
     Raises:
         UsageError: If the file cannot be written.
     """
-    write_text(as_path(path), graphs.dump_document(plans.plan_to_document(as_plan(plan))))
+    write_text(as_path(path), plans.dump_plan(as_plan(plan)))

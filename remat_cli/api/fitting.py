@@ -14,11 +14,11 @@ from remat_cli.api.arguments import as_path, as_text, options_of
 from remat_cli.errors import Infeasible, InputError, LimitReached, UsageError
 from remat_cli.files import write_text
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.graph.io import dump_document, graph_sha256
+from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
-from remat_cli.plan.io import load_plan, plan_to_document
+from remat_cli.plan.io import dump_plan, load_plan
 from remat_cli.plan.model import Plan, Statement
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
@@ -191,6 +191,6 @@ def _keep(path: Path, plan: Plan) -> None:
     """Write ``plan`` to ``path``; if that fails, only warn: the next run then solves again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(str(path), dump_document(plan_to_document(plan)))
+        write_text(str(path), dump_plan(plan))
     except (OSError, UsageError) as error:
         warnings.warn(f"remat: the plan is not kept: {error}", stacklevel=2)
