@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from remat_cli.errors import UsageError
-from remat_cli.files import require_writable
+from remat_cli.files import require_stdout, require_writable
 
 _PLACE = "{budget}"
 
@@ -20,6 +20,8 @@ def stem_of(source: str, name: str) -> str:
 
 def refuse_target(graph: str, target: str, option: str) -> None:
     """Refuse, before the search, a file that cannot be written or that would overwrite the graph."""
+    if target == "-":
+        require_stdout()
     require_writable(target, option=option)
     if graph != "-" and target != "-" and Path(target).exists() and Path(target).samefile(graph):
         raise UsageError(f"{target} is the graph itself", hint=f"choose another file with {option}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,11 @@ import click
 from click.core import ParameterSource
 
 from remat_cli.cli import params
-from remat_cli.cli.output import Output
+from remat_cli.cli.output import Output, complain
 from remat_cli.cli.targets import plan_path, plan_pattern, refuse_target, stem_of
+from remat_cli.control import Control
 from remat_cli.errors import ExitCode, UsageError
+from remat_cli.running import interruptible
 from remat_cli.units import Budget
 
 if TYPE_CHECKING:
@@ -82,8 +85,7 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
     from remat_cli.cli.progress import ProgressLine, showing
     from remat_cli.cli.session import current
     from remat_cli.files import write_text
-    from remat_cli.graph.io import dump_document
-    from remat_cli.plan.io import plan_to_document
+    from remat_cli.plan.io import dump_plan
     from remat_cli.planning.smallest import solve_smallest
     from remat_cli.planning.solving import SolveOptions, solve
 
@@ -119,16 +121,17 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
             solved = solve_smallest(model, chosen, listener=line.update)
         else:
             solved = solve(model, asked, chosen, listener=line.update)
-    write_text(path, dump_document(plan_to_document(solved.plan)))
-    _report(solved, path, out, options["format"])
+    with interruptible(Control()):  # there is a plan: the first Ctrl-C comes too late
+        write_text(path, dump_plan(solved.plan))
+        _report(solved, path, out, options["format"])
     if verbose:
         from remat_cli.reports.stages import trace_text
 
-        out.note(trace_text(solved.plan.run.get("stages", ()), model.total_cost, out.style()))
+        out.aside(trace_text(solved.plan.run.get("stages", ()), model.total_cost, out.style(sys.stderr)))
     if solved.plan.solver is None:
         _note_unused(out, solved.plan.strategy, chosen)
     if require_optimal and solved.plan.claim.status != "optimal":
-        click.echo("remat: the plan is not proven optimal, as --require-optimal asks", err=True)
+        complain("remat: the plan is not proven optimal, as --require-optimal asks")
         return ExitCode.NO
     return ExitCode.OK
 
@@ -160,7 +163,8 @@ def _curve(
     line = ProgressLine(graph.total_cost, options.started_s)
     with showing(line, quiet=out.quiet):
         curve = solve_curve(graph, budgets, options, jobs=_jobs(options), listener=line.update)
-    report_curve(curve, write_plans(curve, pattern), out, format)
+    with interruptible(Control()):  # there are plans: the first Ctrl-C comes too late
+        report_curve(curve, write_plans(curve, pattern), out, format)
     return exit_code(curve, require_optimal=require_optimal)
 
 
