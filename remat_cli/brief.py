@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from remat_cli.printable import printable
+
 
 class Brief:
     """Gives a class a ``__repr__`` and a ``_repr_html_`` of a few facts. It has no data of its own."""
@@ -23,7 +25,7 @@ class Brief:
         subject, *others = self._brief().items()
         line = f"{subject[1]}: {', '.join(f'{name} {fact}' for name, fact in others)}"
         # Names from documents may contain line breaks.
-        return f"<{type(self).__name__} {line if line.isprintable() else line.encode('unicode_escape').decode()}>"
+        return f"<{type(self).__name__} {printable(line)}>"
 
     def _repr_html_(self) -> str:
         subject, *others = self._brief().items()

@@ -10,8 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from remat_cli.printable import printable
+
 SHOWN_PROBLEMS = 20
 """The number of problems of one document that are listed; the others are counted."""
+
+
+MOST_PROBLEMS = 10_000
+"""The number of problems of one document after which the search for more ends."""
 
 
 class ExitCode(IntEnum):
@@ -24,7 +30,8 @@ class ExitCode(IntEnum):
     USAGE = 2
     """Wrong usage or bad input."""
     SOLVER = 3
-    """A solver is missing or failed, or a strategy returned a plan that does not replay."""
+    """A solver is missing or failed, a strategy returned a plan that does not replay, or the system ran out of memory,
+    processes or threads."""
     LIMIT = 4
     """A limit was reached before any plan was found."""
     DEFECT = 70
@@ -36,19 +43,23 @@ class ExitCode(IntEnum):
 class RematError(Exception):
     """Base class of all errors of remat.
 
+    Names and texts from outside may stand in it as they are: characters that break a line or that a terminal would
+    obey are escaped here.
+
     Args:
         message: What is wrong, in one line, without a final stop.
         hint: What the user can do about it; may be empty.
+        details: Lines that follow the message.
     """
 
     exit_code: ExitCode = ExitCode.USAGE
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+    def __init__(self, message: str, *, hint: str = "", details: Sequence[str] = ()) -> None:
+        self.message = "\n".join(map(printable, (message, *details)))
+        self.hint = printable(hint)
+        super().__init__(self.message)
         if hint:
-            self.add_note(f"hint: {hint}")  # shown below a traceback in Python
+            self.add_note(f"hint: {self.hint}")  # shown below a traceback in Python
 
 
 class UsageError(RematError):
@@ -88,7 +99,7 @@ class Problem:
         if self.line is not None:
             place += f":{self.line}" + (f":{self.column}" if self.column is not None else "")
         parts = [place, *([self.pointer] if self.pointer else []), self.message]
-        return ": ".join(parts) + (f" ({self.hint})" if self.hint else "")
+        return printable(": ".join(parts) + (f" ({self.hint})" if self.hint else ""))
 
 
 class InputError(RematError):
@@ -102,8 +113,9 @@ class InputError(RematError):
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         lines = [p.text(source) for p in problems[:SHOWN_PROBLEMS]]
         if len(problems) > SHOWN_PROBLEMS:
-            lines.append(f"{source}: and {len(problems) - SHOWN_PROBLEMS} more problems")
-        super().__init__("\n".join(lines))
+            most = "at least " if len(problems) >= MOST_PROBLEMS else ""
+            lines.append(f"{source}: and {most}{len(problems) - SHOWN_PROBLEMS} more problems")
+        super().__init__(lines[0], details=lines[1:])
         self.source = source
         self.problems = tuple(problems)
 
@@ -138,6 +150,12 @@ class SolverUnavailable(RematError):
 
 class SolverFailed(RematError):
     """The solver crashed or gave a meaningless answer; the message ends with the last lines of its log."""
+
+    exit_code = ExitCode.SOLVER
+
+
+class OutOfResources(RematError):
+    """The system ran out of memory, processes or threads; the message names what."""
 
     exit_code = ExitCode.SOLVER
 

@@ -5,31 +5,66 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 from remat_cli.errors import InputError, Problem, UsageError
+from remat_cli.units import parse_size
 
 STDIN_NAME = "<stdin>"
+
+
+LIMIT = "REMAT_MAX_INPUT"
+"""Environment variable with the largest size of an input, such as ``4GB``."""
+_MOST_INPUT = 10**9
+"""Its default, in bytes: four plans of a million nodes, and far less than would exhaust the memory of a machine."""
+_AT_ONCE = 1 << 20
+
+
+def most_input() -> int:
+    """The largest input that is read, in bytes.
+
+    Raises:
+        UsageError: If the environment variable is not a size.
+    """
+    asked = os.environ.get(LIMIT, "")
+    try:
+        return parse_size(asked) if asked else _MOST_INPUT
+    except UsageError as error:
+        raise UsageError(f"{LIMIT}: {error.message}", hint=error.hint) from None
+
+
+def read_bytes(path: str) -> tuple[bytes, str]:
+    """The content of ``path`` (``-`` for standard input) and the name to use for it in messages.
+
+    Raises:
+        InputError: If the file is missing, unreadable, larger than :func:`most_input`, or a device.
+    """
+    name = STDIN_NAME if path == "-" else path
+    if path == "-" and sys.stdin is None:
+        raise InputError(name, [Problem("standard input is closed")])
+    try:
+        if path == "-":
+            return _content(sys.stdin.buffer, name), name
+        with Path(path).open("rb") as stream:
+            return _content(stream, name), name
+    except FileNotFoundError:
+        raise InputError(name, [Problem("there is no such file")]) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(name, [Problem(f"cannot be read: {reason}")]) from None
 
 
 def read_text(path: str) -> tuple[str, str]:
     """The text of ``path`` (``-`` for standard input) and the name to use for it in messages.
 
     Raises:
-        InputError: If the file is missing, unreadable or not UTF-8.
+        InputError: As :func:`read_bytes`, and if it is not UTF-8.
     """
-    name = STDIN_NAME if path == "-" else path
-    if path == "-" and sys.stdin is None:
-        raise InputError(name, [Problem("standard input is closed")])
-    try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except FileNotFoundError:
-        raise InputError(name, [Problem("there is no such file")]) from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(name, [Problem(f"cannot be read: {reason}")]) from None
+    data, name = read_bytes(path)
     return decoded(data, name), name
 
 
@@ -47,6 +82,32 @@ def decoded(data: bytes, name: str) -> str:
         raise InputError(name, [Problem(problem, line=line, hint="save the file as UTF-8 text")]) from None
 
 
+def _content(stream: BinaryIO, name: str) -> bytes:
+    """Everything in ``stream``, unless that is too much."""
+    if _is_endless(stream):
+        raise InputError(name, [Problem("is a device, which has no end", hint="give a file or a pipe")])
+    most, parts, size = most_input(), [], 0
+    while part := stream.read(_AT_ONCE):
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise InputError(
+                name, [Problem(f"is larger than {most:,} bytes", hint=f"set {LIMIT} to a larger size, such as 4GB")]
+            )
+    return b"".join(parts)
+
+
+def _is_endless(stream: BinaryIO) -> bool:
+    """Whether ``stream`` is a device such as ``/dev/zero``. A terminal ends when the user ends it."""
+    try:
+        mode = os.fstat(stream.fileno())
+    except (OSError, AttributeError):  # no file behind it, as in a test or a notebook
+        return False
+    if stat.S_ISCHR(mode.st_mode):
+        return not stream.isatty() and mode.st_rdev != Path(os.devnull).stat().st_rdev
+    return stat.S_ISBLK(mode.st_mode)
+
+
 def write_text(path: str, text: str) -> None:
     """Write ``text``, as UTF-8, like :func:`write_bytes`."""
     write_bytes(path, text.encode("utf-8"))  # documents are UTF-8, whatever the terminal's encoding
@@ -60,12 +121,15 @@ def write_bytes(path: str, data: bytes) -> None:
     a regular file (``/dev/stdout``, a named pipe) is written to directly.
 
     Raises:
-        UsageError: If the file cannot be written.
+        UsageError: If the file cannot be written, or standard output is closed.
         OSError: If standard output cannot be written.
     """
     if path == "-":
+        require_stdout()
         sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        rest = memoryview(data)
+        while rest:  # a raw stream (PYTHONUNBUFFERED) may take only a part at a time
+            rest = rest[sys.stdout.buffer.write(rest) :]
         sys.stdout.buffer.flush()
         return
     target = Path(path)
@@ -91,6 +155,16 @@ def write_bytes(path: str, data: bytes) -> None:
     except (OSError, RuntimeError) as error:  # RuntimeError: how older Pythons report a loop of links
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{path}: cannot be written: {reason}", hint="choose another file with -o") from None
+
+
+def require_stdout() -> None:
+    """Refuse to write a document to standard output if that is closed, as in ``>&-``: it would be lost.
+
+    Raises:
+        UsageError: If it is.
+    """
+    if sys.stdout is None or (sys.__stdout__ is None and getattr(sys.stdout, "name", "") == os.devnull):
+        raise UsageError("standard output is closed", hint="name a file with -o")
 
 
 def require_writable(path: str, *, option: str = "-o") -> None:
@@ -144,9 +218,14 @@ def _resolved(path: Path) -> Path:
     """The target of symbolic links.
 
     Raises:
-        OSError: If they form a loop.
-        RuntimeError: The same, before Python 3.13.
+        OSError: If they form a loop, or if the system does not let this user follow one: a link of somebody else in a
+            folder that everybody may write to (``protected_symlinks``). Only the system checks that, and only where it
+            follows the link itself.
+        RuntimeError: If they form a loop, before Python 3.13.
     """
+    if path.is_symlink():
+        with contextlib.suppress(FileNotFoundError):  # a link to a file that is still to be made
+            os.stat(path)  # noqa: PTH116 - Path.exists swallows errors in some versions
     resolved = path.resolve()
     if resolved.is_symlink():  # since Python 3.13, resolve() returns a loop as it is
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))

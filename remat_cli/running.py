@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import re
 import signal
 import threading
 import time
@@ -18,6 +21,12 @@ T = TypeVar("T")
 _POLL_S = 0.05
 _LEAVE_WITHIN_S = 5.0
 """Longest wait for a critical section when the process ends: it holds for moments only, unless its thread hangs."""
+_SWALLOWED_AFTER_S = 3.0
+"""A process that still runs so long after Ctrl-C does so because some code swallowed the KeyboardInterrupt. Untuned."""
+_SHORTAGES = {
+    "memory": re.compile(r"bad_alloc|cannot allocate memory|failed to map segment|out of memory", re.IGNORECASE),
+    "processes or threads": re.compile(r"can't start new thread|cannot create thread|pthread_create", re.IGNORECASE),
+}
 _unbroken = threading.Lock()
 _farewells: list[Callable[[], None]] = []
 
@@ -92,11 +101,46 @@ def leave(code: int) -> NoReturn:
 
     Python's own shutdown could crash under a solver that did not stop in time, so no cleanup runs.
     """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends anyway
     # Never released, so that no critical section begins any more. The timeout is for a thread that hangs in one.
     _unbroken.acquire(timeout=_LEAVE_WITHIN_S)
     for farewell in _farewells:
         farewell()
     os._exit(code)
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """The handler of Ctrl-C in a command: a KeyboardInterrupt that cannot be lost.
+
+    Python raises it between any two steps, also in callbacks of libraries where nothing but a message comes of it.
+    """
+
+    def insist() -> None:
+        time.sleep(_SWALLOWED_AFTER_S)
+        with contextlib.suppress(OSError):
+            os.write(2, b"remat: interrupted\n")
+        leave(128 + number)
+
+    with contextlib.suppress(RuntimeError):  # no more threads
+        threading.Thread(target=insist, name="remat-interrupted", daemon=True).start()
+    raise KeyboardInterrupt
+
+
+def shortage(error: BaseException) -> str:
+    """What the system ran out of, if that is why ``error`` was raised: memory, or processes or threads; else empty."""
+    seen: BaseException | None = error
+    while seen is not None:
+        number = seen.errno if isinstance(seen, OSError) else None
+        if isinstance(seen, MemoryError) or number == errno.ENOMEM:
+            return "memory"
+        if isinstance(seen, BlockingIOError) and seen.strerror == os.strerror(errno.EAGAIN):  # of fork, not of a stream
+            return "processes or threads"
+        for what, words in _SHORTAGES.items():
+            if isinstance(seen, ImportError | OSError | RuntimeError) and words.search(str(seen)):
+                return what
+        seen = seen.__cause__ or seen.__context__
+    return ""
 
 
 @contextmanager

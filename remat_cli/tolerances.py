@@ -21,7 +21,9 @@ The chain:
 6. Two costs within :data:`SAME_COST` are one cost summed in two orders: a bound above a cost by no more than that
    does not contradict it.
 7. The difference between cost and bound is the gap; it is compared with :data:`GAP`. Solvers get :data:`INNER_GAP`,
-   which is far smaller, so that their own gap does not keep a plan from being proven.
+   which is far smaller, so that their own gap does not keep a plan from being proven. A gap of at most :data:`SETTLED`
+   counts as closed even if a smaller one was asked for: by links 2 and 3 nothing can be proven below it, unless costs
+   are whole numbers whose gcd is larger. The claim states what is left of it.
 
 Sizes, shares and seconds that steer a search are no tolerances; they stand beside the code that they steer, and so do
 the constants of compiled kernels.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from remat_cli.api.arguments import as_path
 from remat_cli.api.reading import Source, as_graph, as_plan
@@ -72,7 +72,8 @@ def save_graph(graph: Graph, path: str | PathLike[str]) -> None:
     """
     if not isinstance(graph, Graph):
         raise wrong_type("graph", graph, "a graph")
-    _write(graphs.graph_to_document(graph), path)
+    target = as_path(path)
+    write_text(target, graphs.document_text(graphs.graph_to_document(graph), format_of(target) or "json"))
 
 
 def save_plan(plan: Plan | Solved, path: str | PathLike[str]) -> None:
@@ -83,9 +84,5 @@ def save_plan(plan: Plan | Solved, path: str | PathLike[str]) -> None:
     Raises:
         UsageError: If the file cannot be written.
     """
-    _write(plans.plan_to_document(as_plan(plan)), path)
-
-
-def _write(document: Mapping[str, Any], path: str | PathLike[str]) -> None:
     target = as_path(path)
-    write_text(target, graphs.document_text(document, format_of(target) or "json"))
+    write_text(target, plans.dump_plan(as_plan(plan), format_of(target) or "json"))

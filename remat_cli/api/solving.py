@@ -191,6 +191,7 @@ def compare(
     executor: Executor | None = None,
     results: str | PathLike[str] | None = None,
     listener: Callable[[Row, int, int], None] | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Solve ``graph`` with every strategy at every budget; a strategy that fails is a row, not an error.
 
@@ -209,8 +210,9 @@ def compare(
         executor: Runs the cells; None for all cores of this machine. Its processes are spawned, so a script must keep
             its call under ``if __name__ == "__main__"``.
         results: File of finished rows, one JSON object per line. Rows in it of the same graph, strategy, budget and
-            limits are reused. New rows are appended as they finish.
+            limits are reused. New rows are appended as they finish. Damaged lines are left out.
         listener: Receives every new row, with the number of finished rows and of all rows.
+        note: Receives a line of text for every damaged line of ``results``.
 
     Raises:
         UsageError: If a strategy or budget is invalid, or the results file cannot be written.
@@ -230,6 +232,7 @@ def compare(
         executor=executor,
         results=None if results is None else Path(as_path(results, "results")),
         listener=listener,
+        note=note,
     )
 
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import click
-
 from remat_cli.api.showing import curve_rows
 from remat_cli.cli.formats import document_format
-from remat_cli.cli.output import Output
+from remat_cli.cli.output import Output, complain
 from remat_cli.cli.targets import plan_path
 from remat_cli.errors import ExitCode, Interrupted
 from remat_cli.files import write_text
-from remat_cli.graph.io import document_text
-from remat_cli.plan.io import plan_to_document
+from remat_cli.plan.io import dump_plan
 from remat_cli.planning.curve import Curve, PointStatus
 from remat_cli.reports.curve import CurveRow, curve_csv, curve_json, curve_text
 
@@ -27,7 +24,7 @@ def write_plans(curve: Curve, pattern: str) -> list[CurveRow]:
             rows.append(row)
             continue
         path = plan_path(pattern, point.asked.text)
-        write_text(path, document_text(plan_to_document(point.solved.plan), document_format(path)))
+        write_text(path, dump_plan(point.solved.plan, document_format(path)))
         rows.append(replace(row, path=path))
     return rows
 
@@ -48,7 +45,7 @@ def exit_code(curve: Curve, *, require_optimal: bool) -> ExitCode:
         unproven = [p for p in curve.points if p.status in (PointStatus.FEASIBLE, PointStatus.UNKNOWN)]
         if require_optimal and unproven:
             names = ", ".join(point.asked.text for point in unproven)
-            click.echo(f"remat: not proven optimal, as --require-optimal asks: {names}", err=True)
+            complain(f"remat: not proven optimal, as --require-optimal asks: {names}")
             return ExitCode.NO
         return ExitCode.OK
     refusals = [point.refusal for point in curve.points if point.refusal is not None]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
+import io
 import os
+import signal
 import sys
 import time
 from importlib import import_module
@@ -14,17 +17,21 @@ from typing import Any, NoReturn
 import click
 from click.core import ParameterSource
 
-from remat_cli.cli.output import Output
+from remat_cli.cli.output import Output, complain
 from remat_cli.cli.session import Session
-from remat_cli.errors import ExitCode, RematError, UsageError
+from remat_cli.errors import ExitCode, OutOfResources, RematError, UsageError
+from remat_cli.printable import printable
 from remat_cli.registry import suggestion
-from remat_cli.running import leave
+from remat_cli.running import interrupt, leave, shortage
 from remat_cli.version import __version__
 
 _STARTED_S = time.monotonic()
 """``time.monotonic()`` at the start of the process, as nearly as it is known."""
 COMPLETION = "_REMAT_COMPLETE"
 """Set in the environment when a shell asks for completions."""
+_GARBAGE = (100_000, 50, 50)
+"""Objects and rounds between collections of garbage. With Python's own 700, 10 and 10, reading a graph of a million
+nodes takes twice as long. Garbage in cycles may grow to some tens of megabytes. Untuned."""
 _STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 
 _GROUP_OPTIONS = frozenset({"--config", "--no-config"})
@@ -60,10 +67,10 @@ Exit codes:
   0    the answer is yes: a plan within budget
   1    the answer is no: infeasible, or the plan is invalid or over budget
   2    wrong usage or bad input
-  3    a solver is missing or failed
+  3    a solver is missing or failed, or the system ran out of memory
   4    a limit was reached before any plan was found
   70   a defect of remat itself (REMAT_DEBUG=1 shows where)
-  130  interrupted before any plan was found
+  130  interrupted before any plan was found, or twice
 
 Every option can be set in the environment, as in REMAT_SOLVE_BUDGET=16GB, or in a configuration file, as in budget =
 "16GB" in the table [solve] of remat.toml, or in [tool.remat.solve] of pyproject.toml. The command line comes first,
@@ -130,19 +137,35 @@ def cli(ctx: click.Context, config: Path | None, no_config: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code. Every error of remat ends here, in one message."""
-    _prepare_streams()
     try:
+        if signal.getsignal(signal.SIGINT) in {signal.SIG_DFL, signal.default_int_handler}:  # and not ignored
+            signal.signal(signal.SIGINT, interrupt)
+        gc.set_threshold(*_GARBAGE)
+        _prepare_streams()
         code = run(arguments, started_s=_STARTED_S)
-        # A reader that closed the pipe (head, grep -q) does not want the rest.
-        with contextlib.suppress(BrokenPipeError):
-            sys.stdout.flush()
-        with contextlib.suppress(BrokenPipeError):
-            sys.stderr.flush()
-    except KeyboardInterrupt:  # while the last output is flushed
+        code = _flush(code)
+    except KeyboardInterrupt:  # while streams are prepared or flushed
         code = ExitCode.INTERRUPTED
     except Exception as error:  # anything that ``run`` does not turn into a message is a defect
         code = _defect(error)
     leave(code)
+
+
+def _flush(code: int) -> int:
+    """Write out what is left; the exit code after that."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:  # a reader that closed the pipe (head, grep -q) does not want the rest
+            continue
+        except OSError as error:
+            known = _lack(error)
+            if known is None:
+                raise
+            if code == ExitCode.OK:  # else there has been an error, most likely this one
+                _show(known, Session())
+                code = known.exit_code
+    return code
 
 
 def _defect(error: Exception) -> int:
@@ -152,10 +175,10 @@ def _defect(error: Exception) -> int:
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(last.filename).name}:{last.lineno}"
     with contextlib.suppress(OSError):
-        click.echo(f"remat: internal error: {type(error).__name__} at {place}: {error}", err=True)
-        click.echo("  hint: this is a defect of remat; please report it with the command and its input", err=True)
+        complain(f"remat: internal error: {type(error).__name__} at {place}: {printable(str(error))}")
+        complain("  hint: this is a defect of remat; please report it with the command and its input")
         if os.environ.get("REMAT_DEBUG"):
-            traceback.print_exception(error)
+            complain("".join(traceback.format_exception(error)))
     return ExitCode.DEFECT
 
 
@@ -165,6 +188,12 @@ def _prepare_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller, as in >&-
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for as long as we live
+            continue
+        with contextlib.suppress(OSError):  # the other end may have left it so that a write takes only a part
+            os.set_blocking(stream.fileno(), True)
+        if isinstance(stream.buffer, io.RawIOBase):  # PYTHONUNBUFFERED: so may a raw file that is full
+            whole = io.BufferedWriter(stream.detach())
+            setattr(sys, name, io.TextIOWrapper(whole, stream.encoding, "backslashreplace", line_buffering=True))
         else:
             stream.reconfigure(errors="backslashreplace")
 
@@ -190,29 +219,39 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
         _show(error, session)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("remat: interrupted", err=True)
+        complain("remat: interrupted")
         return ExitCode.INTERRUPTED
     except SystemExit as end:
         # Click raises this in two cases: completion is done, or the reader of our output is gone.
         return int(end.code or 0) if COMPLETION in os.environ else ExitCode.OK
-    except OSError as error:
-        if error.errno not in _STORAGE_ERRORS:
-            raise
-        message = f"writing failed: {error.strerror}"
-        _show(UsageError(message, hint="make room, or send the output elsewhere with -o"), session)
-        return ExitCode.USAGE
     except RecursionError:
         _show(UsageError("the input is nested too deeply"), session)
         return ExitCode.USAGE
-    except MemoryError:
-        _show(UsageError("out of memory; the model of this graph is too large for this machine"), session)
-        return ExitCode.SOLVER
+    except Exception as error:  # anything but a lack of room is a defect, for which ``main`` has the words
+        known = _lack(error)
+        if known is None:
+            raise
+        _show(known, session)
+        return known.exit_code
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _lack(error: Exception) -> RematError | None:
+    """The error to show if the disk, the memory or the process table is full."""
+    if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
+        hint = "make room, or send the output elsewhere with -o"
+        return UsageError(f"writing failed: {error.strerror}", hint=hint)
+    what = shortage(error)
+    if what == "memory":
+        return OutOfResources("out of memory", hint="take a machine with more, a smaller graph, or another strategy")
+    if what:
+        return OutOfResources(f"the system gives no more {what}", hint="raise its limit (ulimit -u, pids.max)")
+    return None
 
 
 def _usage_error(error: click.ClickException, session: Session) -> UsageError:
     """Click's error in the form of all others, with the place of the value or the command's help as its hint."""
-    message = error.format_message().rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")  # Click lists choices line by line
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = "" if context is None else f"see {context.command_path} --help"
     parameter = error.param if isinstance(error, click.BadParameter) else None
@@ -233,6 +272,6 @@ def _show(error: RematError, session: Session) -> None:
     color = Output(session.color).colourful(sys.stderr)
     label = click.style("error", fg="red", bold=True) if color else "error"
     with contextlib.suppress(OSError):  # if stderr is closed, the exit code must do
-        click.echo(f"remat: {label}: {error.message}", err=True, color=color)
+        complain(f"remat: {label}: {error.message}", color=color)
         if error.hint:
-            click.echo(f"  hint: {error.hint}", err=True)
+            complain(f"  hint: {error.hint}")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from remat_cli.printable import printable, printable_lines
+
 if TYPE_CHECKING:
     from remat_cli.reports.style import Style
 
@@ -35,11 +37,11 @@ class Output:
         """The stream for reports."""
         return sys.stderr if self.payload_on_stdout else sys.stdout
 
-    def style(self) -> Style:
-        """The style of reports on their stream."""
+    def style(self, stream: TextIO | None = None) -> Style:
+        """The style of reports on a stream, by default on theirs."""
         from remat_cli.reports.style import Style
 
-        stream = self.report_stream
+        stream = stream or self.report_stream
         return Style(
             width=max(_NARROWEST, _width(stream)),
             color=self.colourful(stream),
@@ -65,15 +67,26 @@ class Output:
         if self.quiet and self.payload_on_stdout:
             return
         try:
-            click.echo(text, nl=False, file=self.report_stream, color=True)
+            shown = printable_lines(text, colours=self.colourful(self.report_stream))
+            click.echo(shown, nl=False, file=self.report_stream, color=True)
         except BrokenPipeError:
             # The reader has seen enough (head, grep -q). The exit code still gives the result.
             _forget(self.report_stream)
 
     def note(self, text: str) -> None:
-        """Print a note on stderr, unless quiet."""
+        """Print a note of one line on stderr, unless quiet."""
         if not self.quiet:
-            click.echo(text, err=True)
+            complain(printable(text))
+
+    def aside(self, text: str) -> None:
+        """Print a report in the style of stderr there, unless quiet."""
+        if not self.quiet:
+            complain(text, color=self.colourful(sys.stderr))
+
+
+def complain(text: str, *, color: bool = False) -> None:
+    """Print ``text`` on stderr; every line end in it must be our own."""
+    click.echo(printable_lines(text, colours=color), err=True, color=color)
 
 
 def _forget(stream: TextIO) -> None:

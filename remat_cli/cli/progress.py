@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from remat_cli.cli.output import Output
 from remat_cli.cli.session import current
 from remat_cli.control import Progress
+from remat_cli.printable import printable
 from remat_cli.units import format_count, format_duration, format_percent
 
 _PLAIN_EVERY_S = 10.0
@@ -57,7 +58,7 @@ class ProgressLine:
             parts.append(f"gap {format_percent(now.gap)}")
         if now.nodes:
             parts.append(f"{format_count(now.nodes)} nodes")
-        return "  ".join(parts)
+        return printable("  ".join(parts))
 
     def _overhead(self, cost: float) -> str:
         if self._base <= 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from remat_cli.cli.formats import document_format
 from remat_cli.errors import UsageError
-from remat_cli.files import require_writable
+from remat_cli.files import require_stdout, require_writable
 
 _PLACE = "{budget}"
 
@@ -48,6 +48,8 @@ def replaced(path: str, budget_bytes: int | None) -> str:
 
 def refuse_target(graph: str, target: str, option: str) -> None:
     """Refuse, before the search, a file that cannot be written, is no document, or would overwrite the graph."""
+    if target == "-":
+        require_stdout()
     require_writable(target, option=option)
     if option == "-o":
         document_format(target)

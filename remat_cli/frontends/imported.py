@@ -15,8 +15,8 @@ from typing import Any
 
 from remat_cli.errors import InputError, Problem, UsageError
 from remat_cli.graph.model import Graph, Node, Phase
-from remat_cli.graph.quoting import CONTROLS
 from remat_cli.graph.reader import MAX_BYTES, MAX_COST
+from remat_cli.printable import CONTROLS
 from remat_cli.zoo.layers.common import SOFTMAX_FLOPS
 from remat_cli.zoo.network import Derivative, Layer, Network, Tensor
 from remat_cli.zoo.training import Backward, to_graph

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any
 
 from remat_cli.graph.document import Document, Format, join, read_document, validate
@@ -12,12 +15,17 @@ from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
 from remat_cli.graph.quoting import quote
 from remat_cli.graph.reader import MAX_BYTES, MAX_COST, Fields, plain_number, report_later_inputs
+from remat_cli.printable import escaped_json
 
 SCHEMA = "remat-graph/1"
 DEFAULT_NAME = "graph"
 DEFAULT_COST_UNIT = "unit"
-_READABLE = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False)
-_COMPACT = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_INDEX = re.compile("0|[1-9][0-9]{0,17}", re.ASCII)
+_PLAIN: dict[str, Any] = {"sort_keys": True, "ensure_ascii": False, "allow_nan": False, "check_circular": False}
+_READABLE = json.JSONEncoder(**_PLAIN)
+_COMPACT = json.JSONEncoder(**_PLAIN, separators=(",", ":"))
+_AT_ONCE = 1000
+"""Entries of a list that are encoded together: the encoder holds some thirty small strings for each. Untuned."""
 
 
 def load_graph(path: str, keys: NodeLinkKeys | None = None) -> Graph:
@@ -50,8 +58,11 @@ def graph_from_document(document: Document, pointer: str = "") -> Graph:
     data = document.data[pointer[1:]] if pointer else document.data
     fields = Fields(document)
     nodes: list[dict[str, Any]] = data["nodes"]
-    sizes = [_sizes(fields, node, join(pointer, "nodes", i)) for i, node in enumerate(nodes)]
-    workspaces = [_size(fields, node, "workspace", join(pointer, "nodes", i)) for i, node in enumerate(nodes)]
+    sizes = [_sizes(fields, node, pointer, i) for i, node in enumerate(nodes)]
+    workspaces = [
+        _size(fields, node, "workspace", join(pointer, "nodes", i)) if "workspace" in node else 0
+        for i, node in enumerate(nodes)
+    ]
     fixed_memory = _size(fields, data, "fixed_memory", pointer)
     names = _value_names(fields, nodes, sizes, pointer)
     inputs = _all_inputs(fields, nodes, sizes, names, pointer)
@@ -102,16 +113,44 @@ def graph_to_document(graph: Graph) -> dict[str, Any]:
 
 def graph_sha256(graph: Graph) -> str:
     """SHA-256, in hexadecimal, of the canonical document written as compact JSON with sorted keys."""
-    return hashlib.sha256(_COMPACT.encode(graph_to_document(graph)).encode("utf-8")).hexdigest()
+    return document_sha256(graph_to_document(graph))
+
+
+def document_sha256(document: Mapping[str, Any]) -> str:
+    """The same of a canonical document of a graph that is at hand."""
+    digest = hashlib.sha256()
+    for text in _compact(document):
+        digest.update(text.encode("utf-8"))
+    return digest.hexdigest()
+
+
+def _compact(document: Mapping[str, Any]) -> Iterator[str]:
+    """The text of ``document`` as compact JSON with sorted keys, in parts."""
+    before = "{"
+    for key in sorted(document):
+        yield f"{before}{_COMPACT.encode(key)}:"
+        before = ","
+        value = document[key]
+        if not isinstance(value, list):
+            yield _COMPACT.encode(value)
+            continue
+        yield "["
+        for first in range(0, len(value), _AT_ONCE):
+            yield ("," if first else "") + _COMPACT.encode(value[first : first + _AT_ONCE])[1:-1]
+        yield "]"
+    yield "}"
 
 
 def dump_document(document: Mapping[str, Any]) -> str:
     """``document`` as JSON text, the same for the same data: sorted keys, one line per field, node and statement.
 
+    Characters that a terminal would obey are escaped. A list of objects may also be given as an iterator, which has to
+    have at least one.
+
     Raises:
         ValueError: If it contains a number that is not finite.
     """
-    return _dump(document) + "\n"
+    return escaped_json("\n".join(chain(_lines(document, ""), ("",))))
 
 
 def document_text(document: Mapping[str, Any], format: Format) -> str:
@@ -123,18 +162,27 @@ def document_text(document: Mapping[str, Any], format: Format) -> str:
     return yaml_text(document)
 
 
-def _dump(document: Mapping[str, Any]) -> str:
-    lines = []
-    for key in sorted(document):
-        value = document[key]
-        if isinstance(value, Mapping) and "schema" in value:
-            text = _dump(value)  # a graph inside a plan
-        elif isinstance(value, Sequence) and len(value) > 0 and isinstance(value[0], Mapping):
-            text = "[\n" + ",\n".join(map(_READABLE.encode, value)) + "\n]"
+def _lines(document: Mapping[str, Any], after: str) -> Iterator[str]:
+    """The lines of the text of ``document``; ``after`` ends the last."""
+    yield "{"
+    keys = sorted(document)
+    for key in keys:
+        value, name = document[key], f"{_READABLE.encode(key)}: "
+        comma = "" if key == keys[-1] else ","
+        if isinstance(value, Mapping) and "schema" in value:  # a graph inside a plan
+            inner = _lines(value, comma)
+            yield name + next(inner)
+            yield from inner
+        elif isinstance(value, Iterator) or (isinstance(value, list) and value and isinstance(value[0], Mapping)):
+            last = f"{name}["
+            for number, entry in enumerate(value):
+                yield f"{last}," if number else last
+                last = _READABLE.encode(entry)
+            yield last
+            yield f"]{comma}"
         else:
-            text = _READABLE.encode(value)
-        lines.append(f"{_READABLE.encode(key)}: {text}")
-    return "{\n" + ",\n".join(lines) + "\n}"
+            yield f"{name}{_READABLE.encode(value)}{comma}"
+    yield "}" + after
 
 
 def _node_to_document(graph: Graph, node: Node) -> dict[str, Any]:
@@ -159,60 +207,84 @@ def _size(fields: Fields, data: Mapping[str, Any], key: str, pointer: str) -> in
     return fields.size(data[key], join(pointer, key)) if key in data else 0
 
 
-def _sizes(fields: Fields, node: Mapping[str, Any], pointer: str) -> tuple[int, ...]:
-    if "memory" in node:
-        return (fields.size(node["memory"], f"{pointer}/memory"),)
-    return tuple(fields.size(size, f"{pointer}/outputs/{k}") for k, size in enumerate(node["outputs"]))
+def _sizes(fields: Fields, node: Mapping[str, Any], pointer: str, index: int) -> tuple[int, ...]:
+    memory = node.get("memory")
+    if type(memory) is int:  # the schema has limited it; in a million nodes, most are such
+        return (memory,)
+    place = join(pointer, "nodes", index)
+    if memory is not None:
+        return (fields.size(memory, f"{place}/memory"),)
+    return tuple(fields.size(size, f"{place}/outputs/{k}") for k, size in enumerate(node["outputs"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The values of a document by name. ``conv1`` and ``conv1:0`` both name the first value of conv1.
+
+    Attributes:
+        node: Index of every node by id.
+        first: First value of every node.
+        counts: Number of values of every node.
+    """
+
+    node: Mapping[str, int]
+    first: Sequence[int]
+    counts: Sequence[int]
+
+    def value(self, name: str) -> int | None:
+        """The value of that name, if there is one."""
+        node, number = self.node.get(name), 0
+        if node is None:
+            node_id, _, index = name.rpartition(":")
+            node = self.node.get(node_id)
+            if node is None or not _INDEX.fullmatch(index):
+                return None
+            number = int(index)
+        return self.first[node] + number if number < self.counts[node] else None
+
+    def count_by_id(self) -> dict[str, int]:
+        """The number of values of every node, by id."""
+        return {node_id: self.counts[i] for node_id, i in self.node.items()}
 
 
 def _value_names(
     fields: Fields, nodes: Sequence[Mapping[str, Any]], sizes: Sequence[tuple[int, ...]], pointer: str
-) -> dict[str, int]:
-    """The values by name. ``conv1`` and ``conv1:0`` both name the first value of conv1."""
-    names: dict[str, int] = {}
-    seen: dict[str, int] = {}
-    made = 0
-    for i, node in enumerate(nodes):
-        node_id = node["id"]
-        if node_id in seen:
-            first = join(pointer, "nodes", seen[node_id], "id")
-            place = fields.document.locate(first)
-            where = first if place is None else f"{first} (line {place[0]})"
-            message = f"the id {quote(node_id)} is already used by {where}"
-            fields.report(join(pointer, "nodes", i, "id"), message, "give every node an id of its own")
-        else:
-            seen[node_id] = i
-            if sizes[i]:
-                names[node_id] = made
-            names.update((f"{node_id}:{k}", made + k) for k in range(len(sizes[i])))
-        made += len(sizes[i])
-    return names
+) -> _Names:
+    ids = [node["id"] for node in nodes]
+    seen = {node_id: i for i, node_id in zip(range(len(ids) - 1, -1, -1), reversed(ids), strict=True)}
+    if len(seen) < len(ids):
+        for i, node_id in enumerate(ids):
+            if seen[node_id] != i:
+                first = join(pointer, "nodes", seen[node_id], "id")
+                place = fields.document.locate(first)
+                where = first if place is None else f"{first} (line {place[0]})"
+                message = f"the id {quote(node_id)} is already used by {where}"
+                fields.report(join(pointer, "nodes", i, "id"), message, "give every node an id of its own")
+    counts = list(map(len, sizes))
+    return _Names(seen, [0, *accumulate(counts)], counts)
 
 
 def _all_inputs(
     fields: Fields,
     nodes: Sequence[Mapping[str, Any]],
     sizes: Sequence[tuple[int, ...]],
-    names: Mapping[str, int],
+    names: _Names,
     pointer: str,
 ) -> list[tuple[int, ...]]:
     """The values that every node reads, each once, in the order of the document."""
     inputs: list[tuple[int, ...]] = []
     too_late: list[tuple[int, int, str]] = []  # value, reader, pointer
-    counts = {node["id"]: len(of_node) for node, of_node in zip(nodes, sizes, strict=True)}
-    made = 0
     for i, node in enumerate(nodes):
         values: dict[int, None] = {}
         for k, name in enumerate(node["inputs"]):
-            value = names.get(name)
+            value = names.value(name)
             if value is None:
-                fields.report_value(join(pointer, "nodes", i, "inputs", k), name, counts)
+                fields.report_value(join(pointer, "nodes", i, "inputs", k), name, names.count_by_id)
                 continue
             values[value] = None
-            if value >= made:
+            if value >= names.first[i]:
                 too_late.append((value, i, join(pointer, "nodes", i, "inputs", k)))
         inputs.append(tuple(values))
-        made += len(sizes[i])
     if too_late:
         maker = [i for i, of_node in enumerate(sizes) for _ in of_node]
         reads = [(maker[value], i) for i, values_of_node in enumerate(inputs) for value in values_of_node]
@@ -224,19 +296,18 @@ def _all_inputs(
 def _outputs(
     fields: Fields,
     data: Mapping[str, Any],
-    names: Mapping[str, int],
+    names: _Names,
     sizes: Sequence[tuple[int, ...]],
     pointer: str,
 ) -> tuple[int, ...]:
     if "outputs" not in data:
-        made = sum(map(len, sizes))
+        made = names.first[-1]
         return tuple(range(made - len(sizes[-1]), made))
     outputs = set()
-    counts = {node["id"]: len(of_node) for node, of_node in zip(data["nodes"], sizes, strict=True)}
     for k, name in enumerate(data["outputs"]):
-        value = names.get(name)
+        value = names.value(name)
         if value is None:
-            fields.report_value(join(pointer, "outputs", k), name, counts)
+            fields.report_value(join(pointer, "outputs", k), name, names.count_by_id)
         else:
             outputs.add(value)
     return tuple(sorted(outputs))

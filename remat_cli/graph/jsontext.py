@@ -62,10 +62,10 @@ def load_json(text: str, source: str) -> Any:
     return data
 
 
-def json_places(text: str) -> dict[str, tuple[int, int]]:
-    """Line and column (from 1) of every field name, array item and the document, by JSON pointer."""
+def json_places(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """JSON pointer, line and column (from 1) of every field name, array item and the document, in the text's order."""
     starts = _line_starts(text)
-    return {pointer: _place(starts, offset) for pointer, offset, _ in _walk(text)}
+    return ((pointer, _place(starts, offset)) for pointer, offset, _ in _walk(text))
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from typing import Any
 
 from remat_cli.graph.document import Document, join
 from remat_cli.graph.model import Graph, Node, Phase
-from remat_cli.graph.quoting import CONTROLS, quote
+from remat_cli.graph.quoting import quote
 from remat_cli.graph.reader import MAX_BYTES, MAX_COST, Fields, shortest_path
+from remat_cli.printable import CONTROLS
 from remat_cli.registry import suggestion
 
 _EDGE_LISTS = ("links", "edges")

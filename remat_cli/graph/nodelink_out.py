@@ -7,6 +7,7 @@ from typing import Any
 
 from remat_cli.graph.model import Graph
 from remat_cli.graph.reader import plain_number
+from remat_cli.printable import escaped_json
 
 
 def graph_to_node_link(graph: Graph) -> tuple[str, list[str]]:
@@ -34,7 +35,7 @@ def graph_to_node_link(graph: Graph) -> tuple[str, list[str]]:
     for name, entries in (("nodes", nodes), ("links", links)):
         rows = ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
         parts.append(f'"{name}": [\n{rows}\n]' if rows else f'"{name}": []')
-    return "{\n" + ",\n".join(parts) + "\n}\n", _lost(graph)
+    return escaped_json("{\n" + ",\n".join(parts) + "\n}\n"), _lost(graph)
 
 
 def _lost(graph: Graph) -> list[str]:

@@ -6,14 +6,13 @@ import json
 import re
 from typing import Any
 
+from remat_cli.printable import printable
+
 MAX_DEPTH = 100
 """Documents nested deeper are refused: no graph needs it, and later code may recurse over the data."""
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character outside the basic plane. Python strings can contain it, UTF-8 files cannot."""
-
-CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-"""Characters that ids must not contain: control characters and line separators."""
 
 _LONGEST = 60
 _LONGEST_POINTER = 160
@@ -22,13 +21,6 @@ _LONGEST_POINTER = 160
 def escape_token(key: str) -> str:
     """A key as a token of a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
-
-
-def printable(text: str) -> str:
-    """``text`` with escapes for every character that would break a line or move a cursor."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def show_pointer(pointer: str) -> str:

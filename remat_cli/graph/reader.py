@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from remat_cli.errors import SHOWN_PROBLEMS, InputError, Problem, UsageError
@@ -34,6 +34,7 @@ class Fields:
         self.document = document
         self.problems: list[Problem] = []
         self._sizes: dict[str, int] = {}
+        self._counts: Mapping[str, int] | None = None
         self._comparisons_left = _COMPARISONS
 
     def report(self, pointer: str, message: str, hint: str = "") -> None:
@@ -70,8 +71,11 @@ class Fields:
         self._comparisons_left -= len(known)
         return suggestion(name, list(known)) or otherwise
 
-    def report_value(self, pointer: str, name: str, counts: Mapping[str, int]) -> None:
-        """Record that there is no value ``name``; ``counts`` has the number of outputs of every node."""
+    def report_value(self, pointer: str, name: str, count_by_id: Callable[[], Mapping[str, int]]) -> None:
+        """Record that there is no value ``name``; ``count_by_id`` gives the number of outputs of every node."""
+        if self._counts is None:
+            self._counts = count_by_id()
+        counts = self._counts
         node_id, colon, index = name.rpartition(":")
         if not (colon and index.isascii() and index.isdigit()):
             node_id = name

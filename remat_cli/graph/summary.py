@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -187,8 +188,8 @@ def _hint(amount: int, peak: int) -> BudgetHint:
 
 def _top(amounts: Iterable[float]) -> list[int]:
     """Indices of the largest amounts, in order for equal ones; zeros are left out."""
-    listed = list(amounts)
-    return sorted((i for i, amount in enumerate(listed) if amount > 0), key=lambda i: (-listed[i], i))[:_LARGEST]
+    largest = heapq.nlargest(_LARGEST, ((amount, -i) for i, amount in enumerate(amounts) if amount > 0))
+    return [-i for _, i in largest]
 
 
 def _ops(graph: Graph) -> tuple[OpShare, ...]:

@@ -3,7 +3,8 @@
 PyYAML's own loaders follow YAML 1.1: to them ``1.2e9`` is a string, ``1:0`` the number 60 and ``on`` true. So only
 its parser is used (libyaml if PyYAML was built with it), never its resolvers and constructors. This module turns the
 stream of events into dicts, lists and scalars by the core schema of YAML 1.2. Tags, merge keys and aliases of
-collections are refused, so no document can construct an object or expand while it is read.
+collections are refused, and aliases of scalars are limited, so no document can construct an object, or become much
+larger than its text when it is read or written again.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _NUMBER_STARTS = frozenset("0123456789+-.")
 _LONGEST_BASED = 3000  # characters; a longer number has too many decimal digits for Python
 _COLLECTION = object()
+_GROWTH = 10
+"""Aliases may stand for so many times as many characters as the whole text has. A scalar of ten characters with aliases
+of one grows as much; a document that grows more is made to fill memory."""
 
 
 @dataclass(slots=True)
@@ -59,7 +63,7 @@ def load_yaml(text: str, source: str, places: dict[str, tuple[int, int]] | None 
     if bad is not None:
         line = text.count("\n", 0, bad.start()) + 1
         raise InputError(source, [Problem(f"the character U+{ord(bad[0]):04X} is not allowed in YAML", line=line)])
-    builder = _Builder(source, places)
+    builder = _Builder(source, places, _GROWTH * len(text))
     handlers = {
         yaml.DocumentStartEvent: builder.start_document,
         yaml.MappingStartEvent: builder.start_mapping,
@@ -96,13 +100,14 @@ def load_yaml(text: str, source: str, places: dict[str, tuple[int, int]] | None 
 class _Builder:
     """Turns YAML events into data."""
 
-    def __init__(self, source: str, places: dict[str, tuple[int, int]] | None) -> None:
+    def __init__(self, source: str, places: dict[str, tuple[int, int]] | None, most_growth: int) -> None:
         self.root: Any = None
         self.documents = 0
         self._source = source
         self._places = places
         self._stack: list[_Frame] = []
-        self._anchors: dict[str, Any] = {}
+        self._anchors: dict[str, tuple[Any, int]] = {}  # value, and characters
+        self._most_growth = self._growth_left = most_growth
 
     def start_document(self, event: Any) -> None:
         self.documents += 1
@@ -127,7 +132,7 @@ class _Builder:
             self._refuse(event, "half of a surrogate pair is not a character", "write the whole character")
         value = self._resolve(event, text) if event.implicit[0] else text
         if event.anchor is not None:
-            self._anchors[event.anchor] = value
+            self._anchors[event.anchor] = value, len(text)
         if self._expects_key():
             self._key(event, value)
         else:
@@ -136,10 +141,14 @@ class _Builder:
     def alias(self, event: Any) -> None:
         if event.anchor not in self._anchors:
             self._refuse(event, f"there is no anchor {quote(event.anchor)} before this alias")
-        value = self._anchors[event.anchor]
+        value, length = self._anchors[event.anchor]
         if value is _COLLECTION or self._expects_key():
             what = "a list or mapping" if value is _COLLECTION else "a key"
             self._refuse(event, f"an alias for {what} is not allowed", "write it out; aliases stand for scalars only")
+        self._growth_left -= length
+        if self._growth_left < 0:
+            message = f"up to here, aliases stand for more than {self._most_growth:,} characters"
+            self._refuse(event, f"{message}, {_GROWTH} times as many as the text has", "write the values out")
         self._place(event, value)
 
     def _start(self, event: Any, data: dict[str, Any] | list[Any]) -> None:
@@ -150,7 +159,7 @@ class _Builder:
         if len(self._stack) >= MAX_DEPTH:
             self._refuse(event, f"nested deeper than {MAX_DEPTH} levels")
         if event.anchor is not None:
-            self._anchors[event.anchor] = _COLLECTION
+            self._anchors[event.anchor] = _COLLECTION, 0
         pointer = self._pointer()
         self._place(event, data)
         self._stack.append(_Frame(data, pointer))

@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from remat_cli.printable import escaped_json
+
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./%-]*", re.ASCII)
 _WORDS = re.compile(r"null|true|false|yes|no|on|off|y|n", re.IGNORECASE)
@@ -58,7 +60,7 @@ def yaml_text(document: Mapping[str, Any]) -> str:
         sort_keys=False,
         width=_NEVER_FOLD,
     )
-    return str(text)
+    return escaped_json(str(text))  # what it escapes is nowhere but in double quotes
 
 
 def _laid_out(document: Mapping[str, Any]) -> _Block:

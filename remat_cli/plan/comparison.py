@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -92,14 +93,58 @@ class Row:
         return asdict(self)
 
     @classmethod
-    def of_document(cls, document: Mapping[str, Any]) -> Row:
+    def of_document(cls, document: Any) -> Row:
         """The row of a document that :meth:`document` made.
 
         Raises:
-            KeyError, TypeError, ValueError: If it is not such a document.
+            ValueError: If it is not such a document, or says what no row can say; the message names the field.
         """
-        values = {f.name: document[f.name] for f in fields(cls)}
-        return cls(**{**values, "ended": Ended(values["ended"])})
+        if not isinstance(document, dict) or document.keys() != {f.name for f in fields(cls)}:
+            raise ValueError("it has not the fields of a row")
+        has_plan = document["ended"] == Ended.PLAN
+        for name, value in sorted(document.items(), key=lambda item: item[0] != "ended"):  # the others depend on it
+            good = value is None if name in _OF_A_PLAN and not has_plan else _FITS[name](value)
+            if not good:
+                raise ValueError(f"{name} is {_shown(value)}")
+        if has_plan and document["peak_bytes"] > document["budget_bytes"]:
+            raise ValueError("peak_bytes is above budget_bytes")
+        return cls(**{**document, "ended": Ended(document["ended"])})
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _amount(value: Any) -> bool:
+    return type(value) in {int, float} and 0 <= value < math.inf
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, int | float | None) else f"a {type(value).__name__}"
+
+
+_OF_A_PLAN = frozenset({"peak_bytes", "cost", "overhead", "computes", "lower_bound", "scope"})
+"""Fields that are None in a row without a plan."""
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "strategy": _text,
+    "budget": _text,
+    "budget_bytes": _whole,
+    "ended": lambda value: value in list(Ended),
+    "peak_bytes": _whole,
+    "cost": _amount,
+    "overhead": lambda value: value is None or (type(value) in {int, float} and math.isfinite(value)),
+    "computes": _whole,
+    "lower_bound": _amount,
+    "scope": lambda value: value in list(Scope),
+    "optimal": lambda value: isinstance(value, bool),
+    "wall_s": _amount,
+    "message": _text,
+}
+"""Whether a value of JSON may stand in a field of a row with a plan."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -7,10 +7,18 @@ numbers of registers, reads of freed values) are findings of the replay instead.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from remat_cli.graph.document import Document, read_document, validate
-from remat_cli.graph.io import graph_from_document, graph_sha256, graph_to_document
+from remat_cli.graph.document import Document, Format, read_document, validate
+from remat_cli.graph.io import (
+    document_sha256,
+    document_text,
+    dump_document,
+    graph_from_document,
+    graph_sha256,
+    graph_to_document,
+)
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
 from remat_cli.graph.reader import Fields, plain_number
@@ -72,11 +80,11 @@ def plan_from_document(document: Document) -> Plan:
 
 def plan_to_document(plan: Plan) -> dict[str, Any]:
     """The canonical document of ``plan``. Facts that differ from run to run are only under ``run``."""
-    claim = plan.claim
+    claim, graph = plan.claim, graph_to_document(plan.graph)
     return {
         "schema": SCHEMA,
-        "graph": graph_to_document(plan.graph),
-        "graph_sha256": graph_sha256(plan.graph),
+        "graph": graph,
+        "graph_sha256": document_sha256(graph),
         "budget": plan.budget_bytes,
         "strategy": plan.strategy,
         "strategy_options": dict(plan.strategy_options),
@@ -94,6 +102,14 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
         "provenance": dict(plan.provenance),
         "run": dict(plan.run),
     }
+
+
+def dump_plan(plan: Plan, format: Format = "json") -> str:
+    """The text of :func:`plan_to_document`; JSON is made without all statements as objects in memory at once."""
+    if not plan.statements or format != "json":
+        return document_text(plan_to_document(plan), format)
+    written = (_statement_to_document(plan.graph, statement) for statement in plan.statements)
+    return dump_document({**plan_to_document(replace(plan, statements=())), "statements": written})
 
 
 def peak_claim_to_document(claim: PeakClaim | None) -> dict[str, Any]:
@@ -134,7 +150,7 @@ def _statements(fields: Fields, graph: Graph, entries: list[dict[str, Any]]) -> 
         elif "allocate" in entry:
             value = values.get(entry["value"])
             if value is None:
-                fields.report_value(f"/statements/{k}/value", entry["value"], counts)
+                fields.report_value(f"/statements/{k}/value", entry["value"], lambda: counts)
             else:
                 statements.append(_allocate(graph, entry, value))
         else:

@@ -101,19 +101,18 @@ class _Judge:
     def allocate(self, at: int, statement: Allocate) -> None:
         """Allocate a register. A register name is used once, and a value has one live register."""
         name, value = statement.register, statement.value
-        label = self.graph.value_name(value)
         if name in self.live or name in self.freed_register:
             self.complain("register-reused", at, f"register {name} is allocated again; register names are used once")
             return
         size = self.graph.size[value] if statement.size_bytes is None else statement.size_bytes
         if size != self.graph.size[value]:
-            wanted = self.graph.size[value]
+            label, wanted = self.graph.value_name(value), self.graph.size[value]
             self.complain("wrong-size", at, f"allocate {label} takes {size} bytes; the graph says {wanted}")
         if value in self.holder:
             self.complain(
                 "value-live-twice",
                 at,
-                f"allocate {label} while register {self.holder[value]} still holds it "
+                f"allocate {self.graph.value_name(value)} while register {self.holder[value]} still holds it "
                 f"(allocated at {self.live[self.holder[value]].allocated})",
             )
         # Count the graph's size, not the stated one: a plan cannot lower its peak by understating sizes.
@@ -149,7 +148,6 @@ class _Judge:
 
     def read(self, at: int, node_id: str, value: int) -> None:
         """Check that ``value`` is resident and has been computed."""
-        label = self.graph.value_name(value)
         name = self.holder.get(value)
         if name is not None and self.live[name].filled:
             return
@@ -159,22 +157,23 @@ class _Judge:
             why = f"freed at {self.freed_value[value]}"
         else:
             why = "never computed before"
-        self.complain("missing-input", at, f"compute {node_id} reads {label}, {why}")
+        self.complain("missing-input", at, f"compute {node_id} reads {self.graph.value_name(value)}, {why}")
 
     def fill(self, at: int, node_id: str, value: int, name: str) -> None:
         """Write output ``value`` into register ``name``."""
-        label = self.graph.value_name(value)
         register = self.live.get(name)
+        if register is not None and register.value == value and not register.filled:
+            register.filled = True
+            return
+        label = self.graph.value_name(value)
         if register is None:
             why = f"freed at {self.freed_register[name]}" if name in self.freed_register else "never allocated"
             self.complain("missing-register", at, f"compute {node_id} writes {label} into {name}, {why}")
         elif register.value != value:
             held = self.graph.value_name(register.value)
             self.complain("wrong-register", at, f"compute {node_id} writes {label} into {name}, allocated for {held}")
-        elif register.filled:
-            self.complain("overwritten", at, f"compute {node_id} writes {label} into {name}, which already holds it")
         else:
-            register.filled = True
+            self.complain("overwritten", at, f"compute {node_id} writes {label} into {name}, which already holds it")
 
     def deallocate(self, at: int, statement: Deallocate) -> None:
         """Free a register."""

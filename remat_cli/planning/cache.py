@@ -10,10 +10,10 @@ from pathlib import Path
 from remat_cli.control import Outcome
 from remat_cli.errors import InputError
 from remat_cli.files import write_text
-from remat_cli.graph.io import dump_document, graph_sha256
+from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
-from remat_cli.plan.io import load_plan, plan_to_document
+from remat_cli.plan.io import dump_plan, load_plan
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.options import SolveOptions
 from remat_cli.version import __version__
@@ -80,4 +80,4 @@ class PlanCache:
         Raises:
             UsageError: If it cannot be written.
         """
-        write_text(str(path), dump_document(plan_to_document(plan)))
+        write_text(str(path), dump_plan(plan))

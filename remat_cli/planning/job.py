@@ -27,7 +27,7 @@ from remat_cli.strategies.bounds import telling
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.ordering.reorder import solve_reordered
 from remat_cli.strategies.registry import strategy_from_spec
-from remat_cli.tolerances import SAME_COST
+from remat_cli.tolerances import SETTLED
 from remat_cli.units import Budget, format_duration
 from remat_cli.version import __version__
 
@@ -206,7 +206,7 @@ class Job:
         cost = cost_of(graph, schedule.computes)
         bound = telling(graph, found.bounds, cost)
         gap = (cost - bound.cost) / cost if cost > 0 else 0.0
-        proven = gap <= min(OPTIMAL_GAP, max(self.options.gap, SAME_COST))
+        proven = gap <= min(OPTIMAL_GAP, max(self.options.gap, SETTLED))  # below that, nothing can be proven
         maker = self.strategy if not found.maker else strategy_from_spec(found.maker)
         solver = self.context.solver if found.used_solver else None
         return Plan(

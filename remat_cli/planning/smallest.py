@@ -62,12 +62,12 @@ def solve_smallest(
             descent.squeeze()
             descent.prove()
         ending = descent.cheapen()
-    pool = descent.runs.pool
-    least = pool.kept[0]
-    answer = least.found
-    if job.strategy.minds_budget:
-        answer = replace(answer, bounds=pool.bounds_at(least.peak_bytes))
-    return job.solved(Task(graph, least.peak_bytes), answer, ending, None, peak=descent.claim())
+        pool = descent.runs.pool
+        least = pool.kept[0]
+        answer = least.found
+        if job.strategy.minds_budget:
+            answer = replace(answer, bounds=pool.bounds_at(least.peak_bytes))
+        return job.solved(Task(graph, least.peak_bytes), answer, ending, None, peak=descent.claim())
 
 
 def _plain_bounds(graph: Graph) -> list[PeakClaim]:

@@ -46,6 +46,6 @@ def solve(
     control = job.context.control
     with interruptible(control):
         answer, ending = job.attempt(task)
-    if isinstance(answer, NotFound):
-        raise no_plan(graph, asked, budget_bytes, answer, control)
-    return job.solved(task, answer, ending, asked)
+        if isinstance(answer, NotFound):
+            raise no_plan(graph, asked, budget_bytes, answer, control)
+        return job.solved(task, answer, ending, asked)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.plan.comparison import Comparison, Ended, Row
 from remat_cli.plan.model import Scope
+from remat_cli.printable import printable
 from remat_cli.reports.jsonform import document_json
 from remat_cli.reports.style import Style, render
 from remat_cli.reports.words import AMONG, count, exact_bytes
@@ -143,6 +144,8 @@ def comparison_csv(comparison: Comparison) -> str:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return printable(value)
     return str(value).lower() if isinstance(value, bool) else value
 
 

@@ -13,6 +13,7 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Scope
+from remat_cli.printable import printable
 from remat_cli.reports.jsonform import document_json
 from remat_cli.reports.style import Style, columns, fields, render, title
 from remat_cli.reports.words import AMONG, cost_words, count, ending_words, exact_bytes, graph_words, maker, size_column
@@ -216,5 +217,6 @@ def curve_csv(rows: Sequence[CurveRow]) -> str:
     names = ["budget", "budget_asked", "status", *_KNOWN, "plan", "reason", "hint"]
     writer = csv.DictWriter(target, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_point(row) for row in rows)
+    for row in rows:
+        writer.writerow({k: printable(v) if isinstance(v, str) else v for k, v in _point(row).items()})
     return target.getvalue()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.plan.check import Report
 from remat_cli.plan.difference import Difference, Recomputation
 from remat_cli.plan.replay import Finding
+from remat_cli.printable import printable
 from remat_cli.reports.style import Style, columns, render, title
 from remat_cli.reports.words import cost_words, count, verdict
 from remat_cli.units import format_bytes, format_percent
@@ -206,7 +207,7 @@ def _told(ratio: float | None) -> str:
 
 def _escaped(text: str) -> str:
     """Text of a document, fit for a cell of a Markdown table."""
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    plain = printable(text)
     for mark in "\\`*_[]<>|#":
         plain = plain.replace(mark, f"\\{mark}")
     return plain

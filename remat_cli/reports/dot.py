@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remat_cli.graph.model import Graph, Phase
-from remat_cli.graph.quoting import printable
+from remat_cli.printable import printable
 from remat_cli.reports.words import cost_words
 from remat_cli.units import format_bytes
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.errors import UsageError
 from remat_cli.extras import install_command
 from remat_cli.plan.comparison import Comparison, Ended
+from remat_cli.printable import printable
 from remat_cli.reports.palette import COLOURS
 
 if TYPE_CHECKING:
@@ -60,8 +61,13 @@ def comparison_figure(comparison: Comparison, format: str) -> bytes:
         handles, labels = upper.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize="small")
         nodes = f"{len(comparison.graph.nodes):,} nodes"
-        figure.suptitle(f"{comparison.graph.name or 'graph'} ({nodes})", fontsize="large")
+        figure.suptitle(drawable(f"{comparison.graph.name or 'graph'} ({nodes})"), fontsize="large")
         return figure_bytes(figure, format)
+
+
+def drawable(text: str) -> str:
+    """``text`` that a document may have a part in, on one line and never taken for mathematics."""
+    return printable(text).replace("$", r"\$")
 
 
 def figure_bytes(figure: Figure, format: str) -> bytes:

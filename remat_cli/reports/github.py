@@ -7,6 +7,7 @@ from collections.abc import Callable
 from remat_cli.errors import SHOWN_PROBLEMS
 from remat_cli.plan.check import Report
 from remat_cli.plan.replay import Severity
+from remat_cli.printable import printable
 from remat_cli.reports.words import overhead_words, peak_words, verdict
 
 
@@ -41,7 +42,7 @@ def command(name: str, message: str, **properties: str | int | None) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _property(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from remat_cli.graph.layout import layered
 from remat_cli.graph.model import Graph, Phase
-from remat_cli.reports.figures import figure_bytes, matplotlib_settings
+from remat_cli.reports.figures import drawable, figure_bytes, matplotlib_settings
 from remat_cli.reports.web.graph import edges, node_shades, node_sizes
 from remat_cli.reports.words import count
 
@@ -46,6 +46,7 @@ def graph_figure(graph: Graph, format: str) -> bytes:
                 zorder=2,
             )
         axes.axis("off")
-        figure.colorbar(drawn, ax=axes, label=f"cost, log10 {graph.cost_unit}", shrink=0.7)
-        figure.suptitle(f"{graph.name or 'graph'} ({count(len(graph.nodes), 'node')})", fontsize="medium")
+        figure.colorbar(drawn, ax=axes, label=drawable(f"cost, log10 {graph.cost_unit}"), shrink=0.7)
+        heading = f"{graph.name or 'graph'} ({count(len(graph.nodes), 'node')})"
+        figure.suptitle(drawable(heading), fontsize="medium")
         return figure_bytes(figure, format)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
@@ -10,10 +9,8 @@ from remat_cli.errors import SHOWN_PROBLEMS
 from remat_cli.plan.check import OVER_BUDGET, Report
 from remat_cli.plan.checks import Checked
 from remat_cli.plan.replay import Finding, Severity
+from remat_cli.printable import printable
 from remat_cli.reports.words import certainty, cost_words, count, overhead_words, peak_words
-
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot express, even escaped."""
 
 
 def checks_junit(plans: Sequence[Checked]) -> str:
@@ -43,7 +40,7 @@ def _unreadable(checked: Checked) -> ElementTree.Element:
     if len(checked.problems) > SHOWN_PROBLEMS:
         lines.append(f"and {len(checked.problems) - SHOWN_PROBLEMS} more")
     error = ElementTree.SubElement(case, "error", message=_clean(lines[0]), type="unreadable")
-    error.text = _clean("\n".join(lines))
+    error.text = "\n".join(map(_clean, lines))
     return suite
 
 
@@ -76,13 +73,14 @@ def _case(
         lines = [f"{f.code}: {f.message}" for f in errors[:SHOWN_PROBLEMS]]
         if len(errors) > SHOWN_PROBLEMS:
             lines.append(f"and {len(errors) - SHOWN_PROBLEMS} more")
-        failure.text = _clean("\n".join(lines))
+        failure.text = "\n".join(map(_clean, lines))
     if skipped:
         ElementTree.SubElement(case, "skipped", message=_clean(said))
     lines = [said, *(f"warning: {f.message}" for f in findings if f.severity is not Severity.ERROR)]
-    ElementTree.SubElement(case, "system-out").text = _clean("\n".join(lines))
+    ElementTree.SubElement(case, "system-out").text = "\n".join(map(_clean, lines))
     return bool(errors)
 
 
 def _clean(text: str) -> str:
-    return _FORBIDDEN.sub("", text)
+    """One line of text that XML 1.0 can express and that a terminal may show."""
+    return printable(text)

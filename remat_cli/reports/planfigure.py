@@ -8,7 +8,7 @@ from remat_cli.plan.check import Report
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Kind, Occupancy, occupancy
 from remat_cli.plan.raster import Raster, raster
-from remat_cli.reports.figures import figure_bytes, matplotlib_settings
+from remat_cli.reports.figures import drawable, figure_bytes, matplotlib_settings
 from remat_cli.reports.palette import BUDGET, KINDS
 from remat_cli.reports.words import peak_words, verdict
 
@@ -43,7 +43,8 @@ def plan_figure(report: Report, plan: Plan, format: str) -> bytes:
         if drawn is not None:
             _matrix(figure.add_subplot(grid[2, 0]), drawn, "R")
             _matrix(figure.add_subplot(grid[2, 1]), drawn, "S")
-        figure.suptitle(f"{report.graph.name or 'plan'}: {verdict(report)}, {peak_words(report)}", fontsize="medium")
+        heading = f"{report.graph.name or 'plan'}: {verdict(report)}, {peak_words(report)}"
+        figure.suptitle(drawable(heading), fontsize="medium")
         return figure_bytes(figure, format)
 
 

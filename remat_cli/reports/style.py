@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from remat_cli.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
@@ -49,12 +51,7 @@ class Style:
 
     def clean(self, text: str) -> str:
         """``text`` from a document, safe for a terminal: unprintable (or non-ASCII) characters are escaped."""
-        if text.isprintable() and (self.unicode or text.isascii()):
-            return text
-        return "".join(
-            c if c.isprintable() and (self.unicode or c.isascii()) else c.encode("unicode_escape").decode("ascii")
-            for c in text
-        )
+        return printable(text, ascii_only=not self.unicode)
 
     def short(self, text: str, columns: int) -> str:
         """``text`` cleaned and, if it is wider than ``columns``, cut in the middle: both ends of an id matter."""

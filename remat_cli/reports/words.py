@@ -158,7 +158,8 @@ def certainty(report: Report) -> str:
         return f"no proof: the only known bound is the cost without recomputation, {least}"
     if claim.scope is Scope.RESTRICTED:
         return f"no proof: the lower bound {bound} (gap {gap}) holds only among {among}"
-    return f"{none} is more than {gap} cheaper (lower bound {bound}){beyond}"
+    most = format_percent(max(report.gap, _TINY))
+    return f"{none} is more than {most} cheaper (lower bound {bound}){beyond}"
 
 
 def least_peak_words(report: Report) -> str:

@@ -205,9 +205,10 @@ def polish(solver: Solver, model: LinearModel, values: Floats, log: str) -> Floa
 
 def failed(solver: Solver, message: str, log: str) -> SolverFailed:
     """The error for a failure of ``solver``, with the last lines of its log."""
-    tail = "\n".join(log.splitlines()[-10:])
+    tail = log.splitlines()[-10:]
     return SolverFailed(
-        f"{solver.title} {message}" + (f"; the last lines of its log:\n{tail}" if tail else ""),
+        f"{solver.title} {message}" + ("; the last lines of its log:" if tail else ""),
+        details=tail,
         hint="see the whole log with --solver-log FILE, or choose another solver with --solver",
     )
 

@@ -22,6 +22,7 @@ import numpy as np
 from remat_cli.errors import LicenceLimit, SolverUnavailable, UsageError
 from remat_cli.extras import install_command
 from remat_cli.mip import Floats, LinearModel
+from remat_cli.running import shortage
 from remat_cli.solvers.base import (
     Availability,
     Outcome,
@@ -128,6 +129,8 @@ def _import() -> Any:
     try:
         import gurobipy  # only a run pays for it
     except ImportError as error:
+        if shortage(error):
+            raise
         raise SolverUnavailable(f"Gurobi cannot be used: {error}", hint=install_command("gurobi")) from None
     return gurobipy
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.mip import Floats, LinearModel
+from remat_cli.running import shortage
 from remat_cli.solvers.base import (
     Availability,
     Outcome,
@@ -94,6 +95,8 @@ def _import() -> Any:
     try:
         import highspy  # 0.4 s; only a run pays for it
     except ImportError as error:
+        if shortage(error):
+            raise
         raise SolverUnavailable(f"HiGHS cannot be used: {error}", hint=_HINT) from None
     return highspy
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import fcntl
 import os
 import selectors
 import shutil
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from remat_cli.control import Control
 from remat_cli.errors import SolverUnavailable
-from remat_cli.running import before_leaving, unbroken
+from remat_cli.running import before_leaving, shortage, unbroken
 from remat_cli.solvers.log import SolverLog
 
 POLL_S = 0.05
@@ -34,6 +35,9 @@ because glpsol's limit is in whole seconds."""
 INTERRUPT_GRACE_S = 3.0
 """Seconds in which an interrupted child may write its best solution. Untuned."""
 TERMINATE_GRACE_S = 0.5
+_PREFIX, _LOCK = "remat-", ".remat.lock"
+_ABANDONED_AFTER_S = 60.0
+"""Seconds from the making of a lock until it must be held, if its process lives. Untuned."""
 _WATCHER = ("/bin/sh", "-c", 'read -r line; kill -s KILL -- "-$0"; [ -z "$1" ] || rm -rf -- "$1"')
 
 
@@ -56,15 +60,42 @@ before_leaving(_leave_nothing)
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder that is removed at the end, even if remat exits before."""
+    """A folder that is removed at the end, even if remat exits before.
+
+    If remat is killed, its watcher removes the folder; without one, the next run that needs a folder does.
+    """
+    _remove_abandoned()
     with unbroken():
-        folder = Path(tempfile.mkdtemp(prefix="remat-"))
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         _folders.add(folder)
     try:
-        yield folder
+        with _locked(folder):
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _folders.discard(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of ``folder``, which the system takes from a process that ends, however it ends."""
+    with (folder / _LOCK).open("wb") as stream:
+        with contextlib.suppress(OSError):  # a file system without locks: nobody else gets one either
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of processes that were killed: old enough to have a lock, and nobody holds it.
+
+    A process id would not do: another may have got it, and containers that share a folder count them anew.
+    """
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError), lock.open("rb") as stream:
+            found = os.fstat(stream.fileno())
+            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _ABANDONED_AFTER_S:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if somebody does
+                shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +191,8 @@ def _start(arguments: Sequence[str], output: int, folder: Path) -> subprocess.Po
             start_new_session=True,
         )
     except OSError as error:
+        if shortage(error):
+            raise
         raise SolverUnavailable(
             f"{arguments[0]} cannot be run: {error.strerror or error}", hint="check the path, or leave it out"
         ) from None

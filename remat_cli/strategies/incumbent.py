@@ -37,7 +37,7 @@ class Verdict(IntEnum):
     GAP = 2
     """Within the gap of every schedule in document order."""
     SETTLED = 3
-    """As close to a bound for document order as a solver's tolerance can tell, and within the gap."""
+    """As close to a bound for document order as a solver's tolerance can tell, even if a smaller gap was asked for."""
     EXACT = 4
     """At a bound for document order: nothing is cheaper."""
     IMPOSSIBLE = 5
@@ -195,7 +195,7 @@ class Incumbent:
         bound, gap = telling(self.graph, wide, self.cost).cost, self.context.gap
         if self.cost <= bound * (1 + SAME_COST):
             return Verdict.EXACT
-        if self.cost - bound <= min(SETTLED, gap) * self.cost:
+        if self.cost - bound <= SETTLED * self.cost:
             return Verdict.SETTLED
         if self.cost - bound <= gap * self.cost:
             return Verdict.GAP

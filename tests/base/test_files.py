@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -266,10 +267,10 @@ def test_a_folder_is_a_clean_error(tmp_path):
 
 
 def test_an_unreadable_file_is_a_clean_error(tmp_path, monkeypatch):
-    def refuse(_):
+    def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(InputError, match="cannot be read: Permission denied"):
         read_text(str(tmp_path / "graph.json"))
 
@@ -288,3 +289,102 @@ def test_bytes_that_are_no_text_are_pointed_at(tmp_path):
     [problem] = caught.value.problems
     assert problem.line == 3
     assert problem.hint
+
+
+def test_a_link_that_the_system_does_not_follow_is_not_followed(tmp_path, monkeypatch):
+    """With protected_symlinks, Linux refuses links of others in folders that everybody may write to."""
+    target, link = tmp_path / "precious", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    followed = os.stat
+
+    def refuse(path, *more, **options):
+        if os.fspath(path) == str(link) and options.get("follow_symlinks", True):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return followed(path, *more, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # what newer versions of Python make of the error
+    for write in (lambda: write_text(str(link), "new"), lambda: require_writable(str(link))):
+        with pytest.raises(UsageError, match="link: cannot be written: Permission denied"):
+            write()
+    assert target.read_text() == "old"
+
+
+# What never ends, or is too much
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/urandom"])
+def test_a_device_is_refused(path, monkeypatch):
+    with pytest.raises(InputError, match=f"{path}: is a device, which has no end"):
+        read_text(path)
+    with open(path, encoding="latin-1") as endless:  # noqa: PTH123 - a device
+        monkeypatch.setattr(sys, "stdin", endless)
+        with pytest.raises(InputError, match="<stdin>: is a device, which has no end"):
+            read_text("-")
+
+
+def test_the_null_device_and_pipes_are_read(tmp_path):
+    assert read_text(os.devnull) == ("", os.devnull)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = "x" * 3_000_000  # more than a pipe holds, and more than is read at once
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    assert read_text(str(pipe)) == (text, str(pipe))
+    writer.join()
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_more_than_the_limit_is_refused_and_the_limit_can_be_raised(tmp_path, monkeypatch, kind):
+    path = tmp_path / "graph.json"
+
+    def put(count):
+        if kind == "file":
+            path.write_bytes(b" " * count)
+            return
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        threading.Thread(target=fill, args=(count,), daemon=True).start()
+
+    def fill(count):
+        with contextlib.suppress(BrokenPipeError), path.open("wb") as stream:
+            stream.write(b" " * count)
+
+    monkeypatch.setenv("REMAT_MAX_INPUT", "2MB")
+    put(2_000_000)
+    assert len(read_text(str(path))[0]) == 2_000_000
+    put(2_000_001)
+    with pytest.raises(InputError, match=r"is larger than 2,000,000 bytes \(set REMAT_MAX_INPUT to a larger size"):
+        read_text(str(path))
+    monkeypatch.setenv("REMAT_MAX_INPUT", "3MB")
+    put(2_000_001)
+    assert len(read_text(str(path))[0]) == 2_000_001
+    monkeypatch.setenv("REMAT_MAX_INPUT", "much")
+    put(1)
+    with pytest.raises(UsageError, match='REMAT_MAX_INPUT: "much" is not a size'):
+        read_text(str(path))
+
+
+# Standard output
+
+
+class Part(io.RawIOBase):
+    """A raw stream that takes a few bytes at a time, as a disk that is almost full does."""
+
+    def __init__(self):
+        self.taken = b""
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        self.taken += bytes(data[:7])
+        return min(7, len(data))
+
+
+def test_a_stream_that_takes_a_part_at_a_time_gets_everything(monkeypatch):
+    stream = Part()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(stream, "utf-8", write_through=True))
+    write_text("-", "grüße" * 100)
+    assert stream.taken == ("grüße" * 100).encode()

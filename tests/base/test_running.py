@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 from remat_cli.control import Control, Progress
 from remat_cli.errors import Interrupted, LimitReached
-from remat_cli.running import Abandoned, interruptible, run
+from remat_cli.running import Abandoned, interruptible, run, shortage
 
 LONG_S = 60.0
 """Longer than anything here may take."""
@@ -242,3 +243,26 @@ def test_leaving_lets_a_short_stretch_finish_and_waits_for_no_long_one(takes_s, 
     )
     assert (done.returncode, done.stdout, done.stderr) == (7, out, "")
     assert time.monotonic() - started_s < LONG_S / 2
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (MemoryError(), "memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory"),
+        (ImportError("std::bad_alloc"), "memory"),
+        (ImportError("libx.so: failed to map segment from shared object"), "memory"),
+        (RuntimeError("can't start new thread"), "processes or threads"),
+        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "processes or threads"),
+        (BlockingIOError(errno.EAGAIN, "write could not complete without blocking", 0), ""),
+        (ImportError("No module named 'highspy'"), ""),
+        (ValueError("out of memory"), ""),
+        (RuntimeError("anything else"), ""),
+    ],
+    ids=repr,
+)
+def test_what_the_system_ran_out_of_is_known_also_as_a_cause(error, what):
+    assert shortage(error) == what
+    outer = OSError("could not load it")
+    outer.__cause__ = error
+    assert shortage(outer) == what

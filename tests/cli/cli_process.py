@@ -56,9 +56,14 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def remat_process(*arguments: str, stdin: str | None = None, **options: Any) -> Done:
-    """Run ``python -m remat_cli.cli.main``'s main in a process and wait for it."""
+    """Run the command in a process and wait for it."""
+    return run_code("from remat_cli.cli.main import main; main()", *arguments, stdin=stdin, **options)
+
+
+def run_code(code: str, *arguments: str, stdin: str | None = None, **options: Any) -> Done:
+    """Run Python code in a process and wait for it."""
     done = subprocess.run(
-        [sys.executable, "-c", "from remat_cli.cli.main import main; main()", *map(str, arguments)],
+        [sys.executable, "-c", code, *map(str, arguments)],
         input=stdin,
         stdin=subprocess.DEVNULL if stdin is None and "stdin" not in options else None,
         text=True,

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
-from cli_process import TOY, Running, remat_process
+from cli_process import GRAPHS, TOY, Running, environment, remat_process
 
 from remat_cli.cli.main import main
 
@@ -187,6 +189,49 @@ def test_closed_standard_streams_are_borne(closed, command, code):
     assert "Traceback" not in done.err
     if closed == 0:
         assert "standard input is closed" in done.err
+
+
+@pytest.mark.parametrize("command", ["solve -b none -o -", "convert", "convert --to dot"])
+def test_a_document_for_a_closed_standard_output_is_an_error(tmp_path, command):
+    name, *options = command.split()
+    done = remat_process(name, TOY, *options, cwd=tmp_path, preexec_fn=lambda: os.close(1))
+    assert done.code == 2
+    assert done.err.endswith("remat: error: standard output is closed\n  hint: name a file with -o\n")
+
+
+def test_a_disk_that_fills_up_is_seen_without_buffers_too(tmp_path):
+    """A raw file takes what fits and says so; only the next write fails."""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    for command in (("convert", str(GRAPHS / "unet.json")), ("schema", "plan"), ("strategies",)):
+        with (tmp_path / "out").open("w") as out:
+            done = remat_process(*command, stdout=out, preexec_fn=limit, env=environment(PYTHONUNBUFFERED="1"))
+        assert (done.code, (tmp_path / "out").stat().st_size) == (2, 4096)
+        assert "writing failed: File too large" in done.err
+    whole = remat_process("schema", "graph", env=environment(PYTHONUNBUFFERED="1"))
+    assert json.loads(whole.out)["title"] == "remat-graph/1"
+
+
+@pytest.mark.parametrize(
+    ("missing", "error", "message"),
+    [
+        ("threading.Thread.start", RuntimeError("can't start new thread"), "the system gives no more processes or"),
+        ("subprocess.Popen", BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "the system gives no more proc"),
+        ("subprocess.Popen", OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "out of memory"),
+        ("remat_cli.solvers.cbc.Cbc.solve", MemoryError(), "out of memory"),
+    ],
+)
+def test_a_lack_of_processes_or_memory_is_told(remat, monkeypatch, missing, error, message):
+    def refuse(*_, **__):
+        raise error
+
+    monkeypatch.setattr(missing, refuse)
+    failed = remat("solve", TOY, "-b", "80%", "--strategy", "checkmate-ilp", "--solver", "cbc", "-q")
+    assert failed.code == 3
+    assert failed.err.startswith(f"remat: error: {message}")
+    assert "hint: " in failed.err
 
 
 def test_colour_of_errors_follows_the_terminal_and_the_option(remat, monkeypatch):

@@ -6,12 +6,15 @@ Every test waits for something that the process says or does; none counts on its
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from cli_process import GRAPHS, Done, Running, alive, remat_process, wait_until
+from cli_process import GRAPHS, Done, Running, alive, environment, remat_process, run_code, wait_until
 
 from remat_cli.cli.main import run
 
@@ -104,6 +107,68 @@ def test_ctrl_c_before_the_solver_has_anything(chain, tmp_path, solver):
     assert done.code == 130
     assert "interrupted before a plan was found" in done.err
     assert (done.out, files(tmp_path)) == ("", [])
+
+
+# Too early, and too late
+
+
+def test_ctrl_c_while_the_command_is_imported_is_quiet(tmp_path):
+    (tmp_path / "click.py").write_text("import sys, time\nprint('importing', flush=True)\ntime.sleep(1000)\n")
+    environ = environment(PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environ, "process_group": 0}
+    with subprocess.Popen([sys.executable, "-m", "remat_cli", "show", "-"], **pipes) as running:
+        assert running.stdout.readline() == b"importing\n"
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == -signal.SIGINT  # 130 in a shell
+        assert running.stderr.read() == b""
+
+
+def command_with(code: str, *arguments: str, cwd: Path) -> Done:
+    """Run the command in a process that first runs ``code``."""
+    return run_code(
+        f"import os, signal, time\n{code}\nfrom remat_cli.__main__ import main\nmain()", *arguments, cwd=cwd
+    )
+
+
+def test_a_ctrl_c_that_a_library_swallows_ends_the_command_all_the_same(tmp_path):
+    code = """
+from remat_cli import running
+from remat_cli.cli import main as cli
+running._SWALLOWED_AFTER_S = 0.2
+def run(arguments, **_):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(1000)
+def swallowing(arguments, **more):
+    try:
+        run(arguments)
+    except KeyboardInterrupt:
+        time.sleep(1000)
+cli.run = swallowing
+"""
+    done = command_with(code, "show", cwd=tmp_path)
+    assert (done.code, done.out, done.err) == (130, "", "remat: interrupted\n")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("budget", ["-b", "--budgets"])
+def test_ctrl_c_once_there_is_a_plan_comes_too_late(chain, tmp_path, when, budget):
+    code = f"""
+from remat_cli import files
+real = files.write_text
+def writing(path, text):
+    if "{when}" == "after":
+        real(path, text)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.05)
+    if "{when}" == "before":
+        real(path, text)
+files.write_text = writing
+"""
+    done = command_with(code, "solve", chain, budget, "15", "--strategy", "dtr", "-o", "{budget}.json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "Traceback" not in done.err
+    [name] = files(tmp_path)
+    assert run(["check", name]) == 0
 
 
 # Twice

@@ -122,11 +122,85 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
     assert len(executor.seen) == 12  # rows made with other limits do not count
 
 
+DAMAGES = {
+    b"\xff\xfe not UTF-8": "it is not UTF-8",
+    b'{"key": "cut off in the mid': "it is not JSON",
+    b"[" * 100_000: "it is not JSON",
+    b"[1, 2]": "it has not the fields key and row",
+    b'{"key": [], "row": {}}': "it has not the fields key and row",
+    b'{"key": "k", "row": []}': "it has not the fields of a row",
+}
+LIES = {
+    "strategy": [None, 3, ["auto"]],
+    "budget_bytes": [[5], -1, True, 1.5, 2**63, "5"],
+    "ended": ["well", None, []],
+    "peak_bytes": ["x", -1, None, float("nan"), 10**6],
+    "cost": [-5, float("nan"), float("inf"), "1", None],
+    "overhead": [float("nan"), [], "0"],
+    "computes": [1.5, -1],
+    "lower_bound": [float("-inf"), {}],
+    "scope": ["everything", None, []],
+    "optimal": [1, None],
+    "wall_s": [-1, "fast"],
+    "message": [None, 1],
+}
+
+
+def test_damaged_lines_are_left_out_and_reported_wherever_they_are(tmp_path):
+    results = tmp_path / "rows.jsonl"
+    whole = small(results=results)
+    lines = results.read_bytes().splitlines()
+    damaged = dict(DAMAGES)
+    for name, values in LIES.items():
+        for value in values:
+            entry = json.loads(lines[0])
+            assert entry["row"]["cost"] is not None
+            entry["row"][name] = value
+            damaged[json.dumps(entry).encode()] = f"{name} is "
+    above = json.loads(lines[0])
+    above["row"]["peak_bytes"] = above["row"]["budget_bytes"] + 1
+    damaged[json.dumps(above).encode()] = "peak_bytes is above budget_bytes"
+    for number, (bad, reason) in enumerate(damaged.items()):
+        at = (0, 5, len(lines) - 1)[number % 3]  # the first line, one in the middle, the last
+        results.write_bytes(b"\n".join([*lines[:at], bad, *lines[at + 1 :]]) + b"\n" * (number % 2))
+        executor, notes = Here(), []
+        again = small(results=results, executor=executor, note=notes.append)
+        assert len(executor.seen) == 1, bad
+        assert [row.cost for row in again.rows] == [row.cost for row in whole.rows]
+        [note] = notes
+        told = f"{results}:{at + 1}: this line is not a row of a comparison and is left out: {reason}"
+        assert note.startswith(told), bad
+        executor = Here()
+        small(results=results, executor=executor)
+        assert executor.seen == []  # what was solved again stands on a line of its own
+    assert number > 30
+
+
+def test_many_damaged_lines_are_counted(tmp_path):
+    results, notes = tmp_path / "rows.jsonl", []
+    small(results=results)
+    with results.open("a") as stream:
+        stream.write("x\n" * 10)
+    small(results=results, note=notes.append)
+    assert [note.split(":")[1] for note in notes] == ["13", "14", "15", " and 7 more lines"]
+
+
+def test_a_file_whose_first_line_was_cut_off_is_resumed_from(tmp_path):
+    results = tmp_path / "rows.jsonl"
+    results.write_text('{"key": "c22')
+    small(results=results)
+    executor = Here()
+    small(results=results, executor=executor)
+    assert executor.seen == []
+
+
 def test_a_file_of_something_else_is_refused(tmp_path):
     other = tmp_path / "graph.json"
-    other.write_text("{\n}\n")
-    with pytest.raises(InputError, match="no row of a comparison"):
-        small(results=other)
+    for content in (b"{\n}\n", os.urandom(3000), b"\xff" * 10):
+        other.write_bytes(content)
+        with pytest.raises(InputError, match=r"graph.json:1: is not a row of a comparison \(give another file"):
+            small(results=other)
+        assert other.read_bytes() == content
 
 
 def test_nothing_to_compare():

@@ -13,7 +13,7 @@ from mangling import outcome, spoiled_text, to_yaml
 
 from remat_cli.errors import InputError
 from remat_cli.graph import yaml12
-from remat_cli.graph.document import Document, join, kind_of, parse_document, read_document
+from remat_cli.graph.document import Document, join, kind_of, parse_document, read_document, validate
 from remat_cli.graph.quoting import quote
 
 
@@ -301,9 +301,8 @@ def test_every_place_can_be_located(data, format):
     document = parse_document(json.dumps(data, indent=1) if format == "json" else to_yaml(data), "f", format)
 
     def visit(value, pointer):
-        document._places or document.locate("")
-        assert pointer in document._places
-        line, column = document._places[pointer]
+        line, column = document.locate(pointer)
+        assert pointer in document._places  # itself, and not its parent
         assert 1 <= line <= document.text.count("\n") + 2
         assert column >= 1
         items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -329,3 +328,49 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, data):
     path.write_bytes(data)
     document, message = outcome(lambda: read_document(str(path)))
     assert (str(path) in message) == (document is None)
+
+
+def test_aliases_do_not_make_a_document_much_larger_than_its_text():
+    """A scalar with aliases grows when it is written out: 106 kB became 200 MB."""
+    few = "long: &a " + "x" * 1000 + "\nlist: [" + ", ".join(["*a"] * 10) + "]\n"
+    assert parse_document(few, "f", "yaml").data["list"] == ["x" * 1000] * 10
+    sizes = "a: &size 67108864\nb: [" + "*size, " * 5000 + "]\n"
+    assert len(parse_document(sizes, "f", "yaml").data["b"]) == 5000
+    many = "long: &a " + "x" * 1000 + "\nlist:\n" + "- *a\n" * 1000
+    with pytest.raises(InputError) as caught:
+        parse_document(many, "f", "yaml")
+    [problem] = caught.value.problems
+    length = len(many)
+    assert problem.message == (
+        f"up to here, aliases stand for more than {10 * length:,} characters, 10 times as many as the text has"
+    )
+    first_too_many = 10 * length // 1000
+    assert (problem.pointer, problem.line) == (f"/list/{first_too_many}", first_too_many + 3)
+
+
+@pytest.mark.parametrize("format", ["json", "yaml"])
+def test_a_document_of_too_many_objects_is_refused_before_it_is_read(format, monkeypatch):
+    monkeypatch.setenv("REMAT_MAX_INPUT", "100kB")
+    fine = '{"schema": "x", "nodes": [' + ", ".join(["{}"] * 998) + "]}"
+    assert len(parse_document(fine, "f", format).data["nodes"]) == 998
+    many = fine.replace("[{}", "[{}, {}")
+    monkeypatch.setattr("remat_cli.graph.document._load", None)
+    with pytest.raises(InputError, match=r"f: has 1,001 objects and lists; 1,000 are the most .*REMAT_MAX_INPUT"):
+        parse_document(many, "f", format)
+
+
+def test_places_are_looked_up_no_further_than_needed():
+    data = {"nodes": [{"id": "a"}, *({"id": str(i), "inputs": []} for i in range(5000))], "z": 1}
+    document = parse_document(json.dumps(data, indent=0), "f", "json")
+    for pointer, line in (("/nodes/0/id", 4), ("/nodes/0/cost", 3), ("/nodes/1/inputs/5", 8), ("/nodes/0/x/y", 3)):
+        assert document.locate(pointer)[0] == line
+    assert len(document._places) < 20
+    assert document.locate("/z")[0] == json.dumps(data, indent=0).count("\n")
+    assert document.locate("/nodes/0/cost")[0] == 3
+
+
+def test_the_search_for_problems_ends():
+    nodes = [{"id": str(i)} for i in range(6000)]
+    with pytest.raises(InputError) as caught:
+        validate(parse_document(json.dumps({"schema": "remat-graph/1", "nodes": nodes}), "f", "json"), "graph")
+    assert "f: and at least " in str(caught.value)

@@ -93,7 +93,7 @@ def test_the_wheel_tells_what_it_is(wheel):
     assert "\nRequires-Dist: highspy" in metadata
     assert "swiglpk" in metadata  # an extra
     assert archive.read(f"remat-{__version__}.dist-info/entry_points.txt").decode() == (
-        "[console_scripts]\nremat = remat_cli.cli.main:main\n"
+        "[console_scripts]\nremat = remat_cli.__main__:main\n"
     )
 
 

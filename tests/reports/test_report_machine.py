@@ -178,8 +178,8 @@ def test_junit_without_budget_skips_that_case() -> None:
     assert kinds(cases["within budget"]) == ["skipped", "system-out"]
 
 
-def test_junit_holds_nothing_that_xml_forbids() -> None:
+def test_junit_escapes_what_xml_forbids_or_a_terminal_obeys() -> None:
     report = with_findings(Finding("odd", "a\x00b\x1b<&>\ud800\ufffe\n]]>", 0))
     failure: Any = suite_of(report, path='p"\x08<.json')["valid plan"].find("failure")
-    assert failure.get("message") == "ab<&>\n]]>"
-    assert failure.text == "odd: ab<&>\n]]>"
+    assert failure.get("message") == r"a\x00b\x1b<&>\ud800\ufffe\n]]>"
+    assert failure.text == r"odd: a\x00b\x1b<&>\ud800\ufffe\n]]>"

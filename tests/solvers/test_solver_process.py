@@ -202,5 +202,32 @@ def test_leaving_takes_temporary_folders_along(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_folder_of_a_killed_process_goes_at_the_next_start_and_no_other(tmp_path: Path, monkeypatch) -> None:
+    code = """
+import signal, sys
+from remat_cli.solvers.process import temporary_folder
+with temporary_folder() as folder:
+    (folder / "model.mps").touch()
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+    monkeypatch.setattr(process.tempfile, "tempdir", str(tmp_path))
+    start = [sys.executable, "-c", code]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": {**os.environ, "TMPDIR": str(tmp_path)}}
+    with subprocess.Popen(start, **pipes) as living, subprocess.Popen(start, **pipes) as killed:
+        held, left = (Path(child.stdout.readline().decode().strip()) for child in (living, killed))
+        killed.kill()
+        killed.wait()
+        (tmp_path / "remat-other").mkdir()  # of another program, or from before there were locks
+        with process.temporary_folder():
+            assert left.exists()  # it may be so new that it has no lock yet
+        for folder in (held, left):
+            os.utime(folder / process._LOCK, (0, 0))
+        with process.temporary_folder() as ours:
+            assert {path.name for path in tmp_path.iterdir()} == {held.name, ours.name, "remat-other"}
+        living.stdin.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["remat-other"]
+
+
 def test_words_for_odd_endings() -> None:
     assert ProcessEnd(None, 250, False, False, False, 0.0).text() == "ended by signal 250"

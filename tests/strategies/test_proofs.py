@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import random
 
+import pytest
 from bruteforce import cheapest
 from families import random_graph, varied_graph
 
-from remat_cli.control import Control
+from remat_cli.control import Control, Outcome
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, Node
 from remat_cli.milp import cover_bound, retention
 from remat_cli.mip import Row
-from remat_cli.plan.model import Scope
+from remat_cli.plan.model import ClaimStatus, Scope
+from remat_cli.planning.solving import SolveOptions, solve
+from remat_cli.reports.words import certainty
 from remat_cli.solvers.base import Request
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.annealing.walk import Problem, Walk
@@ -22,6 +25,7 @@ from remat_cli.strategies.base import Context, Task
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.ceiling import Cheaper
 from remat_cli.strategies.retention.proof import InStageProof, InStageProofs, Proof
+from remat_cli.tolerances import SETTLED
 
 
 def best_of(graph: Graph, budget: int, *, known: bool, gap: float = 0.0) -> Incumbent:
@@ -132,3 +136,24 @@ def rows_of(graph: Graph, budget: int, cheaper: Cheaper, support: retention.Supp
     """The rows on counts, without the ceiling."""
     stated = retention.build(graph, budget, None, Control(), support=support)
     return cheaper.rows(stated, stated.compiled())[1:]
+
+
+def test_a_gap_of_zero_is_closed_when_only_rounding_is_left() -> None:
+    """A solver's bound is a little below the optimum, and costs that are no whole numbers cannot make up for that."""
+    nodes = (
+        Node("a", 8.9057704383983, (), (1538,)),
+        Node("b", 9.3153, (0,), (266, 1823, 1451)),
+        Node("c", 6.891179002716684, (0, 1, 2), ()),
+        Node("d", 7.9131302, (2, 3), (3222,)),
+        Node("e", 2.54, (0, 1), (3107, 2427, 726)),
+        Node("f", 1.0806, (3, 4, 6), (2416,), 1536),
+        Node("g", 7.87081404, (4, 5), (2646,)),
+    )
+    graph, budget = Graph("floats", nodes, (9,)), 12_445
+    solved = solve(graph, budget, SolveOptions(gap=0.0, time_limit_s=120.0, threads=1))
+    claim = solved.plan.claim
+    assert solved.ending.outcome is Outcome.FINISHED, "it must not search until the limit"
+    assert claim.status is ClaimStatus.OPTIMAL
+    assert 0 < claim.gap <= SETTLED, "what is left is stated"
+    assert claim.cost == pytest.approx(cheapest(graph, budget), rel=1e-9)
+    assert f"up to a gap of less than 0.0001% (lower bound {claim.lower_bound:.4g}" in certainty(solved.report)

@@ -13,9 +13,10 @@ import click
 
 from remat_cli.cli import params
 from remat_cli.cli.formats import output_format, refuse_terminal
-from remat_cli.cli.output import Output
+from remat_cli.cli.output import Output, complain
 from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode, UsageError
+from remat_cli.printable import printable
 from remat_cli.units import Budget
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ Examples:
   remat compare graph.json --budgets 40%:90%:5% -o graph.html
 
 If a strategy has no plan, does not take the graph or fails, its cell says so. --results saves each row as it is
-finished, and an interrupted comparison continues from the saved rows. Exits with 0, or with 1 if no strategy has any
-plan."""
+finished, and an interrupted comparison continues from the saved rows. A damaged line of that file is reported, and its
+cell solved again. Exits with 0, or with 1 if no strategy has any plan."""
 
 
 @click.command("compare", epilog=_EPILOG)
@@ -92,6 +93,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
             executor=executor if options["dask"] is None else DaskExecutor(options["dask"]),
             results=options["results"],
             listener=listener,
+            note=out.note,
         )
     _write(comparison, format, output, out)
     if comparison.interrupted:
@@ -101,7 +103,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
 
 def _note_unused(out: Output, results: Path, model: Graph, limits: Limits) -> None:
     """Say that rows of the results file are not reused, and why."""
-    from remat_cli.planning.comparing.sweep import unused_rows
+    from remat_cli.planning.comparing.results import unused_rows
 
     number, names = unused_rows(results, model, limits)
     if not number:
@@ -119,7 +121,7 @@ def _progress(out: Output, model: Graph) -> Iterator[Callable[[Row, int, int], N
         yield None
         return
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield lambda row, done, whole: click.echo(f"{done}/{whole}  {_words(row)}", err=True)
+        yield lambda row, done, whole: complain(f"{done}/{whole}  {_words(row)}")
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -127,7 +129,7 @@ def _progress(out: Output, model: Graph) -> Iterator[Callable[[Row, int, int], N
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     console = Console(stderr=True, no_color=not out.colourful(sys.stderr))
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(f"comparing on {model.name}", total=None)
+        task = bar.add_task(printable(f"comparing on {model.name}"), total=None)
         yield lambda row, done, whole: bar.update(task, completed=done, total=whole, description=_words(row))
 
 
@@ -139,7 +141,7 @@ def _words(row: Row) -> str:
         end = {"none": "no plan fits"}.get(row.ended.value, f"{row.ended.value}: {row.message}")
     else:
         end = f"+{format_percent(row.overhead or 0.0)}"
-    return f"{row.strategy} at {row.budget}: {end}, {format_duration(row.wall_s)}"
+    return printable(f"{row.strategy} at {row.budget}: {end}, {format_duration(row.wall_s)}")
 
 
 def _write(comparison: Comparison, format: str, output: str, out: Output) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,13 @@ from click.core import ParameterSource
 
 from remat_cli.cli import params
 from remat_cli.cli.formats import document_format
-from remat_cli.cli.output import Output
+from remat_cli.cli.output import Output, complain
 from remat_cli.cli.session import current
 from remat_cli.cli.targets import one_plan, plan_path, plan_pattern, refuse_target, replaced, stem_of
+from remat_cli.control import Control
 from remat_cli.errors import ExitCode, UsageError
 from remat_cli.files import make_folders, require_writable, write_text
+from remat_cli.running import interruptible
 from remat_cli.units import Budget
 
 if TYPE_CHECKING:
@@ -130,9 +133,9 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
     if verbose:
         from remat_cli.reports.stages import trace_text
 
-        out.note(trace_text(solved.plan.run.get("stages", ()), model.total_cost, out.style()))
+        out.aside(trace_text(solved.plan.run.get("stages", ()), model.total_cost, out.style(sys.stderr)))
     if require_optimal and solved.plan.claim.status != "optimal":
-        click.echo("remat: the plan is not proven optimal, as --require-optimal asks", err=True)
+        complain("remat: the plan is not proven optimal, as --require-optimal asks")
         return ExitCode.NO
     return ExitCode.OK
 
@@ -150,8 +153,7 @@ def _one(
     """Make a single plan, write it to ``path``, and report on it."""
     from remat_cli.cli.caching import solve_or_recall
     from remat_cli.cli.progress import ProgressLine, showing
-    from remat_cli.graph.io import document_text
-    from remat_cli.plan.io import plan_to_document
+    from remat_cli.plan.io import dump_plan
 
     line = ProgressLine(graph.total_cost, current().started_s)
     least, folder = options["minimize"] == "peak", _cache_folder(options)
@@ -160,10 +162,11 @@ def _one(
             graph, asked, chosen, least_peak=least, folder=folder, out=out, listener=line.update
         )
     note = replaced(path, solved.plan.budget_bytes) if default_name else ""
-    write_text(path, document_text(plan_to_document(solved.plan), document_format(path)))
-    if note:
-        out.note(f"remat: {note}")
-    _report(solved, path, out, options["format"], cached)
+    with interruptible(Control()):  # there is a plan: the first Ctrl-C comes too late
+        write_text(path, dump_plan(solved.plan, document_format(path)))
+        if note:
+            out.note(f"remat: {note}")
+        _report(solved, path, out, options["format"], cached)
     if options["start"] is not None:
         _note_start(out, solved, options["start"])
     if solved.plan.solver is None:
@@ -210,7 +213,8 @@ def _curve(
     line = ProgressLine(graph.total_cost, options.started_s)
     with showing(line, quiet=out.quiet):
         curve = solve_curve(graph, budgets, options, jobs=_jobs(options), listener=line.update)
-    report_curve(curve, write_plans(curve, pattern), out, format)
+    with interruptible(Control()):  # there are plans: the first Ctrl-C comes too late
+        report_curve(curve, write_plans(curve, pattern), out, format)
     return exit_code(curve, require_optimal=require_optimal)
 
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from remat_cli.control import Control
-from remat_cli.errors import InputError, Problem, UsageError
+from remat_cli.errors import UsageError
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Cell, Comparison, Ended, Row
 from remat_cli.planning.comparing.cell import Limits
 from remat_cli.planning.comparing.executors import Executor, LocalExecutor
+from remat_cli.planning.comparing.results import ResultsFile, facts_of
 from remat_cli.running import interruptible
 from remat_cli.spec import format_spec
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.units import Budget, as_budgets
-from remat_cli.version import __version__
 
 
 def compare(
@@ -35,6 +31,7 @@ def compare(
     results: Path | None = None,
     control: Control | None = None,
     listener: Callable[[Row, int, int], None] | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Solve ``graph`` with every strategy at every budget; a strategy that fails is a row, not an error.
 
@@ -46,9 +43,10 @@ def compare(
         executor: Runs the cells; None for all cores of this machine. Its processes are spawned, so a script must keep
             its call under ``if __name__ == "__main__"``.
         results: File of finished rows, one JSON object per line. Rows in it of the same graph, strategy, budget and
-            limits are reused. New rows are appended as they finish.
+            limits are reused. New rows are appended as they finish. Damaged lines are left out.
         control: Stops the comparison; the rows finished by then are returned.
         listener: Receives every new row, with the number of finished rows and of all rows.
+        note: Receives a line of text for every damaged line of ``results``.
 
     Raises:
         UsageError: If a strategy or budget is invalid, or the results file cannot be written.
@@ -58,7 +56,7 @@ def compare(
     limits.options("auto")
     control = control or Control.within(None)
     cells = _cells(strategies, as_budgets(budgets), no_remat_peak(graph))
-    file = _ResultsFile(results, _facts(graph, limits))
+    file = ResultsFile(results, facts_of(graph, limits), note)
     known = file.read()
     done = {cell: _as_asked(known[_mark(cell)], cell) for cell in cells if _mark(cell) in known}
     left = [cell for cell in cells if cell not in done]
@@ -111,84 +109,3 @@ def _mark(cell: Cell) -> tuple[str, int]:
 def _as_asked(row: Row, cell: Cell) -> Row:
     """A row of an earlier run, with the budget as it is written now."""
     return replace(row, budget=cell.budget)
-
-
-def unused_rows(results: Path, graph: Graph, limits: Limits) -> tuple[int, list[str]]:
-    """How many rows of a results file are of no use now, and what they were made with that is different now.
-
-    The second is a list of ``graph``, ``remat`` (its version) and names of limits; empty if the file does not say.
-
-    Raises:
-        InputError: If the file is not a results file.
-    """
-    facts = _facts(graph, limits)
-    others = [made for key, made, _ in _ResultsFile(results, facts).entries() if key != _key(facts)]
-    return len(others), sorted({name for made in others for name, value in made.items() if facts.get(name) != value})
-
-
-def _facts(graph: Graph, limits: Limits) -> dict[str, Any]:
-    """What a row depends on, beside its cell: the graph, the limits and the version of remat."""
-    return asdict(limits) | {"graph": graph_sha256(graph), "remat": __version__}
-
-
-def _key(facts: dict[str, Any]) -> str:
-    """A key for reusing rows of an earlier run."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True, slots=True)
-class _ResultsFile:
-    """The results file.
-
-    Attributes:
-        path: The file; None for none.
-        facts: What the rows of this run depend on.
-    """
-
-    path: Path | None
-    facts: dict[str, Any]
-
-    def read(self) -> dict[tuple[str, int], Row]:
-        """The reusable rows, by strategy and budget: complete ones that neither failed nor were interrupted."""
-        mine = [row for key, _, row in self.entries() if key == _key(self.facts)]
-        usable = [row for row in mine if row.ended not in {Ended.FAILED, Ended.INTERRUPTED}]
-        return {(row.strategy, row.budget_bytes): row for row in usable}
-
-    def entries(self) -> Iterator[tuple[str, dict[str, Any], Row]]:
-        """The key of each row, what it was made with as far as the file says, and the row."""
-        if self.path is None or not self.path.exists():
-            return
-        lines = self.path.read_text(encoding="utf-8").splitlines()
-        for number, line in enumerate(lines, start=1):
-            try:
-                entry: dict[str, Any] = json.loads(line)
-                row = Row.of_document(entry["row"])
-                found = str(entry["key"]), dict(entry.get("made", {})), row
-            except (ValueError, KeyError, TypeError):
-                if number > 1:
-                    continue  # a run was cut off in the middle of this line
-                raise InputError(
-                    str(self.path),
-                    [Problem("is not a row of a comparison", line=number, hint="give another file with --results")],
-                ) from None
-            yield found
-
-    def add(self, row: Row) -> None:
-        """Append a row at once, so that it survives a crash."""
-        if self.path is None:
-            return
-        entry = {"key": _key(self.facts), "made": self.facts, "row": row.document()}
-        line = json.dumps(entry, sort_keys=True)
-        try:
-            torn = self.path.exists() and not _ends_with_newline(self.path)
-            with self.path.open("a", encoding="utf-8") as stream:
-                stream.write(("\n" if torn else "") + line + "\n")
-        except OSError as error:
-            raise UsageError(
-                f"{self.path}: cannot be written: {error.strerror}", hint="choose another file with --results"
-            ) from None
-
-
-def _ends_with_newline(path: Path) -> bool:
-    data = path.read_bytes()
-    return not data or data.endswith(b"\n")

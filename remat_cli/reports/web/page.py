@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from remat_cli.errors import UsageError
 from remat_cli.extras import install_command
+from remat_cli.printable import printable
 from remat_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -148,11 +149,18 @@ def _plotly_js() -> str:
     return str(get_plotlyjs())
 
 
+def _shown(value: Any) -> Any:
+    """Text of a document on one line, without characters that a terminal obeys; marked-up text is our own."""
+    return printable(value) if type(value) is str else value
+
+
 def _template() -> Template:
     try:
         import plotly  # noqa: F401 - only to test whether it is installed
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed", hint=f"install it with: {install_command('plot')}") from None
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+    )
     return environment.from_string(files(__package__).joinpath("page.html.jinja").read_text(encoding="utf-8"))

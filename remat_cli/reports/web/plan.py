@@ -96,7 +96,7 @@ def _solve_command(plan: Plan) -> str:
         ("time_limit_s", "--time-limit", None),
     ):
         if (said := told.get(key, usual)) != usual and said is not None:
-            command += [option, f"{said:g}s" if key == "time_limit_s" else str(said)]
+            command += [option, f"{said:g}s" if key == "time_limit_s" and isinstance(said, float) else str(said)]
     if told.get("reorder"):
         command.append("--reorder")
     return f"{shlex.join(command)}  (remat {told['remat']})"
