@@ -13,9 +13,9 @@ from torch_plans import graph_of
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
 from remat_cli.frontends.torch.document import TensorSpec
+from remat_cli.frontends.torch.executing.forms import form_of
 from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.measuring import profile as profiling
-from remat_cli.frontends.torch.measuring.one_operation import Operations
 from remat_cli.frontends.torch.measuring.profile import profile
 from remat_cli.frontends.torch.measuring.workspace import above_end
 from remat_cli.frontends.torch.reading import read_step
@@ -60,11 +60,11 @@ def test_sizes_are_those_of_the_device_where_fake_tensors_are_wrong():
 
 def test_the_same_operation_on_tensors_of_the_same_form_is_measured_once(conv):
     graph, measured = conv
-    operations = Operations(read_step(graph), "cpu")
+    step = read_step(graph)
     nodes = {node.id: k for k, node in enumerate(graph.nodes)}
-    assert operations.kind(nodes["mul"]) == operations.kind(nodes["grad/mul"])
-    assert operations.kind(nodes["add"]) == operations.kind(nodes["grad/add"])
-    assert operations.kind(nodes["conv1/convolution"]) != operations.kind(nodes["conv2/convolution"])
+    assert form_of(step, nodes["mul"]) == form_of(step, nodes["grad/mul"])
+    assert form_of(step, nodes["add"]) == form_of(step, nodes["grad/add"])
+    assert form_of(step, nodes["conv1/convolution"]) != form_of(step, nodes["conv2/convolution"])
     assert measured.nodes[nodes["mul"]].cost == measured.nodes[nodes["grad/mul"]].cost
 
 
@@ -141,22 +141,25 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("payload", "words"),
+    ("payload", "captured", "words"),
     [
-        ({"call": "aten.nonsense.default"}, "has no operator aten.nonsense.default"),
+        ({"call": "aten.nonsense.default"}, True, 'has no operator "aten.nonsense.default"'),
         (
-            {"args": [{"input": 0}, {"input": 0}, {"input": 0}]},
-            r"node layers.2/addmm \(aten.addmm.default\) failed on cpu",
+            {"call": "aten.nonsense.default"},
+            False,
+            'node layers.2/addmm calls "aten.nonsense.default", which is none of',
         ),
+        ({"args": [{"input": 0}] * 3}, True, r"node layers.2/addmm \(aten.addmm.default\) failed on cpu"),
+        ({"args": [{"input": 0}] * 3}, False, r"node layers.2/addmm \(aten.addmm.default\) cannot run: "),
     ],
 )
-def test_an_operation_that_fails_is_named(payload, words):
+def test_an_operation_that_fails_is_named(payload, captured, words):
     graph = graph_of("mlp")
     nodes = [
         replace(node, payload=node.payload | payload) if node.id == "layers.2/addmm" else node for node in graph.nodes
     ]
     with pytest.raises(ExecutionFailed, match=words):
-        profile(replace(graph, nodes=tuple(nodes)), repeats=1)
+        profile(replace(graph, nodes=tuple(nodes)), repeats=1, captured=captured)
 
 
 def test_from_export_to_a_plan_on_the_command_line(tmp_path, monkeypatch, capsys):
