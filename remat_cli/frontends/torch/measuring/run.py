@@ -22,6 +22,7 @@ from remat_cli.frontends.torch.measuring.allocator import footprint, start_libra
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
+from remat_cli.graph.quoting import printable
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.model import Compute, Plan
@@ -301,7 +302,7 @@ def result_names(step: Step) -> list[str]:
         of = (
             f"of {step.places[result.of].name}" if isinstance(result.of, int) and result.kind != "result" else result.of
         )
-        names.append(f"{result.kind} {of}")
+        names.append(printable(f"{result.kind} {of}"))
     return names
 
 
