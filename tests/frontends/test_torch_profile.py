@@ -13,9 +13,9 @@ from torch_plans import graph_of
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
 from remat_cli.frontends.torch.document import TensorSpec
-from remat_cli.frontends.torch.executing.forms import form_of
 from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.measuring import profile as profiling
+from remat_cli.frontends.torch.measuring.one_operation import Operations
 from remat_cli.frontends.torch.measuring.profile import profile
 from remat_cli.frontends.torch.measuring.workspace import above_end
 from remat_cli.frontends.torch.reading import read_step
@@ -60,11 +60,11 @@ def test_sizes_are_those_of_the_device_where_fake_tensors_are_wrong():
 
 def test_the_same_operation_on_tensors_of_the_same_form_is_measured_once(conv):
     graph, measured = conv
-    step = read_step(graph)
+    operations = Operations(read_step(graph), "cpu")
     nodes = {node.id: k for k, node in enumerate(graph.nodes)}
-    assert form_of(step, nodes["mul"]) == form_of(step, nodes["grad/mul"])
-    assert form_of(step, nodes["add"]) == form_of(step, nodes["grad/add"])
-    assert form_of(step, nodes["conv1/convolution"]) != form_of(step, nodes["conv2/convolution"])
+    assert operations.kind(nodes["mul"]) == operations.kind(nodes["grad/mul"])
+    assert operations.kind(nodes["add"]) == operations.kind(nodes["grad/add"])
+    assert operations.kind(nodes["conv1/convolution"]) != operations.kind(nodes["conv2/convolution"])
     assert measured.nodes[nodes["mul"]].cost == measured.nodes[nodes["grad/mul"]].cost
 
 

@@ -12,6 +12,7 @@ import test_torch_models
 import torch
 from mangling import mangled, refusal
 from seeded import seeded
+from torch import nn
 from torch_plans import graph_of, plain
 
 from remat_cli.errors import ExecutionFailed, ExitCode, UsageError
@@ -20,6 +21,7 @@ from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.codec import operator_named
 from remat_cli.frontends.torch.document import ITEM_BYTES, View
 from remat_cli.frontends.torch.executing import program
+from remat_cli.frontends.torch.executing.pairing import PAIRS
 from remat_cli.frontends.torch.executing.rehearsal import rehearse
 from remat_cli.frontends.torch.installed import BELOW
 from remat_cli.frontends.torch.measuring.profile import profile
@@ -226,6 +228,66 @@ def test_results_are_there_at_the_end():
         results = [{"kind": "result", "of": 0, "tensor": tensor}, *graph.metadata["results"][1:]]
         with pytest.raises(UsageError, match=words):
             run_plan(plain(replace(graph, metadata=graph.metadata | {"results": results})), steps=1)
+
+
+class Trusting(nn.Module):
+    """Layers whose backward operators, and in part whose forward operators, trust their arguments."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.EmbeddingBag(5, 16, mode="sum", scale_grad_by_freq=True)
+        self.words = nn.Embedding(5, 16, scale_grad_by_freq=True)
+        self.norm = nn.BatchNorm2d(2)
+        self.last = nn.LayerNorm(4)
+        self.scaled = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+
+    def forward(self, indices):
+        x = (self.rows(indices) + self.words(indices[:, 0])).reshape(2, 2, 4, 4)
+        x = self.norm(x) + nn.functional.adaptive_avg_pool2d(x, (2, 2)).sum()
+        grid = torch.cat([torch.tanh(x[:, :1]), torch.tanh(x[:, 1:])], 1).permute(0, 2, 3, 1)
+        x = nn.functional.grid_sample(x, grid, align_corners=False)
+        flat = torch.log_softmax(torch.cdist(x[0], x[1]), -1)
+        x = nn.functional.scaled_dot_product_attention(x, x, x)
+        x = nn.functional.max_pool2d(x, 2) + nn.functional.adaptive_max_pool2d(x, 2)
+        return self.scaled(self.last(x.reshape(2, 2, 4))).sum() + flat.sum()
+
+
+def trusting():
+    return Trusting(), torch.randint(0, 5, (4, 3)), lambda result: result
+
+
+def test_backward_operators_are_given_what_forward_operators_were_given_and_returned():
+    graph = export_model(trusting, name="trusting", source="torch:x")
+    assert refusal(lambda: rehearse(read_step(graph), "cpu")) is None
+    tried = set()
+    for node in graph.nodes:
+        payload = node.payload
+        if payload["call"] not in PAIRS and "norm" not in payload["call"]:
+            continue
+        tensors = [k for k, argument in enumerate(payload["args"]) if isinstance(argument, dict)]
+        for k, call, rest in ((tensors[0], "slice.Tensor", [-1, 0, 1]), (tensors[-1], "mul.Tensor", [1000])):
+            other = {"call": f"aten.{call}", "args": [payload["args"][k], *rest], "kwargs": {}}
+            args = [*payload["args"][:k], other, *payload["args"][k + 1 :]]
+            error = refusal(lambda: rehearse(read_step(changed(graph, node.id, args=args)), "cpu"))  # noqa: B023
+            if error is not None and "it trusts its arguments, and they do not belong" in error.message:
+                tried.add((payload["call"], k))
+    assert {call for call, _ in tried} >= {
+        f"aten.{name}.default"
+        for name in (
+            "_adaptive_avg_pool2d_backward",
+            "_embedding_bag_backward",
+            "_log_softmax_backward_data",
+            "_scaled_dot_product_flash_attention_for_cpu_backward",
+            "_weight_norm_interface_backward",
+            "adaptive_max_pool2d_backward",
+            "embedding_dense_backward",
+            "grid_sampler_2d_backward",
+            "max_pool2d_with_indices_backward",
+            "native_batch_norm_backward",
+            "native_layer_norm_backward",
+        )
+    }, tried
+    assert ("aten.max_pool2d_with_indices_backward.default", 7) in tried
 
 
 def test_memory_for_what_nobody_has_is_one_message():

@@ -12,7 +12,7 @@ from typing import Any
 from remat_cli.errors import ExecutionFailed, RematError
 from remat_cli.frontends.torch.codec import decode_data, dtype_named, spec_of
 from remat_cli.frontends.torch.document import ITEM_BYTES, Argument, Operation, Returned, Step, TensorSpec, View
-from remat_cli.frontends.torch.executing.forms import form_of
+from remat_cli.frontends.torch.executing.pairing import Calls
 from remat_cli.frontends.torch.executing.program import Tensors, call_function, result_function, words
 from remat_cli.frontends.torch.operators import OPERATORS
 from remat_cli.frontends.torch.private import dispatch_mode, exact_sizes, new_fake_mode, silent_fakes
@@ -75,14 +75,14 @@ class _Rehearsal:
         self._device = device
         self._force = force
         self._values: dict[int, list[Any]] = {}
-        self._made: dict[str, list[list[Any]]] = {}
+        self._calls = Calls()
 
     def run(self) -> None:
         import torch
 
         step = self._step
         real = [decode_data(constant, "cpu") for constant in step.constants]
-        with torch.no_grad(), silent_fakes(), exact_sizes(), new_fake_mode(), _bounds()():
+        with torch.no_grad(), silent_fakes(), exact_sizes(), new_fake_mode(), _checks()(self._calls):
             places = {number: self._tensor(place.spec) for number, place in enumerate(step.places)}
             constants = {number: torch.empty_like(data, device=self._device) for number, data in enumerate(real)}
             for index in range(len(step.operations)):
@@ -100,10 +100,7 @@ class _Rehearsal:
         if index == step.tangents:
             made = [[self._tensor(tensor.spec) for tensor in tensors] for tensors in operation.values]
         else:
-            form = form_of(step, index)
-            if form not in self._made:
-                self._made[form] = self._results(index, places, constants)
-            made = self._made[form]
+            made = self._results(index, places, constants)
         self._values |= dict(zip(step.graph.values_of(index), made, strict=True))
 
     def _results(self, index: int, places: dict[int, Any], constants: dict[int, Any]) -> list[list[Any]]:
@@ -131,7 +128,11 @@ class _Rehearsal:
         same_type = found.dtype == wanted.dtype or {found.dtype, wanted.dtype} <= set(_FLOATING)
         if not same_type or found.shape != wanted.shape or (found.stride != wanted.stride and not self._force):
             raise damaged(self._step.graph, at, f"the operator returns {_words(found)}, and it says {_words(wanted)}")
-        return tensor if found.dtype == wanted.dtype else self._tensor(wanted)
+        if found.dtype == wanted.dtype:
+            return tensor
+        real = self._tensor(wanted)
+        self._calls.stands_for(real, tensor)
+        return real
 
     def _result(self, number: int, places: dict[int, Any], constants: dict[int, Any]) -> None:
         at = f"metadata.results[{number}].tensor"
@@ -155,12 +156,22 @@ def _words(spec: TensorSpec) -> str:
     return f"{spec.dtype} {list(spec.shape)} with strides {list(spec.stride)}"
 
 
-def _bounds() -> Any:
-    """A mode under which results of operators have to lie inside their storages."""
+def _checks() -> Any:
+    """A mode under which results of operators have to lie inside their storages, and backward operators have partners.
 
-    class Bounds(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
+    Use it as a context manager; its argument is what is known of calls so far.
+    """
+
+    class Checks(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
+        def __init__(self, calls: Calls) -> None:
+            super().__init__()
+            self.calls = calls
+
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if not self.calls.fits(function, args, kwargs or {}):
+                raise RuntimeError("it trusts its arguments, and they do not belong together")
             result = function(*args, **(kwargs or {}))
+            self.calls.add(function, args, kwargs or {}, result)
             for _, tensor in tensors_in(result):
                 end = tensor.storage_offset() * tensor.dtype.itemsize + spec_of(tensor).bytes
                 if end > storage_bytes(tensor):
@@ -169,4 +180,4 @@ def _bounds() -> Any:
                     )
             return result
 
-    return Bounds
+    return Checks

@@ -10,7 +10,17 @@ from typing import Any
 from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.aten.value_ranges import SHARES
 from remat_cli.frontends.torch.codec import decode_data
-from remat_cli.frontends.torch.document import Constant, Input, Place, Step, TensorSpec, tensors_read
+from remat_cli.frontends.torch.document import (
+    Argument,
+    Constant,
+    Input,
+    Operation,
+    Place,
+    Step,
+    TensorSpec,
+    View,
+    tensors_read,
+)
 from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensor, seeded
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.executing.program import Tensors, call_function, words
@@ -35,6 +45,32 @@ class Operations:
     def __post_init__(self) -> None:
         """Seed the generator."""
         self._generator = seeded(self.device, self.seed)
+
+    def kind(self, index: int) -> str:
+        """A text that is equal for nodes with the same operation on tensors of the same form."""
+        operation = self.step.operations[index]
+        args, kwargs = self._forms(operation)
+        reads = [[tensor.spec for tensor in self.step.tensors(value)] for value in self.step.graph.nodes[index].inputs]
+        return repr((operation.call, args, kwargs, operation.values, reads))
+
+    def _forms(self, called: Operation | View) -> tuple[Any, Any]:
+        """The arguments of a call, with the form of each place and the data of each constant instead of its number."""
+        kwargs = sorted((key, self._form(argument)) for key, argument in called.kwargs.items())
+        return [self._form(argument) for argument in called.args], kwargs
+
+    def _form(self, argument: Argument) -> Any:
+        match argument:
+            case Place(number):
+                place = self.step.places[number]
+                return place.kind, place.spec, place.below
+            case Constant(number):
+                return self.step.constants[number]
+            case View():
+                return argument.call, self._forms(argument), argument.item
+            case tuple():
+                return [self._form(item) for item in argument]
+            case _:
+                return argument
 
     def prepared(self, index: int) -> Callable[[], Any]:
         """The operation bound to its inputs; it may be called repeatedly. The inputs live as long as it does.

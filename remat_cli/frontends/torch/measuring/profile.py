@@ -12,7 +12,6 @@ from typing import Any
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.document import Step
-from remat_cli.frontends.torch.executing.forms import form_of
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.executing.rehearsal import rehearse
 from remat_cli.frontends.torch.executing.same_graph import require_home
@@ -112,7 +111,7 @@ def _profiled(
     kinds: dict[str, list[int]] = {}
     for index in range(len(graph.nodes)):
         if index != step.tangents:
-            kinds.setdefault(form_of(step, index), []).append(index)
+            kinds.setdefault(operations.kind(index), []).append(index)
     groups = list(kinds.values())
     extra = workspaces(operations, [members[0] for members in groups])
     found: dict[int, Measured] = {}
