@@ -8,8 +8,14 @@ BIN    := $(VENV)/bin
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+# What a user of the command line needs, and no more.
+$(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	touch $@
+
+# What the tests need besides.
+$(VENV)/.ready: $(VENV)/.core
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[all-solvers,dev]'
 	touch $@
 
@@ -30,7 +36,7 @@ system:
 	    apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs >/dev/null; } || \
 	  { echo 'The tests need node: install nodejs (Debian: apt-get install nodejs).' >&2; exit 1; }
 
-demo: setup
+demo: $(VENV)/.core
 	$(BIN)/remat solve graphs/vgg16.json --budget 80%
 	$(BIN)/remat check vgg16.plan.json
 	$(BIN)/remat show vgg16.plan.json

@@ -18,19 +18,14 @@ from remat_cli.version import __version__ as __version__
 if TYPE_CHECKING:
     # For type checkers. The list of names is in one place, api/__init__.py.
     from remat_cli.api import *  # noqa: F403 - see above
-    from remat_cli.errors import Infeasible as Infeasible
-    from remat_cli.errors import RematError as RematError
 else:
-    _ERRORS = ("Infeasible", "RematError")
 
     def __getattr__(name: str) -> Any:
         """Import ``name`` from where it lives."""
         from importlib import import_module
 
         if name == "__all__":
-            return sorted([*_ERRORS, "__version__", *import_module("remat_cli.api").__all__])
-        if name in _ERRORS:
-            return getattr(import_module("remat_cli.errors"), name)
+            return sorted(["__version__", *import_module("remat_cli.api").__all__])
         if not name.startswith("_") and name in import_module("remat_cli.api").__all__:
             return getattr(import_module("remat_cli.api"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -47,10 +47,21 @@ class RematError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # shown below a traceback in Python
 
 
 class UsageError(RematError):
     """A request that cannot be understood or met: an unknown name, an option out of range."""
+
+
+def wrong_type(argument: str, given: object, expected: str, *, hint: str = "") -> UsageError:
+    """The error for an argument of a function that has the wrong type; ``expected`` says in words what is taken."""
+    from reprlib import repr as short
+
+    told = short(given)
+    kind = "" if told.startswith("<") else f"{type(given).__name__} "  # <Graph vgg16: ...> says what it is
+    return UsageError(f"{argument} is {kind}{told}, expected {expected}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,20 +30,21 @@ def read_text(path: str) -> tuple[str, str]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(name, [Problem(f"cannot be read: {reason}")]) from None
+    return decoded(data, name), name
+
+
+def decoded(data: bytes, name: str) -> str:
+    """The text of the file ``name`` with these bytes.
+
+    Raises:
+        InputError: If they are not UTF-8.
+    """
     try:
-        return data.decode("utf-8-sig"), name
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            name,
-            [
-                Problem(
-                    f"byte 0x{data[error.start]:02x} is not UTF-8",
-                    line=line,
-                    hint="save the file as UTF-8 text",
-                )
-            ],
-        ) from None
+        problem = f"byte 0x{data[error.start]:02x} is not UTF-8"
+        raise InputError(name, [Problem(problem, line=line, hint="save the file as UTF-8 text")]) from None
 
 
 def write_text(path: str, text: str) -> None:

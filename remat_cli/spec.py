@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, fields
 from types import NoneType
 from typing import Any, TypeVar
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import UsageError, wrong_type
 from remat_cli.registry import suggestion
 from remat_cli.units import parse_size
 
@@ -36,8 +36,10 @@ def split_spec(text: str) -> tuple[str, dict[str, str]]:
     """Name and options of ``text``, values still as text: ``chen{b=2GB}`` -> ``("chen", {"b": "2GB"})``.
 
     Raises:
-        UsageError: If the text does not have that form, or an option comes twice.
+        UsageError: If it is no text of that form, or an option comes twice.
     """
+    if not isinstance(text, str):
+        raise wrong_type("a name with options", text, 'text such as "chen-greedy{b=2GB}"')
     match = _SPEC.fullmatch(text)
     if match is None:
         raise UsageError(f'"{text}" is not a name with options', hint="write it like name{key=value,other=value}")

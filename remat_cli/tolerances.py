@@ -5,7 +5,8 @@ The chain:
 1. A solver may violate a row, a bound or integrality by :data:`FEASIBILITY`; CBC and GLPK by their own tolerances,
    1e-7 to 1e-5. No plan depends on that: a schedule is read from the rounded values and replayed in whole bytes, and
    its cost is recomputed. A schedule that exceeds the budget through a violation is cut off, and the model is solved
-   anew. A larger violation than :data:`GROSS_VIOLATION` is a failure of the solver.
+   anew. A larger violation than :data:`GROSS_VIOLATION` is a failure of the solver. Sizes are stated so that no
+   coefficient is small enough to be dropped (``milp/memory_scale``).
 2. A violation can only lower the optimum, and a bound on a lower optimum is still a bound. The tests that end the
    search can raise a bound: a solver takes reduced costs down to -1e-7 for zero, and stops at :data:`ABSOLUTE_GAP`.
    Both are absolute, so the objective is scaled until a typical cost is 1 (``solvers/checked``). For the rest a bound

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from numbers import Integral, Real
+from typing import Any, Literal
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import UsageError, wrong_type
 
 _SI = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
 _IEC = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
@@ -120,6 +122,58 @@ def parse_budget(text: str) -> Budget:
     return Budget(_bytes(stripped), False, stripped)
 
 
+def as_budget(given: Budget | str | float, argument: str = "budget") -> Budget:
+    """The budget that an argument of a function stands for: a budget, a text, or a number of bytes.
+
+    Raises:
+        UsageError: If it is nothing of these; or if it is a number below 1, which may be meant as a share.
+    """
+    if isinstance(given, Budget):
+        return given
+    if isinstance(given, str):
+        return parse_budget(given)
+    amount = _number_of_bytes(given, argument, 'a budget such as "16GB" or "60%", or a number of bytes')
+    if 0 < amount < 1:
+        raise UsageError(
+            f"{argument} is {given}, less than one byte",
+            hint=f'for a share of the peak without recomputation, write "{100 * float(amount):g}%"',
+        )
+    whole = math.floor(amount)
+    return Budget(Fraction(whole), False, f"{whole}B")
+
+
+def as_budgets(given: Any) -> list[Budget]:
+    """The budgets that an argument stands for: one as :func:`as_budget` takes it, several, or text: ``40%:95%:5%``.
+
+    Raises:
+        UsageError: As :func:`as_budget` and :func:`parse_budgets`.
+    """
+    if isinstance(given, str):
+        return list(parse_budgets(given))
+    several = given if isinstance(given, Iterable) and not isinstance(given, bytes) else [given]
+    return [as_budget(each, "budgets") for each in several]
+
+
+def as_size(given: str | float, argument: str) -> int:
+    """Bytes of an argument of a function: a size as :func:`parse_size` reads it, or a number of bytes, rounded up.
+
+    Raises:
+        UsageError: If it is neither.
+    """
+    if isinstance(given, str):
+        return parse_size(given)
+    return math.ceil(_number_of_bytes(given, argument, 'a size such as "16GB", or a number of bytes'))
+
+
+def _number_of_bytes(given: object, argument: str, expected: str) -> Fraction:
+    if isinstance(given, bool) or not isinstance(given, Real) or not math.isfinite(given):
+        raise wrong_type(argument, given, expected)
+    if given < 0:
+        raise UsageError(f"{argument} is {given}, which is negative", hint=f"give {expected}")
+    number = Fraction(int(given)) if isinstance(given, Integral) else Fraction(float(given))
+    return _bounded(number, str(given))
+
+
 def parse_budgets(text: str) -> tuple[Budget, ...]:
     """Several budgets: ``4GB,8GB,12GB``, ``4GB:16GB:1GB`` (start, stop, step; the stop included), or both mixed.
 
@@ -210,6 +264,14 @@ def format_count(amount: float) -> str:
     if abs(scaled) >= 999.95 and power < 6:  # 999,999 is 1000 k to four digits: write 1 M
         power, scaled = power + 1, scaled / 1000
     return f"{_digits(scaled)} {'kMGTPE'[power - 1]}" if abs(scaled) < 999.95 else f"{amount:.3e}"
+
+
+def format_cost(amount: float, unit: str) -> str:
+    """A cost for people: ``1.234 T flops``, ``26 units``."""
+    number = format_count(amount) if math.isfinite(amount) else str(amount)
+    if unit == "unit":
+        unit = "unit" if amount == 1 else "units"
+    return f"{number} {unit}"
 
 
 def format_percent(ratio: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -110,6 +111,34 @@ def varied_graph(
 def sized_graph(seed: int, n: int) -> Graph:
     """A random graph with ``n`` nodes, of the kinds that bounds and starts of large graphs tell apart."""
     return varied_graph(seed, n, n, most_outputs=(1, 1, 3))
+
+
+def uneven_graph(seed: int) -> Graph:
+    """A random graph of 3 to 6 nodes with bytes beside gigabytes, and with costs that may be as unequal."""
+    rng = random.Random(seed * 7919 + 1)
+    graph = varied_graph(seed, 3, 6)
+    big = rng.choice((2**31, 2**31, 2**32, 2**40, 2**50, 10**9, 2 * 10**8, 2**59))
+
+    def size(count: int) -> int:
+        if count == 0:
+            return 0
+        kind = rng.random()
+        if kind < 0.4:
+            return rng.randint(1, 1000)
+        if kind < 0.5:
+            return rng.choice((4, 8, 1, 2))
+        if kind < 0.75:
+            return big + rng.randint(-50, 50)
+        return big // rng.choice((2, 3, 4)) + rng.randint(0, 3) if kind < 0.9 else rng.randint(1, big)
+
+    cost = rng.choice(
+        (lambda: float(rng.randint(1, 30)), lambda: rng.uniform(0.1, 30), lambda: 10 ** rng.uniform(-3, 15))
+    )
+    nodes = [
+        replace(node, cost=cost(), outputs=tuple(map(size, node.outputs)), workspace=size(node.workspace))
+        for node in graph.nodes
+    ]
+    return Graph(graph.name, tuple(nodes), graph.outputs, fixed_memory=rng.choice((0, 0, big, 7)))
 
 
 def chosen_graph(seed: int, wanted: Callable[[Graph], bool], *, random_outputs: bool) -> Graph:

@@ -1,4 +1,4 @@
-"""The functions that the command line and notebooks call. Each name is imported on first use: the import stays fast."""
+"""The functions for users, and the classes that they take, return and raise. Each name is imported on first use."""
 
 from __future__ import annotations
 
@@ -8,53 +8,147 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     # For type checkers, which cannot follow ``__getattr__`` below; remat_cli itself needs them too.
     from remat_cli.api.checking import check as check
+    from remat_cli.api.checking import diff as diff
+    from remat_cli.api.checking import explain as explain
     from remat_cli.api.documents import load_graph as load_graph
     from remat_cli.api.documents import load_plan as load_plan
     from remat_cli.api.documents import save_graph as save_graph
     from remat_cli.api.documents import save_plan as save_plan
     from remat_cli.api.fitting import fit as fit
     from remat_cli.api.importing import import_model as import_model
-    from remat_cli.frontends.torch.capturing.export import export_torch as export_torch
-    from remat_cli.frontends.torch.measuring.profile import profile as profile
-    from remat_cli.frontends.torch.measuring.run import run_plan as run_plan
-    from remat_cli.frontends.torch.training.backend import remat_backend as remat_backend
+    from remat_cli.api.pytorch import export_torch as export_torch
+    from remat_cli.api.pytorch import profile as profile
+    from remat_cli.api.pytorch import remat_backend as remat_backend
+    from remat_cli.api.pytorch import run_plan as run_plan
+    from remat_cli.api.showing import describe as describe
+    from remat_cli.api.showing import figure as figure
+    from remat_cli.api.showing import page as page
+    from remat_cli.api.showing import save_figure as save_figure
+    from remat_cli.api.showing import save_page as save_page
+    from remat_cli.api.solving import compare as compare
+    from remat_cli.api.solving import max_batch as max_batch
+    from remat_cli.api.solving import one_forward as one_forward
+    from remat_cli.api.solving import solve as solve
+    from remat_cli.api.solving import solve_curve as solve_curve
+    from remat_cli.api.solving import solve_smallest as solve_smallest
+    from remat_cli.control import Ending as Ending
+    from remat_cli.control import Outcome as Outcome
+    from remat_cli.control import Progress as Progress
+    from remat_cli.errors import CaptureFailed as CaptureFailed
+    from remat_cli.errors import ExecutionFailed as ExecutionFailed
+    from remat_cli.errors import ExitCode as ExitCode
+    from remat_cli.errors import FrameworkUnavailable as FrameworkUnavailable
+    from remat_cli.errors import Infeasible as Infeasible
+    from remat_cli.errors import InputError as InputError
+    from remat_cli.errors import Interrupted as Interrupted
+    from remat_cli.errors import InvalidStrategyPlan as InvalidStrategyPlan
+    from remat_cli.errors import LicenceLimit as LicenceLimit
+    from remat_cli.errors import LimitReached as LimitReached
+    from remat_cli.errors import OutOfMemory as OutOfMemory
+    from remat_cli.errors import Problem as Problem
+    from remat_cli.errors import RematError as RematError
+    from remat_cli.errors import SolverFailed as SolverFailed
+    from remat_cli.errors import SolverUnavailable as SolverUnavailable
+    from remat_cli.errors import StrategyMismatch as StrategyMismatch
+    from remat_cli.errors import UsageError as UsageError
+    from remat_cli.frontends.torch.measuring.run import Ran as Ran
+    from remat_cli.graph.model import Graph as Graph
+    from remat_cli.graph.model import Node as Node
+    from remat_cli.graph.model import Phase as Phase
     from remat_cli.plan.check import Report as Report
+    from remat_cli.plan.comparison import Comparison as Comparison
+    from remat_cli.plan.comparison import Ended as Ended
+    from remat_cli.plan.comparison import Row as Row
+    from remat_cli.plan.difference import Difference as Difference
+    from remat_cli.plan.explanation import Explanation as Explanation
+    from remat_cli.plan.model import Claim as Claim
+    from remat_cli.plan.model import ClaimStatus as ClaimStatus
+    from remat_cli.plan.model import Plan as Plan
+    from remat_cli.plan.model import Scope as Scope
+    from remat_cli.plan.replay import Finding as Finding
     from remat_cli.planning.batches import MaxBatch as MaxBatch
-    from remat_cli.planning.batches import max_batch as max_batch
-    from remat_cli.planning.batches import one_forward as one_forward
-    from remat_cli.planning.comparing.sweep import compare as compare
+    from remat_cli.planning.comparing.cell import Limits as Limits
+    from remat_cli.planning.comparing.executors import DaskExecutor as DaskExecutor
+    from remat_cli.planning.comparing.executors import LocalExecutor as LocalExecutor
     from remat_cli.planning.curve import Curve as Curve
-    from remat_cli.planning.curve import solve_curve as solve_curve
+    from remat_cli.planning.curve import Point as Point
+    from remat_cli.planning.curve import PointStatus as PointStatus
     from remat_cli.planning.job import Solved as Solved
     from remat_cli.planning.options import SolveOptions as SolveOptions
-    from remat_cli.planning.smallest import solve_smallest as solve_smallest
-    from remat_cli.planning.solving import solve as solve
+    from remat_cli.units import Budget as Budget
     from remat_cli.zoo.registry import build_graph as build_graph
 else:
     _HOME = {
+        "Budget": "remat_cli.units",
+        "CaptureFailed": "remat_cli.errors",
+        "Claim": "remat_cli.plan.model",
+        "ClaimStatus": "remat_cli.plan.model",
+        "Comparison": "remat_cli.plan.comparison",
         "Curve": "remat_cli.planning.curve",
+        "DaskExecutor": "remat_cli.planning.comparing.executors",
+        "Difference": "remat_cli.plan.difference",
+        "Ended": "remat_cli.plan.comparison",
+        "Ending": "remat_cli.control",
+        "ExecutionFailed": "remat_cli.errors",
+        "ExitCode": "remat_cli.errors",
+        "Explanation": "remat_cli.plan.explanation",
+        "Finding": "remat_cli.plan.replay",
+        "FrameworkUnavailable": "remat_cli.errors",
+        "Graph": "remat_cli.graph.model",
+        "Infeasible": "remat_cli.errors",
+        "InputError": "remat_cli.errors",
+        "Interrupted": "remat_cli.errors",
+        "InvalidStrategyPlan": "remat_cli.errors",
+        "LicenceLimit": "remat_cli.errors",
+        "LimitReached": "remat_cli.errors",
+        "Limits": "remat_cli.planning.comparing.cell",
+        "LocalExecutor": "remat_cli.planning.comparing.executors",
         "MaxBatch": "remat_cli.planning.batches",
+        "Node": "remat_cli.graph.model",
+        "OutOfMemory": "remat_cli.errors",
+        "Outcome": "remat_cli.control",
+        "Phase": "remat_cli.graph.model",
+        "Plan": "remat_cli.plan.model",
+        "Point": "remat_cli.planning.curve",
+        "PointStatus": "remat_cli.planning.curve",
+        "Problem": "remat_cli.errors",
+        "Progress": "remat_cli.control",
+        "Ran": "remat_cli.frontends.torch.measuring.run",
+        "RematError": "remat_cli.errors",
         "Report": "remat_cli.plan.check",
+        "Row": "remat_cli.plan.comparison",
+        "Scope": "remat_cli.plan.model",
         "SolveOptions": "remat_cli.planning.options",
         "Solved": "remat_cli.planning.job",
+        "SolverFailed": "remat_cli.errors",
+        "SolverUnavailable": "remat_cli.errors",
+        "StrategyMismatch": "remat_cli.errors",
+        "UsageError": "remat_cli.errors",
         "build_graph": "remat_cli.zoo.registry",
         "check": "remat_cli.api.checking",
-        "compare": "remat_cli.planning.comparing.sweep",
-        "export_torch": "remat_cli.frontends.torch.capturing.export",
+        "compare": "remat_cli.api.solving",
+        "describe": "remat_cli.api.showing",
+        "diff": "remat_cli.api.checking",
+        "explain": "remat_cli.api.checking",
+        "export_torch": "remat_cli.api.pytorch",
+        "figure": "remat_cli.api.showing",
         "fit": "remat_cli.api.fitting",
         "import_model": "remat_cli.api.importing",
         "load_graph": "remat_cli.api.documents",
         "load_plan": "remat_cli.api.documents",
-        "max_batch": "remat_cli.planning.batches",
-        "one_forward": "remat_cli.planning.batches",
-        "profile": "remat_cli.frontends.torch.measuring.profile",
-        "remat_backend": "remat_cli.frontends.torch.training.backend",
-        "run_plan": "remat_cli.frontends.torch.measuring.run",
+        "max_batch": "remat_cli.api.solving",
+        "one_forward": "remat_cli.api.solving",
+        "page": "remat_cli.api.showing",
+        "profile": "remat_cli.api.pytorch",
+        "remat_backend": "remat_cli.api.pytorch",
+        "run_plan": "remat_cli.api.pytorch",
+        "save_figure": "remat_cli.api.showing",
         "save_graph": "remat_cli.api.documents",
+        "save_page": "remat_cli.api.showing",
         "save_plan": "remat_cli.api.documents",
-        "solve": "remat_cli.planning.solving",
-        "solve_curve": "remat_cli.planning.curve",
-        "solve_smallest": "remat_cli.planning.smallest",
+        "solve": "remat_cli.api.solving",
+        "solve_curve": "remat_cli.api.solving",
+        "solve_smallest": "remat_cli.api.solving",
     }
     __all__ = sorted(_HOME)
 

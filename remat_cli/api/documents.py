@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from os import PathLike, fspath
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING
 
-from remat_cli.api.reading import read_graph
+from remat_cli.api.arguments import as_path
+from remat_cli.api.reading import Source, as_graph, as_plan
+from remat_cli.errors import wrong_type
 from remat_cli.files import write_text
 from remat_cli.graph import io as graphs
 from remat_cli.graph.model import Graph
 from remat_cli.plan import io as plans
 from remat_cli.plan.model import Plan
 
+if TYPE_CHECKING:
+    from remat_cli.planning.job import Solved
 
-def load_graph(path: str | PathLike[str], *, keys: str | None = None) -> Graph:
-    """The graph in a JSON or YAML file, or in node-link JSON or GraphML as networkx writes them.
+
+def load_graph(source: Source, *, keys: str | Mapping[str, str] | None = None) -> Graph:
+    """The graph in a JSON or YAML document, or in node-link JSON or GraphML as networkx writes them.
 
     For models use :func:`import_model`.
 
@@ -22,20 +29,23 @@ def load_graph(path: str | PathLike[str], *, keys: str | None = None) -> Graph:
     >>> graph = remat.load_graph("chain.json")
     >>> len(graph.nodes), graph.total_cost, graph.cost_unit
     (9, 9.0, 'unit')
+    >>> nodes = [{"id": "a", "inputs": [], "cost": 2, "memory": "1kB"}]
+    >>> remat.load_graph({"schema": "remat-graph/1", "nodes": nodes})
+    <Graph graph: nodes 1, values 1, cost 2 units, fixed memory 0 B>
 
     Args:
-        path: The file; ``-`` for standard input.
-        keys: Names of the attributes of a node-link graph, as in ``"cost=weight,memory=size"``.
+        source: The path (``-`` for standard input), the document as a mapping, or an open file.
+        keys: Names of the attributes of a node-link graph, as in ``"cost=weight,memory=size"``, or as a mapping.
 
     Raises:
-        InputError: If the file holds no valid graph; the message says where, what is wrong, and how to fix it.
-        UsageError: If the file is a model, or the keys are invalid.
+        InputError: If there is no valid graph in it; the message says where, what is wrong, and how to fix it.
+        UsageError: If the file is a model, or an argument is invalid.
     """
-    return read_graph(fspath(path), keys)
+    return as_graph(source, "source", keys)
 
 
-def load_plan(path: str | PathLike[str]) -> Plan:
-    """The plan in a file. Its claims are not verified; use :func:`check` for that.
+def load_plan(source: Source) -> Plan:
+    """The plan in a document. Its claims are not verified; use :func:`check` for that.
 
     >>> import remat_cli as remat
     >>> remat.save_plan(remat.solve(remat.build_graph("unit-chain{n=9}"), "6B").plan, "chain.plan.json")
@@ -44,12 +54,13 @@ def load_plan(path: str | PathLike[str]) -> Plan:
     (6, 'keep-all')
 
     Args:
-        path: The file; ``-`` for standard input.
+        source: The path (``-`` for standard input), the document as a mapping, or an open file.
 
     Raises:
         InputError: If there is no plan in it.
+        UsageError: If it is none of these.
     """
-    return plans.load_plan(fspath(path))[0]
+    return as_plan(source, "source")
 
 
 def save_graph(graph: Graph, path: str | PathLike[str]) -> None:
@@ -58,13 +69,15 @@ def save_graph(graph: Graph, path: str | PathLike[str]) -> None:
     Raises:
         UsageError: If the file cannot be written.
     """
-    write_text(fspath(path), graphs.dump_document(graphs.graph_to_document(graph)))
+    if not isinstance(graph, Graph):
+        raise wrong_type("graph", graph, "a graph")
+    write_text(as_path(path), graphs.dump_document(graphs.graph_to_document(graph)))
 
 
-def save_plan(plan: Plan, path: str | PathLike[str]) -> None:
-    """Write ``plan`` as a document that ``remat check`` and :func:`load_plan` read.
+def save_plan(plan: Plan | Solved, path: str | PathLike[str]) -> None:
+    """Write ``plan``, or the plan of a search, as a document that ``remat check`` and :func:`load_plan` read.
 
     Raises:
         UsageError: If the file cannot be written.
     """
-    write_text(fspath(path), graphs.dump_document(plans.plan_to_document(plan)))
+    write_text(as_path(path), graphs.dump_document(plans.plan_to_document(as_plan(plan))))

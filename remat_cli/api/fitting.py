@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remat_cli.api.arguments import as_path, as_text, options_of
 from remat_cli.errors import Infeasible, InputError, LimitReached, UsageError
 from remat_cli.files import write_text
 from remat_cli.graph.analysis import no_remat_peak
@@ -21,7 +22,7 @@ from remat_cli.plan.io import load_plan, plan_to_document
 from remat_cli.plan.model import Plan, Statement
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
-from remat_cli.units import Budget, parse_budget, parse_size
+from remat_cli.units import Budget, as_budget, as_size
 from remat_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -36,11 +37,11 @@ _TRIES = 6
 def fit(
     module: Any,
     batch: Any,
-    budget: str | int,
+    budget: Budget | str | float,
     *,
     options: SolveOptions | None = None,
     cost: str = "flops",
-    reserve: str | int = 0,
+    reserve: str | float = 0,
     cache: str | Path | None = None,
     unknown: Unknown = "plan",
 ) -> Any:
@@ -73,16 +74,16 @@ def fit(
         LimitReached, Interrupted: If the search has to stop before it has found a plan.
         CaptureFailed, FrameworkUnavailable, UsageError: As their names say.
     """
-    options = options or SolveOptions(time_limit_s=TIME_LIMIT_S)
+    options = options_of(options, SolveOptions(time_limit_s=TIME_LIMIT_S))
     if options.reorder:
         raise UsageError("fit keeps the order of operations", hint="another order draws other random numbers")
-    asked = parse_budget(str(budget))
+    asked, kept = as_budget(budget), as_size(reserve, "reserve")
+    as_text(cost, "cost")
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
     from remat_cli.frontends.torch.training.fitting import MEASURED, fit_module
 
-    kept = parse_size(str(reserve))
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
     planner = CachedPlanner(asked, options, folder, kept)
     return fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown)
@@ -94,7 +95,7 @@ def plan_folder(cache: str | Path | None) -> Path | None:
         from platformdirs import user_cache_path
 
         return user_cache_path("remat", appauthor=False) / "plans"
-    return Path(cache) if str(cache) else None
+    return Path(as_path(cache, "cache")) if str(cache) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os import PathLike, fspath
+from os import PathLike
 
-from remat_cli.errors import UsageError
+from remat_cli.api.arguments import as_path, as_whole
+from remat_cli.errors import UsageError, wrong_type
 from remat_cli.files import read_text
 from remat_cli.frontends.imported import Wishes
 from remat_cli.frontends.models import import_model as imported
@@ -53,8 +54,12 @@ def import_model(
     """
     if backward not in list(Backward):
         raise UsageError(f'there is no backward rule "{backward}"', hint=f"choose one of {', '.join(Backward)}")
+    if default_cost is not None:
+        as_whole(default_cost, "default_cost")
+    source = as_path(path)
+    if sizes is not None and not isinstance(sizes, Mapping):
+        raise wrong_type("sizes", sizes, 'a mapping such as {"batch": 32}')
     wishes = Wishes(dict(sizes or {}), Backward(backward), default_cost)
-    source = fspath(path)
     format = model_format(source)
     if format is None:
         read_text(source)  # raises if there is no such file

@@ -1,16 +1,82 @@
-"""Reads the graph that a command or a function is given."""
+"""Reads the graph or the plan that a command or a function is given: an object, a path, a document or an open file."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from os import PathLike
+from typing import IO, TYPE_CHECKING, Any
 
-from remat_cli.errors import UsageError
-from remat_cli.files import read_text
+from remat_cli.api.arguments import as_path
+from remat_cli.errors import InputError, Problem, UsageError, wrong_type
+from remat_cli.files import decoded, read_text
 from remat_cli.graph.document import Document, format_of, parse_document
 from remat_cli.graph.io import graph_from_document
 from remat_cli.graph.model import Graph
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
+from remat_cli.plan.io import plan_from_document
+from remat_cli.plan.model import Plan
 from remat_cli.registry import suggestion
+
+if TYPE_CHECKING:
+    from remat_cli.planning.job import Solved
+
+Source = str | PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes]
+"""A document: its path (``-`` for standard input), its data, or a file open for reading."""
+
+
+def as_graph(given: Graph | Source, argument: str = "graph", keys: str | Mapping[str, str] | None = None) -> Graph:
+    """The graph that an argument of a function stands for.
+
+    Raises:
+        InputError, UsageError: If it is of another type, or the document or the keys are invalid.
+    """
+    if isinstance(given, Graph):
+        return given
+    return graph_of(document_of(given, argument, "a graph, or the path or the data of one"), keys)
+
+
+def as_plan(given: Plan | Solved | Source, argument: str = "plan") -> Plan:
+    """The plan that an argument of a function stands for: a plan, the result of a search, or a document.
+
+    Raises:
+        InputError, UsageError: If it is of another type, or the document is invalid.
+    """
+    found: Any = getattr(given, "plan", given)  # what a search returned; its class is not imported for a check
+    if isinstance(found, Plan):
+        return found
+    return plan_from_document(document_of(found, argument, "a plan, or the path or the data of one"))
+
+
+def document_of(given: Source, argument: str, expected: str = "a path or a document") -> Document:
+    """The document that an argument of a function stands for: a path, a mapping or an open file.
+
+    Raises:
+        InputError, UsageError: If it is of another type, or not well-formed.
+    """
+    if isinstance(given, str | PathLike):
+        return read_source(as_path(given, argument))
+    if isinstance(given, Mapping):
+        return _checked_data(given, argument)
+    if not callable(getattr(given, "read", None)):
+        raise wrong_type(argument, given, expected)
+    text, name = given.read(), getattr(given, "name", None)
+    source = name if isinstance(name, str) else f"<{argument}>"
+    if not isinstance(text, str | bytes):
+        raise wrong_type(argument, given, expected)
+    return parse_source(decoded(text, source) if isinstance(text, bytes) else text, source)
+
+
+def _checked_data(data: Mapping[str, Any], argument: str) -> Document:
+    """The document with this data, which has to pass all checks that a file has to pass."""
+    source = f"<{argument}>"
+    try:
+        text = json.dumps(dict(data), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:  # an object that is no JSON, a NaN, a circle
+        problem = Problem(f"not a document: {error}", hint="a document has texts, numbers, lists and mappings")
+        raise InputError(source, [problem]) from None
+    return Document(source, parse_document(text, source, "json").data)  # without the text, whose lines nobody wrote
 
 
 def read_graph(path: str, keys: str | None) -> Graph:
@@ -33,7 +99,15 @@ def read_source(path: str) -> Document:
         raise UsageError(
             f"{path} is a model, not a graph", hint=f"make a graph of it: remat convert {path} -o graph.json"
         )
-    text, source = read_text(path)
+    return parse_source(*read_text(path))
+
+
+def parse_source(text: str, source: str) -> Document:
+    """The document in ``text``, from a file that messages call ``source``; GraphML becomes node-link data.
+
+    Raises:
+        InputError: If it is not well-formed.
+    """
     if not is_xml(text, source):
         return parse_document(text, source, format_of(source))
     from remat_cli.frontends.graphml import graphml_document
@@ -46,25 +120,34 @@ def is_xml(text: str, source: str) -> bool:
     return source.lower().endswith(".graphml") or text.lstrip("\ufeff \t\r\n")[:1] == "<"
 
 
-def graph_of(document: Document, keys: str | None) -> Graph:
+def graph_of(document: Document, keys: str | Mapping[str, str] | None) -> Graph:
     """The graph in ``document``, which is a graph document or node-link JSON."""
     if is_node_link(document):
         return graph_from_node_link(document, NodeLinkKeys() if keys is None else node_link_keys(keys))
     if keys is not None:
-        raise UsageError("--keys is for node-link graphs, and this is none", hint="leave it out")
+        raise UsageError("--keys is for node-link graphs, but this is not one", hint="leave it out")
     return graph_from_document(document)
 
 
-def node_link_keys(text: str) -> NodeLinkKeys:
-    """The mapping that ``key=name,...`` describes."""
+def node_link_keys(given: str | Mapping[str, str]) -> NodeLinkKeys:
+    """The mapping that ``key=name,...``, or a mapping from keys to names, describes."""
     known = [f.name for f in fields(NodeLinkKeys)]
     chosen: dict[str, str] = {}
-    for item in text.split(","):
-        key, _, name = (part.strip() for part in item.partition("="))
-        if not name:
+    for item, key, name in _pairs(given):
+        if not isinstance(name, str) or not name:
             raise UsageError(f'--keys: "{item}" is not key=name', hint="write it like cost=weight,memory=size")
         if key not in known:
-            hint = suggestion(key, known) or f"known: {', '.join(known)}"
+            hint = suggestion(str(key), known) or f"known: {', '.join(known)}"
             raise UsageError(f'--keys: there is no key "{key}"', hint=hint)
         chosen[key] = name
     return NodeLinkKeys(**chosen)
+
+
+def _pairs(given: str | Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
+    """Each pair of keys as it was written, and its two parts."""
+    if isinstance(given, Mapping):
+        return [(f"{key}={name}", key, name) for key, name in given.items()]
+    if not isinstance(given, str):
+        raise wrong_type("keys", given, 'text such as "cost=weight", or a mapping')
+    pairs = ((item, *item.partition("=")[::2]) for item in given.split(","))
+    return [(item, key.strip(), name.strip()) for item, key, name in pairs]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
+from remat_cli.api.showing import curve_rows
 from remat_cli.cli.output import Output
 from remat_cli.cli.targets import plan_path
 from remat_cli.errors import ExitCode, Interrupted
@@ -19,15 +21,13 @@ from remat_cli.reports.curve import CurveRow, curve_csv, curve_json, curve_text
 def write_plans(curve: Curve, pattern: str) -> list[CurveRow]:
     """Write every plan of ``curve`` to its file, and return the rows of the report."""
     rows = []
-    for point in curve.points:
+    for point, row in zip(curve.points, curve_rows(curve), strict=True):
         if point.solved is None:
-            assert point.refusal is not None
-            why, hint = point.refusal.message, point.refusal.hint
-            rows.append(CurveRow(point.asked.text, point.budget_bytes, point.status.value, reason=why, hint=hint))
+            rows.append(row)
             continue
         path = plan_path(pattern, point.asked.text)
         write_text(path, dump_document(plan_to_document(point.solved.plan)))
-        rows.append(CurveRow(point.asked.text, point.budget_bytes, point.status.value, point.solved.report, path=path))
+        rows.append(replace(row, path=path))
     return rows
 
 

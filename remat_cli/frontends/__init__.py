@@ -1,1 +1,1 @@
-"""Where graphs come from and plans go to: one room per framework, each an optional extra."""
+"""Where graphs come from and plans go to: one package per framework, each an optional extra."""

@@ -99,7 +99,7 @@ class Wishes:
         for name, size in self.sizes.items():
             if type(size) is not int or not 0 < size <= LARGEST_DIMENSION:
                 raise UsageError(
-                    f'dimension "{name}": {size!r} is no size',
+                    f'dimension "{name}": {size!r} is not a size',
                     hint=f"give a whole number from 1 to {LARGEST_DIMENSION}",
                 )
         if self.default_cost is not None and self.default_cost < 1:

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from remat_cli.brief import Brief
+from remat_cli.units import format_bytes, format_cost
+
 T = TypeVar("T")
 
 
@@ -51,8 +54,8 @@ class Node:
     payload: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+@dataclass(frozen=True, slots=True, repr=False)
+class Graph(Brief):
     """A directed acyclic graph of nodes in execution order (n nodes, V values).
 
     Attributes:
@@ -111,6 +114,15 @@ class Graph:
         object.__setattr__(self, "readers", tuple(tuple(r) for r in readers))
         object.__setattr__(self, "total_cost", math.fsum(node.cost for node in self.nodes))
         object.__setattr__(self, "_derived", {})
+
+    def _brief(self) -> dict[str, str]:
+        return {
+            "graph": self.name,
+            "nodes": f"{len(self.nodes):,}",
+            "values": f"{len(self.size):,}",
+            "cost": format_cost(self.total_cost, self.cost_unit),
+            "fixed memory": format_bytes(self.fixed_memory),
+        }
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what the graph is made from, and not what is derived."""

@@ -21,13 +21,10 @@ from remat_cli.control import Control
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.milp.compile import Compiled, under_construction
+from remat_cli.milp.memory_scale import MemoryScale
 from remat_cli.milp.statement import Statement
 from remat_cli.mip import Row as LinearRow
 from remat_cli.mip import linear
-
-_EXACT_UNITS = 10_000
-"""Largest budget, in units of the sizes' gcd, for which memory rows are stated in those units and hold exactly: at this
-size a solver's tolerance of 1e-6 stays far below one unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +63,10 @@ class CheckmateModel:
     """The Pyomo model with all that is needed to decode its solutions. Variables are referred to by number.
 
     Attributes:
-        statement: The model; minimises cost / ``cost_scale`` (or peak bytes / ``unit_bytes``).
+        statement: The model; minimises cost / ``cost_scale`` (or the peak in units of ``memory``).
         graph: The graph, with its closing node if it needs one.
         rows: One per row of R.
-        unit_bytes: Memory rows are stated in this unit.
+        memory: The form of sizes in the rows.
         cost_scale: The objective is stated in this unit.
         R: Variable of (row, node).
         S: Variable of (row, value).
@@ -81,7 +78,7 @@ class CheckmateModel:
     graph: Graph
     rows: tuple[Row, ...]
     budget_bytes: int
-    unit_bytes: float
+    memory: MemoryScale
     cost_scale: float
     R: dict[tuple[int, int], int] = field(default_factory=dict)
     S: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -128,18 +125,6 @@ def rows_of(graph: Graph, formulation: Formulation) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def memory_unit(graph: Graph, budget_bytes: int) -> float:
-    """The unit for memory rows: the gcd of all sizes if the budget is a small multiple of it, else the budget itself.
-
-    In units of the gcd all memory is integral, so a solver's tolerance of 1e-6 cannot hide a violation. The sizes of
-    real networks give numbers too large for that; then rows are scaled to 1, and small violations are cut off later.
-    """
-    sizes = [*graph.size, *(node.workspace for node in graph.nodes)]
-    gcd = math.gcd(*sizes) or 1
-    free = max(1, budget_bytes - graph.fixed_memory)
-    return float(gcd) if free <= _EXACT_UNITS * gcd else float(free)
-
-
 def build(graph: Graph, budget_bytes: int, formulation: Formulation, control: Control) -> CheckmateModel:
     """State the MILP.
 
@@ -158,7 +143,7 @@ def build(graph: Graph, budget_bytes: int, formulation: Formulation, control: Co
         graph=graph,
         rows=rows_of(graph, formulation),
         budget_bytes=budget_bytes,
-        unit_bytes=memory_unit(graph, budget_bytes),
+        memory=MemoryScale.of(graph, budget_bytes - graph.fixed_memory),
         cost_scale=graph.total_cost or 1.0,
     )
     with under_construction():
@@ -249,7 +234,7 @@ def _memory(stated: CheckmateModel, peak: int | None) -> None:
     graph, statement = stated.graph, stated.statement
     sites = [(t, v, k) for t, row in enumerate(stated.rows) for v, k in _free_sites(graph, row.width)]
     free = statement.binaries("FREE", sites)
-    limit = (stated.budget_bytes - graph.fixed_memory) / stated.unit_bytes
+    limit = stated.memory.down(stated.budget_bytes - graph.fixed_memory)
     stated.U = statement.amounts("U", list(stated.R), limit if peak is None else None)
     statement.add_rows("free", _free_rows(stated, free))
     statement.add_rows("usage", _usage_rows(stated, free))
@@ -272,15 +257,17 @@ def _free_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], int]) ->
 
 def _usage_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], int]) -> Iterator[LinearRow]:
     """(2), (3) U[t,0] = kept + out_0 R[t,0]; U[t,k] = U[t,k-1] - freed after k-1 + out_k R[t,k]."""
-    graph, R, S, U, unit = stated.graph, stated.R, stated.S, stated.U, stated.unit_bytes
+    graph, R, S, U = stated.graph, stated.R, stated.S, stated.U
+    # A node's outputs are rounded one by one, as they are freed.
+    size = [stated.memory.down(size) for size in graph.size]
     freed_after: dict[tuple[int, int], list[tuple[float, int]]] = {}
     for (t, v, k), var in free.items():
-        freed_after.setdefault((t, k), []).append((graph.size[v] / unit, var))
+        freed_after.setdefault((t, k), []).append((size[v], var))
     kept: dict[int, list[tuple[float, int]]] = {}
     for (t, v), var in S.items():
-        kept.setdefault(t, []).append((-graph.size[v] / unit, var))
+        kept.setdefault(t, []).append((-size[v], var))
     for (t, k), var in U.items():
-        terms = [(1.0, var), (-sum(graph.nodes[k].outputs) / unit, R[t, k])]
+        terms = [(1.0, var), (-sum(size[v] for v in graph.values_of(k)), R[t, k])]
         if k == 0:
             terms += kept.get(t, [])
         else:
@@ -291,13 +278,13 @@ def _usage_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], int]) -
 def _workspace_rows(stated: CheckmateModel, limit: float) -> Iterator[LinearRow]:
     """U[t,k] + workspace of k, if it runs, within the budget."""
     for (t, k), var in stated.U.items():
-        workspace = stated.graph.nodes[k].workspace
+        workspace = stated.memory.down(stated.graph.nodes[k].workspace)
         if workspace:
-            yield linear(-math.inf, [(1.0, var), (workspace / stated.unit_bytes, stated.R[t, k])], limit)
+            yield linear(-math.inf, [(1.0, var), (workspace, stated.R[t, k])], limit)
 
 
 def _peak_rows(stated: CheckmateModel, peak: int) -> Iterator[LinearRow]:
     """The peak is at least every U[t,k] and its workspace."""
     for (t, k), var in stated.U.items():
-        workspace = stated.graph.nodes[k].workspace / stated.unit_bytes
+        workspace = stated.memory.down(stated.graph.nodes[k].workspace)
         yield linear(-math.inf, [(1.0, var), (-1.0, peak), *([(workspace, stated.R[t, k])] if workspace else [])], 0.0)

@@ -18,6 +18,7 @@ from remat_cli.graph.analysis import last_readers, working_set
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.graph.order import always_waiting
+from remat_cli.milp.memory_scale import FINEST
 from remat_cli.mip import Builder, LinearModel, Row, linear
 
 Impossible = Literal["impossible"]
@@ -51,7 +52,10 @@ def build(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> Linear
     scale = graph.total_cost or 1.0
     model = Builder()
     x = dict(zip(used, model.binaries(graph.nodes[i].cost / scale for i in used), strict=True))
-    model.rows = [Row([x[i] for i in parts], [b / need for b in parts.values()], 1.0, math.inf) for need, parts in rows]
+    model.rows = [
+        Row([x[i] for i in parts], [max(b / need, FINEST) for b in parts.values()], 1.0, math.inf)
+        for need, parts in rows
+    ]
     return model.build()
 
 

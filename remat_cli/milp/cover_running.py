@@ -15,8 +15,8 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import last_readers, no_remat_profile
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp.checkmate import memory_unit
 from remat_cli.milp.cover_bound import IMPOSSIBLE, Impossible
+from remat_cli.milp.memory_scale import MemoryScale
 from remat_cli.milp.statement import watched
 from remat_cli.mip import Builder, LinearModel, Row, linear
 
@@ -98,7 +98,7 @@ def build(graph: Graph, budget_bytes: int, control: Control) -> LinearModel | Im
         return None
     if any(stage.most < stage.need for stage in stages):
         return IMPOSSIBLE
-    unit = memory_unit(graph, budget_bytes)
+    memory = MemoryScale.of(graph, budget_bytes - graph.fixed_memory)
     used = sorted({graph.producer[v] for stage in stages for v in stage.made})
     scale = graph.total_cost or 1.0
     model = Builder()
@@ -106,14 +106,14 @@ def build(graph: Graph, budget_bytes: int, control: Control) -> LinearModel | Im
     given = model.amounts([0.0] * len(stages))
 
     def terms(values: tuple[int, ...], sign: float) -> list[tuple[float, int]]:
-        return [(sign * graph.size[v] / unit, x[graph.producer[v]]) for v in values]
+        return [(sign * memory.up(graph.size[v]), x[graph.producer[v]]) for v in values]
 
     def rows() -> Iterator[Row]:
         for t, stage in enumerate(stages):
             before = [(-1.0, given[t - 1])] if t else []
             yield linear(0.0, [(1.0, given[t]), *before, *terms(stage.made, -1.0), *terms(stage.read, 1.0)], 0.0)
             if stage.need > 0:
-                yield linear(stage.need / unit, [(1.0, given[t]), *terms(stage.own, -1.0)], math.inf)
+                yield linear(memory.down(stage.need), [(1.0, given[t]), *terms(stage.own, -1.0)], math.inf)
 
     model.rows.extend(watched(rows(), control))
     return model.build()

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from remat_cli.control import Control
 from remat_cli.graph.analysis import working_set
 from remat_cli.graph.model import Graph
+from remat_cli.milp.memory_scale import MemoryScale
 from remat_cli.milp.statement import watched
 from remat_cli.mip import Builder, Floats, LinearModel, Row, linear
 
@@ -159,11 +160,12 @@ def _chains(stated: CutModel) -> Iterator[Row]:
 
 
 def _room(stated: CutModel, room_bytes: int) -> Iterator[Row]:
-    """Memory rows at the cuts, in units of the room."""
-    graph, unit = stated.graph, max(1, room_bytes)
+    """Memory rows at the cuts."""
+    graph, memory = stated.graph, MemoryScale.of(stated.graph, room_bytes)
+    size = [memory.down(size) for size in graph.size]
     for k, t in enumerate(stated.cuts):
         own = set(graph.nodes[t].inputs)
-        beside = [v for v in range(graph.first_value[t]) if v not in own and graph.size[v]]
+        beside = [v for v in range(graph.first_value[t]) if v not in own and size[v]]
         if beside:
-            terms = [(graph.size[v] / unit, stated.kept[k, v]) for v in beside]
-            yield linear(-math.inf, terms, (room_bytes - working_set(graph, t)) / unit)
+            terms = [(size[v], stated.kept[k, v]) for v in beside]
+            yield linear(-math.inf, terms, memory.down(room_bytes - working_set(graph, t)))

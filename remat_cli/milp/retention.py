@@ -22,8 +22,8 @@ from typing import Any
 from remat_cli.control import Control
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp.checkmate import memory_unit
 from remat_cli.milp.compile import Block, Compiled, under_construction
+from remat_cli.milp.memory_scale import MemoryScale
 from remat_cli.milp.statement import Statement
 from remat_cli.mip import Row, linear
 from remat_cli.tolerances import SUM_ROUNDING
@@ -100,13 +100,13 @@ class RetentionModel:
         graph: The graph, with its closing node if it needs one.
         support: The stages in which nodes may be recomputed.
         budget_bytes: Fixed memory included.
-        unit_bytes: Memory rows are stated in this unit.
+        memory: The form of sizes in the rows.
         cost_scale: The objective is stated in this unit.
         R: Variable of (stage, node), first computations left out.
         gaps: One per value.
         stated_steps: (stage, node) of the in-stage rows so far.
-        running: For every stage the variable of the memory kept past it, in ``unit_bytes``, and the terms by which it
-            differs from the stage before; empty if the frontier rows sum directly.
+        running: For every stage the variable of the memory kept past it, in units of ``memory``, and the terms by which
+            it differs from the stage before; empty if the frontier rows sum directly.
         numbers: Number of variables, including those of in-stage rows.
     """
 
@@ -114,7 +114,7 @@ class RetentionModel:
     graph: Graph
     support: Support
     budget_bytes: int
-    unit_bytes: float
+    memory: MemoryScale
     cost_scale: float
     R: dict[tuple[int, int], int] = field(default_factory=dict)
     gaps: list[Gaps] = field(default_factory=list)
@@ -150,8 +150,13 @@ class RetentionModel:
 
     @property
     def room(self) -> float:
-        """Budget without fixed memory, in ``unit_bytes``."""
-        return (self.budget_bytes - self.graph.fixed_memory) / self.unit_bytes
+        """Budget without fixed memory, in units of ``memory``."""
+        return self.memory.down(self.budget_bytes - self.graph.fixed_memory)
+
+    @property
+    def size(self) -> list[float]:
+        """Size of every value, in units of ``memory``."""
+        return [self.memory.down(size) for size in self.graph.size]
 
 
 def widened(graph: Graph, support: Support, steps: Iterable[tuple[int, int]]) -> Support:
@@ -196,7 +201,7 @@ def build(
         graph=graph,
         support=support,
         budget_bytes=budget_bytes,
-        unit_bytes=memory_unit(graph, budget_bytes),
+        memory=MemoryScale.of(graph, budget_bytes - graph.fixed_memory),
         cost_scale=cost_scale or graph.total_cost or 1.0,
     )
     with under_construction():
@@ -259,22 +264,22 @@ def _retention(stated: RetentionModel) -> Iterator[Row]:
 
 def _frontier(stated: RetentionModel) -> Iterator[Row]:
     """Inputs, outputs and workspace of t, and all other values kept into stage t+1, fit the budget."""
-    graph, unit = stated.graph, stated.unit_bytes
+    graph = stated.graph
     waiting = _waiting_past(stated) if stated.running else _waiting_beside(stated)
     for t, (terms, most) in enumerate(waiting):
         node = graph.nodes[t]
         own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
-        room = stated.room - own / unit
+        room = stated.room - stated.memory.down(own)
         if most > room:  # else the row holds for every solution
             yield linear(-math.inf, terms, room)
 
 
 def _waiting_beside(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, int]], float]]:
     """For every stage t the sum of values kept into stage t+1 and neither read nor written by t, and its maximum."""
-    graph, unit = stated.graph, stated.unit_bytes
+    graph, sizes = stated.graph, stated.size
     kept: list[list[tuple[float, int]]] = [[] for _ in graph.nodes]
     for v, gaps in enumerate(stated.gaps):
-        size = graph.size[v] / unit
+        size = sizes[v]
         if size == 0:
             continue
         readers = set(graph.readers[v])
@@ -288,16 +293,16 @@ def _waiting_beside(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, 
 
 def _waiting_past(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, int]], float]]:
     """The same by the running sum: all values kept past t minus those that t reads and writes; few terms per stage."""
-    graph, unit = stated.graph, stated.unit_bytes
+    graph, size = stated.graph, stated.size
     most = [0.0] * (len(graph.nodes) + 1)
     for v, gaps in enumerate(stated.gaps):
         if gaps.kept:
-            most[gaps.events[0]] += graph.size[v] / unit
-            most[gaps.events[-1]] -= graph.size[v] / unit
+            most[gaps.events[0]] += size[v]
+            most[gaps.events[-1]] -= size[v]
     level = 0.0
     for t, (var, _) in enumerate(stated.running):
-        own = [v for v in {*graph.nodes[t].inputs, *graph.values_of(t)} if graph.size[v]]
-        terms = [(-graph.size[v] / unit, kept) for v in sorted(own) if (kept := stated.kept(t + 1, v)) is not None]
+        own = [v for v in {*graph.nodes[t].inputs, *graph.values_of(t)} if size[v]]
+        terms = [(-size[v], kept) for v in sorted(own) if (kept := stated.kept(t + 1, v)) is not None]
         level += most[t]
         # Rounded up, because a rounding error must not drop a row that is needed.
         yield [(1.0, var), *terms], level + math.fsum(c for c, _ in terms) + SUM_ROUNDING * (1.0 + level)
@@ -318,8 +323,7 @@ def _run_memory(stated: RetentionModel) -> None:
     if sum(gaps.events[-1] - gaps.events[0] for gaps in stated.gaps) <= _DENSE_MOST:
         return
     stated.running.extend((var, []) for var in stated.statement.amounts("M", range(len(graph.nodes))).values())
-    for v, gaps in enumerate(stated.gaps):
-        size = graph.size[v] / stated.unit_bytes
+    for size, gaps in zip(stated.size, stated.gaps, strict=True):
         for k, var in enumerate(gaps.kept if size else ()):
             stated.running[gaps.events[k]][1].append((size, var))
             stated.running[gaps.events[k + 1]][1].append((-size, var))
@@ -349,7 +353,7 @@ def in_stage_rows(stated: RetentionModel, steps: Iterable[tuple[int, int]]) -> I
     if not new:
         return None
     stated.stated_steps.update(new)
-    builder = _InStage(stated)
+    builder = _InStage(stated, stated.size)
     rows = [builder.row(t, k) for t, k in new]
     levels = tuple(builder.levels.items())
     maxima = [linear(0.0, [(1.0, level), (-1.0, source)], math.inf) for level, sources in levels for source in sources]
@@ -362,31 +366,32 @@ class _InStage:
 
     Attributes:
         stated: The model.
+        size: Size of every value, as in the model.
         levels: Every w with the variables whose maximum it is.
         known: The w of (stage, value, reader).
     """
 
     stated: RetentionModel
+    size: list[float]
     levels: dict[int, tuple[int, ...]] = field(default_factory=dict)
     known: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def row(self, t: int, k: int) -> Row:
         """The row for node k in stage t."""
-        stated, graph, unit = self.stated, self.stated.graph, self.stated.unit_bytes
+        stated, graph, size = self.stated, self.stated.graph, self.size
         node = graph.nodes[k]
-        terms = [((sum(node.outputs) + node.workspace) / unit, stated.R[t, k])]
+        terms = [(stated.memory.down(sum(node.outputs) + node.workspace), stated.R[t, k])]
         room = stated.room
         read_by_t = set(graph.nodes[t].inputs)
         for v in range(graph.first_value[k]):
-            size = graph.size[v] / unit
             if v in read_by_t:
-                room -= size
-            elif size and (level := self._level(t, v, k)) is not None:
-                terms.append((size, level))
+                room -= size[v]
+            elif size[v] and (level := self._level(t, v, k)) is not None:
+                terms.append((size[v], level))
         for v in range(graph.first_value[k + 1], graph.first_value[t]):
             kept = stated.kept(t, v)
-            if kept is not None and graph.size[v]:
-                terms.append((graph.size[v] / unit, kept))
+            if kept is not None and size[v]:
+                terms.append((size[v], kept))
         return linear(-math.inf, terms, room)
 
     def _level(self, t: int, v: int, k: int) -> int | None:

@@ -71,19 +71,19 @@ class StandingRows:
         return self.stated.block(len(levels), [*rows, *(level.row() for level in levels)])
 
     def _row(self, t: int, k: int, first: int) -> Row:
-        graph, unit = self.stated.graph, self.stated.unit_bytes
+        graph, memory = self.stated.graph, self.stated.memory
         node = graph.nodes[k]
         own = sum(node.outputs) + node.workspace + sum(graph.size[v] for v in node.inputs)
-        terms = [(own / unit, self.stated.R[t, k])]
+        terms = [(memory.down(own), self.stated.R[t, k])]
         room = self.stated.room
         for v in range(graph.first_value[t]):
             if graph.size[v] == 0 or graph.producer[v] == k or v in node.inputs:
                 continue
             level = self._standing(t, v, first)
             if level is True:
-                room -= graph.size[v] / unit
+                room -= memory.down(graph.size[v])
             elif level is not None:
-                terms.append((graph.size[v] / unit, level))
+                terms.append((memory.down(graph.size[v]), level))
         return linear(-math.inf, terms, room)
 
     def _standing(self, t: int, v: int, first: int) -> int | bool | None:

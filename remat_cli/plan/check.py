@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remat_cli.brief import Brief
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan
 from remat_cli.plan.replay import Finding, Replay, Severity, replay
 from remat_cli.tolerances import SAME_COST, SAME_GAP
+from remat_cli.units import format_bytes, format_cost, format_percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,8 @@ class Resident:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Brief):
     """The replayed facts of a plan, and the claims of the strategy that made it.
 
     Attributes:
@@ -91,6 +93,18 @@ class Report:
         """(replayed cost - claimed lower bound) / replayed cost."""
         cost = self.replay.cost
         return max(0.0, (cost - self.claim.lower_bound) / cost) if cost > 0 else 0.0
+
+    def _brief(self) -> dict[str, str]:
+        fits = "invalid" if not self.valid else "fits" if self.within_budget else "over budget"
+        return {
+            "graph": self.graph.name,
+            "nodes": f"{len(self.graph.nodes):,}",
+            "result": fits,
+            "budget": "none" if self.budget_bytes is None else format_bytes(self.budget_bytes),
+            "peak": format_bytes(self.replay.peak_bytes),
+            "cost": f"{format_cost(self.replay.cost, self.graph.cost_unit)} (+{format_percent(self.overhead)})",
+            "proof": self.claim.proof,
+        }
 
 
 OVER_BUDGET = "over-budget"

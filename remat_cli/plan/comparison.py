@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from remat_cli.brief import Brief
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
 from remat_cli.tolerances import SAME_COST
@@ -101,8 +102,8 @@ class Row:
         return cls(**{**values, "ended": Ended(values["ended"])})
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Brief):
     """Rows for all strategies and budgets on one graph.
 
     Attributes:
@@ -122,6 +123,15 @@ class Comparison:
     limits: Mapping[str, Any]
     rows: tuple[Row, ...]
     interrupted: bool = False
+
+    def _brief(self) -> dict[str, str]:
+        return {
+            "graph": self.graph.name,
+            "nodes": f"{len(self.graph.nodes):,}",
+            "strategies": f"{len(self.strategies):,}",
+            "budgets": f"{len(self.budgets):,}",
+            "plans": f"{sum(row.cost is not None for row in self.rows):,}",
+        }
 
     def row(self, strategy: str, budget_bytes: int) -> Row:
         """The row of a cell."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from remat_cli.brief import Brief
 from remat_cli.graph.model import Graph
+from remat_cli.units import format_bytes, format_cost, format_percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +107,15 @@ class Claim:
         """(cost - lower_bound) / cost, never negative; 0 for a plan that costs nothing."""
         return max(0.0, (self.cost - self.lower_bound) / self.cost) if self.cost > 0 else 0.0
 
+    @property
+    def proof(self) -> str:
+        """``optimal (any-order)``, or ``gap 1.2% (document-order)``."""
+        told = "optimal" if self.status is ClaimStatus.OPTIMAL else f"gap {format_percent(self.gap)}"
+        return f"{told} ({self.scope.value})"
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan(Brief):
     """A self-contained execution plan.
 
     Attributes:
@@ -133,3 +141,14 @@ class Plan:
     solver_version: str | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
+
+    def _brief(self) -> dict[str, str]:
+        return {
+            "graph": self.graph.name,
+            "nodes": f"{len(self.graph.nodes):,}",
+            "statements": f"{len(self.statements):,}",
+            "budget": "none" if self.budget_bytes is None else format_bytes(self.budget_bytes),
+            "cost": format_cost(self.claim.cost, self.graph.cost_unit),
+            "proof": self.claim.proof,
+            "made by": self.strategy,
+        }

@@ -57,11 +57,11 @@ class Replay:
     findings: tuple[Finding, ...]
     peak_bytes: int
     peak_statement: int | None
-    residents: tuple[tuple[int, int], ...]
+    residents: tuple[tuple[int, int], ...] = field(repr=False)
     workspace_bytes: int
     cost: float
-    times: tuple[int, ...]
-    profile: tuple[int, ...]
+    times: tuple[int, ...] = field(repr=False)
+    profile: tuple[int, ...] = field(repr=False)
 
     @property
     def valid(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from remat_cli.brief import Brief
 from remat_cli.control import Control, Ending, Outcome, Progress
 from remat_cli.errors import Infeasible, RematError, SolverFailed
 from remat_cli.graph.analysis import no_remat_peak
@@ -22,7 +23,7 @@ from remat_cli.planning.runs import Runs
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import NotFound, Task
 from remat_cli.tolerances import NOTHING_LEFT
-from remat_cli.units import Budget, parse_budget, parse_budgets
+from remat_cli.units import Budget, as_budgets, format_bytes, format_cost, format_duration
 
 _QUICK_S, _QUICK_PER_NODE_S = 2.0, 1 / 12
 """Time limit of the short first run for a budget, which most runs need less than: a base, plus so much for each node.
@@ -64,9 +65,17 @@ class Point:
     solved: Solved | None = None
     refusal: RematError | None = None
 
+    def cells(self) -> tuple[str, ...]:
+        """The point as a row of a table: budget, peak, cost, result."""
+        found = ("", "")
+        if self.solved is not None:
+            report = self.solved.report
+            found = (format_bytes(report.replay.peak_bytes), format_cost(report.replay.cost, report.graph.cost_unit))
+        return (self.asked.text, *found, self.status.value)
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Curve(Brief):
     """The cheapest plans found for several budgets. Neither costs nor bounds rise with the budget.
 
     Attributes:
@@ -81,10 +90,22 @@ class Curve:
     outcome: Outcome
     wall_s: float
 
+    def _brief(self) -> dict[str, str]:
+        return {
+            "graph": self.graph.name,
+            "nodes": f"{len(self.graph.nodes):,}",
+            "budgets": f"{len(self.points):,}",
+            "with a plan": f"{sum(point.solved is not None for point in self.points):,}",
+            "search": f"{self.outcome.value} after {format_duration(self.wall_s)}",
+        }
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [("budget", "peak", "cost", "result"), *(point.cells() for point in self.points)]
+
 
 def solve_curve(
     graph: Graph,
-    budgets: Iterable[Budget | str | int] | str,
+    budgets: Iterable[Budget | str | float] | Budget | str | float,
     options: SolveOptions | None = None,
     *,
     jobs: int = 1,
@@ -94,7 +115,7 @@ def solve_curve(
 
     Args:
         graph: The graph.
-        budgets: Budgets, each as :func:`solve` takes it, or all as text: ``"40%:95%:5%"``, ``"4GB,8GB"``.
+        budgets: As :func:`as_budgets` takes them.
         options: How to solve; the time limit is for all budgets together.
         jobs: Number of first runs at the same time: one in this process, the others in processes with one thread each.
             Those import the main module, so a script must keep its call under ``if __name__ == "__main__"``.
@@ -104,10 +125,8 @@ def solve_curve(
         UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As their names say.
         SolverFailed: If the solver failed and there is no plan for any budget.
     """
-    each = parse_budgets(budgets) if isinstance(budgets, str) else budgets
-    wanted = [parse_budget(str(budget)) if isinstance(budget, str | int) else budget for budget in each]
     top = no_remat_peak(graph)
-    asked = {budget.bytes_for(top): budget for budget in reversed(wanted)}
+    asked = {budget.bytes_for(top): budget for budget in reversed(as_budgets(budgets))}
     job = Job.of(graph, options or SolveOptions(), None)
     course = _Course(Runs(job, Pool(graph)), dict(sorted(asked.items())), listener, jobs)
     control = course.runs.control

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from remat_cli.brief import Brief
 from remat_cli.control import Control, Ending, Outcome, Progress
 from remat_cli.errors import Interrupted, InvalidStrategyPlan, LimitReached, SolverFailed
 from remat_cli.graph.model import Graph
@@ -26,7 +27,7 @@ from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.ordering.reorder import solve_reordered
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.tolerances import SAME_COST
-from remat_cli.units import Budget
+from remat_cli.units import Budget, format_duration
 from remat_cli.version import __version__
 
 _RESERVE_SHARE = 0.1
@@ -37,8 +38,8 @@ _GRACE_SHARE, _GRACE_S = 0.5, 0.2
 schedule stands, and what is left of the reserve is for replaying and writing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Solved:
+@dataclass(frozen=True, slots=True, repr=False)
+class Solved(Brief):
     """A plan, the report of its replay, and how the search ended.
 
     Attributes:
@@ -57,6 +58,9 @@ class Solved:
     def outcome(self) -> Outcome:
         """How the search ended, without a solver's message."""
         return self.ending.outcome
+
+    def _brief(self) -> dict[str, str]:
+        return {**self.report._brief(), "search": f"{self.ending} after {format_duration(self.wall_s)}"}
 
 
 @dataclass(frozen=True, slots=True)

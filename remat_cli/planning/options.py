@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import UsageError, wrong_type
 from remat_cli.tolerances import GAP
+from remat_cli.units import MOST_SECONDS
 
 OPTIMAL_GAP = GAP
 """A plan is called optimal when its proven gap is at most this (and at most the gap asked for)."""
 
 _MODEL_SUFFIXES = (".lp", ".mps")
+_SECONDS = "a number of seconds such as 60"
+_TYPES: dict[str, tuple[tuple[type, ...], str, bool]] = {
+    "strategy": ((str,), 'text such as "optimal"', False),
+    "solver": ((str,), 'text such as "highs"', False),
+    "time_limit_s": ((Real,), _SECONDS, True),
+    "gap": ((Real,), "a number such as 0.001", False),
+    "threads": ((Integral,), "a whole number", True),
+    "seed": ((Integral,), "a whole number", False),
+    "write_model": ((str, Path), "a path", True),
+    "solver_log": ((str, Path), "a path", True),
+    "started_s": ((Real,), _SECONDS, True),
+    "reorder": ((bool,), "True or False", False),
+}
+"""For each option: its types, the same in words, and whether it may be None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +59,30 @@ class SolveOptions:
     reorder: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse values out of range.
+        """Refuse values of wrong types or out of range.
 
         Raises:
-            UsageError: If the gap or the time limit is out of range, the thread count is below one, or the suffix of
-                the model file is neither ``.lp`` nor ``.mps``.
+            UsageError: If a value has the wrong type, the gap or the time limit is out of range, the thread count is
+                below one, or the suffix of the model file is neither ``.lp`` nor ``.mps``.
         """
+        for name, (kinds, expected, optional) in _TYPES.items():
+            given = getattr(self, name)
+            if optional and given is None:
+                continue
+            if not isinstance(given, kinds) or (isinstance(given, bool) and name != "reorder"):
+                raise wrong_type(name, given, expected + (", or None" if optional else ""))
+        for name in ("write_model", "solver_log"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, Path(getattr(self, name)))
         if not 0 <= self.gap < 1:
             raise UsageError(f"gap {self.gap:g} is not between 0 and 1", hint="a gap of 0.0001 means 0.01%")
-        if self.time_limit_s is not None and self.time_limit_s <= 0:
-            raise UsageError("the time limit must be positive", hint="write it like 60s, 5m or 1h")
+        if self.time_limit_s is not None and not 0 < self.time_limit_s <= MOST_SECONDS:
+            raise UsageError(
+                f"a time limit of {self.time_limit_s:g} seconds is not above 0 and up to {MOST_SECONDS}",
+                hint="leave it out for no limit",
+            )
         if self.threads is not None and self.threads < 1:
-            raise UsageError(f"{self.threads} threads are too few", hint="give --threads 1 or more")
+            raise UsageError(f"{self.threads} threads are too few", hint="give 1 or more")
         path = self.write_model
         if path is not None and path.suffix.lower() not in _MODEL_SUFFIXES:
             raise UsageError(f"{path}: a model file ends in .mps or .lp", hint=f"write {path.stem}.lp instead")

@@ -12,34 +12,23 @@ from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.refusals import no_plan, refuse_impossible
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import NotFound, Task
-from remat_cli.units import Budget, parse_budget
+from remat_cli.units import Budget, as_budget
 
 __all__ = ["OPTIMAL_GAP", "SolveOptions", "Solved", "solve"]
 
 
 def solve(
     graph: Graph,
-    budget: Budget | str | int | None,
+    budget: Budget | str | float | None,
     options: SolveOptions | None = None,
     *,
     listener: Callable[[Progress], None] | None = None,
 ) -> Solved:
     """The cheapest plan of ``graph`` within ``budget`` that the strategy finds.
 
-    >>> import remat_cli as remat
-    >>> graph = remat.build_graph("unit-chain{n=17}")
-    >>> solved = remat.solve(graph, "6B", remat.SolveOptions(strategy="optimal", time_limit_s=60))
-    >>> claim = solved.plan.claim
-    >>> claim.status.value, claim.cost, claim.lower_bound
-    ('optimal', 21.0, 21.0)
-    >>> remat.solve(graph, "2B")
-    Traceback (most recent call last):
-    ...
-    remat_cli.errors.Infeasible: ...
-
     Args:
         graph: The graph.
-        budget: ``"16GB"``, ``"80%"`` (of the no-remat peak), bytes, or None for no limit; fixed memory included.
+        budget: As :func:`as_budget` takes it, or None for no limit; fixed memory included.
         options: How to solve.
         listener: Receives the progress, from any thread.
 
@@ -48,7 +37,7 @@ def solve(
         LimitReached, Interrupted: If the search has to stop before it has found a plan.
         UsageError, SolverUnavailable, SolverFailed, StrategyMismatch, InvalidStrategyPlan: As their names say.
     """
-    asked = parse_budget(str(budget)) if isinstance(budget, str | int) else budget
+    asked = None if budget is None else as_budget(budget)
     budget_bytes = None if asked is None else asked.bytes_for(no_remat_peak(graph))
     job = Job.of(graph, options or SolveOptions(), listener)
     if budget_bytes is not None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.errors import UsageError
+from remat_cli.extras import install_command
 from remat_cli.plan.comparison import Comparison, Ended
 from remat_cli.reports.palette import COLOURS
 
@@ -25,7 +26,7 @@ def matplotlib_settings() -> Iterator[None]:
     try:
         import matplotlib as mpl
     except ImportError:
-        raise UsageError("matplotlib is not installed", hint="install it with: pip install 'remat[plot]'") from None
+        raise UsageError("matplotlib is not installed", hint=f"install it with: {install_command('plot')}") from None
     settings: dict[str, Any] = {
         "svg.hashsalt": "remat",
         "svg.fonttype": "path",

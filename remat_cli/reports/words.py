@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from remat_cli.control import Ending, Outcome
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import ClaimStatus, Scope
-from remat_cli.units import format_bytes, format_count, format_percent
+from remat_cli.units import format_bytes, format_cost, format_percent
 
 AMONG = {
     Scope.ANY_ORDER: "all schedules, in any order",
@@ -30,6 +29,7 @@ _EXACT = 1e-9
 """Relative differences below this are rounding."""
 _TINY = 1e-6
 """Gaps below this are shown as "less than", because their digits say nothing."""
+cost_words = format_cost
 
 
 def count(number: int, noun: str) -> str:
@@ -47,14 +47,6 @@ def ending_words(ending: Ending, found: str = "this is the best plan") -> str:
 def graph_words(graph: Graph) -> str:
     """``12 nodes, 14 values``."""
     return f"{count(len(graph.nodes), 'node')}, {count(len(graph.size), 'value')}"
-
-
-def cost_words(amount: float, unit: str) -> str:
-    """``1.234 T flops``, ``26 units``."""
-    number = format_count(amount) if math.isfinite(amount) else str(amount)
-    if unit == "unit":
-        unit = "unit" if amount == 1 else "units"
-    return f"{number} {unit}"
 
 
 def exact_bytes(number: int) -> str:

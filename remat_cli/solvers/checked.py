@@ -17,6 +17,11 @@ from remat_cli.tolerances import GROSS_VIOLATION, INTEGRAL_WITHIN
 
 LARGEST_COST = 1e6
 """Upper limit of the scaled costs that a solver gets. Untuned."""
+_NEGLIGIBLE = 1e-30
+"""Costs below this share of the largest are 0 to the solver: CBC cannot read denormal numbers. No sum of floats would
+show them."""
+_TINIEST = 1e-280
+"""A largest cost below this is left as it is: its reciprocal would overflow."""
 _WITHOUT_SOLUTION = {Termination.INFEASIBLE, Termination.UNBOUNDED, Termination.INFEASIBLE_OR_UNBOUNDED}
 
 
@@ -64,17 +69,22 @@ def _note(request: Request, text: str) -> None:
 def as_solved(model: LinearModel) -> tuple[LinearModel, float]:
     """``model`` as solvers get it, and what its objective is multiplied by for that."""
     factor = objective_scale(model.cost)
-    if factor == 1.0:
+    largest = float(np.abs(model.cost).max(initial=0.0))
+    heavy = np.abs(model.cost) >= _NEGLIGIBLE * largest
+    if factor == 1.0 and heavy.all():
         return model, factor
-    return replace(model, cost=model.cost * factor, offset=model.offset * factor), factor
+    cost = np.where(heavy, model.cost, 0.0) * factor
+    return replace(model, cost=cost, offset=model.offset * factor), factor
 
 
 def objective_scale(cost: Floats) -> float:
     """The power of two that brings the median cost near 1, the largest staying below ``LARGEST_COST``."""
-    sizes = np.abs(cost[cost != 0])
-    if not len(sizes):
+    sizes = np.abs(cost)
+    largest = float(sizes.max(initial=0.0))
+    if largest < _TINIEST:
         return 1.0
-    wanted = min(1.0 / float(np.median(sizes)), LARGEST_COST / float(sizes.max()))
+    sizes = sizes[sizes > _NEGLIGIBLE * largest]
+    wanted = min(1.0 / float(np.median(sizes)), LARGEST_COST / largest)
     return float(2.0 ** np.floor(np.log2(wanted)))
 
 

@@ -22,6 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from remat_cli.errors import SolverUnavailable, UsageError
+from remat_cli.extras import install_command
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.solvers.base import (
     Availability,
@@ -38,8 +39,6 @@ from remat_cli.solvers.modelfile import write_model
 from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
 from remat_cli.tolerances import GLPK_BOUND_DIGITS, INTEGRAL_WITHIN
 
-_PIP_HINT = "pip install 'remat[glpk]'"
-_HINT = f"{_PIP_HINT} (swiglpk), or apt-get install glpk-utils (glpsol)"
 _WORKER = Path(__file__).with_name("glpk_worker.py")
 _NUMBER = r"([-+]?\d\S*|-inf|\+inf)"
 _PROGRESS = re.compile(
@@ -91,10 +90,10 @@ class Glpk(Solver):
                 [way, "--version"], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return Availability(path=way, problem=f"{way} does not run: {error}", hint=_HINT)
+            return Availability(path=way, problem=f"{way} does not run: {error}", hint=_hint())
         match = re.search(r"GLPSOL.*?(\d+\.\d+)", told.stdout)
         if match is None:
-            return Availability(path=way, problem=f"{way} does not say that it is glpsol", hint=_HINT)
+            return Availability(path=way, problem=f"{way} does not say that it is glpsol", hint=_hint())
         return Availability(version=match[1], path=way, licence="GPL-3.0")
 
     def _way(self) -> str:
@@ -107,12 +106,12 @@ class Glpk(Solver):
             if installed_package("swiglpk") is not None:
                 return "swiglpk"
             if self.via == "swiglpk":
-                raise SolverUnavailable("swiglpk is not installed", hint=_PIP_HINT)
+                raise SolverUnavailable("swiglpk is not installed", hint=install_command("glpk"))
         asked = self.path or os.environ.get("REMAT_GLPSOL") or "glpsol"
         found = shutil.which(asked)
         if found is None:
             missing = "GLPK is not installed" if self.via == "auto" else "glpsol is not installed"
-            raise SolverUnavailable(missing if asked == "glpsol" else f"{asked} is not a program", hint=_HINT)
+            raise SolverUnavailable(missing if asked == "glpsol" else f"{asked} is not a program", hint=_hint())
         return str(Path(found).absolute())
 
     def solve(self, request: Request) -> Outcome:
@@ -133,6 +132,10 @@ class Glpk(Solver):
             read = _read_worker if worker else _read_glpsol
             termination, values, bound = read(self, request, end, watch, folder, log.text())
             return outcome(self, request, termination, values=values, bound=bound, started_s=started_s, log=log.text())
+
+
+def _hint() -> str:
+    return f"{install_command('glpk')} (swiglpk), or apt-get install glpk-utils (glpsol)"
 
 
 def _for_glpk(model: LinearModel) -> LinearModel:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from remat_cli.errors import LicenceLimit, SolverUnavailable, UsageError
+from remat_cli.extras import install_command
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.solvers.base import (
     Availability,
@@ -35,7 +36,6 @@ from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.worker import Call
 from remat_cli.tolerances import ABSOLUTE_GAP, FEASIBILITY
 
-_HINT = "pip install 'remat[gurobi]'"
 _LICENCE_HINT = "set GRB_LICENSE_FILE to a valid licence, or choose another solver with --solver"
 _RESTRICTED = "restricted (2,000 variables, 2,000 constraints) unless there is a licence file"
 _SIZE_LIMIT_EXCEEDED = 10010
@@ -79,7 +79,7 @@ class Gurobi(Solver):
         """Whether gurobipy is installed; takes no licence."""
         package = installed_package("gurobipy")
         if package is None:
-            return Availability(problem="gurobipy is not installed", hint=_HINT)
+            return Availability(problem="gurobipy is not installed", hint=install_command("gurobi"))
         file = os.environ.get("GRB_LICENSE_FILE")
         return Availability(
             version=package.version, path=package.path, licence=f"commercial, from {file}" if file else _RESTRICTED
@@ -128,7 +128,7 @@ def _import() -> Any:
     try:
         import gurobipy  # only a run pays for it
     except ImportError as error:
-        raise SolverUnavailable(f"Gurobi cannot be used: {error}", hint=_HINT) from None
+        raise SolverUnavailable(f"Gurobi cannot be used: {error}", hint=install_command("gurobi")) from None
     return gurobipy
 
 

@@ -40,7 +40,7 @@ class Auto(Pipelined):
             known = [stage.name for stage in AUTO]
             for name in self.stages.split("+"):
                 if name not in known:
-                    raise UsageError(f'auto{{stages}}: "{name}" is no stage', hint=f"stages: {', '.join(known)}")
+                    raise UsageError(f'auto{{stages}}: "{name}" is not a stage', hint=f"stages: {', '.join(known)}")
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Run the stages; the answer names the strategy that made it."""

@@ -21,10 +21,10 @@ from remat_cli.strategies.registry import strategy_from_spec
 MODULES = [
     "remat_cli",
     "remat_cli.api.checking",
-    "remat_cli.planning.comparing.sweep",
     "remat_cli.api.documents",
     "remat_cli.api.importing",
-    "remat_cli.planning.solving",
+    "remat_cli.api.showing",
+    "remat_cli.api.solving",
 ]
 FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
 
@@ -44,7 +44,9 @@ def test_the_page_runs(tmp_path, monkeypatch):
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("name", ["check", "compare", "import_model", "load_graph", "load_plan", "solve"])
+@pytest.mark.parametrize(
+    "name", ["check", "compare", "describe", "diff", "explain", "import_model", "load_graph", "load_plan", "solve"]
+)
 def test_every_function_has_an_example(name):
     assert ">>> import remat_cli as remat\n" in getattr(remat, name).__doc__
 

@@ -16,6 +16,7 @@ import torch
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
+from remat_cli.extras import install_command
 from remat_cli.frontends.aten.program import TANGENTS
 from remat_cli.frontends.torch import installed
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES, build_torch_graph
@@ -166,7 +167,7 @@ def test_a_missing_torch_is_one_clear_error(monkeypatch, capsys, tmp_path):
         assert run(["export", source]) == 2
         said = capsys.readouterr().err
         assert "needs PyTorch, which is not installed" in said
-        assert "pip install 'remat[torch]'" in said
+        assert install_command("torch") in said
 
 
 @pytest.mark.parametrize(

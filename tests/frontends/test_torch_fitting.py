@@ -212,7 +212,7 @@ def test_autocast(repeats):
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # asked for by PyTorch itself
 def test_graph_breaks_make_a_plan_for_every_part(repeats):
     eager, planned, inputs, loss = pair(broken)
-    with pytest.warns(UserWarning, match="no single graph"):
+    with pytest.warns(UserWarning, match="not a single graph"):
         fitted = fit_module(planned, inputs, by_hand, unknown="error")
     assert_same(train(eager, eager, inputs, loss, "sgd"), train(fitted, planned, inputs, loss, "sgd"))
     assert len(repeats) == 2
@@ -222,7 +222,7 @@ def test_graph_breaks_make_a_plan_for_every_part(repeats):
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # asked for by PyTorch itself
 def test_what_fake_tensors_cannot_follow_is_planned_when_it_comes(repeats):
     eager, planned, inputs, loss = pair(depends)
-    with pytest.warns(UserWarning, match="no single graph: "):
+    with pytest.warns(UserWarning, match="not a single graph: "):
         fitted = fit_module(planned, inputs, by_hand)
     assert_same(train(eager, eager, inputs, loss, "sgd"), train(fitted, planned, inputs, loss, "sgd"))
     assert len(repeats) >= 2  # PyTorch may compile the second part again
@@ -348,7 +348,7 @@ def test_no_plan_at_all_is_said_at_once():
     ("arguments", "words"),
     [
         ({"budget": "8G"}, "ambiguous"),
-        ({"unknown": "ask"}, "nothing to do with unknown graphs"),
+        ({"unknown": "ask"}, "not a way to treat unknown graphs"),
         ({"cost": "money"}, "is not a cost model"),
         ({"options": SolveOptions(reorder=True)}, "keeps the order"),
     ],

@@ -328,8 +328,8 @@ def test_an_lstm_is_refused_when_pytorch_may_capture_it():
     ("module", "batch", "words", "hint"),
     [
         (torch.tanh, torch.ones(2), "takes a torch.nn.Module", "forward method"),
-        (nn.Linear(2, 2), iter([torch.ones(1, 2)]), "a batch is .* and this is list_iterator", "next"),
-        (nn.Linear(2, 2), None, "a batch is .* and this is NoneType", "next"),
+        (nn.Linear(2, 2), iter([torch.ones(1, 2)]), "a batch is .* but this is list_iterator", "next"),
+        (nn.Linear(2, 2), None, "a batch is .* but this is NoneType", "next"),
     ],
 )
 def test_what_is_no_module_or_no_batch_is_refused(module, batch, words, hint):

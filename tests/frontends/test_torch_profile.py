@@ -147,7 +147,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
         (
             {"call": "aten.nonsense.default"},
             False,
-            'node layers.2/addmm calls "aten.nonsense.default", which is none of',
+            'node layers.2/addmm calls "aten.nonsense.default", which is not one of',
         ),
         ({"args": [{"input": 0}] * 3}, True, r"node layers.2/addmm \(aten.addmm.default\) failed on cpu"),
         ({"args": [{"input": 0}] * 3}, False, r"node layers.2/addmm \(aten.addmm.default\) cannot run: "),

@@ -30,7 +30,7 @@ def elsewhere(graph, **facts):
 
 
 FOREIGN = [
-    ({"torch": "2.9.1+cu128"}, f"exported with torch 2.9.1+cu128, and this is torch {torch.__version__}"),
+    ({"torch": "2.9.1+cu128"}, f"exported with torch 2.9.1+cu128, but this is torch {torch.__version__}"),
     ({"device": "cuda"}, "exported for cuda, and this runs on cpu"),
 ]
 
@@ -219,6 +219,6 @@ def test_a_backend_says_the_versions_too():
     graph = elsewhere(graph_of("mlp"), torch="2.9.1")
     module, x = nn.Linear(2, 2), torch.ones(1, 2)
     torch._dynamo.reset()
-    with pytest.raises(Exception, match=rf"exported with torch 2\.9\.1, and this is torch {torch.__version__[:3]}"):
+    with pytest.raises(Exception, match=rf"exported with torch 2\.9\.1, but this is torch {torch.__version__[:3]}"):
         torch.compile(module, backend=remat_backend(plain(graph)), dynamic=False)(x)
     torch._dynamo.reset()

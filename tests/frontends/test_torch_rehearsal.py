@@ -144,7 +144,7 @@ def test_operators_that_capturing_never_leaves_are_refused_before_anything_runs(
             for action in (lambda g: run_plan(plain(g), steps=1), lambda g: profile(g, repeats=1)):
                 error = refusal(lambda: action(spoiled))  # noqa: B023 - called at once
                 assert error is not None, name
-                assert "which is none of the operators that graphs hold" in error.message
+                assert "which is not one of the operators that graphs hold" in error.message
                 assert error.exit_code is ExitCode.USAGE
 
 
@@ -220,10 +220,10 @@ def test_results_are_there_at_the_end():
     freed = next(value for value in range(len(graph.size)) if value not in graph.outputs)
     kept = graph.outputs[0]
     for tensor, words in (
-        ({"value": graph.value_name(freed)}, "is no output of the graph"),
+        ({"value": graph.value_name(freed)}, "is not an output of the graph"),
         ({"value": graph.value_name(kept), "part": 1}, r"results\[0\].tensor.part: there is no number 1"),
-        ([{"value": graph.value_name(kept)}], r"results\[0\].tensor: it is no tensor"),
-        (3, r"results\[0\].tensor: it is no tensor"),
+        ([{"value": graph.value_name(kept)}], r"results\[0\].tensor: it is not a tensor"),
+        (3, r"results\[0\].tensor: it is not a tensor"),
     ):
         results = [{"kind": "result", "of": 0, "tensor": tensor}, *graph.metadata["results"][1:]]
         with pytest.raises(UsageError, match=words):

@@ -172,7 +172,7 @@ def broken(graph, payload):
         ({"args": [{"what": 7}]}, UsageError, "a payload that remat did not write"),
         ({"args": [1.5]}, UsageError, r"node layers.2/addmm: args\[0\]: 1.5 is nothing that remat writes"),
         ({"kwargs": {"x=1) or print(": 7}}, UsageError, "is not the name of an argument"),
-        ({"call": "aten.none_such.default"}, ExecutionFailed, "which is none of the operators"),
+        ({"call": "aten.none_such.default"}, ExecutionFailed, "which is not one of the operators"),
     ],
 )
 def test_damaged_payloads_are_refused_and_failing_nodes_named(payload, error, words):

@@ -141,7 +141,7 @@ def test_least_peak_equals_that_of_a_search(seed: int) -> Iterator[str]:
     assert outcome.objective is not None
     found = peak(graph, decoder.computes(decoder.chosen(outcome.values)))
     assert found == least_peak(graph, passes=1)
-    assert graph.fixed_memory + outcome.objective * decoder.stated.unit_bytes == pytest.approx(found)
+    assert graph.fixed_memory + outcome.objective * decoder.stated.memory.unit_bytes == pytest.approx(found)
     if found < no_remat_peak(graph):
         yield "lower"
 

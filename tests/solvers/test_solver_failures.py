@@ -15,6 +15,7 @@ from solver_problems import KNOWN, dense, installed, market_split, script
 
 from remat_cli.control import Control
 from remat_cli.errors import ExitCode, LicenceLimit, RematError, SolverFailed, SolverUnavailable
+from remat_cli.extras import install_command
 from remat_cli.solvers import cbc, glpk, gurobi, highs, process, worker
 from remat_cli.solvers.base import Request, SolverProgress, Termination
 from remat_cli.solvers.registry import solver_from_spec
@@ -47,8 +48,8 @@ BINARIES = pytest.mark.parametrize("spec", ["cbc", "glpsol"])
     ("spec", "module", "hint"),
     [
         ("highs", "highspy", "pip install highspy"),
-        ("glpk{via=swiglpk}", "swiglpk", "pip install 'remat[glpk]'"),
-        ("gurobi", "gurobipy", "pip install 'remat[gurobi]'"),
+        ("glpk{via=swiglpk}", "swiglpk", install_command("glpk")),
+        ("gurobi", "gurobipy", install_command("gurobi")),
     ],
 )
 def test_missing_package(spec: str, module: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:

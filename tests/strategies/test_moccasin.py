@@ -21,6 +21,7 @@ from families import random_graph
 
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, LimitReached, SolverFailed, SolverUnavailable, UsageError
+from remat_cli.extras import install_command
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.derive import peak
@@ -230,7 +231,7 @@ def test_without_ortools_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     assert importlib.util.find_spec("ortools") is None
     with pytest.raises(SolverUnavailable, match="ortools is not installed") as missing:
         solve(CHAIN, 5, SolveOptions(strategy="moccasin"))
-    assert missing.value.hint == "pip install 'remat[cpsat]'"
+    assert missing.value.hint == install_command("cpsat")
 
 
 def test_a_broken_installation_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +239,7 @@ def test_a_broken_installation_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moccasin, "_WORKER", f"{broken}{moccasin._WORKER}")
     with pytest.raises(SolverUnavailable, match=r"ortools does not work: import of ortools\.sat.* halted") as refusal:
         solve(CHAIN, 5, SolveOptions(strategy="moccasin"))
-    assert refusal.value.hint == "pip install 'remat[cpsat]'"
+    assert refusal.value.hint == install_command("cpsat")
 
 
 def test_a_crash_is_a_failure_of_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,5 +219,5 @@ def test_auto_goes_through_chosen_stages_only() -> None:
     answer = strategy_from_spec("auto{stages=quick-methods+starts}").solve(Task(CHAIN, 5), context)
     assert isinstance(answer, Found)
     assert {record.name for record in context.trace if not record.depth} <= {"quick-methods", "starts"}
-    with pytest.raises(UsageError, match='"magic" is no stage'):
+    with pytest.raises(UsageError, match='"magic" is not a stage'):
         strategy_from_spec("auto{stages=magic}")

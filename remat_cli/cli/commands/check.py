@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from remat_cli.graph.model import Graph
-    from remat_cli.plan.check import Report
     from remat_cli.plan.checks import Checked
-    from remat_cli.plan.model import Plan
 
 _EPILOG = """\b
 Examples:
@@ -49,6 +47,7 @@ def command(
     The replay does not trust the plan. Claims of the strategy that made it, such as optimality, are shown as claims. A
     PLAN may be a pattern such as 'plans/*.json'.
     """
+    from remat_cli.api.checking import check as judged
     from remat_cli.plan.checks import Checked, check_files, is_pattern
     from remat_cli.plan.io import load_plan
     from remat_cli.reports.checks import worst_code
@@ -60,11 +59,11 @@ def command(
     out = Output(color)
     if len(plans) == 1 and not is_pattern(plans[0]):
         plan, document = load_plan(plans[0])
-        report = _judge(plan, budget, _graph(graph, keys))
+        report = judged(plan, budget, graph=_graph(graph, keys))
         out.report(_formatted(Checked(plans[0], report, document=document), format, out))
         return ExitCode.OK if report.ok else ExitCode.NO
     given = _graph(graph, keys)
-    checked = check_files(plans, load_plan, lambda plan: _judge(plan, budget, given))
+    checked = check_files(plans, load_plan, lambda plan: judged(plan, budget, graph=given))
     out.report(_formatted_all(checked, format, out))
     return worst_code(checked)
 
@@ -75,20 +74,6 @@ def _graph(path: str | None, keys: str | None) -> Graph | None:
     from remat_cli.api.reading import read_graph
 
     return read_graph(path, keys)
-
-
-def _judge(plan: Plan, budget: Budget | None, given: Graph | None) -> Report:
-    """The report on a plan, for another budget or none, and compared with the graph that it should be for."""
-    from dataclasses import replace
-
-    from remat_cli.graph.analysis import no_remat_peak
-    from remat_cli.plan.check import check, other_graph
-
-    budget_bytes = None if budget is None else budget.bytes_for(no_remat_peak(plan.graph))
-    report = check(plan, budget_bytes=budget_bytes, budget_text="" if budget is None else budget.text)
-    if given is None:
-        return report
-    return replace(report, findings=(*other_graph(plan.graph, given), *report.findings))
 
 
 def _formatted(checked: Checked, format: str, out: Output) -> str:

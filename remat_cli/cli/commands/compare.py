@@ -58,12 +58,10 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     Every plan is replayed by the same checker. GRAPH is a JSON or YAML file, or - for standard input.
     """
     from remat_cli.api.reading import read_graph
+    from remat_cli.api.solving import compare
     from remat_cli.files import require_writable
     from remat_cli.planning.comparing.cell import Limits
     from remat_cli.planning.comparing.executors import DaskExecutor, LocalExecutor
-    from remat_cli.planning.comparing.sweep import compare
-    from remat_cli.spec import split_specs
-    from remat_cli.strategies.registry import STRATEGIES
 
     out = Output(options["color"], options["quiet"])
     format = options["format"]
@@ -72,7 +70,6 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     if options["dask"] is not None and options["jobs"] is not None:
         raise UsageError("--jobs is for this machine", hint="with --dask, the cluster's workers decide")
     require_writable(output)
-    chosen = STRATEGIES.names() if options["strategies"] == "all" else split_specs(options["strategies"])
     model = read_graph(graph, options["keys"])
     limits = Limits(
         solver=options["solver"],
@@ -86,7 +83,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
         comparison = compare(
             model,
             budgets,
-            chosen,
+            options["strategies"],
             limits,
             executor=executor if options["dask"] is None else DaskExecutor(options["dask"]),
             results=options["results"],
@@ -129,19 +126,16 @@ def _words(row: Row) -> str:
 
 
 def _write(comparison: Comparison, format: str, output: str, out: Output) -> None:
+    from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
     from remat_cli.files import write_bytes, write_text
-    from remat_cli.reports.comparison import comparison_csv, comparison_json, comparison_text
+    from remat_cli.reports.comparison import comparison_csv, comparison_json
 
-    if format in {"svg", "png"}:
-        from remat_cli.reports.figures import comparison_figure
-
-        write_bytes(output, comparison_figure(comparison, format))
+    if format in FIGURES:
+        write_bytes(output, figure_of(comparison, format))
     elif format == "html":
-        from remat_cli.reports.web.comparison import comparison_page
-
-        write_text(output, comparison_page(comparison, current().command_line()))
+        write_text(output, page_of(comparison, current().command_line()))
     elif format == "text":
-        write_text(output, comparison_text(comparison, out.style() if output == "-" else out.file_style()))
+        write_text(output, text_of(comparison, out.style() if output == "-" else out.file_style()))
     else:
         write_text(output, (comparison_json if format == "json" else comparison_csv)(comparison))
     if output != "-":

@@ -47,16 +47,14 @@ def command(
 
     Both plans are replayed; neither is trusted.
     """
-    from remat_cli.plan.check import check
-    from remat_cli.plan.difference import beyond, compare_plans
-    from remat_cli.plan.io import load_plan
+    from remat_cli.api.checking import diff
+    from remat_cli.plan.difference import beyond
 
     if old == new == "-":
         raise UsageError("the two plans cannot both come from standard input", hint="give one as a file")
-    before, after = (check(load_plan(path)[0]) for path in (old, new))
-    difference = compare_plans(before, after)
+    difference = diff(old, new)
     if max_cost_increase is not None and not difference.same_unit:
-        units = f"{before.graph.cost_unit} and {after.graph.cost_unit}"
+        units = f"{difference.old.graph.cost_unit} and {difference.new.graph.cost_unit}"
         hint = "leave --max-cost-increase out"
         raise UsageError(f"the costs cannot be compared: their units differ, {units}", hint=hint)
     found = beyond(difference, max_cost_increase=max_cost_increase, max_peak_increase=max_peak_increase)

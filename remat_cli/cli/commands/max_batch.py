@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
-from remat_cli.errors import ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from remat_cli.graph.model import Graph
+from remat_cli.errors import ExitCode
 
 _ONE_FORWARD = "one-forward"
 _EPILOG = """\b
@@ -49,9 +46,9 @@ def command(graph: str, memory: int, max_overhead: str, batch: int | None, **opt
     Every batch that is reported has a replayed plan. A batch is called impossible only if that is proven.
     """
     from remat_cli.api.reading import read_graph
+    from remat_cli.api.solving import max_batch
     from remat_cli.cli.progress import ProgressLine, showing
     from remat_cli.cli.session import current
-    from remat_cli.planning.batches import max_batch
     from remat_cli.planning.options import SolveOptions
     from remat_cli.reports.batches import batch_json, batch_text
 
@@ -66,38 +63,11 @@ def command(graph: str, memory: int, max_overhead: str, batch: int | None, **opt
         seed=options["seed"],
         started_s=started_s,
     )
-    most_cost = _most_cost(model, max_overhead)
-    made_for = _batch_of(model) if batch is None else batch
     line = ProgressLine(model.total_cost, started_s)
     with showing(line, quiet=out.quiet):
         answer = max_batch(
-            model, memory, graph_batch=made_for, most_cost=most_cost, options=chosen, listener=line.update
+            model, memory, graph_batch=batch, max_overhead=max_overhead, options=chosen, listener=line.update
         )
     facts = answer.facts()
     out.report(batch_json(facts) if options["format"] == "json" else batch_text(facts, model, out.style()))
     return ExitCode.OK if answer.found else ExitCode.NO
-
-
-def _most_cost(graph: Graph, text: str) -> float:
-    from remat_cli.planning.batches import one_forward
-    from remat_cli.units import parse_budget
-
-    if text == _ONE_FORWARD:
-        return one_forward(graph)
-    share = parse_budget(text)
-    if not share.relative:
-        raise UsageError(
-            f'--max-overhead: "{text}" is not a percentage', hint="write one-forward, or a percentage such as 30%"
-        )
-    return graph.total_cost * (1 + float(share.amount) / 100)
-
-
-def _batch_of(graph: Graph) -> int:
-    """The batch that the graph's metadata names: at the top, or among the options of the exporter."""
-    metadata: Any = graph.metadata if isinstance(graph.metadata, dict) else {}
-    options: Any = metadata.get("options")
-    for place in (metadata, options if isinstance(options, dict) else {}):
-        found = place.get("batch")
-        if isinstance(found, int) and not isinstance(found, bool) and found > 0:
-            return found
-    raise UsageError("the graph does not say for which batch it was made", hint="say it with --batch")

@@ -13,7 +13,8 @@ from remat_cli.errors import UsageError
 from remat_cli.files import require_writable, write_bytes, write_text
 
 if TYPE_CHECKING:
-    from remat_cli.graph.document import Document
+    from remat_cli.graph.model import Graph
+    from remat_cli.plan.model import Plan
 
 _EPILOG = """\b
 Examples:
@@ -37,8 +38,9 @@ def command(file: str, output: str, format: str, keys: str | None, color: str) -
     time, the cause of its peak, and the recomputed nodes. --format html writes a self-contained page for a browser; svg
     and png are figures for papers.
     """
-    from remat_cli.api.reading import read_source
+    from remat_cli.api.reading import graph_of, read_source
     from remat_cli.graph.document import kind_of
+    from remat_cli.plan.io import plan_from_document
 
     out = Output(color)
     if format == "png" and output == "-":
@@ -48,8 +50,7 @@ def command(file: str, output: str, format: str, keys: str | None, color: str) -
     if is_plan and keys is not None:
         raise UsageError("--keys is for node-link graphs, but this is a plan", hint="leave it out")
     require_writable(output)
-    made_by = current().command_line()
-    shown = _plan(document, format, made_by, out) if is_plan else _graph(document, format, keys, made_by, out)
+    shown = _shown(plan_from_document(document) if is_plan else graph_of(document, keys), format, out)
     if isinstance(shown, bytes):
         write_bytes(output, shown)
     elif output == "-" and format != "html":
@@ -58,48 +59,25 @@ def command(file: str, output: str, format: str, keys: str | None, color: str) -
         write_text(output, shown)
 
 
-def _plan(document: Document, format: str, made_by: str, out: Output) -> str | bytes:
-    from remat_cli.plan.check import check
-    from remat_cli.plan.io import plan_from_document
+def _shown(shown: Graph | Plan, format: str, out: Output) -> str | bytes:
+    from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
 
-    plan = plan_from_document(document)
-    report = check(plan)
-    if format == "json":
-        from remat_cli.reports.jsonform import report_json
-
-        return report_json(report)
+    if format in FIGURES:
+        return figure_of(shown, format)
     if format == "html":
-        from remat_cli.reports.web.plan import plan_page
-
-        return plan_page(report, plan, made_by)
-    if format in {"svg", "png"}:
-        from remat_cli.reports.planfigure import plan_figure
-
-        return plan_figure(report, plan, format)
-    from remat_cli.reports.timeline import plan_show
-
-    return plan_show(report, plan, out.style())
+        return page_of(shown, current().command_line())
+    return _json(shown) if format == "json" else text_of(shown, out.style())
 
 
-def _graph(document: Document, format: str, keys: str | None, made_by: str, out: Output) -> str | bytes:
-    from remat_cli.api.reading import graph_of
-    from remat_cli.graph.summary import summarize
+def _json(shown: Graph | Plan) -> str:
+    from remat_cli.graph.model import Graph
+    from remat_cli.reports.jsonform import document_json, report_document
 
-    graph = graph_of(document, keys)
-    if format in {"svg", "png"}:
-        from remat_cli.reports.graphfigure import graph_figure
-
-        return graph_figure(graph, format)
-    summary = summarize(graph)
-    if format == "html":
-        from remat_cli.reports.web.graph import graph_page
-
-        return graph_page(graph, summary, made_by)
-    if format == "json":
+    if isinstance(shown, Graph):
+        from remat_cli.graph.summary import summarize
         from remat_cli.reports.graphtext import graph_summary_document
-        from remat_cli.reports.jsonform import document_json
 
-        return document_json(graph_summary_document(summary))
-    from remat_cli.reports.graphtext import graph_text
+        return document_json(graph_summary_document(summarize(shown)))
+    from remat_cli.plan.check import check
 
-    return graph_text(summary, out.style())
+    return document_json(report_document(check(shown)))

@@ -142,7 +142,7 @@ class _Reader:
         if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Name) and value.value.id in self._tuples:
             item = value.slice.value if isinstance(value.slice, ast.Constant) else None
             if type(item) is not int or not 0 <= item < _MOST_RESULTS:
-                raise self._wrong(value, f"{ast.unparse(value)[:80]} is no result of {quote(value.value.id)}")
+                raise self._wrong(value, f"{ast.unparse(value)[:80]} is not a result of {quote(value.value.id)}")
             if kind is not None:
                 self._types[name] = kind
                 self._tuples[value.value.id][item] = (name, kind)

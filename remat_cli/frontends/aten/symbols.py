@@ -50,7 +50,7 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
         raise ValueError(f"{quote(text)} cannot be computed") from error
     if value.denominator != 1 or not 0 <= value <= LARGEST_TENSOR:
         shown = value if _bits(value) < _MOST_BITS else "much"
-        raise ValueError(f"{quote(text)} is {shown}, which is no size")
+        raise ValueError(f"{quote(text)} is {shown}, which is not a size")
     return int(value)
 
 
@@ -58,7 +58,7 @@ def _parse(text: str) -> ast.Expression:
     try:
         return ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{quote(text)} is no expression") from error
+        raise ValueError(f"{quote(text)} is not an expression") from error
 
 
 def _value(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
@@ -86,7 +86,7 @@ def _symbol(node: ast.Call) -> str:
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1 or abs(exponent) > 16 or _bits(base) > _MOST_BITS:
-        raise ValueError("such a power is no size")
+        raise ValueError("such a power is not a size")
     return Fraction((base if exponent >= 0 else _not_zero(base)) ** int(exponent))
 
 

@@ -161,7 +161,7 @@ def _set_sizes(model: Any, sizes: Mapping[str, int], data: frozenset[str], path:
     for value in graph.input:
         kind = value.type.WhichOneof("value")
         if kind != "tensor_type" or not value.type.tensor_type.HasField("shape"):
-            what = "has no shape" if kind == "tensor_type" else "is no tensor"
+            what = "has no shape" if kind == "tensor_type" else "is not a tensor"
             problems.append(
                 Problem(f"input {quote(value.name)} {what}", hint="export the model with tensors as inputs")
             )

@@ -6,12 +6,12 @@ import re
 from importlib import metadata
 
 from remat_cli.errors import FrameworkUnavailable, UsageError
+from remat_cli.extras import install_command
 
 OLDEST = (2, 11)
 BELOW = (2, 14)
 """Versions of torch from ``OLDEST`` up to, but not including, ``BELOW`` are supported; pyproject.toml says the same."""
 DEVICES = ("cpu", "cuda")
-_INSTALL = "pip install 'remat[torch]'"
 
 
 def require_torch() -> None:
@@ -23,12 +23,14 @@ def require_torch() -> None:
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
-        raise FrameworkUnavailable("this needs PyTorch, which is not installed", hint=f"run {_INSTALL}") from None
+        raise FrameworkUnavailable(
+            "this needs PyTorch, which is not installed", hint=f"run {install_command('torch')}"
+        ) from None
     found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if not OLDEST <= found < BELOW:
         known = f"{'.'.join(map(str, OLDEST))} up to, but not including, {'.'.join(map(str, BELOW))}"
         raise FrameworkUnavailable(
-            f"this needs PyTorch from {known}, and {version} is installed", hint=f"run {_INSTALL}"
+            f"this needs PyTorch from {known}, and {version} is installed", hint=f"run {install_command('torch')}"
         )
 
 

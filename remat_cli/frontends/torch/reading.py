@@ -171,7 +171,7 @@ class _Reader:
         if value > _LARGEST:
             raise self.wrong(at, f"{quote(value)} is more than a tensor can have")
         if below is not None and value >= below:
-            raise self.wrong(at, f"there is no number {value}, for there are {below}")
+            raise self.wrong(at, f"there is no number {value}: there are {below}")
         return value
 
     def text(self, value: Any, at: str, known: tuple[str, ...] = ()) -> str:
@@ -275,7 +275,7 @@ class _Reader:
     def require_kept(self, step: Step, value: Value, at: str) -> None:
         """Check that a tensor is there at the end."""
         if value.number not in self.graph.outputs:
-            raise self.wrong(at, f"{quote(self.graph.value_name(value.number))} is no output of the graph")
+            raise self.wrong(at, f"{quote(self.graph.value_name(value.number))} is not an output of the graph")
         self.number(value.part, f"{at}.part", len(step.tensors(value.number)))
 
     def arguments(

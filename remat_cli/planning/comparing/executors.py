@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from remat_cli.control import Control
 from remat_cli.errors import SolverUnavailable, UsageError
+from remat_cli.extras import install_command
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Cell, Ended, Row
 from remat_cli.planning.comparing.cell import Limits, run_cell
@@ -54,11 +55,22 @@ class LocalExecutor:
 
 
 def _row_of(future: Any, cell: Cell) -> Row:
-    """The row of a finished cell; if its process ended early, a row that says how."""
+    """The row of a finished cell; if its process ended early, a row that says how.
+
+    Raises:
+        UsageError: If no process can start: each imports the main module, which cannot be imported, or starts more.
+    """
+    from concurrent.futures.process import BrokenProcessPool
+
     from pebble import ProcessExpired
 
     try:
         row: Row = future.result()
+    except BrokenProcessPool:
+        raise UsageError(
+            "the processes for the cells cannot start",
+            hint='in a script file, put the call under: if __name__ == "__main__":',
+        ) from None
     except TimeoutError:
         return Row.without_plan(cell, Ended.LIMIT, f"stopped by force {_LATE_S:.0f} s after its time limit")
     except ProcessExpired as error:
@@ -87,7 +99,7 @@ class DaskExecutor:
             from distributed import Client
         except ImportError:
             raise SolverUnavailable(
-                "Dask is not installed", hint="install it with: pip install 'remat[dask]'"
+                "Dask is not installed", hint=f"install it with: {install_command('dask')}"
             ) from None
         try:
             client = Client(self.address, timeout=_CONNECT_S)

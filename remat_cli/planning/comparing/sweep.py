@@ -21,13 +21,13 @@ from remat_cli.planning.comparing.executors import Executor, LocalExecutor
 from remat_cli.running import interruptible
 from remat_cli.spec import format_spec
 from remat_cli.strategies.registry import strategy_from_spec
-from remat_cli.units import Budget, parse_budget, parse_budgets
+from remat_cli.units import Budget, as_budgets
 from remat_cli.version import __version__
 
 
 def compare(
     graph: Graph,
-    budgets: str | Iterable[Budget | str | int],
+    budgets: Iterable[Budget | str | float] | Budget | str | float,
     strategies: Iterable[str],
     limits: Limits | None = None,
     *,
@@ -38,16 +38,9 @@ def compare(
 ) -> Comparison:
     """Solve ``graph`` with every strategy at every budget; a strategy that fails is a row, not an error.
 
-    >>> import remat_cli as remat
-    >>> compared = remat.compare(remat.build_graph("unit-chain{n=17}"), "60%", ["keep-all", "optimal"])
-    >>> for row in compared.rows:
-    ...     print(row.strategy, row.budget, row.ended, row.cost)
-    keep-all 60% none None
-    optimal 60% plan 21.0
-
     Args:
         graph: The graph.
-        budgets: Budgets, one by one or as a text such as ``"50%:90%:10%"``; percentages are of the no-remat peak.
+        budgets: As :func:`as_budgets` takes them; percentages are of the no-remat peak.
         strategies: Strategies with options.
         limits: How every cell is solved.
         executor: Runs the cells; None for all cores of this machine. Its processes are spawned, so a script must keep
@@ -64,7 +57,7 @@ def compare(
     limits = limits or Limits()
     limits.options("auto")
     control = control or Control.within(None)
-    cells = _cells(strategies, _parsed(budgets), no_remat_peak(graph))
+    cells = _cells(strategies, as_budgets(budgets), no_remat_peak(graph))
     file = _ResultsFile(results, _key(graph, limits))
     known = file.read()
     done = {cell: _as_asked(known[_mark(cell)], cell) for cell in cells if _mark(cell) in known}
@@ -95,13 +88,6 @@ def _comparison(graph: Graph, limits: Limits, cells: list[Cell], done: dict[Cell
         tuple(rows),
         interrupted=len(done) < len(cells),
     )
-
-
-def _parsed(budgets: str | Iterable[Budget | str | int]) -> list[Budget]:
-    """The budgets that texts, numbers or budgets stand for."""
-    if isinstance(budgets, str):
-        return list(parse_budgets(budgets))
-    return [given if isinstance(given, Budget) else parse_budget(str(given)) for given in budgets]
 
 
 def _cells(strategies: Iterable[str], budgets: Iterable[Budget], peak: int) -> list[Cell]:
@@ -156,7 +142,7 @@ class _ResultsFile:
                     continue  # a run was cut off in the middle of this line
                 raise InputError(
                     str(self.path),
-                    [Problem("is no row of a comparison", line=number, hint="give another file with --results")],
+                    [Problem("is not a row of a comparison", line=number, hint="give another file with --results")],
                 ) from None
             if key == self.key and row.ended not in {Ended.FAILED, Ended.INTERRUPTED}:
                 rows[row.strategy, row.budget_bytes] = row

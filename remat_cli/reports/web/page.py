@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from remat_cli.errors import UsageError
+from remat_cli.extras import install_command
 from remat_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -152,6 +153,6 @@ def _template() -> Template:
         import plotly  # noqa: F401 - only to test whether it is installed
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
-        raise UsageError(f"{error.name} is not installed", hint="install it with: pip install 'remat[plot]'") from None
+        raise UsageError(f"{error.name} is not installed", hint=f"install it with: {install_command('plot')}") from None
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(files(__package__).joinpath("page.html.jinja").read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from remat_cli import running
 from remat_cli.control import Progress
@@ -25,9 +25,14 @@ from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.published.model_size import too_large
 from remat_cli.tolerances import BOUND_MARGIN, INNER_GAP
 
+if TYPE_CHECKING:
+    from remat_cli.strategies.retention.second_look import SecondLook
+
 _LEAVE_OUT = "leave relax=true out for a plan"
-_CUT_ROUNDS = 50
-"""Solves between which schedules over the budget are cut off. Untuned."""
+_LOOK_LEAST_S = 2.0
+"""Seconds that a second look gets at least, if there is no time limit. Untuned."""
+_BOUND_SHARE, _NO_SHARE = 1.0, 0.5
+"""Shares of the time left for a second look at a bound, and at a "no", after which a working budget is looked for."""
 _EXPLAIN_S = 30.0
 """Most seconds to find the smallest budget that works, once the requested one is proven too small. Untuned."""
 
@@ -79,6 +84,7 @@ class _Run:
         context: What the strategy may use.
         stated: The model as stated.
         decoder: Reads the solver's answers.
+        started_s: When it started, by ``time.monotonic()``.
         best: Cheapest schedule within the budget so far.
     """
 
@@ -87,6 +93,7 @@ class _Run:
     context: Context
     stated: CheckmateModel
     decoder: Decoder
+    started_s: float = field(default_factory=time.monotonic)
     best: tuple[float, Schedule] | None = None
 
     @classmethod
@@ -106,30 +113,35 @@ class _Run:
             context.control.check()
             raise
         context.control.check()
-        return cls(task, formulation, context, stated, decoder)
+        run = cls(task, formulation, context, stated, decoder)
+        if not formulation.minimize_peak:
+            run._keep(tuple(range(len(task.graph.nodes))))
+        return run
 
-    def relaxation(self) -> NotFound:
+    def relaxation(self) -> Found | NotFound:
         """The bound of the linear relaxation."""
         outcome = self._solve(self.decoder.compiled.model.relaxed())
         if outcome.termination is Termination.INFEASIBLE:
-            return NotFound("not even the linear relaxation has a solution within the budget", scope=Scope.FRONTIER)
+            return self._nothing_fits()
         bounds: tuple[Bound, ...] = ()
         if outcome.bound is not None:
-            bounds = (Bound(outcome.bound * self.stated.cost_scale, Scope.FRONTIER),)
+            bounds = (self._bound(outcome.bound * self.stated.cost_scale),)
         return NotFound("only the bound of the linear relaxation was asked for", bounds=bounds, hint=_LEAVE_OUT)
 
     def search(self) -> Found | NotFound:
-        """Solve, cut off answers that are over the budget by the solver's tolerance, and solve again."""
+        """Solve, cut off answers that exceed the budget by what was rounded off, and solve again."""
         model = self.decoder.compiled.model
         bound: float | None = None
-        for _ in range(_CUT_ROUNDS):
+        while True:
             outcome = self._solve(model)
             if outcome.bound is not None:
                 bound = max(outcome.bound * self.stated.cost_scale, bound or 0.0)
-            if outcome.termination is Termination.INFEASIBLE:
-                return self._infeasible() if self.best is None else self._found(bound, finished=True)
+            if outcome.termination is Termination.INFEASIBLE and self.best is None:
+                return self._nothing_fits()
+            if outcome.termination is Termination.INFEASIBLE:  # nothing but what was cut off
+                return self._found(bound, finished=True)
             if outcome.values is None:
-                break
+                return self._found(bound, finished=False)
             chosen = self.decoder.chosen(outcome.values)
             self._keep(self.decoder.computes(chosen))
             cuts = self.decoder.cover_cuts(chosen)
@@ -137,13 +149,43 @@ class _Run:
             if not finished or not cuts or self._good_enough(bound):
                 return self._found(bound, finished=finished and not cuts)
             model = model.with_rows(cuts)
-        return self._found(bound, finished=False)
 
     def _found(self, bound: float | None, *, finished: bool) -> Found | NotFound:
-        bounds = (Bound(safe_bound(self.task.graph, bound), Scope.FRONTIER),)
+        """The cheapest schedule, with the bound as far as a second look confirms it."""
+        if finished:
+            bound = self._no_higher(bound)
+        bounds = (self._bound(bound),)
         if self.best is None:
             return NotFound("the limit came before the solver found any schedule", bounds=bounds)
         return Found(self.best[1], bounds, exhausted=finished, used_solver=True)
+
+    def _bound(self, bound: float | None) -> Bound:
+        """The solver's bound, made safe and no higher than the cost of a schedule in hand."""
+        safe = safe_bound(self.task.graph, bound)
+        return Bound(safe if self.best is None else min(safe, self.best[0]), Scope.FRONTIER)
+
+    def _no_higher(self, bound: float | None) -> float | None:
+        """``bound``, lowered to what a second look finds; a cheaper schedule that it finds is kept."""
+        look = self._second_look(_BOUND_SHARE)
+        if look is None or look.schedule is None or bound is None:
+            return bound
+        self._keep(look.schedule.computes)
+        return bound if look.bound is None else min(bound, look.bound)
+
+    def _second_look(self, share: float) -> SecondLook | None:
+        """The same question to another formulation; None if only this one can state it, or there is no time.
+
+        Args:
+            share: Of the time left. Without a limit it gets as long as the first answer took, and a few seconds.
+        """
+        from remat_cli.strategies.retention.second_look import second_look
+
+        if self.formulation != Formulation() or self.context.control.stopping():
+            return None
+        most_s = _LOOK_LEAST_S + time.monotonic() - self.started_s
+        self.context.control.report(Progress("checking the answer by another formulation"))
+        known = None if self.best is None else self.best[1]
+        return second_look(self.task, self.context, self.context.control.part(share, most_s), known=known)
 
     def _good_enough(self, bound: float | None) -> bool:
         return self.best is not None and self.best[0] * (1 - self.context.gap) <= safe_bound(self.task.graph, bound)
@@ -182,29 +224,56 @@ class _Run:
             cost = min([*costs, *([] if self.best is None else [self.best[0]])], default=None)
             self.context.control.report(Progress(self.context.solver.title, cost, bound, incumbent.nodes))
 
-    def _infeasible(self) -> NotFound:
-        """No schedule of the class fits: find the smallest budget that works, within some seconds."""
+    def _nothing_fits(self) -> Found | NotFound:
+        """The answer when the solver says that nothing fits: its "no" if a second look confirms it.
+
+        The smallest budget that works is looked for as well, within some seconds. A plan found on the way refutes it.
+        """
         form = self.formulation
         reason = "no frontier-advancing schedule fits"
         if not form.frontier:
             reason = "no schedule of as many stages as nodes fits"
         elif form.stage_split > 1:
             reason = f"no schedule with at most {form.stage_split} passes through each stage fits"
+        look = self._second_look(_NO_SHARE)
+        if look is not None and look.schedule is not None:
+            self._keep(look.schedule.computes)
+            return self._refuted(look.bound)
+        least, bound = self._least_peak()
+        if least is not None:
+            self._keep(least.computes)
+            if self.best is not None:
+                return self._refuted(None)
+        budget_bytes = self.task.budget_bytes
+        assert budget_bytes is not None
+        if not (look is not None and look.impossible) and not (bound is not None and bound > budget_bytes):
+            reason = f"according to {self.context.solver.title} alone, {reason}"
+        return NotFound(reason, scope=Scope.FRONTIER, best=least, peak_bound_bytes=bound)
+
+    def _refuted(self, bound: float | None) -> Found:
+        """The plan that refutes the solver's "no"."""
+        assert self.best is not None
+        return Found(self.best[1], (self._bound(bound),), exhausted=bound is not None, used_solver=True)
+
+    def _least_peak(self) -> tuple[Schedule | None, int | None]:
+        """The schedule with the lowest peak that some seconds allow, and a bound in bytes on every peak."""
         control = self.context.control
         remaining = control.remaining_s()
         limit = time.monotonic() + (_EXPLAIN_S if remaining is None else min(_EXPLAIN_S, 0.8 * remaining))
         control.report(Progress("looking for the smallest budget that works"))
         context = replace(self.context, control=replace(control, deadline_s=limit), gap=INNER_GAP)
         try:
-            least = _Run.start(self.task, replace(form, minimize_peak=True), context)
-            outcome = least._solve(least.decoder.compiled.model)
+            run = _Run.start(self.task, replace(self.formulation, minimize_peak=True), context)
+            outcome = run._solve(run.decoder.compiled.model)
         except (LimitReached, Interrupted):
-            return NotFound(reason, scope=Scope.FRONTIER)
-        graph, unit = self.task.graph, least.stated.unit_bytes
+            return None, None
+        graph, unit = self.task.graph, run.stated.memory.unit_bytes
         best = None
         if outcome.values is not None:
-            best = Schedule(priced(graph, least.decoder.computes(least.decoder.chosen(outcome.values))).computes)
+            best = Schedule(priced(graph, run.decoder.computes(run.decoder.chosen(outcome.values))).computes)
         bound = None
         if outcome.bound is not None:
             bound = graph.fixed_memory + math.ceil((outcome.bound - BOUND_MARGIN * max(1.0, abs(outcome.bound))) * unit)
-        return NotFound(reason, scope=Scope.FRONTIER, best=best, peak_bound_bytes=bound)
+            if best is not None:
+                bound = min(bound, priced(graph, best.computes).peak_bytes)
+        return best, bound

@@ -86,9 +86,23 @@ class CheckmateLp(Strategy):
         incumbent.report("building the model")
         search = _Search(self, incumbent, relaxation(task.graph, budget, self.formulation, context.control), budget)
         search.run()
-        if search.impossible:
-            return NotFound("no frontier-advancing schedule fits", Scope.FRONTIER)
+        if search.impossible and incumbent.computes is None:
+            return _nothing_fits(Task(task.graph, budget), incumbent)
         return incumbent.answer(self.name)
+
+
+def _nothing_fits(task: Task, incumbent: Incumbent) -> Found | NotFound:
+    """The answer when a solver says that not even the relaxation has a solution: a second look may refute it."""
+    from remat_cli.strategies.retention.second_look import second_look
+
+    context, reason = incumbent.context, "no frontier-advancing schedule fits"
+    incumbent.report("checking the answer by another formulation")
+    look = second_look(task, context, context.control)
+    if look.schedule is not None and incumbent.offer(look.schedule.computes):
+        return incumbent.found(exhausted=False)
+    return NotFound(
+        reason if look.impossible else f"according to {context.solver.title} alone, {reason}", scope=Scope.FRONTIER
+    )
 
 
 @dataclass(slots=True)

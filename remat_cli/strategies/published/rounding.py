@@ -104,13 +104,14 @@ def _checkmate(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
     stated = checkmate.build(graph, budget_bytes, checkmate.Formulation(), control)
     compiled = stated.compiled()
     model, columns = compiled.model.relaxed(), _columns(stated, compiled)
+    fixed = graph.fixed_memory
     used = compiled.column_of[list(stated.U.values())]
     used = used[used >= 0]
     rows = compiled.rows_of.get("budget", np.array([], dtype=np.int64))
 
     def for_budget(other_bytes: int) -> Relaxation:
         # Rows are shifted, not set: if a node always runs, its workspace was subtracted from their right-hand side.
-        change = (other_bytes - budget_bytes) / stated.unit_bytes
+        change = stated.memory.down(other_bytes - fixed) - stated.memory.down(budget_bytes - fixed)
         upper, row_upper = model.upper.copy(), model.row_upper.copy()
         upper[used] += change
         row_upper[rows] += change

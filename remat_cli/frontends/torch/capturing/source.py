@@ -39,7 +39,7 @@ def _load_file(path: Path) -> Any:
         raise UsageError(f"{path}: there is no such file")
     spec = importlib.util.spec_from_file_location(f"_remat_source_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{path}: this is no Python file")
+        raise UsageError(f"{path}: this is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickling look there
     folder = str(path.resolve().parent)

@@ -51,7 +51,7 @@ def _require_operators(step: Step) -> None:
 def _require_known(called: Operation | View, where: str) -> None:
     if called.call not in OPERATORS:
         raise ExecutionFailed(
-            f"{printable(where)} calls {quote(called.call)}, which is none of the operators that graphs hold",
+            f"{printable(where)} calls {quote(called.call)}, which is not one of the operators that graphs hold",
             hint="operators of other libraries run only in a training step of your own, with remat.fit or "
             "remat.remat_backend; if this graph should hold none, do not trust it",
         )
@@ -143,7 +143,7 @@ class _Rehearsal:
         except Exception as error:  # operators may raise anything
             raise self._failed(at, error) from error
         if [item for item, _ in tensors_in(made)] != [None]:
-            raise damaged(self._step.graph, at, "it is no tensor")
+            raise damaged(self._step.graph, at, "it is not a tensor")
 
     def _failed(self, where: str, error: Exception) -> ExecutionFailed:
         return ExecutionFailed(

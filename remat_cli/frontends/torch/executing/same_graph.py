@@ -38,7 +38,7 @@ def foreign(graph: Graph, version: str, device: str) -> str | None:
     """
     made, planned = read_origin(graph)
     if made is not None and _minor(made) != _minor(version):
-        return f"it was exported with torch {printable(made)}, and this is torch {version}"
+        return f"it was exported with torch {printable(made)}, but this is torch {version}"
     if planned is not None and planned != device:
         return f"it was exported for {printable(planned)}, and this runs on {device}"
     return None

@@ -47,7 +47,7 @@ def remat_backend(*plans: Plan | str, unknown: Unplanned = "error") -> Callable[
     """
     require_torch()
     if unknown not in get_args(Unplanned):
-        raise UsageError(f'"{unknown}" is nothing to do with unknown graphs', hint="choose error or warn")
+        raise UsageError(f'"{unknown}" is not a way to treat unknown graphs', hint="choose error or warn")
     loaded = [load_plan(plan)[0] if isinstance(plan, str) else plan for plan in plans]
     for plan in loaded:
         require_torch_graph(plan.graph)

@@ -58,7 +58,7 @@ def fit_module(
         RematError: From the planner.
     """
     if unknown not in get_args(Unknown):
-        raise UsageError(f'"{unknown}" is nothing to do with unknown graphs', hint="choose plan, warn or error")
+        raise UsageError(f'"{unknown}" is not a way to treat unknown graphs', hint="choose plan, warn or error")
     require_device("cpu")
     import torch
 
@@ -77,7 +77,7 @@ def fit_module(
     if len(parts) > 1 or more:
         reason = f": {more}" if more else ""
         warnings.warn(
-            f"remat: the model is no single graph{reason}; every part gets a plan with the whole budget, and what "
+            f"remat: the model is not a single graph{reason}; every part gets a plan with the whole budget, and what "
             "other parts hold meanwhile is not counted: set reserve for that",
             stacklevel=3,
         )
@@ -171,12 +171,12 @@ def _require_module(module: Any, batch: Any) -> None:
 
     if not isinstance(module, torch.nn.Module):
         raise UsageError(
-            f"fit takes a torch.nn.Module, and this is {type(module).__name__}",
+            f"fit takes a torch.nn.Module, but this is {type(module).__name__}",
             hint="put a function into the forward method of a module",
         )
     if not isinstance(batch, torch.Tensor | Mapping | tuple | list):
         raise UsageError(
-            f"a batch is a tensor, a tuple, or a mapping of keyword arguments, and this is {type(batch).__name__}",
+            f"a batch is a tensor, a tuple, or a mapping of keyword arguments, but this is {type(batch).__name__}",
             hint="one batch of a loader will do: next(iter(loader))",
         )
 

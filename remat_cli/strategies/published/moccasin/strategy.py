@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from remat_cli.errors import SolverFailed, SolverUnavailable, UsageError
+from remat_cli.extras import install_command
 from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
@@ -24,7 +25,6 @@ from remat_cli.strategies.published.instances import instance_counts
 from remat_cli.strategies.published.moccasin.worker import Job
 from remat_cli.strategies.published.model_size import too_many_intervals
 
-_HINT = "pip install 'remat[cpsat]'"
 _ROOT = Path(__file__).parents[2]
 _WORKER = f"""
 import sys
@@ -65,7 +65,9 @@ class Moccasin(Strategy):
         if incumbent.budget_bytes < least:
             return NotFound("no schedule fits", Scope.ANY_ORDER, peak_bound_bytes=least)
         if find_spec("ortools") is None:
-            raise SolverUnavailable("strategy moccasin needs CP-SAT, but ortools is not installed", hint=_HINT)
+            raise SolverUnavailable(
+                "strategy moccasin needs CP-SAT, but ortools is not installed", hint=install_command("cpsat")
+            )
         if (large := too_many_intervals(task.graph, context.control, self.instances)) is not None:
             return large
         return _Talk(incumbent, *_class(task.graph, self.instances)).run(self._job(task, incumbent))
@@ -145,7 +147,7 @@ class _Talk:
             kind, text = self.error
             if kind == "unavailable":
                 raise SolverUnavailable(
-                    f"strategy moccasin needs CP-SAT, but ortools does not work: {text}", hint=_HINT
+                    f"strategy moccasin needs CP-SAT, but ortools does not work: {text}", hint=install_command("cpsat")
                 )
             raise SolverFailed(f"CP-SAT: {text}")
         if end.crashed:

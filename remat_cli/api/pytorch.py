@@ -1,0 +1,122 @@
+"""PyTorch: exports, measures and runs as the commands of that name do; and the backend that trains by plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from remat_cli.api.arguments import as_text, as_whole
+from remat_cli.api.reading import Source, as_graph, as_plan
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Plan
+
+if TYPE_CHECKING:
+    from remat_cli.frontends.torch.measuring.run import Ran
+    from remat_cli.frontends.torch.training.backend import Unplanned
+    from remat_cli.planning.job import Solved
+
+
+def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Graph:
+    """The graph of the training step that ``FILE.py:NAME`` builds.
+
+    Args:
+        text: The function: it returns (module, inputs) or (module, inputs, loss).
+        device: ``cpu`` or ``cuda``: the device that the step is for. Nothing runs there during export.
+        cost: ``flops`` or ``roofline:NAME``.
+
+    Raises:
+        UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+    """
+    from remat_cli.frontends.torch.capturing import export
+
+    return export.export_torch(as_text(text, "text"), device=device, cost=as_text(cost, "cost"))
+
+
+def profile(
+    graph: Graph | Source,
+    *,
+    device: str = "cpu",
+    repeats: int = 10,
+    warmup: int = 2,
+    seed: int = 0,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Graph:
+    """``graph`` with measured costs (microseconds), sizes and workspaces.
+
+    Nodes with the same operation on tensors of the same form are measured once.
+
+    Args:
+        graph: A graph of :func:`export_torch`, or the path or the data of one.
+        device: ``cpu`` or ``cuda``.
+        repeats: Samples per operation; their median is the cost.
+        warmup: Calls before the samples.
+        seed: Seed of the random inputs.
+        force: Whether to measure even if the graph was exported for another PyTorch or device.
+        progress: Called with the number of kinds of operations that are done, and of all kinds.
+
+    Raises:
+        UsageError: If the graph is not of PyTorch, or was exported for another PyTorch or device, or a number is out
+            of range.
+        InputError: If the graph's document is invalid.
+        FrameworkUnavailable: If PyTorch is missing, or there is no such device.
+        OutOfMemory: If the device's memory is too small for an operation and its inputs.
+        ExecutionFailed: If an operation fails, with the node.
+    """
+    from remat_cli.frontends.torch.measuring import profile as profiling
+
+    model = as_graph(graph)
+    counts = {"repeats": as_whole(repeats, "repeats"), "warmup": as_whole(warmup, "warmup", 0)}
+    seeded = {"seed": as_whole(seed, "seed", 0), **counts}
+    return profiling.profile(model, device=device, force=force, progress=progress, **seeded)
+
+
+def run_plan(
+    plan: Plan | Solved | Source,
+    *,
+    device: str = "cpu",
+    steps: int = 3,
+    seed: int = 0,
+    graph: Graph | Source | None = None,
+    force: bool = False,
+) -> Ran:
+    """Run ``plan`` with random weights and inputs, and compare it with the same graph without recomputation.
+
+    Args:
+        plan: A plan for a graph of :func:`export_torch`: an object, a path, or the data of a document.
+        device: ``cpu`` or ``cuda``.
+        steps: Steps to time; one more is run to measure memory.
+        seed: Seed of weights, inputs and random operations.
+        graph: The graph that the plan must be for; None for any.
+        force: Whether to run it even if it was exported for another PyTorch or device.
+
+    Raises:
+        UsageError: If the plan is not valid, or its graph is not of PyTorch, or is not ``graph``, or was exported for
+            another PyTorch or device.
+        InputError: If a document is invalid.
+        FrameworkUnavailable: If PyTorch is missing, or there is no such device.
+        OutOfMemory: If the device's memory is exhausted, with the place.
+        ExecutionFailed: If an operation fails, with the node.
+    """
+    from remat_cli.frontends.torch.measuring import run
+
+    wanted = None if graph is None else as_graph(graph)
+    counts = {"steps": as_whole(steps, "steps"), "seed": as_whole(seed, "seed", 0)}
+    return run.run_plan(as_plan(plan), device=device, graph=wanted, force=force, **counts)
+
+
+def remat_backend(*plans: Plan | Solved | Source, unknown: Unplanned = "error") -> Callable[[Any, list[Any]], Any]:
+    """A backend for ``torch.compile`` that runs training steps by plan.
+
+    Args:
+        plans: Plans, or their files; one for each graph that is compiled.
+        unknown: How to treat a graph without a plan: ``error``, or ``warn`` and run it without one.
+
+    Raises:
+        FrameworkUnavailable: If PyTorch is missing.
+        UsageError: If a plan is not valid, or its graph is not of PyTorch, or ``unknown`` is neither.
+        InputError: If a file holds no plan.
+    """
+    from remat_cli.frontends.torch.training import backend
+
+    return backend.remat_backend(*map(as_plan, plans), unknown=unknown)
