@@ -95,7 +95,7 @@ def test_code_in_a_dump_is_not_run(tmp_path):
     ("body", "words"),
     [
         ('y: "f32[3]" = torch.relu(x)\n        return (y,)', r"4: torch\.relu\(x\) calls no ATen operator"),
-        ('y: "f32[s0*]" = torch.ops.aten.relu.default(x)\n        return (y,)', "no expression"),
+        ('y: "f32[s0*]" = torch.ops.aten.relu.default(x)\n        return (y,)', "not an expression"),
         ('y: "q7[3]" = torch.ops.aten.relu.default(x)\n        return (y,)', "elements of an unknown size: q7"),
         ('y: "thing" = torch.ops.aten.relu.default(x)\n        return (y,)', 'is "thing", which is not understood'),
         ("return (x,)", "nothing is computed"),
