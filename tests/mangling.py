@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import yaml
 from families import JSON_VALUES
 from hypothesis import strategies as st
 
-from remat_cli.errors import InputError
+from remat_cli.errors import InputError, RematError
 
 
 class _QuotingDumper(yaml.SafeDumper):
@@ -74,6 +75,55 @@ def spoiled(draw: st.DrawFn, data: Any) -> Any:
         else:
             holder.insert(last, copy.deepcopy(holder[last]))
     return data
+
+
+ODD = (
+    *(None, True, False, -1, 0, 1, 7, 1.5, -0.0, 2**31, 2**53, 2**63 - 1, 2**63, 10**30, 10**400, 1e301),
+    *("", "x", "0", "n0:0", "\x1b[2J", "a\nb", "\u202e", "float32", "9" * 5000, "(" * 300, "aten.add.Tensor"),
+    *([], {}, [[]], [None], ["a"], [-1], [2**62, 2**62], {"a": 1}, {"as_int": -3}, {"place": 0}, {"input": 0}),
+)
+"""Values that are seldom right."""
+
+
+def mangled(data: Any, source: random.Random, odd: Sequence[Any] = ODD) -> Any:
+    """``data`` with one or two values replaced by odd ones or by others of it, taken out, doubled, or renamed."""
+    data = copy.deepcopy(data)
+    for _ in range(source.choice([1, 1, 2])):
+        places = _places(data)
+        if not places:
+            break
+        *path, last = source.choice(places)
+        holder = data
+        for key in path:
+            holder = holder[key]
+        what = source.choice(["replace", "replace", "replace", "remove", "copy", "double"])
+        if what == "remove":
+            del holder[last]
+        elif what == "copy":
+            other = data
+            for key in source.choice(places):
+                other = other[key]
+            holder[last] = copy.deepcopy(other)
+        elif what == "double" and isinstance(holder, list):
+            holder.insert(last, copy.deepcopy(holder[last]))
+        elif what == "double":
+            holder[str(last) + "2"] = holder.pop(last)
+        else:
+            holder[last] = copy.deepcopy(source.choice(odd))
+    return data
+
+
+def refusal(action: Callable[[], Any]) -> RematError | None:
+    """The error for users that ``action`` raises, whose text must be fit for a terminal. Nothing else is caught."""
+    try:
+        action()
+    except RematError as error:
+        found = error
+    else:
+        return None
+    assert found.message
+    assert all(line.isprintable() for line in f"{found.message}\n{found.hint}".split("\n")), found
+    return found
 
 
 @st.composite

@@ -12,7 +12,7 @@ from xml.parsers import expat
 
 from remat_cli.errors import InputError, Problem
 from remat_cli.graph.document import Document
-from remat_cli.graph.quoting import MAX_DEPTH, SURROGATE, quote
+from remat_cli.graph.quoting import MAX_DEPTH, SURROGATE, printable, quote
 
 
 def graphml_document(text: str, source: str) -> Document:
@@ -31,7 +31,9 @@ def graphml_document(text: str, source: str) -> Document:
         graph = networkx.parse_graphml(text)
         data = networkx.node_link_data(graph, edges="links")
     except Exception as error:  # networkx checks little: faults appear as KeyError, TypeError, ...
-        raise _problem(source, f"not GraphML that networkx reads: {type(error).__name__}: {error}") from None
+        raise _problem(
+            source, f"not GraphML that networkx reads: {type(error).__name__}: {printable(str(error))}"
+        ) from None
     attributes: dict[str, Any] = data["graph"]
     attributes.pop("edge_default", None)
     defaults: dict[str, Any] = attributes.pop("node_default", {})

@@ -174,10 +174,15 @@ def model_graph(model: Model, backward: Backward, source: str) -> Graph:
     """
     if not model.operations:
         raise InputError(source, [Problem("nothing is computed in it: all results are inputs or constants")])
+    too_large = InputError(
+        source, [Problem("all sizes or costs together are too large", hint="use smaller dimensions")]
+    )
+    if any(operation.flops > MAX_COST for operation in model.operations):  # before any of them becomes a float
+        raise too_large
     graph = _forward(model) if backward is Backward.NONE else _training(model, backward, source)
     total = graph.fixed_memory + sum(sum(node.outputs) + node.workspace for node in graph.nodes)
     if total > MAX_BYTES or not graph.total_cost <= MAX_COST:
-        raise InputError(source, [Problem("all sizes or costs together are too large", hint="use smaller dimensions")])
+        raise too_large
     return graph
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
-import random
 import zipfile
 
 import pytest
@@ -13,7 +11,7 @@ import torch
 from aten_models import imported, model_json, save, symbol_of
 from torch import nn
 
-from remat_cli.errors import InputError, RematError
+from remat_cli.errors import InputError
 from remat_cli.frontends.aten.symbols import evaluate
 from remat_cli.frontends.models import model_format
 
@@ -97,7 +95,7 @@ def test_code_in_a_dump_is_not_run(tmp_path):
     ("body", "words"),
     [
         ('y: "f32[3]" = torch.relu(x)\n        return (y,)', r"4: torch\.relu\(x\) calls no ATen operator"),
-        ('y: "f32[s0*]" = torch.ops.aten.relu.default(x)\n        return (y,)', "no expression"),
+        ('y: "f32[s0*]" = torch.ops.aten.relu.default(x)\n        return (y,)', "not an expression"),
         ('y: "q7[3]" = torch.ops.aten.relu.default(x)\n        return (y,)', "elements of an unknown size: q7"),
         ('y: "thing" = torch.ops.aten.relu.default(x)\n        return (y,)', 'is "thing", which is not understood'),
         ("return (x,)", "nothing is computed"),
@@ -149,36 +147,3 @@ def test_broken_archives_are_refused(archives, tmp_path, change):
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError):  # noqa: PT011 - every one has words of its own
         evaluate(text, {"s0": 7})
-
-
-def test_archives_with_anything_in_the_wrong_place_are_read_or_refused(archives, tmp_path):
-    """One place of the JSON is taken out or replaced; whatever comes of it is a good graph, or an error for users."""
-    rng = random.Random(0)
-    original = model_json(archives["block"])
-
-    def places(data, path=()):
-        items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-        for key, value in items:
-            yield (*path, key)
-            yield from places(value, (*path, key))
-
-    everywhere = list(places(original))
-    refused = 0
-    for _ in range(120):
-        data = copy.deepcopy(original)
-        *way, last = rng.choice(everywhere)
-        parent = data
-        for key in way:
-            parent = parent[key]
-        if rng.random() < 0.3:
-            del parent[last]
-        else:
-            parent[last] = rng.choice([None, -1, 0, "x", [], {}, True, 1.5, 10**30, {"as_int": -3}, ["a"]])
-        path = tmp_path / "net.pt2"
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("net/models/model.json", json.dumps(data))
-        try:
-            imported(str(path))
-        except RematError:
-            refused += 1
-    assert 20 < refused < 100

@@ -24,7 +24,7 @@ from remat_cli.frontends.torch.capturing.costs import LAUNCH_US, MACHINES, cost_
 from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.capturing.naming import clean_path
 from remat_cli.frontends.torch.codec import decode, decode_data, encode, encode_data, operator_named
-from remat_cli.frontends.torch.document import Named, Operation, Returned, Step, TensorSpec
+from remat_cli.frontends.torch.document import Named, Operation, Placeholder, Returned, Step, TensorSpec
 from remat_cli.frontends.torch.executing.program import Writer
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.analysis import no_remat_peak
@@ -69,7 +69,8 @@ def through_a_document(argument):
     tangents = Operation(TANGENTS, (), {}, ((Returned(0, TensorSpec("float32", (), ())),),)).document()
     nodes = (Node("x", 1.0, (), (4,), payload=json.loads(json.dumps(document, allow_nan=False))),)
     nodes += (Node("t", 1.0, (), (4,), payload=tangents),)
-    metadata = {"places": [], "constants": [], "results": []}
+    tangent = Placeholder("tangent", "tangent0", TensorSpec("float32", (), ()), 4)
+    metadata = {"places": [tangent.document()], "constants": [], "results": []}
     return read_step(Graph("x", nodes, (), metadata=metadata)).operations[0].args[0]
 
 

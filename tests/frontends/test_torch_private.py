@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from pathlib import Path
 
@@ -50,6 +51,16 @@ def test_fake_mode_and_its_sizes():
             assert not private.is_fake(torch.ones(3))
     assert not private.is_fake(torch.ones(3))
     assert not private.is_fake(torch.nn.Parameter(torch.ones(3)))
+
+
+def test_an_operator_that_fails_on_fake_tensors_is_logged_unless_it_shall_not_be(monkeypatch):
+    said = []
+    monkeypatch.setattr(torch._subclasses.fake_tensor.log, "handle", said.append)
+    for silent in (True, False):
+        quiet = private.silent_fakes() if silent else contextlib.nullcontext()
+        with quiet, private.new_fake_mode(), pytest.raises(RuntimeError):
+            torch.ones(2, 3) @ torch.ones(2, 3)
+        assert bool(said) is not silent
 
 
 def test_modules_of_fake_tensors_can_be_converted():

@@ -141,22 +141,25 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("payload", "words"),
+    ("payload", "captured", "words"),
     [
-        ({"call": "aten.nonsense.default"}, "has no operator aten.nonsense.default"),
+        ({"call": "aten.nonsense.default"}, True, 'has no operator "aten.nonsense.default"'),
         (
-            {"args": [{"input": 0}, {"input": 0}, {"input": 0}]},
-            r"node layers.2/addmm \(aten.addmm.default\) failed on cpu",
+            {"call": "aten.nonsense.default"},
+            False,
+            'node layers.2/addmm calls "aten.nonsense.default", which is not one of',
         ),
+        ({"args": [{"input": 0}] * 3}, True, r"node layers.2/addmm \(aten.addmm.default\) failed on cpu"),
+        ({"args": [{"input": 0}] * 3}, False, r"node layers.2/addmm \(aten.addmm.default\) cannot run: "),
     ],
 )
-def test_an_operation_that_fails_is_named(payload, words):
+def test_an_operation_that_fails_is_named(payload, captured, words):
     graph = graph_of("mlp")
     nodes = [
         replace(node, payload=node.payload | payload) if node.id == "layers.2/addmm" else node for node in graph.nodes
     ]
     with pytest.raises(ExecutionFailed, match=words):
-        profile(replace(graph, nodes=tuple(nodes)), repeats=1)
+        profile(replace(graph, nodes=tuple(nodes)), repeats=1, captured=captured)
 
 
 def test_from_export_to_a_plan_on_the_command_line(tmp_path, monkeypatch, capsys):

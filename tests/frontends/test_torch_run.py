@@ -167,12 +167,12 @@ def broken(graph, payload):
 @pytest.mark.parametrize(
     ("payload", "error", "words"),
     [
-        ({"args": [{"input": 0}, {"input": 0}, {"input": 0}]}, ExecutionFailed, r"node layers.2/addmm failed"),
+        ({"args": [{"input": 0}, {"input": 0}, {"input": 0}]}, ExecutionFailed, "node layers.2/addmm .* cannot run: "),
         ({"args": [{"input": 7}]}, UsageError, "a payload that remat did not write"),
         ({"args": [{"what": 7}]}, UsageError, "a payload that remat did not write"),
         ({"args": [1.5]}, UsageError, r"node layers.2/addmm: args\[0\]: 1.5 is nothing that remat writes"),
         ({"kwargs": {"x=1) or print(": 7}}, UsageError, "is not the name of an argument"),
-        ({"call": "aten.none_such.default"}, ExecutionFailed, "has no operator"),
+        ({"call": "aten.none_such.default"}, ExecutionFailed, "which is not one of the operators"),
     ],
 )
 def test_damaged_payloads_are_refused_and_failing_nodes_named(payload, error, words):

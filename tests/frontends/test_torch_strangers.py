@@ -9,10 +9,11 @@ import pytest
 from torch_plans import graph_of
 
 from remat_cli.errors import ExecutionFailed, UsageError
-from remat_cli.frontends.torch.codec import decode_data, operator_named
+from remat_cli.frontends.torch.codec import operator_named
 from remat_cli.frontends.torch.document import Data
 from remat_cli.frontends.torch.executing.program import program
 from remat_cli.frontends.torch.measuring.profile import profile
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.plan.derive import derive
 
 
@@ -78,13 +79,16 @@ def test_payloads_run_no_code(payload, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "constant",
+    ("constant", "words"),
     [
-        Data("float32", (1 << 40,), b""),
-        Data("float32", (2,), b"xxx"),
-        Data("load", (), b"xxxx"),
+        (Data("float32", (1 << 40,), b""), "data: it has another size, 0 bytes"),
+        (Data("float32", (2,), b"xxx"), "data: it has another size, 3 bytes"),
+        (Data("load", (), b"xxxx"), 'dtype: "load" is not a type that graphs have'),
+        (Data("quint8", (4,), b"xxxx"), 'dtype: "quint8" is not a type that graphs have'),
     ],
 )
-def test_constants_are_as_large_as_their_data(constant):
-    with pytest.raises(ExecutionFailed, match="another size"):
-        decode_data(constant, "cpu")
+def test_constants_are_as_large_as_their_data_and_of_a_known_type(constant, words):
+    graph = graph_of("mlp")
+    graph = replace(graph, metadata=graph.metadata | {"constants": [constant.document()]})
+    with pytest.raises(UsageError, match=rf"metadata\.constants\[0\]\.{words}"):
+        read_step(graph)

@@ -255,7 +255,7 @@ def test_the_reason_is_said():
     ],
 )
 def test_plans_for_another_torch_or_device_are_not_used(metadata, words):
-    said = foreign(metadata, "2.13.0+cpu", "cpu")
+    said = foreign(replace(graph_of("mlp"), metadata=metadata), "2.13.0+cpu", "cpu")
     assert said is None if words is None else words in said
 
 

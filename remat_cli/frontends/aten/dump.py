@@ -17,7 +17,7 @@ from typing import Any
 from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
 from remat_cli.frontends.aten.sizes import Sizes
-from remat_cli.graph.quoting import quote
+from remat_cli.graph.quoting import printable, quote
 
 _CLASS = re.compile(r"^([ \t]*)class (\w+)\(torch\.nn\.Module\):.*$", re.MULTILINE)
 _TYPE = re.compile(r"(\w+)\[([^\[\]]*)\](?:\[([^\[\]]*)\])?\w*(?::\d+)?")
@@ -25,7 +25,8 @@ _NUMBERS = re.compile(r"(?:Sym|PySym\w*)\(.*\)")
 _SIZED = {"b8": 1, "c32": 4, "c64": 8, "c128": 16, "f8e4m3fn": 1, "f8e5m2": 1, "f8e4m3fnuz": 1, "f8e5m2fnuz": 1}
 _SIZED |= {f"{kind}{bits}": bits // 8 for kind in "fiu" for bits in (8, 16, 32, 64)} | {"bf16": 2, "f8e8m0fnu": 1}
 """Bytes of an element by the short name of its type."""
-_LARGEST = 1 << 28
+_MOST_RESULTS = 1 << 16
+"""Most results of a call. Untuned: a split makes one for every piece."""
 
 
 def read_dump(text: str, source: str, given: Mapping[str, int]) -> Program:
@@ -55,7 +56,10 @@ def read_dump(text: str, source: str, given: Mapping[str, int]) -> Program:
     if len(functions) != 1:
         hint = "graphs inside graphs (control flow) are not supported" if functions else ""
         raise _problem(source, f"there are {len(functions)} methods forward in it, expected one", None, hint)
-    return _Reader(source, first_line, dict(given)).program(functions[0])
+    try:
+        return _Reader(source, first_line, dict(given)).program(functions[0])
+    except RecursionError:
+        raise _problem(source, "an expression in it has too many parts inside each other", None) from None
 
 
 def _indented(text: str, margin: int) -> str:
@@ -136,7 +140,9 @@ class _Reader:
 
     def _assigned(self, name: str, kind: TensorType | None, value: ast.expr) -> None:
         if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Name) and value.value.id in self._tuples:
-            item = ast.literal_eval(value.slice)
+            item = value.slice.value if isinstance(value.slice, ast.Constant) else None
+            if type(item) is not int or not 0 <= item < _MOST_RESULTS:
+                raise self._wrong(value, f"{ast.unparse(value)[:80]} is not a result of {quote(value.value.id)}")
             if kind is not None:
                 self._types[name] = kind
                 self._tuples[value.value.id][item] = (name, kind)
@@ -241,4 +247,4 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _problem(source: str, message: str, line: int | None, hint: str = "") -> InputError:
-    return InputError(source, [Problem(message, line=line, hint=hint)])
+    return InputError(source, [Problem(printable(message), line=line, hint=printable(hint))])

@@ -15,6 +15,7 @@ from typing import Any
 from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.aten.program import Call, Ref, TensorType
 from remat_cli.frontends.formulas import einsum_flops
+from remat_cli.graph.quoting import printable
 
 _OWN = ("aten.", "prims.", "remat.")
 Types = Mapping[str, TensorType]
@@ -65,9 +66,8 @@ class Costs:
             try:
                 return flops(call, types)
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-                problem = Problem(
-                    f"{call.name} ({call.target}) cannot be costed: {error}", hint="are its arguments right?"
-                )
+                words = printable(f"{call.name} ({call.target}) cannot be costed: {error}")
+                problem = Problem(words, hint="are its arguments right?")
                 raise InputError(self.source, [problem]) from None
         if self.default_cost is None:
             self.foreign[call.op] += 1
@@ -82,7 +82,7 @@ class Costs:
             InputError: If one has none.
         """
         if self.foreign:
-            told = ", ".join(f"{op} ({times} times)" for op, times in sorted(self.foreign.items()))
+            told = printable(", ".join(f"{op} ({times} times)" for op, times in sorted(self.foreign.items())))
             problem = Problem(
                 f"operators that are not PyTorch's own, without a rule for their cost: {told}",
                 hint="say --default-cost 1 for one FLOP per element of the largest tensor that they touch",

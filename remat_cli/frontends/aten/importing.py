@@ -16,6 +16,7 @@ from remat_cli.frontends.aten.program import TANGENTS, Input, Program
 from remat_cli.frontends.aten.pt2 import read_archive
 from remat_cli.frontends.imported import Imported, Made, Model, Operation, Wishes, count, live, model_graph
 from remat_cli.graph.model import Phase
+from remat_cli.graph.quoting import printable
 from remat_cli.zoo.training import Backward
 
 _SHOWN = 8
@@ -123,7 +124,7 @@ def _notes(
         notes.append(
             f"these update running statistics, which a recomputation must not repeat: {_some(lowered.tracking)}"
         )
-    return (*notes, _backward_note(program, model, backward))
+    return tuple(map(printable, (*notes, _backward_note(program, model, backward))))
 
 
 def _some(ids: list[str]) -> str:

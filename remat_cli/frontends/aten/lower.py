@@ -20,6 +20,7 @@ from remat_cli.frontends.aten.program import TANGENTS, Call, Program, Ref, Tenso
 from remat_cli.frontends.aten.retained_bytes import retained_bytes
 from remat_cli.frontends.aten.views import REORDERING, is_view
 from remat_cli.frontends.imported import Made, Names
+from remat_cli.graph.quoting import printable
 
 _RANDOM_OPERATORS = """
 bernoulli multinomial native_dropout normal poisson rand rand_like randint randint_like randn randn_like randperm
@@ -123,9 +124,8 @@ class _Lowering:
         where = self.out.where
         for name in call.refs():
             if name not in where:
-                raise InputError(
-                    self._source, [Problem(f"{call.name} ({call.target}) reads {name}, made nowhere before")]
-                )
+                words = f"{call.name} ({call.target}) reads {name}, made nowhere before"
+                raise InputError(self._source, [Problem(printable(words))])
         first = call.argument(0, "self", call.argument(0, "input"))
         if call.op == TANGENTS:  # before views: tangents are new values even if their memory is known already
             self._compute(call)
@@ -143,7 +143,7 @@ class _Lowering:
             known = [storage in self._owners for storage in storages]
             if any(known) and not all(known):
                 words = f"{call.target} returns new memory and a view of old memory at once"
-                raise InputError(self._source, [Problem(words)])
+                raise InputError(self._source, [Problem(printable(words))])
             return all(known)
         return is_view(call, self.out.types, isinstance(first, Ref) and first.name in self._reordered)
 

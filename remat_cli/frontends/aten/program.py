@@ -11,6 +11,8 @@ from remat_cli.graph.model import Phase
 
 TANGENTS = "remat.tangents"
 """Name of the operator that makes the tangents; PyTorch has no such operator."""
+LARGEST_TENSOR = (1 << 63) - 1
+"""Most bytes of a tensor: PyTorch counts them in 64 bits with a sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +38,15 @@ class TensorType:
     storage_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Check that every axis has a stride.
+        """Check that every axis has a stride, and that 64 bits can count the bytes.
 
         Raises:
-            ValueError: If one has none.
+            ValueError: If it is not so.
         """
         if self.stride is not None and len(self.stride) != len(self.shape):
             raise ValueError(f"{len(self.shape)} sizes and {len(self.stride)} strides")
+        if max(math.prod(self.shape) * self.itemsize, self.bytes) > LARGEST_TENSOR:
+            raise ValueError("more bytes than a tensor can have")
 
     @property
     def elements(self) -> int:

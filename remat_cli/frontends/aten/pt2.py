@@ -1,14 +1,15 @@
 """Reads archives of ``torch.export.save`` (``.pt2``) without PyTorch: zip files with the graph as JSON.
 
 Weights, constants and example inputs are in other members of the archive, which are never opened: example inputs are
-pickled. The layout is that of PyTorch's ``torch/_export/serde/schema.py``, major version 8.
+pickled. PyTorch compresses no member, and one that is compressed is refused: a small file could expand to any size. The
+layout is that of PyTorch's ``torch/_export/serde/schema.py``, major version 8.
 """
 
 from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +17,13 @@ from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
 from remat_cli.frontends.aten.sizes import Sizes
 from remat_cli.graph.jsontext import load_json
-from remat_cli.graph.quoting import quote
+from remat_cli.graph.quoting import escape_token, printable, quote, show_pointer
 
 SCHEMA = 8
 """Major version of the schema that this reader is for. PyTorch raises it if old readers would misread."""
-_LARGEST = 1 << 30
+_LARGEST = 1 << 28
+"""Most bytes of a document in an archive: that of a graph of 4000 calls has 2 MB, and its data take some 20 times as
+much memory."""
 _ITEMSIZE = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 12: 1, 13: 2, 28: 2, 34: 4, 35: 8}
 _ITEMSIZE |= dict.fromkeys(range(29, 34), 1)
 """Bytes of an element by PyTorch's number of its type."""
@@ -66,10 +69,21 @@ def read_archive(path: str, given: Mapping[str, int]) -> Program:
             f"the schema of its graph has {found}, and this remat knows version {SCHEMA}",
             "save it again with a torch that remat knows (see pyproject.toml)",
         )
+    reader = None
     try:
-        return _Reader(data, storages, dict(given), path).program()
-    except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
-        raise _problem(path, f"its graph is not as torch.export writes it: {type(error).__name__}: {error}") from None
+        reader = _Reader(data, storages, dict(given), path)
+        return reader.program()
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        StopIteration,
+        TypeError,
+        ValueError,
+    ) as error:
+        words = f"its graph is not as torch.export writes it: {type(error).__name__}: {error}"
+        raise _problem(path, words, pointer="" if reader is None else reader.at) from None
 
 
 def _members(path: str) -> tuple[Any, dict[str, str]]:
@@ -86,8 +100,20 @@ def _members(path: str) -> tuple[Any, dict[str, str]]:
         raise _problem(path, "there is no such file") from None
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
         raise _problem(path, f"not an archive of torch.export: {error}") from None
-    config = load_json(configuration[0], f"{path}:{weights[0]}").get("config", {}) if configuration else {}
-    return load_json(graph, f"{path}:{graphs[0]}"), {name: str(c["path_name"]) for name, c in config.items()}
+    storages = _storages(load_json(configuration[0], f"{path}:{weights[0]}"), path) if configuration else {}
+    return load_json(graph, f"{path}:{graphs[0]}"), storages
+
+
+def _storages(data: Any, path: str) -> dict[str, str]:
+    """For each weight the file that holds it: ``{"config": {"conv.weight": {"path_name": "weight_0", ...}}}``."""
+    config = data.get("config") if isinstance(data, dict) else None
+    if not isinstance(config, dict):
+        raise _problem(path, "its list of weights is not as torch.export writes it: there is no object config in it")
+    for name, weight in config.items():
+        if not isinstance(weight, dict) or not isinstance(weight.get("path_name"), str):
+            words = f"the weight {quote(name)} has no path_name"
+            raise _problem(path, f"its list of weights is not as torch.export writes it: {words}")
+    return {name: weight["path_name"] for name, weight in config.items()}
 
 
 def _not_one(path: str, names: list[str], count: int) -> InputError:
@@ -104,10 +130,19 @@ def _not_one(path: str, names: list[str], count: int) -> InputError:
 
 
 def _text(archive: zipfile.ZipFile, name: str, path: str) -> str:
-    if archive.getinfo(name).file_size > _LARGEST:
-        raise _problem(path, f"{name} is larger than {_LARGEST} bytes")
+    member = archive.getinfo(name)
+    if member.compress_type != zipfile.ZIP_STORED:
+        raise _problem(
+            path,
+            f"{name} is compressed, and torch.export.save compresses nothing",
+            "save the model again, or pack the archive without compression (zip -0)",
+        )
+    with archive.open(member) as stream:
+        data = b"" if member.file_size > _LARGEST else stream.read(_LARGEST + 1)
+    if max(member.file_size, len(data)) > _LARGEST:
+        raise _problem(path, f"{name} is larger than {_LARGEST} bytes, which no graph needs")
     try:
-        return archive.read(name).decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError:
         raise _problem(path, f"{name} is not UTF-8") from None
 
@@ -125,19 +160,30 @@ class _Reader:
         ranges = {name: _range(r) for name, r in data.get("range_constraints", {}).items()}
         self._sizes = Sizes(given, ranges)
         self._types: dict[str, TensorType] = {}
+        self.at = "/graph_module"
+        """JSON pointer to what is being read."""
+
+    def _each(self, pointer: str, items: Iterable[Any]) -> Iterator[Any]:
+        """The items of a list or the keys of an object, each while :attr:`at` points to it."""
+        for k, item in enumerate(items):
+            self.at = f"/graph_module/{pointer}/{escape_token(item) if isinstance(item, str) else k}"
+            yield item
 
     def program(self) -> Program:
         values = self._graph["tensor_values"]
-        for spec in self._signature["input_specs"]:
+        for spec in self._each("signature/input_specs", self._signature["input_specs"]):
             name = _tensor_of(next(iter(spec.values())))
             if name is not None and "user_input" in spec:
                 for axis, size in enumerate(values[name]["sizes"]):
                     if size.get("as_expr"):
                         self._sizes.name_axis(name, axis, size["as_expr"]["expr_str"])
-        self._types = {name: self._type(name, meta) for name, meta in values.items()}
-        inputs = [i for spec in self._signature["input_specs"] for i in self._inputs(spec)]
-        calls = tuple(call for k, node in enumerate(self._graph["nodes"]) for call in self._calls(k, node))
-        outputs = [o for spec in self._signature["output_specs"] for o in _outputs(spec)]
+        for name in self._each("graph/tensor_values", values):
+            self._types[name] = self._type(name, values[name])
+        specs, results = self._signature["input_specs"], self._signature["output_specs"]
+        inputs = [i for spec in self._each("signature/input_specs", specs) for i in self._inputs(spec)]
+        nodes = enumerate(self._each("graph/nodes", self._graph["nodes"]))
+        calls = tuple(call for k, node in nodes for call in self._calls(k, node))
+        outputs = [o for spec in self._each("signature/output_specs", results) for o in _outputs(spec)]
         dimensions = self._sizes.check(self._path)
         metadata = {"format": "pt2", "torch": self._version, "dimensions": dimensions}
         return Program(tuple(inputs), calls, tuple(outputs), metadata)
@@ -255,5 +301,5 @@ def _module(stack: str) -> str:
     return parts[1] if len(parts) > 2 else ""
 
 
-def _problem(path: str, message: str, hint: str = "") -> InputError:
-    return InputError(path, [Problem(message, hint=hint)])
+def _problem(path: str, message: str, hint: str = "", *, pointer: str = "") -> InputError:
+    return InputError(path, [Problem(printable(message), pointer=show_pointer(pointer), hint=printable(hint))])

@@ -32,7 +32,10 @@ class Sizes:
     def name_axis(self, tensor: str, axis: int, text: str) -> None:
         """Record that the size of an input's axis is ``text``, so that users may call it ``INPUT:AXIS``."""
         name = f"{tensor}:{axis}"
-        found = symbols(text)
+        try:
+            found = symbols(text)
+        except ValueError:
+            return  # :meth:`value` reports it
         if name in self.given and found == {text_of_symbol(text)}:
             self.given.setdefault(next(iter(found)), self.given[name])
             self.used[name] = self.given[name]

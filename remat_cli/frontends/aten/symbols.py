@@ -10,6 +10,13 @@ import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
+from remat_cli.frontends.aten.program import LARGEST_TENSOR
+from remat_cli.graph.quoting import quote
+
+_MOST_BITS = 128
+"""Larger numbers are not raised to a power, or a short text could stand for a number that fills all memory. Sizes and
+products of two have fewer bits."""
+
 
 def symbols(text: str) -> set[str]:
     """Names of the symbols in an expression.
@@ -37,17 +44,21 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
         KeyError: If a symbol has no value.
         ValueError: If the expression cannot be evaluated, or its value is negative or not a whole number.
     """
-    value = _value(_parse(text).body, sizes)
-    if value.denominator != 1 or value < 0:
-        raise ValueError(f"{text} is {value}, which is not a size")
+    try:
+        value = _value(_parse(text).body, sizes)
+    except (RecursionError, TypeError) as error:  # TypeError: a function has too few or too many arguments
+        raise ValueError(f"{quote(text)} cannot be computed") from error
+    if value.denominator != 1 or not 0 <= value <= LARGEST_TENSOR:
+        shown = value if _bits(value) < _MOST_BITS else "much"
+        raise ValueError(f"{quote(text)} is {shown}, which is not a size")
     return int(value)
 
 
 def _parse(text: str) -> ast.Expression:
     try:
         return ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{text[:80]} is not an expression") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{quote(text)} is not an expression") from error
 
 
 def _value(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
@@ -74,9 +85,13 @@ def _symbol(node: ast.Call) -> str:
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
-    if exponent.denominator != 1 or abs(exponent) > 16:
-        raise ValueError(f"a power of {exponent} is not a size")
-    return Fraction(base ** int(exponent))
+    if exponent.denominator != 1 or abs(exponent) > 16 or _bits(base) > _MOST_BITS:
+        raise ValueError("such a power is not a size")
+    return Fraction((base if exponent >= 0 else _not_zero(base)) ** int(exponent))
+
+
+def _bits(value: Fraction) -> int:
+    return value.numerator.bit_length() + value.denominator.bit_length()
 
 
 def _floor_divide(a: Fraction, b: Fraction) -> Fraction:

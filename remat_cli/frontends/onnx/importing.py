@@ -13,6 +13,7 @@ from remat_cli.frontends.imported import Imported, Made, Model, Wishes, count, l
 from remat_cli.frontends.onnx.installed import require_onnx
 from remat_cli.frontends.onnx.lower import Lowered, lower
 from remat_cli.frontends.onnx.read import Read, read_model
+from remat_cli.graph.quoting import printable
 from remat_cli.zoo.training import Backward
 
 
@@ -116,7 +117,7 @@ def _notes(read: Read, lowered: Lowered, model: Model, alive: Model, backward: B
         notes.append("left out: " + ", ".join(left_out))
     if lowered.random:
         notes.append(f"computed at most once, because they draw random numbers: {', '.join(lowered.random)}")
-    return (*notes, _backward_note(model, lowered, backward))
+    return tuple(map(printable, (*notes, _backward_note(model, lowered, backward))))
 
 
 def _backward_note(model: Model, lowered: Lowered, backward: Backward) -> str:

@@ -22,7 +22,7 @@ from remat_cli.frontends.onnx.derivatives import Operand, derivative_of
 from remat_cli.frontends.onnx.flops import flops, per_element
 from remat_cli.frontends.onnx.read import STANDARD, Read
 from remat_cli.frontends.onnx.tensors import Call
-from remat_cli.graph.quoting import quote
+from remat_cli.graph.quoting import printable, quote
 
 VIEWS = frozenset(["Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"])
 RANDOM = frozenset(
@@ -98,7 +98,7 @@ class _Lowering:
         for node in graph.node:
             self._node(node)
         if self._problems:
-            told = ", ".join(f"{op} ({times} times)" for op, times in sorted(self._problems.items()))
+            told = printable(", ".join(f"{op} ({times} times)" for op, times in sorted(self._problems.items())))
             raise InputError(
                 self._source,
                 [
@@ -248,7 +248,9 @@ class _Lowering:
         try:
             found = flops(call) if node.domain in STANDARD else None
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            problem = Problem(f"node {quote(node.name)} ({name}) cannot be costed: {error}", hint="check its inputs")
+            problem = Problem(
+                f"node {quote(node.name)} ({printable(name)}) cannot be costed: {error}", hint="check its inputs"
+            )
             raise InputError(self._source, [problem]) from None
         if found is None and self._default_cost is not None:
             self._out.defaults[name] += 1

@@ -13,7 +13,7 @@ from typing import Any
 from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.onnx.fold import folded
 from remat_cli.frontends.onnx.tensors import TensorType, element_bits
-from remat_cli.graph.quoting import quote
+from remat_cli.graph.quoting import printable, quote
 from remat_cli.registry import suggestion
 
 _SMALL = 4096
@@ -67,7 +67,10 @@ def read_model(path: str, sizes: Mapping[str, int]) -> Read:
     given = {value.name: value for value in graph.value_info}
     _set_aside(model)
     model, count = _inferred(model, _axes(sizes, known), path)
-    types, unknown = _types(model, given)
+    try:
+        types, unknown = _types(model, given)
+    except ValueError as error:
+        raise InputError(path, [Problem(f"not a good ONNX model: {error}")]) from None
     if unknown:
         raise InputError(path, [*_reason(model), *_unknown(unknown)])
     _check_axes(_axes(sizes, known), types, path)
@@ -85,12 +88,12 @@ def _load(path: str) -> Any:
     except OSError as error:
         raise InputError(path, [Problem(f"cannot be read: {error.strerror or error}")]) from None
     except (DecodeError, ValueError) as error:  # by suffix, onnx reads text formats too: ValueError
-        raise InputError(path, [Problem(f"not an ONNX model: {error}")]) from None
+        raise InputError(path, [Problem(f"not an ONNX model: {_first_line(error)}")]) from None
     if not model.graph.node or not model.opset_import:
         raise InputError(path, [Problem("not an ONNX model: there are no operators in it")])
-    names = (name for node in model.graph.node for name in (node.name, node.op_type, node.domain, *node.output))
-    if any(isinstance(name, bytes) for name in names):  # protobuf returns bytes for text that is not UTF-8
-        raise InputError(path, [Problem("not a good ONNX model: a name in it is not UTF-8")])
+    broken = next(_not_utf8(model), None)
+    if broken is not None:
+        raise InputError(path, [Problem("not a good ONNX model: text that is not UTF-8", pointer=broken)])
     if model.functions:
         import onnx.inliner
 
@@ -98,10 +101,29 @@ def _load(path: str) -> Any:
     return model
 
 
+def _not_utf8(message: Any, at: str = "") -> Iterator[str]:
+    """Places of the text that is not UTF-8 in a message; protobuf returns bytes for it. Data of tensors is not read."""
+    for field in message.DESCRIPTOR.fields:
+        if field.cpp_type not in (field.CPPTYPE_STRING, field.CPPTYPE_MESSAGE) or field.type == field.TYPE_BYTES:
+            continue
+        found = getattr(message, field.name)
+        if hasattr(found, "add") or hasattr(found, "append"):  # a repeated field
+            items = [(item, f"{at}/{field.name}/{k}") for k, item in enumerate(found)]
+        elif message.HasField(field.name):
+            items = [(found, f"{at}/{field.name}")]
+        else:
+            continue
+        for item, place in items:
+            if isinstance(item, bytes):
+                yield place
+            elif not isinstance(item, str):
+                yield from _not_utf8(item, place)
+
+
 def _refuse_subgraphs(graph: Any, path: str) -> None:
     found = [node for node in graph.node if node.op_type in SUBGRAPHS]
     if found:
-        names = ", ".join(f"{node.op_type} {quote(node.name)}" for node in found[:_SHOWN])
+        names = ", ".join(f"{printable(node.op_type)} {quote(node.name)}" for node in found[:_SHOWN])
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise InputError(
             path,
@@ -149,12 +171,15 @@ def _set_sizes(model: Any, sizes: Mapping[str, int], data: frozenset[str], path:
                 name = dim.dim_param or f"{value.name}:{axis}"
                 told = f"symbolic dimension {quote(dim.dim_param)}" if dim.dim_param else "dimension without a size"
                 problems.append(
-                    Problem(f"axis {axis} of input {quote(value.name)} is a {told}", hint=f"say --dim {name}=SIZE")
+                    Problem(
+                        f"axis {axis} of input {quote(value.name)} is a {told}",
+                        hint=f"say --dim {printable(name)}=SIZE",
+                    )
                 )
     for name in sizes:
         if name not in symbols and name.rpartition(":")[0] not in tensors:
             known = sorted(symbols)
-            hint = suggestion(name, known) or f"known: {', '.join(known) or 'none'}, or TENSOR:AXIS"
+            hint = suggestion(name, known) or printable(f"known: {', '.join(known) or 'none'}, or TENSOR:AXIS")
             problems.append(Problem(f"--dim: there is no symbolic dimension {quote(name)}", hint=hint))
     if problems:
         raise InputError(path, problems)
@@ -295,7 +320,7 @@ def _reason(model: Any) -> list[Problem]:
 
 def _unknown(unknown: Mapping[str, str]) -> list[Problem]:
     """One problem for all tensors without a shape. Only the first are named: the others usually depend on them."""
-    names = [f"{quote(name)} ({op})" for name, op in list(unknown.items())[:_SHOWN]]
+    names = [f"{quote(name)} ({printable(op)})" for name, op in list(unknown.items())[:_SHOWN]]
     more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
     return [
         Problem(
@@ -308,4 +333,4 @@ def _unknown(unknown: Mapping[str, str]) -> list[Problem]:
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    return printable(lines[0][:300]) if lines else type(error).__name__

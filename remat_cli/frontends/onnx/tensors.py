@@ -27,6 +27,15 @@ class TensorType:
     element: str
     shape: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        """Check the shape.
+
+        Raises:
+            ValueError: If a size is negative, or there are more elements than 63 bits can count.
+        """
+        if min(self.shape, default=0) < 0 or self.elements >= 1 << 63:
+            raise ValueError(f"a tensor cannot have the shape {list(self.shape)[:8]}")
+
     @property
     def elements(self) -> int:
         """Number of elements."""

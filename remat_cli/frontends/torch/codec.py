@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, ExecutionFailed
-from remat_cli.frontends.torch.document import NAMED, Argument, Complex, Data, Float, Named, Tensor, TensorSpec
+from remat_cli.frontends.torch.document import (
+    ITEM_BYTES,
+    NAMED,
+    Argument,
+    Complex,
+    Data,
+    Float,
+    Named,
+    Tensor,
+    TensorSpec,
+)
 from remat_cli.frontends.torch.private import is_operator, schema
+from remat_cli.graph.quoting import quote
 
 _REACHES_OUT = ("aten::from_file",)
 """Operators that return tensors and open files."""
@@ -79,7 +89,7 @@ def _device(name: str) -> Any:
     try:
         return torch.device(name)
     except RuntimeError:
-        raise ExecutionFailed(f"torch {torch.__version__} has no device {name}") from None
+        raise ExecutionFailed(f"torch {torch.__version__} has no device {quote(name)}") from None
 
 
 def _named(kind: str, name: str) -> Any:
@@ -87,7 +97,7 @@ def _named(kind: str, name: str) -> Any:
 
     found = getattr(torch, name, None)
     if not isinstance(found, getattr(torch, kind)):
-        raise ExecutionFailed(f"torch {torch.__version__} has no {kind} {name}")
+        raise ExecutionFailed(f"torch {torch.__version__} has no {kind} {quote(name)}")
     return found
 
 
@@ -101,8 +111,15 @@ def dtype_named(name: str) -> Any:
 
 
 def dtype_name(dtype: Any) -> str:
-    """``float32`` for ``torch.float32``."""
-    return str(dtype).removeprefix("torch.")
+    """``float32`` for ``torch.float32``.
+
+    Raises:
+        CaptureFailed: If documents hold no tensors of that type.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name not in ITEM_BYTES:
+        raise CaptureFailed(f"there is a tensor of type {name}, which no plan supports", hint="use another type")
+    return name
 
 
 def spec_of(tensor: Any) -> TensorSpec:
@@ -130,13 +147,13 @@ def operator_named(name: str) -> Any:
         found = None
     if not is_operator(found):
         raise ExecutionFailed(
-            f"torch {torch.__version__} has no operator {name}",
+            f"torch {torch.__version__} has no operator {quote(name)}",
             hint="it may belong to another version, or to a library that has to be imported first",
         )
     stated = schema(found)
     if stated.is_mutable or stated.name in _REACHES_OUT or not any("Tensor" in str(r.type) for r in stated.returns):
         raise ExecutionFailed(
-            f"the operator {name} does more than compute tensors, and no graph of remat holds it",
+            f"the operator {quote(name)} does more than compute tensors, and no graph of remat holds it",
             hint="do not trust this document: export the graph again",
         )
     return found
@@ -159,16 +176,10 @@ def encode_data(tensor: Any) -> Data:
 
 
 def decode_data(value: Data, device: str) -> Any:
-    """The tensor that :func:`encode_data` wrote, on ``device``.
-
-    Raises:
-        ExecutionFailed: If type, shape and data do not agree.
-    """
+    """The tensor that :func:`encode_data` wrote, on ``device``."""
     import torch
 
-    dtype = getattr(torch, value.dtype, None)
-    if not isinstance(dtype, torch.dtype) or math.prod(value.shape) * dtype.itemsize != len(value.data):
-        raise ExecutionFailed("a constant in the graph has another size than its data", hint="export the graph again")
+    dtype = dtype_named(value.dtype)
     if not value.data:
         return torch.empty(value.shape, dtype=dtype, device=device)
     return torch.frombuffer(bytearray(value.data), dtype=dtype).reshape(value.shape).to(device)

@@ -62,6 +62,22 @@ class Named:
 
 NAMED = ("dtype", "layout", "memory_format", "device")
 
+ITEM_BYTES = {
+    **dict.fromkeys(("bool", "int8", "uint8"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
+    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float32", "complex32"), 4),
+    **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
+    "complex128": 16,
+}
+"""Bytes of an element, by the name of its type. Documents hold tensors of no other type; quantised ones have hidden
+parameters."""
+FORMS = {
+    "layout": ("strided",),
+    "memory_format": ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d"),
+}
+"""The other names of these kinds that documents hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -122,6 +138,18 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the memory from its first element to its last."""
+        if 0 in self.shape:
+            return 0
+        return (1 + sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))) * self.item_bytes
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return ITEM_BYTES[self.dtype]
 
     def document(self) -> dict[str, Any]:
         """As JSON."""

@@ -7,6 +7,7 @@ PyTorch moves or changes a name, the test says which, before any plan goes wrong
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,17 @@ def exact_sizes() -> Any:
     import torch
 
     return torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
+
+
+@contextlib.contextmanager
+def silent_fakes() -> Iterator[None]:
+    """Within this context, PyTorch does not log an operator that fails on fake tensors; it only raises."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 @contextlib.contextmanager

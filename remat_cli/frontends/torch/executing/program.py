@@ -29,6 +29,7 @@ from remat_cli.frontends.torch.document import (
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
+from remat_cli.graph.quoting import printable
 from remat_cli.plan.model import Compute, Deallocate, Statement
 
 Tangent = Callable[[int], Any]
@@ -93,7 +94,7 @@ class Program:
                 line = trace.tb_lineno
             trace = trace.tb_next
         node = self.nodes[line - 1] if 0 < line <= len(self.nodes) else None
-        return "the plan" if node is None else f"node {node}"
+        return "the plan" if node is None else f"node {printable(node)}"
 
 
 @dataclass(slots=True)
@@ -264,32 +265,47 @@ def defined(text: str, scope: dict[str, Any], *names: str) -> list[Any]:
     return [scope.pop(name) for name in names]
 
 
-def call_function(
-    step: Step,
-    index: int,
-    device: str,
-    places: Mapping[int, Any],
-    constants: Mapping[int, Any],
-    values: Mapping[int, Sequence[Any]],
-) -> Callable[[], Any]:
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """The tensors that calls read.
+
+    Attributes:
+        places: Those of places, by number.
+        constants: Those of constants, by number.
+        values: Those in each value.
+    """
+
+    places: Mapping[int, Any]
+    constants: Mapping[int, Any]
+    values: Mapping[int, Sequence[Any]]
+
+
+def call_function(step: Step, index: int, device: str, tensors: Tensors) -> Callable[[], Any]:
     """A function that calls the operator of one node and returns its result.
 
     Args:
         step: A graph that this frontend made.
         index: The node; not that of the tangents.
         device: Device for tensors that the operator makes without inputs.
-        places: Tensors for the places that it reads.
-        constants: Tensors for the constants that it reads.
-        values: Tensors in each value that it reads.
+        tensors: All tensors that it reads.
 
     Raises:
         ExecutionFailed: If this torch does not have the operator.
     """
     writer = Writer(step, device)
-    text = f"def call():\n    return {writer.call(step.operations[index], step.graph.nodes[index].inputs)}\n"
-    scope = {**writer.names, "places": places, "constants": constants}
-    scope |= {f"v{value}_{part}": t for value, tensors in values.items() for part, t in enumerate(tensors)}
-    [function] = defined(text, scope, "call")
+    return _returning(writer, writer.call(step.operations[index], step.graph.nodes[index].inputs), tensors)
+
+
+def result_function(step: Step, number: int, device: str, tensors: Tensors) -> Callable[[], Any]:
+    """A function that returns one result of the step; the arguments are as for :func:`call_function`."""
+    writer = Writer(step, device)
+    return _returning(writer, writer.result(step.results[number]), tensors)
+
+
+def _returning(writer: Writer, expression: str, tensors: Tensors) -> Callable[[], Any]:
+    scope = {**writer.names, "places": tensors.places, "constants": tensors.constants}
+    scope |= {f"v{value}_{part}": t for value, parts in tensors.values.items() for part, t in enumerate(parts)}
+    [function] = defined(f"def call():\n    return {expression}\n", scope, "call")
     return cast("Callable[[], Any]", function)
 
 
@@ -304,5 +320,5 @@ def generator_state(device: str) -> tuple[Callable[[], Any], Callable[[Any], Non
 
 def words(error: Exception) -> str:
     """The text of an operator's error, in one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = printable(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= 300 else text[:300] + " ..."

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.document import Step
-from remat_cli.frontends.torch.reading import read_step
+from remat_cli.frontends.torch.reading import read_origin, read_step
 from remat_cli.graph.model import Graph
+from remat_cli.graph.quoting import printable
 
 
 def difference(compiled: Graph, planned: Graph) -> str | None:
@@ -25,21 +23,25 @@ def difference(compiled: Graph, planned: Graph) -> str | None:
     return _places(ours, theirs) or _operations(ours, theirs) or _rest(ours, theirs)
 
 
-def foreign(metadata: Mapping[str, Any], version: str, device: str) -> str | None:
-    """Why a graph with this metadata is not for this torch and device; None if it is, or does not say.
+def foreign(graph: Graph, version: str, device: str) -> str | None:
+    """Why a graph is not for this torch and device; None if it is, or does not say.
 
     Operators may change between minor versions, so a plan is only for the version that its graph was exported with.
 
     Args:
-        metadata: Metadata of a graph that this frontend made.
+        graph: A graph that this frontend made.
         version: Version of torch that will run it.
         device: Kind of device that it will run on.
+
+    Raises:
+        UsageError: If its metadata states either by something else than text.
     """
-    made = str(metadata.get("torch", version))
-    if _minor(made) != _minor(version):
-        return f"it was exported with torch {made}, but this is torch {version}"
-    planned = metadata.get("device", device)
-    return None if planned == device else f"it was exported for {planned}, and this runs on {device}"
+    made, planned = read_origin(graph)
+    if made is not None and _minor(made) != _minor(version):
+        return f"it was exported with torch {printable(made)}, but this is torch {version}"
+    if planned is not None and planned != device:
+        return f"it was exported for {printable(planned)}, and this runs on {device}"
+    return None
 
 
 def require_home(graph: Graph, device: str) -> None:
@@ -50,10 +52,10 @@ def require_home(graph: Graph, device: str) -> None:
     """
     import torch
 
-    reason = foreign(graph.metadata, str(torch.__version__), device)
+    reason = foreign(graph, str(torch.__version__), device)
     if reason is not None:
         raise UsageError(
-            f"the graph {graph.name} is not for here: {reason}",
+            f"the graph {printable(graph.name)} is not for here: {reason}",
             hint=f"export it again here, with --device {device}; or --force, and operators may be missing or do "
             "something else",
         )
@@ -68,7 +70,7 @@ def require_same(planned: Graph, wanted: Graph) -> None:
     reason = difference(wanted, planned)
     if reason is not None:
         raise UsageError(
-            f"the plan of {planned.name} is for another graph than {wanted.name}: {reason}",
+            f"the plan of {printable(planned.name)} is for another graph than {printable(wanted.name)}: {reason}",
             hint="solve the graph that is to be run",
         )
 
@@ -89,14 +91,14 @@ def _places(compiled: Step, planned: Step) -> str | None:
         return f"it has {len(theirs)} parameters, buffers and inputs, and this has {len(ours)}"
     for mine, other in zip(ours, theirs, strict=True):
         if (mine.kind == "tangent") != (other.kind == "tangent"):
-            return f"{other.name} is {other.kind} there and {mine.kind} here"
+            return f"{printable(other.name)} is {other.kind} there and {mine.kind} here"
         for what, found, wanted in (
             ("type", other.spec.dtype, mine.spec.dtype),
             ("shape", list(other.spec.shape), list(mine.spec.shape)),
             ("stride", list(other.spec.stride), list(mine.spec.stride)),
         ):
             if found != wanted:
-                return f"{other.name} has the {what} {found} there and {wanted} here"
+                return f"{printable(other.name)} has the {what} {found} there and {wanted} here"
     return None
 
 
@@ -105,9 +107,10 @@ def _operations(compiled: Step, planned: Step) -> str | None:
     for k, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
         here, there = compiled.operations[k], planned.operations[k]
         if (here, mine.inputs, len(mine.outputs)) != (there, other.inputs, len(other.outputs)):
+            name, called = printable(other.id), printable(there.call)
             if there.call == here.call:
-                return f"its operation {other.id} ({there.call}) has other arguments"
-            return f"its operation {other.id} is {there.call} there and {here.call} here"
+                return f"its operation {name} ({called}) has other arguments"
+            return f"its operation {name} is {called} there and {here.call} here"
     if len(ours) != len(theirs):
         return f"it has {len(theirs)} operations, and this has {len(ours)}"
     return None

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from remat_cli.frontends.torch.document import Step
-from remat_cli.frontends.torch.reading import read_step
+from remat_cli.frontends.torch.reading import read_padding, read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Statement
 
@@ -306,7 +306,7 @@ def _fixed(step: Step, state_bytes: int = 0) -> list[int]:
     """As :func:`fixed_sizes`, with ``state_bytes`` less in the rest."""
     sizes = [place.storage_bytes for place in step.given]
     graph = step.graph
-    padding = int((graph.metadata.get("profile") or {}).get("fixed_padding", 0))  # this allocator rounds up by itself
+    padding = read_padding(graph)  # this allocator rounds up by itself
     return [*sizes, max(0, graph.fixed_memory - padding - state_bytes - sum(sizes))]
 
 

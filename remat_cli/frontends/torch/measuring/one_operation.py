@@ -23,7 +23,8 @@ from remat_cli.frontends.torch.document import (
 )
 from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensor, seeded
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
-from remat_cli.frontends.torch.executing.program import call_function, words
+from remat_cli.frontends.torch.executing.program import Tensors, call_function, words
+from remat_cli.graph.quoting import printable
 
 
 @dataclass(slots=True)
@@ -95,7 +96,7 @@ class Operations:
                 value = node.inputs[tensor.position]
                 made[value] = [self._new(returned.spec, below=1) for returned in self.step.tensors(value)]
         values = {value: self._value(value, made) for value in node.inputs}
-        return call_function(self.step, index, self.device, given, constants, values)
+        return call_function(self.step, index, self.device, Tensors(given, constants, values))
 
     def _new(self, spec: TensorSpec, below: int | None = None) -> Any:
         return new_tensor(spec, self.device, self._generator, below=below)
@@ -128,7 +129,7 @@ class Operations:
         """
         import torch
 
-        where = f"node {self.step.graph.nodes[index].id} ({self.step.operations[index].call})"
+        where = printable(f"node {self.step.graph.nodes[index].id} ({self.step.operations[index].call})")
         try:
             with torch.no_grad():
                 yield

@@ -13,12 +13,13 @@ from typing import Any
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.document import Step
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
+from remat_cli.frontends.torch.executing.rehearsal import rehearse
 from remat_cli.frontends.torch.executing.same_graph import require_home
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.measuring.allocator import BLOCK_BYTES, start_libraries
 from remat_cli.frontends.torch.measuring.one_operation import Operations
 from remat_cli.frontends.torch.measuring.workspace import workspaces
-from remat_cli.frontends.torch.reading import read_step, require_torch_graph
+from remat_cli.frontends.torch.reading import read_padding, read_step, require_torch_graph
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.graph.model import Graph, Node
 
@@ -56,6 +57,7 @@ def profile(
     warmup: int = 2,
     seed: int = 0,
     force: bool = False,
+    captured: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Graph:
     """``graph`` with measured costs (microseconds), sizes and workspaces.
@@ -69,11 +71,13 @@ def profile(
         warmup: Calls before the samples.
         seed: Seed of the random inputs.
         force: Whether to measure even if the graph was exported for another PyTorch or device.
+        captured: Whether this process captured the graph from the user's own code. Other graphs may hold anything, so
+            their operations are checked first.
         progress: Called with the number of kinds of operations that are done, and of all kinds.
 
     Raises:
-        UsageError: If the graph is not of this frontend, or was exported for another PyTorch or device, or a number
-            is out of range.
+        UsageError: If the graph is not of this frontend, or damaged, or was exported for another PyTorch or device, or
+            a number is out of range.
         FrameworkUnavailable: If there is no such device.
         OutOfMemory: If the device's memory is too small for an operation and its inputs.
         ExecutionFailed: If an operation fails, with the node.
@@ -85,6 +89,8 @@ def profile(
     require_present(device)
     if not force:
         require_home(graph, device)
+    if not captured:
+        rehearse(step, device, force=force)
     with memory_told(
         device,
         "the inputs of an operation",
@@ -120,7 +126,7 @@ def _profiled(
         "spread": {graph.nodes[i].id: round(m.spread, 4) for i, m in sorted(found.items())}
     }
     padding = sum(-place.storage_bytes % block for place in step.given)
-    before = (metadata.get("profile") or {}).get("fixed_padding", 0)
+    before = read_padding(graph)
     return replace(
         graph,
         nodes=tuple(nodes),

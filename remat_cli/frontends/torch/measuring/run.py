@@ -15,12 +15,14 @@ from remat_cli.frontends.torch.document import Step
 from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.executing.program import Program, Tangent, generator_state, program
+from remat_cli.frontends.torch.executing.rehearsal import rehearse
 from remat_cli.frontends.torch.executing.same_graph import require_home, require_same
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.measuring.allocator import footprint, start_libraries
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
+from remat_cli.graph.quoting import printable
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.model import Compute, Plan
@@ -115,7 +117,7 @@ def run_plan(
         force: Whether to run it even if it was exported for another PyTorch or device.
 
     Raises:
-        UsageError: If the plan is not valid, or its graph is not of this frontend, or is not ``graph``, or was
+        UsageError: If the plan is not valid, or its graph is not of this frontend, or damaged, or not ``graph``, or was
             exported for another PyTorch or device.
         FrameworkUnavailable: If there is no such device.
         OutOfMemory: If the device's memory is exhausted, with the place.
@@ -131,6 +133,8 @@ def run_plan(
     require_present(device)
     if not force:
         require_home(plan.graph, device)
+    step = read_step(plan.graph)
+    rehearse(step, device, force=force)
     needs = format_bytes(replayed.peak_bytes)
     with memory_told(
         device,
@@ -138,14 +142,14 @@ def run_plan(
         f"by prediction the plan needs {needs} on the device, PyTorch itself not counted: make room there, or solve "
         "for a smaller budget",
     ):
-        return _ran(plan, replayed, device, steps, seed)
+        return _ran(plan, step, replayed, device, steps, seed)
 
 
-def _ran(plan: Plan, replayed: Replay, device: str, steps: int, seed: int) -> Ran:
-    """Run a plan that passed all checks."""
+def _ran(plan: Plan, step: Step, replayed: Replay, device: str, steps: int, seed: int) -> Ran:
+    """Run a plan that passed all checks; ``step`` are the contents of its graph."""
     import torch
 
-    graph, step = plan.graph, read_step(plan.graph)
+    graph = plan.graph
     computes = [s.node for s in plan.statements if isinstance(s, Compute)]
     first = list(dict.fromkeys(computes))  # in the plan's own order, so that random numbers are drawn in that order
     libraries = start_libraries() if device == "cuda" else None
@@ -298,7 +302,7 @@ def result_names(step: Step) -> list[str]:
         of = (
             f"of {step.places[result.of].name}" if isinstance(result.of, int) and result.kind != "result" else result.of
         )
-        names.append(f"{result.kind} {of}")
+        names.append(printable(f"{result.kind} {of}"))
     return names
 
 

@@ -21,6 +21,7 @@ from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.private import aot, as_given, default_split, real_tensors, takes_its_arguments
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
+from remat_cli.graph.quoting import printable
 from remat_cli.plan.check import check
 from remat_cli.plan.io import load_plan
 from remat_cli.plan.model import Plan
@@ -52,7 +53,7 @@ def remat_backend(*plans: Plan | str, unknown: Unplanned = "error") -> Callable[
         require_torch_graph(plan.graph)
         read_step(plan.graph)  # reports damage now: torch.compile would wrap the error
         if not check(plan).valid:
-            raise UsageError(f"the plan of {plan.graph.name} is not valid", hint="remat check says why")
+            raise UsageError(f"the plan of {printable(plan.graph.name)} is not valid", hint="remat check says why")
 
     def find(compiled: Compiled) -> Plan | None:
         found, reasons = chosen(compiled, loaded)
@@ -110,11 +111,11 @@ def chosen(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | None, list
 
     reasons = []
     for plan in plans:
-        reason = foreign(plan.graph.metadata, str(torch.__version__), compiled.device)
+        reason = foreign(plan.graph, str(torch.__version__), compiled.device)
         reason = reason or difference(compiled.graph, plan.graph)
         if reason is None:
             return plan, []
-        reasons.append(f"the plan of {plan.graph.name} is for another graph: {reason}")
+        reasons.append(f"the plan of {printable(plan.graph.name)} is for another graph: {reason}")
     return None, reasons
 
 

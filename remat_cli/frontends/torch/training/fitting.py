@@ -158,7 +158,7 @@ def _measured(graph: Graph, where: Any) -> Graph:
 
     here = torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext()
     with torch.random.fork_rng(), here:
-        return profile(graph, device=where.type, repeats=3, warmup=1)
+        return profile(graph, device=where.type, repeats=3, warmup=1, captured=True)
 
 
 def _require_module(module: Any, batch: Any) -> None:

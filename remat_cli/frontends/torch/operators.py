@@ -1,0 +1,121 @@
+"""Operators that a graph may name, one by one; PyTorch has some thousand more.
+
+Capturing a training step leaves operators of the namespace ``aten`` that compute new tensors or views from their
+arguments. These are all of them. Left out is what capturing never leaves, or what plans cannot repeat: operators that
+write into an argument, read files or wait for other processes, quantised, sparse and nested tensors, sizes that depend
+on data, and fused optimisers. So is CTC: its kernels take labels as indices without a check.
+
+An operator of another library is not here either. A step that uses it can be exported, solved and trained with, because
+there the operators are those of the user's own code. Only documents are bound to this list.
+"""
+
+from __future__ import annotations
+
+_ATEN = """
+__lshift__.Scalar __lshift__.Tensor __rshift__.Scalar __rshift__.Tensor _adaptive_avg_pool2d
+_adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward _aminmax _aminmax.dim _cdist_backward
+_cdist_forward _conj _conj_physical _cudnn_rnn _cudnn_rnn_backward _dirichlet_grad _efficient_attention_backward
+_efficient_attention_forward _embedding_bag _embedding_bag_backward _embedding_bag_dense_backward
+_embedding_bag_forward_only _embedding_bag_per_sample_weights_backward _fft_c2c _fft_c2r _fft_r2c
+_flash_attention_backward _flash_attention_forward _fused_rms_norm _fused_rms_norm_backward _int_mm _linalg_det
+_linalg_eigh _linalg_slogdet _linalg_solve_ex _linalg_svd _log_softmax _log_softmax_backward_data _logcumsumexp
+_masked_softmax _masked_softmax_backward _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional
+_native_batch_norm_legit_no_training _neg_view _pdist_backward _pdist_forward _prelu_kernel _prelu_kernel_backward
+_safe_softmax _sample_dirichlet _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
+_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
+_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
+_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward _softmax
+_softmax_backward_data _standard_gamma _standard_gamma_grad _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
+_thnn_fused_lstm_cell _to_copy _trilinear _unsafe_index.Tensor _unsafe_index_put _unsafe_masked_index
+_unsafe_masked_index_put_accumulate _unsafe_view _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward
+_upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_lanczos2d_aa _upsample_lanczos2d_aa_backward
+_upsample_nearest_exact1d _upsample_nearest_exact1d_backward _upsample_nearest_exact2d
+_upsample_nearest_exact2d_backward _upsample_nearest_exact3d _upsample_nearest_exact3d_backward _weight_norm_interface
+_weight_norm_interface_backward abs acos acosh adaptive_max_pool2d adaptive_max_pool2d_backward adaptive_max_pool3d
+adaptive_max_pool3d_backward add.Scalar add.Tensor addbmm addcdiv addcmul addmm addmm.dtype addmv addr
+affine_grid_generator alias all all.dim all.dims amax amin aminmax angle any any.dim any.dims arange arange.start
+arange.start_step argmax argmin as_strided as_strided_scatter asin asinh atan atan2 atanh avg_pool2d
+avg_pool2d_backward avg_pool3d avg_pool3d_backward baddbmm baddbmm.dtype bartlett_window bartlett_window.periodic
+bernoulli.Tensor bernoulli bernoulli.p binary_cross_entropy binary_cross_entropy_backward
+binary_cross_entropy_with_logits binomial bitwise_and.Scalar bitwise_and.Scalar_Tensor bitwise_and.Tensor
+bitwise_left_shift.Scalar_Tensor bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_not
+bitwise_or.Scalar bitwise_or.Scalar_Tensor bitwise_or.Tensor bitwise_right_shift.Scalar_Tensor
+bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_xor.Scalar bitwise_xor.Scalar_Tensor
+bitwise_xor.Tensor blackman_window blackman_window.periodic block_diag bmm bmm.dtype bucketize.Scalar bucketize.Tensor
+cat cauchy ceil celu channel_shuffle cholesky_inverse cholesky_solve clamp.Tensor clamp clamp_max.Tensor clamp_max
+clamp_min.Tensor clamp_min clone col2im complex constant_pad_nd convolution convolution_backward copy copysign.Scalar
+copysign.Tensor cos cosh cudnn_affine_grid_generator cudnn_affine_grid_generator_backward cudnn_batch_norm
+cudnn_batch_norm_backward cudnn_grid_sampler cudnn_grid_sampler_backward cummax cummin cumprod cumsum deg2rad detach
+diag_embed diagonal diagonal_backward diagonal_scatter digamma div.Scalar div.Scalar_mode div.Tensor div.Tensor_mode
+dot elu elu_backward embedding embedding_dense_backward empty.memory_format empty_like empty_strided eq.Scalar
+eq.Tensor erf erfc erfinv exp exp2 expand expm1 exponential eye eye.m fft_fftfreq fft_rfftfreq fill.Scalar fill.Tensor
+flip floor floor_divide.Scalar floor_divide fmax fmin fmod.Scalar fmod.Tensor frac fractional_max_pool2d
+fractional_max_pool2d_backward fractional_max_pool3d fractional_max_pool3d_backward frexp.Tensor full full_like gather
+gcd ge.Scalar ge.Tensor gelu gelu_backward geometric glu glu_backward grid_sampler_2d grid_sampler_2d_backward
+grid_sampler_3d grid_sampler_3d_backward gt.Scalar gt.Tensor hamming_window hamming_window.periodic
+hamming_window.periodic_alpha hamming_window.periodic_alpha_beta hann_window hann_window.periodic hardshrink
+hardshrink_backward hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward heaviside
+histc huber_loss huber_loss_backward hypot i0 igamma igammac im2col index.Tensor index_add index_fill.int_Scalar
+index_fill.int_Tensor index_put index_reduce index_select isin.Scalar_Tensor isin.Tensor_Scalar isin.Tensor_Tensor
+isinf isnan isneginf isposinf kaiser_window.beta kaiser_window kaiser_window.periodic kthvalue lcm ldexp.Tensor
+le.Scalar le.Tensor leaky_relu leaky_relu_backward lerp.Scalar lerp.Tensor lgamma lift_fresh lift_fresh_copy
+linalg__powsum linalg_cholesky_ex linalg_cross linalg_eig linalg_householder_product linalg_inv_ex
+linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp
+linalg_pinv.atol_rtol_tensor linalg_qr linalg_solve_triangular linalg_vector_norm linspace.Scalar_Tensor
+linspace.Tensor_Scalar linspace.Tensor_Tensor linspace log log10 log1p log2 log_normal log_sigmoid_backward
+log_sigmoid_forward logaddexp logaddexp2 logcumsumexp logical_and logical_not logical_or logical_xor logit
+logit_backward logspace.Scalar_Tensor logspace.Tensor_Scalar logspace.Tensor_Tensor logspace logsumexp lt.Scalar
+lt.Tensor lu_unpack masked_fill.Scalar masked_fill.Tensor masked_scatter masked_scatter_backward max max.dim
+max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward
+max_unpool2d max_unpool3d maximum mean mean.dim median median.dim min min.dim minimum mish mish_backward mm mm.dtype
+mode mse_loss mse_loss_backward mul.Scalar mul.Tensor multi_margin_loss multi_margin_loss_backward
+multilabel_margin_loss_backward multilabel_margin_loss_forward multinomial mv mvlgamma nan_to_num nanmedian
+nanmedian.dim nansum native_batch_norm native_batch_norm_backward native_channel_shuffle native_dropout
+native_dropout_backward native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward
+ne.Scalar ne.Tensor neg new_empty new_empty_strided new_full new_ones new_zeros nextafter nll_loss2d_backward
+nll_loss2d_forward nll_loss_backward nll_loss_forward norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype
+norm.ScalarOpt_dtype normal.Tensor_Tensor normal.Tensor_float normal.float_Tensor normal.float_float normal_functional
+ones ones_like ormqr permute pixel_shuffle pixel_unshuffle poisson polar polygamma pow.Scalar pow.Tensor_Scalar
+pow.Tensor_Tensor prod prod.dim_int put rad2deg rand rand_like randint randint.low randint_like.Tensor randint_like
+randint_like.low_dtype randn randn_like random random.from random.to randperm reciprocal reflection_pad1d
+reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward relu
+remainder.Scalar remainder.Scalar_Tensor remainder.Tensor renorm repeat replication_pad1d replication_pad1d_backward
+replication_pad2d replication_pad2d_backward replication_pad3d replication_pad3d_backward roll round.decimals round
+rrelu_with_noise_backward rrelu_with_noise_functional rsqrt rsub.Scalar rsub.Tensor scalar_tensor scatter.reduce
+scatter.src scatter.value scatter.value_reduce scatter_add scatter_reduce.two searchsorted.Scalar searchsorted.Tensor
+select.int select_backward select_scatter sgn sigmoid sigmoid_backward sign signbit silu silu_backward sin sinc sinh
+slice.Tensor slice_backward slice_scatter smooth_l1_loss smooth_l1_loss_backward soft_margin_loss
+soft_margin_loss_backward softplus softplus_backward softshrink softshrink_backward sort sort.stable special_airy_ai
+special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_chebyshev_polynomial_t
+special_chebyshev_polynomial_t.n_scalar special_chebyshev_polynomial_t.x_scalar special_chebyshev_polynomial_u
+special_chebyshev_polynomial_u.n_scalar special_chebyshev_polynomial_u.x_scalar special_chebyshev_polynomial_v
+special_chebyshev_polynomial_v.n_scalar special_chebyshev_polynomial_v.x_scalar special_chebyshev_polynomial_w
+special_chebyshev_polynomial_w.n_scalar special_chebyshev_polynomial_w.x_scalar special_entr special_erfcx
+special_hermite_polynomial_h special_hermite_polynomial_h.n_scalar special_hermite_polynomial_h.x_scalar
+special_hermite_polynomial_he special_hermite_polynomial_he.n_scalar special_hermite_polynomial_he.x_scalar
+special_i0e special_i1 special_i1e special_laguerre_polynomial_l special_laguerre_polynomial_l.n_scalar
+special_laguerre_polynomial_l.x_scalar special_legendre_polynomial_p special_legendre_polynomial_p.n_scalar
+special_legendre_polynomial_p.x_scalar special_log_ndtr special_modified_bessel_i0 special_modified_bessel_i1
+special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0
+special_scaled_modified_bessel_k1 special_shifted_chebyshev_polynomial_t
+special_shifted_chebyshev_polynomial_t.n_scalar special_shifted_chebyshev_polynomial_t.x_scalar
+special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_u.n_scalar
+special_shifted_chebyshev_polynomial_u.x_scalar special_shifted_chebyshev_polynomial_v
+special_shifted_chebyshev_polynomial_v.n_scalar special_shifted_chebyshev_polynomial_v.x_scalar
+special_shifted_chebyshev_polynomial_w special_shifted_chebyshev_polynomial_w.n_scalar
+special_shifted_chebyshev_polynomial_w.x_scalar special_spherical_bessel_j0 special_xlog1py
+special_xlog1py.other_scalar special_xlog1py.self_scalar special_zeta special_zeta.other_scalar
+special_zeta.self_scalar split.Tensor split_with_sizes sqrt squeeze squeeze.dim squeeze.dims stack std.correction
+std_mean.correction sub.Scalar sub.Tensor sum sum.dim_IntList t take tan tanh tanh_backward threshold
+threshold_backward topk trace transpose.int triangular_solve tril tril_indices triu triu_indices trunc unbind.int
+unfold unfold_backward uniform unsafe_split.Tensor unsafe_split_with_sizes unsqueeze upsample_bicubic2d
+upsample_bicubic2d_backward upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d
+upsample_linear1d_backward upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
+upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward upsample_trilinear3d
+upsample_trilinear3d_backward var.correction var_mean.correction vdot view view.dtype view_as_complex view_as_real
+where.self xlogy.Scalar_Other xlogy.Scalar_Self xlogy.Tensor zeros zeros_like
+"""
+"""Names in ``aten``; without an overload, ``default`` is meant."""
+
+OPERATORS = frozenset(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in _ATEN.split())
+"""Full names: ``aten.add.Tensor``."""
