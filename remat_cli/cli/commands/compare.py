@@ -49,6 +49,7 @@ plan."""
 )
 @params.output_option
 @params.format_option("text", "json", "csv", "html", "svg", "png")
+@params.cdn_option
 @params.node_link_option
 @params.quiet_option
 @params.color_option
@@ -69,6 +70,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     format = options["format"]
     if format == "png" and output == "-":
         raise UsageError("a PNG must go to a file", hint="name a file with -o")
+    params.require_html(format, options["cdn"])
     if options["dask"] is not None and options["jobs"] is not None:
         raise UsageError("--jobs is for this machine", hint="with --dask, the cluster's workers decide")
     require_writable(output)
@@ -92,7 +94,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
             results=options["results"],
             listener=listener,
         )
-    _write(comparison, format, output, out)
+    _write(comparison, format, output, out, cdn=options["cdn"])
     if comparison.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if any(row.cost is not None for row in comparison.rows) else ExitCode.NO
@@ -128,7 +130,7 @@ def _words(row: Row) -> str:
     return f"{row.strategy} at {row.budget}: {end}, {format_duration(row.wall_s)}"
 
 
-def _write(comparison: Comparison, format: str, output: str, out: Output) -> None:
+def _write(comparison: Comparison, format: str, output: str, out: Output, *, cdn: bool) -> None:
     from remat_cli.files import write_bytes, write_text
     from remat_cli.reports.comparison import comparison_csv, comparison_json, comparison_text
 
@@ -139,7 +141,7 @@ def _write(comparison: Comparison, format: str, output: str, out: Output) -> Non
     elif format == "html":
         from remat_cli.reports.web.comparison import comparison_page
 
-        write_text(output, comparison_page(comparison, current().command_line()))
+        write_text(output, comparison_page(comparison, current().command_line(), cdn=cdn))
     elif format == "text":
         write_text(output, comparison_text(comparison, out.style() if output == "-" else out.file_style()))
     else:
