@@ -66,9 +66,15 @@ def profile(
     from remat_cli.frontends.torch.measuring import profile as profiling
 
     model = as_graph(graph)
-    counts = {"repeats": as_whole(repeats, "repeats"), "warmup": as_whole(warmup, "warmup", 0)}
-    seeded = {"seed": as_whole(seed, "seed", 0), **counts}
-    return profiling.profile(model, device=device, force=force, progress=progress, **seeded)
+    return profiling.profile(
+        model,
+        device=device,
+        repeats=as_whole(repeats, "repeats"),
+        warmup=as_whole(warmup, "warmup", 0),
+        seed=as_whole(seed, "seed", 0),
+        force=force,
+        progress=progress,
+    )
 
 
 def run_plan(

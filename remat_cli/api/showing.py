@@ -52,25 +52,26 @@ def describe(shown: Described | Source, *, width: int = 100) -> str:
     return text_of(_loaded(shown), Style(as_whole(width, "width", most=MOST_COLUMNS), color=False, unicode=True))
 
 
-def page(shown: Drawn | Source) -> str:
+def page(shown: Drawn | Source, *, cdn: bool = False) -> str:
     """A page for a browser, as HTML without links to other files: of a graph, a plan or a comparison.
 
     Args:
         shown: A graph, a plan, the result of :func:`solve` or :func:`compare`, or the path or the data of a document.
+        cdn: Load plotly.js from its own network, for a small page.
 
     Raises:
         InputError, UsageError: If it is nothing of these, or Plotly or Jinja2 is not installed.
     """
-    return page_of(_loaded(shown), "remat.page()")
+    return page_of(_loaded(shown), "remat.page()", cdn=cdn)
 
 
-def save_page(shown: Drawn | Source, path: str | PathLike[str]) -> None:
+def save_page(shown: Drawn | Source, path: str | PathLike[str], *, cdn: bool = False) -> None:
     """Write the :func:`page` of ``shown`` to a file.
 
     Raises:
         InputError, UsageError: As :func:`page`, or if the file cannot be written.
     """
-    write_text(as_path(path), page(shown))
+    write_text(as_path(path), page(shown, cdn=cdn))
 
 
 def figure(shown: Drawn | Source, format: str = "svg") -> bytes:
@@ -156,7 +157,7 @@ def _search_text(shown: Any, style: Style) -> str:
     raise wrong_type("shown", shown, "a graph, a plan, or a result")
 
 
-def page_of(shown: Any, made_by: str) -> str:
+def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
     """The page of ``shown``, whose last line says ``made_by`` which command it was made.
 
     Raises:
@@ -166,16 +167,16 @@ def page_of(shown: Any, made_by: str) -> str:
     if isinstance(shown, Plan):
         from remat_cli.reports.web.plan import plan_page
 
-        return plan_page(check(shown), shown, made_by)
+        return plan_page(check(shown), shown, made_by, cdn=cdn)
     if isinstance(shown, Graph):
         from remat_cli.graph.summary import summarize
         from remat_cli.reports.web.graph import graph_page
 
-        return graph_page(shown, summarize(shown), made_by)
+        return graph_page(shown, summarize(shown), made_by, cdn=cdn)
     if isinstance(shown, Comparison):
         from remat_cli.reports.web.comparison import comparison_page
 
-        return comparison_page(shown, made_by)
+        return comparison_page(shown, made_by, cdn=cdn)
     raise wrong_type("shown", shown, "a graph, a plan or a comparison")
 
 

@@ -23,6 +23,7 @@ _SUFFIXES = {
     "html": (".html", ".htm"),
     "svg": (".svg",),
     "png": (".png",),
+    "trace": (".json",),
 }
 """Every format of a file, with its suffixes."""
 _FOREIGN = frozenset({".gml", ".graphml", ".jpeg", ".jpg", ".md", ".onnx", ".pdf", ".pt2", ".xml"})

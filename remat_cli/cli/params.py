@@ -161,6 +161,23 @@ def format_option(*formats: str, by_suffix: bool = False) -> Callable[[F], F]:
     return click.option("--format", type=click.Choice(formats), default="text", help=words)
 
 
+def cdn_option(command: F) -> F:
+    """``--cdn`` for pages."""
+    return click.option(
+        "--cdn", is_flag=True, help="Pages load plotly.js from cdn.plot.ly: small files that need a network."
+    )(command)
+
+
+def require_html(format: str, cdn: bool) -> None:
+    """Refuse ``--cdn`` for anything but a page.
+
+    Raises:
+        UsageError: If it is given for another format.
+    """
+    if cdn and format != "html":
+        raise UsageError(f"--cdn is for pages, not for --format {format}", hint="add --format html, or leave it out")
+
+
 def output_option(command: F) -> F:
     """``--output``, standard output by default."""
     return click.option(

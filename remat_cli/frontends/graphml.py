@@ -12,7 +12,8 @@ from xml.parsers import expat
 
 from remat_cli.errors import InputError, Problem
 from remat_cli.graph.document import Document
-from remat_cli.graph.quoting import MAX_DEPTH, SURROGATE, printable, quote
+from remat_cli.graph.quoting import MAX_DEPTH, SURROGATE, quote
+from remat_cli.printable import printable
 
 
 def graphml_document(text: str, source: str) -> Document:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.errors import UsageError
 from remat_cli.extras import install_command
-from remat_cli.plan.comparison import Comparison, Ended
+from remat_cli.plan.comparison import Comparison
 from remat_cli.printable import printable
+from remat_cli.reports.overlaps import (
+    NO_PLAN,
+    Curve,
+    Scale,
+    bound_percents,
+    curves,
+    logarithmic_scale,
+    overhead_percent,
+)
 from remat_cli.reports.palette import COLOURS
 
 if TYPE_CHECKING:
@@ -59,6 +68,8 @@ def comparison_figure(comparison: Comparison, format: str) -> bytes:
         _overheads(upper, comparison)
         _peaks(lower, comparison)
         handles, labels = upper.get_legend_handles_labels()
+        order = sorted(range(len(labels)), key=lambda k: ["no plan (proven)", *comparison.strategies].index(labels[k]))
+        handles, labels = [handles[k] for k in order], [labels[k] for k in order]
         figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize="small")
         nodes = f"{len(comparison.graph.nodes):,} nodes"
         figure.suptitle(drawable(f"{comparison.graph.name or 'graph'} ({nodes})"), fontsize="large")
@@ -79,35 +90,38 @@ def figure_bytes(figure: Figure, format: str) -> bytes:
 
 
 def _overheads(axes: Axes, comparison: Comparison) -> None:
-    base, unit = comparison.graph.total_cost or 1.0, _giga(comparison)
+    unit = _giga(comparison)
     budgets = [amount / unit[0] for _, amount in comparison.budgets]
-    bounds = [100 * (comparison.bound(amount) / base - 1) for _, amount in comparison.budgets]
+    logarithmic = logarithmic_scale(comparison)
+    scale = logarithmic if logarithmic.first_shown else Scale(())
     tops = [100 * row.overhead for row in comparison.rows if row.overhead is not None]
-    axes.fill_between(budgets, 0, bounds, color="#BBBBBB", label="no plan (proven)", linewidth=0, step="pre")
-    for k, (strategy, rows) in enumerate(comparison.by_strategy().items()):
-        held = [(row.budget_bytes / unit[0], 100 * row.overhead) for row in rows if row.overhead is not None]
-        # Steps: a plan remains valid with more memory, and budgets in between were not solved.
-        axes.plot(*_columns(held), label=strategy, drawstyle="steps-post", **look(k))
-    missing = [row for row in comparison.rows if row.ended in {Ended.NONE, Ended.LIMIT}]
-    edge = max([1e-3, *tops]) * 1.12
-    shift = 0.035 * edge
-    for row in missing:
+    if scale.decades:
+        axes.set_yscale("log")
+    floor = scale.foot / 2 if scale.decades else 0.0
+    bounds = [scale.place(bound) for bound in bound_percents(comparison)]
+    axes.fill_between(budgets, floor, bounds, color="#BBBBBB", label="no plan (proven)", linewidth=0, step="pre")
+    for curve in curves(comparison, overhead_percent):
+        heights = [scale.place(overhead_percent(row) or 0.0) for row in curve.rows]
+        _draw(axes, curve, heights, unit[0])
+    highest = scale.above(max([1e-3, *tops]), 0)
+    for row in (row for row in comparison.rows if row.ended in NO_PLAN):
         k = comparison.strategies.index(row.strategy)
-        colour = COLOURS[k % len(COLOURS)]
-        axes.plot(row.budget_bytes / unit[0], edge + shift * (k % 6), "x", color=colour, markersize=6)
-    if missing:
-        axes.annotate(
-            "✕ no plan within this budget", (0.01, 0.99), xycoords="axes fraction", va="top", fontsize="small"
-        )
+        highest = max(highest, height := scale.above(max([1e-3, *tops]), k))
+        axes.plot(row.budget_bytes / unit[0], height, "x", color=COLOURS[k % len(COLOURS)], markersize=6)
+    if any(row.ended in NO_PLAN for row in comparison.rows):
+        axes.annotate("✕ no plan within this budget", (0.99, 0.99), xycoords="axes fraction", va="top", ha="right")
     axes.set_ylabel("cost over no-remat, %")
-    axes.set_ylim(bottom=0, top=edge * 1.3 if missing else edge)
+    if scale.decades:
+        places, texts = zip(*scale.ticks(), strict=True)
+        axes.set_yticks(places, texts)
+        axes.minorticks_off()
+    axes.set_ylim(bottom=floor, top=scale.above(highest, 3))
 
 
 def _peaks(axes: Axes, comparison: Comparison) -> None:
     unit = _giga(comparison)
-    for k, rows in enumerate(comparison.by_strategy().values()):
-        held = [(r.budget_bytes / unit[0], r.peak_bytes / unit[0]) for r in rows if r.peak_bytes is not None]
-        axes.plot(*_columns(held), **look(k))
+    for curve in curves(comparison, lambda row: row.peak_bytes):
+        _draw(axes, curve, [(row.peak_bytes or 0) / unit[0] for row in curve.rows], unit[0])
     amounts = [amount / unit[0] for _, amount in comparison.budgets]
     axes.plot(amounts, amounts, color="#666666", linewidth=0.8, linestyle=(0, (1, 2)))
     axes.annotate("budget", (amounts[-1], amounts[-1]), fontsize="small", color="#666666", ha="right", va="bottom")
@@ -115,8 +129,17 @@ def _peaks(axes: Axes, comparison: Comparison) -> None:
     axes.set_ylabel(f"peak of the plan, {unit[1]}")
 
 
-def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
+def _draw(axes: Axes, curve: Curve, heights: Sequence[float], unit: float) -> None:
+    """A curve in steps: a plan remains valid with more memory, and budgets in between were not solved.
+
+    What lies below other curves is wider.
+    """
+    drawn = look(curve.k)
+    drawn["markersize"] += 2 * curve.under
+    drawn["linewidth"] += 1.3 * curve.under
+    inside = "none" if curve.under else drawn["color"]
+    budgets = [row.budget_bytes / unit for row in curve.rows]
+    axes.plot(budgets, heights, label=curve.strategy, drawstyle="steps-post", markerfacecolor=inside, **drawn)
 
 
 def look(k: int) -> dict[str, Any]:

@@ -1,52 +1,100 @@
-"""A graph as a figure for papers, through matplotlib (extra ``plot``): its nodes in layers."""
+"""A graph as a figure for papers, through matplotlib (extra ``plot``): its nodes, or blocks of them, in layers."""
 
 from __future__ import annotations
 
-from remat_cli.graph.layout import layered
+from typing import TYPE_CHECKING
+
+from remat_cli.graph.blocks import blocks, condensed
+from remat_cli.graph.layout import Layout, layered
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.reports.figures import drawable, figure_bytes, matplotlib_settings
-from remat_cli.reports.web.graph import edges, node_shades, node_sizes
-from remat_cli.reports.words import count
+from remat_cli.reports.shades import LIGHT, Shades, box_height
+from remat_cli.reports.words import cost_words, count
 
-_MARKERS = {Phase.FORWARD: "o", Phase.LOSS: "D", Phase.BACKWARD: "s", Phase.UPDATE: "^", None: "o"}
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LATE = (Phase.BACKWARD, Phase.UPDATE)
+_WIDTH = 0.84
+_INCHES = (11.0, 4.5)
+_LONGEST = 16
+"""Longer names lose their middle."""
 
 
 def graph_figure(graph: Graph, format: str) -> bytes:
-    """The nodes of ``graph`` in layers as ``svg`` or ``png``: areas grow with bytes, shades with costs.
+    """``graph`` in layers as ``svg`` or ``png``: heights grow with bytes, shades with costs.
+
+    A large graph is drawn in blocks of nodes, as on its page.
 
     Raises:
         UsageError: If matplotlib is not installed.
     """
     with matplotlib_settings():
-        from matplotlib.collections import LineCollection
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(9, 4.5), layout="constrained")
+        parts = blocks(graph).parts
+        sizes = [part.end - part.first for part in parts]
+        drawn = condensed(graph, parts)
+        shades = Shades.of([node.cost for node in (*graph.nodes, *drawn.nodes)])
+        colours = ScalarMappable(Normalize(shades.low, shades.high), "cividis")
+        figure = Figure(figsize=_INCHES, layout="constrained")
         axes = figure.subplots()
-        place = layered(graph)
-        for pairs, width, alpha in zip(edges(graph), (0.7, 0.3), (0.7, 0.4), strict=True):
-            lines = [place.path(*pair) for pair in pairs]
-            axes.add_collection(LineCollection(lines, linewidths=width, colors="#808890", alpha=alpha, zorder=1))
-        sizes, shades = node_sizes(graph), node_shades(graph)
-        low, high = min(shades, default=0.0), max(shades, default=1.0)
-        for phase, marker in _MARKERS.items():
-            members = [i for i, node in enumerate(graph.nodes) if node.phase is phase]
-            drawn = axes.scatter(
-                [place.layer[i] for i in members],
-                [place.y[i] for i in members],
-                s=[sizes[i] ** 2 / 3 for i in members],
-                c=[shades[i] for i in members],
-                vmin=low,
-                vmax=max(high, low + 1),
-                cmap="cividis",
-                marker=marker,
-                edgecolors="black",
-                linewidths=0.3,
-                label=None if not members else phase.value if phase else "nodes",
-                zorder=2,
-            )
+        axes.use_sticky_edges = False
         axes.axis("off")
-        figure.colorbar(drawn, ax=axes, label=drawable(f"cost, log10 {graph.cost_unit}"), shrink=0.7)
-        heading = f"{graph.name or 'graph'} ({count(len(graph.nodes), 'node')})"
-        figure.suptitle(drawable(heading), fontsize="medium")
+        place = layered(drawn)
+        _edges(axes, drawn, place)
+        most = max((sum(node.outputs) for node in drawn.nodes), default=0)
+        heights = [box_height(sum(node.outputs), most) for node in drawn.nodes]
+        shares = [shades.share(node.cost) for node in drawn.nodes]
+        axes.bar(
+            place.layer,
+            heights,
+            _WIDTH,
+            [y - height / 2 for y, height in zip(place.y, heights, strict=True)],
+            color=colours.cmap(shares),
+            edgecolor="black",
+            linewidth=[1.2 if size > 1 else 0.4 for size in sizes],
+            zorder=2,
+        )
+        for node, share, height, x, y in zip(drawn.nodes, shares, heights, place.layer, place.y, strict=True):
+            name = node.id if len(node.id) <= _LONGEST else f"{node.id[:8]}…{node.id[-7:]}"
+            _name(axes, (x, y), name, "black" if share > LIGHT else "white", _font(place, len(name), height))
+        bar = figure.colorbar(colours, ax=axes, label="cost", shrink=0.7, pad=0.01)
+        bar.set_ticks(shades.ticks(), labels=[drawable(cost_words(10.0**k, graph.cost_unit)) for k in shades.ticks()])
+        figure.suptitle(drawable(_title(graph, sizes)), fontsize="medium")
         return figure_bytes(figure, format)
+
+
+def _name(axes: Axes, at: tuple[float, float], name: str, ink: str, points: float) -> None:
+    axes.text(*at, name, rotation=90, ha="center", va="center", color=ink, fontsize=points, parse_math=False)
+
+
+def _title(graph: Graph, sizes: list[int]) -> str:
+    whole = count(len(graph.nodes), "node")
+    made = sum(size > 1 for size in sizes)
+    return f"{graph.name or 'graph'} ({whole}{f', in {made} blocks' if made else ''})"
+
+
+def _font(place: Layout, letters: int, height: float) -> float:
+    """The size in points at which a name of so many letters fits into its box, upright."""
+    wide, high = 72 * 0.85 * _INCHES[0], 72 * 0.85 * _INCHES[1]
+    across = wide / (place.layers + 1) * _WIDTH
+    rows = max(place.y, default=0.0) - min(place.y, default=0.0) + 1
+    return min(8.0, 0.7 * across, 1.5 * height * high / rows / max(1, letters))
+
+
+def _edges(axes: Axes, drawn: Graph, place: Layout) -> None:
+    """Lines within a pass, and fainter ones from the forward pass to the backward."""
+    from matplotlib.collections import LineCollection
+
+    within: set[tuple[int, int]] = set()
+    across: set[tuple[int, int]] = set()
+    for reader, node in enumerate(drawn.nodes):
+        for producer in {drawn.producer[v] for v in node.inputs}:
+            crossing = node.phase in _LATE and drawn.nodes[producer].phase not in _LATE
+            (across if crossing else within).add((producer, reader))
+    for pairs, width, alpha in ((within, 0.7, 0.7), (across, 0.3, 0.4)):
+        lines = [place.path(*pair) for pair in sorted(pairs)]
+        axes.add_collection(LineCollection(lines, linewidths=width, colors="#808890", alpha=alpha, zorder=1))

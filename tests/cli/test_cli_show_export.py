@@ -262,3 +262,30 @@ def test_pages_and_figures(remat, file):
 def test_pages_name_the_command_that_made_them(remat):
     remat("show", TOY, "--format=html", "-o", "my page.html")
     assert f"remat show {TOY} --format=html -o &#39;my page.html&#39;" in Path("my page.html").read_text("utf-8")
+
+
+def test_a_plan_is_shown_as_a_trace_and_a_graph_is_not(remat):
+    remat("solve", TOY, "-b", "80%")
+    shown = remat("show", "toy.plan.json", "--format", "trace", "-o", "toy.trace.json")
+    assert (shown.code, shown.out, shown.err) == (0, "", "")
+    trace = json.loads(Path("toy.trace.json").read_text(encoding="utf-8"))
+    named = [event["name"] for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert named.count("conv1") == 2
+    assert remat("show", "toy.plan.json", "--format", "trace").out == Path("toy.trace.json").read_text("utf-8")
+    refused = remat("show", TOY, "--format", "trace")
+    assert refused.code == 2
+    assert "a trace shows a plan, but this is a graph" in refused.err
+
+
+def test_pages_of_the_network_are_asked_for(remat):
+    remat("show", TOY, "--format", "html", "--cdn", "-o", "toy.html")
+    page = Path("toy.html").read_text(encoding="utf-8")
+    assert "https://cdn.plot.ly/plotly-" in page
+    assert len(page) < 100_000
+    remat("compare", TOY, "--budgets", "80%", "--strategies", "keep-all", "--format", "html",
+          "--cdn", "-o", "compared.html")  # fmt: skip
+    assert "https://cdn.plot.ly/plotly-" in Path("compared.html").read_text(encoding="utf-8")
+    for command in (("show", TOY), ("compare", TOY, "--budgets", "80%")):
+        refused = remat(*command, "--cdn")
+        assert refused.code == 2
+        assert "--cdn is for pages, not for --format text" in refused.err

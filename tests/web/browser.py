@@ -16,6 +16,8 @@ from typing import Any
 
 _CONSOLE = re.compile(r":CONSOLE[:(]\d+.*", re.MULTILINE)
 
+_CODES = {"Tab": 9, "Enter": 13, "Escape": 27}
+
 
 def opened(page: Path, folder: Path) -> tuple[str, list[str]]:
     """The document after its scripts have run, and everything that went to the console."""
@@ -148,9 +150,16 @@ class Browser:
             self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y, button="left", buttons=1)
         self.send("Input.dispatchMouseEvent", type="mouseReleased", x=end[0], y=end[1], **button)
 
+    def click(self, x: float, y: float) -> None:
+        """Point, wait for longer than plotly waits between two looks at the mouse (50 ms), and click."""
+        self.point(x, y)
+        time.sleep(0.15)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
     def key(self, key: str) -> None:
         """Press a key and let it go."""
-        text = {"text": key} if len(key) == 1 else {}
+        text = {"text": key} if len(key) == 1 else {"windowsVirtualKeyCode": _CODES[key]} if key in _CODES else {}
         self.send("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
         self.send("Input.dispatchKeyEvent", type="keyUp", key=key)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from browser import Browser
@@ -29,6 +31,9 @@ def pages(tmp_path_factory):
         "comparison": comparison_page(compared(), "remat compare c.json"),
         "large": graph_page(large, summarize(large), "remat show c.json --format html"),
         "nasty": page_of(nasty_graph(), [0, 1, 0, 2]),
+        "nasty graph": graph_page(nasty_graph(), summarize(nasty_graph()), "c"),
+        "vgg": graph_page(vgg := build_graph("vgg16"), summarize(vgg), "c"),
+        "resnet": graph_page(resnet := build_graph("resnet50"), summarize(resnet), "c"),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
@@ -66,24 +71,162 @@ def test_names_that_look_like_markup_are_shown_as_they_are(browser, pages):
     assert NASTY[:20] in browser.ask(HOVER)
 
 
-def test_a_graph_of_5000_nodes_is_pointed_at_and_zoomed(browser, pages):
-    browser.open(pages["large"])
-    before = browser.ask(RANGE.format("graph", "x"))
-    browser.drag(middle(browser, "#graph .nsewdrag", 0.4, 0.02), middle(browser, "#graph .nsewdrag", 0.42, 0.98))
-    span = f"{RANGE.format('graph', 'x')}[1] - {RANGE.format('graph', 'x')}[0]"
-    browser.until(f"{span} < {0.05 * (before[1] - before[0])}")
-    low, high = browser.ask(RANGE.format("graph", "x"))
-    assert before[0] < low < high < before[1]
-    # A node that is now on the screen, where plotly puts it.
-    at = browser.ask(f"""(() => {{
-        const figure = document.getElementById('graph'), nodes = figure._fullData.find((t) => t.name === 'forward');
-        const k = nodes.x.findIndex((x) => x > {(low + high) / 2}), {{xaxis, yaxis}} = figure._fullLayout;
+def boxes(browser: Browser) -> dict[str, list[float]]:
+    """The drawn boxes by name: middle in the window, width and height in pixels."""
+    return browser.ask("""(() => {
+        const figure = document.getElementById('graph'), found = figure._fullData.find((t) => t.name === 'boxes');
+        const { xaxis, yaxis } = figure._fullLayout;
         const box = figure.querySelector('.nsewdrag').getBoundingClientRect();
-        return [box.left + xaxis.d2p(nodes.x[k]), box.top + yaxis.d2p(nodes.y[k]), nodes.text[k]];
-    }})()""")
-    browser.point(*at[:2])
-    browser.until("document.querySelector('.hoverlayer .hovertext')")
-    assert at[2].partition("</b>")[0].removeprefix("<b>") in browser.ask(HOVER)
+        return Object.fromEntries(found.x.map((x, k) => [content.items[found.customdata[k]].id, [
+            box.left + xaxis.d2p(x), box.top + yaxis.d2p(found.base[k] + found.y[k] / 2),
+            xaxis.d2p(found.width[k]) - xaxis.d2p(0), yaxis.d2p(0) - yaxis.d2p(found.y[k])]]));
+    })()""")
+
+
+PINNED = "document.getElementById('pinned')"
+
+
+@pytest.mark.parametrize("page", ["large", "resnet"])
+def test_a_large_graph_is_drawn_in_few_boxes_that_do_not_cover_each_other(browser, pages, page):
+    browser.open(pages[page])
+    seen = list(boxes(browser).values())
+    assert 20 < len(seen) < 130
+    for one, other in combinations(seen, 2):
+        apart = max(abs(one[k] - other[k]) - (one[k + 2] + other[k + 2]) / 2 for k in (0, 1))
+        assert apart > 0
+    told = browser.ask("(Plotly.validate(charts[0].data, charts[0].layout) ?? []).map((x) => x.msg)")
+    # It does not know that a colour axis may be in the layout.
+    assert [line for line in told if "coloraxis" not in line] == []
+
+
+def test_a_block_is_opened_and_closed(browser, pages):
+    browser.open(pages["resnet"])
+    browser.box("#graph")
+    before = boxes(browser)
+    assert "conv3_2/a/conv" not in before
+    browser.click(*before["conv3_2"][:2])
+    browser.until(f"{PINNED}.innerText.includes('10 nodes')")
+    browser.until("document.querySelector('#graph .annotation-text')")
+    after = boxes(browser)
+    assert after.keys() - before.keys() == {f"conv3_2/{name}" for name in (
+        "a/conv", "a/bn", "a/relu", "b/conv", "b/bn", "b/relu", "c/conv", "c/bn", "add", "relu",
+    )}  # fmt: skip
+    assert before.keys() - after.keys() == {"conv3_2"}
+    browser.ask(f"[...{PINNED}.querySelectorAll('button')].find((b) => b.innerText === 'Close this block').click()")
+    browser.until("!document.querySelector('#graph .annotation-text')")
+    assert boxes(browser).keys() == before.keys()
+
+
+def test_nodes_are_found_by_keys_and_their_neighbours_stand_out(browser, pages):
+    browser.open(pages["resnet"])
+    browser.key("/")
+    assert browser.ask("document.activeElement.id") == "search"
+    for letter in "conv4_3/B/bn":
+        browser.key(letter)
+    assert "2 matches" in browser.ask("document.getElementById('found').textContent")
+    browser.key("Enter")
+    browser.until(f"{PINNED}.innerText.startsWith('conv4_3/b/bn')")
+    browser.until("document.getElementById('graph')._fullData.some((t) => t.name === 'read by' && t.visible === true)")
+    assert "conv4_3/b/bn" in boxes(browser)
+    assert {"batch_norm, forward", "51.38 MB"} <= set(browser.ask(f"{PINNED}.innerText").split("\n"))
+    browser.key("Enter")
+    browser.until(f"{PINNED}.innerText.startsWith('grad/conv4_3/b/bn')")
+    linked = browser.ask(f"{PINNED}.querySelector('.link').innerText")
+    browser.ask(f"{PINNED}.querySelector('.link').click()")
+    browser.until(f"{PINNED}.innerText.startsWith({json.dumps(linked)} + '\\n')")
+    browser.key("Escape")
+    browser.until(f"{PINNED}.hidden")
+    browser.until("!document.getElementById('graph')._fullData.some((t) => t.name === 'read by')")
+
+
+def test_names_are_in_boxes_where_there_is_room(browser, pages):
+    texts = (
+        "[...document.querySelectorAll('#graph .bartext')].filter((t) => t.style.display !== 'none')"
+        ".map((t) => t.dataset.unformatted)"
+    )
+    browser.open(pages["vgg"], width=1400)
+    wide = browser.ask(texts)
+    assert {"conv1_1", "pool1", "fc8", "loss"} <= set(wide)
+    browser.open(pages["large"])
+    first = next(iter(boxes(browser)))
+    browser.drag(middle(browser, "#graph .nsewdrag", 0.0, 0.02), middle(browser, "#graph .nsewdrag", 0.1, 0.98))
+    span = f"{RANGE.format('graph', 'x')}[1] - {RANGE.format('graph', 'x')}[0]"
+    browser.until(f"{span} < 20")
+    browser.until(f"{texts}.includes({json.dumps(first)})")
+
+
+def test_names_in_boxes_are_never_markup(browser, pages):
+    browser.open(pages["nasty graph"])
+    assert NASTY[:8] in "".join(
+        browser.ask("[...document.querySelectorAll('#graph .bartext')].map((t) => t.textContent)")
+    )
+    browser.click(*boxes(browser)[NASTY][:2])
+    browser.until(f"{PINNED}.querySelector('h3')?.textContent === {json.dumps(NASTY)}")
+    assert browser.ask(f"{PINNED}.querySelectorAll('b, script').length") == 0
+
+
+def test_a_band_is_pinned_by_a_click_by_search_and_from_a_table(browser, pages):
+    browser.open(pages["plan"])
+    browser.box("#bands")
+    at = browser.ask("""(() => {
+        const figure = document.getElementById('bands'), band = figure._fullData.find((t) => t.name === 'conv1_2:0');
+        const { xaxis, yaxis } = figure._fullLayout, box = figure.querySelector('.nsewdrag').getBoundingClientRect();
+        const half = band.y[band.y.length / 2 | 0] - band.y[band.y.length / 2 - 1 | 0];
+        return [box.left + xaxis.d2p(band.x[0] + 1), box.top + yaxis.d2p(band.y[0] + Math.abs(half) / 2)];
+    })()""")
+    browser.point(*at)
+    browser.until(f"{HOVER}.includes('conv1_2:0')")
+    browser.click(*at)
+    browser.until(f"{PINNED}.innerText.startsWith('conv1_2\\n')")
+    assert "3.288 GB; statements " in browser.ask(f"{PINNED}.innerText")
+    faint = "charts.find((c) => c.id === 'bands').data.filter((t) => t.opacity < 1)"
+    assert browser.ask(f"{faint}.length") > 50
+    assert browser.ask(f"{faint}.some((t) => t.name === 'conv1_2:0')") is False
+    browser.key("/")
+    for letter in "relu3_3":
+        browser.key(letter)
+    browser.key("Enter")
+    browser.until(f"{PINNED}.innerText.startsWith('relu3_3')")
+    assert "(recomputed)" in browser.ask(f"{PINNED}.innerText")
+    browser.ask("[...document.querySelectorAll('td .link, th .link')].find((b) => b.innerText === 'conv1_1').click()")
+    browser.until(f"{PINNED}.innerText.startsWith('conv1_1')")
+    browser.key("Escape")
+    browser.until(f"{PINNED}.hidden")
+    assert browser.ask(f"{faint}.length") == 0
+
+
+def test_without_its_network_a_page_says_so_and_keeps_its_tables(browser, tmp_path):
+    page = tmp_path / "cdn.html"
+    page.write_text(comparison_page(compared(), "c", cdn=True), encoding="utf-8")
+    browser.send("Network.enable")
+    browser.send("Network.setBlockedURLs", urls=["*cdn.plot.ly*"])
+    browser.send("Page.navigate", url=page.resolve().as_uri())
+    browser.until("document.getElementById('trouble')?.textContent.includes('plotly.js did not load')")
+    assert browser.ask("document.querySelectorAll('td').length") > 20
+    browser.send("Network.setBlockedURLs", urls=[])
+
+
+def test_a_page_reaches_no_network_and_its_charts_can_be_saved(browser, pages):
+    browser.open(pages["plan"])
+    refused = browser.ask("""new Promise((done) => {
+        addEventListener('securitypolicyviolation', ({ effectiveDirective }) => done(effectiveDirective));
+        fetch('https://cdn.plot.ly/').catch(() => {});
+    })""")
+    assert refused == "connect-src"
+    saved = browser.ask("Plotly.toImage('timeline', { format: 'png', width: 300, height: 200 })")
+    assert saved.startswith("data:image/png;base64,")
+
+
+def test_a_table_that_is_too_wide_says_so(browser, pages):
+    hidden = (
+        "[...document.querySelectorAll('.scroll')].filter((s) => !s.closest('details'))"
+        ".map((s) => s.previousElementSibling.hidden)"
+    )
+    browser.open(pages["comparison"], width=1400)
+    assert browser.ask(hidden) == [True]
+    browser.open(pages["comparison"], width=420)
+    browser.until(f"{hidden}.includes(false)")
+    assert browser.ask("document.querySelector('section:last-of-type .scroll').tabIndex") == 0
 
 
 def test_keys_zoom_move_and_go_back(browser, pages):
@@ -103,7 +246,7 @@ def test_keys_zoom_move_and_go_back(browser, pages):
         browser.key("0")
         browser.until(f"Math.abs({RANGE.format(chart, 'x')}[0] - {first[0]}) < 1e-6")
         browser.theme(dark=False)
-    assert browser.ask("document.querySelectorAll('.chart[tabindex=\"0\"][aria-label]').length") == 3
+    assert browser.ask("document.querySelectorAll('.chart[tabindex=\"0\"][aria-label]').length") == 4
 
 
 def test_every_chart_is_reached_by_tab_and_other_keys_are_left_alone(browser, pages):
@@ -126,11 +269,12 @@ def test_small_overheads_can_be_told_apart_on_a_logarithmic_scale(browser, pages
     shown = browser.ask("[...document.querySelectorAll('#overhead .ytick text')].map((t) => t.textContent)")
     assert shown == ["0", "10"]
     lines = browser.ask(
-        "document.getElementById('overhead')._fullData.filter((t) => t.mode !== 'markers').map((t) => [...t.y])"
+        "Object.fromEntries(document.getElementById('overhead')._fullData.filter((t) => t.mode !== 'markers')"
+        ".map((t) => [t.name, [...t.y]]))"
     )
-    for line in lines:
+    for line in lines.values():
         assert all(y > 0 for y in line)
-    assert lines[1] == pytest.approx([100 / 3, 100 / 9, math.sqrt(10)])
+    assert lines["optimal"] == pytest.approx([100 / 3, 100 / 9, math.sqrt(10)])
     browser.ask("document.querySelector('input[value=linear]').click()")
     browser.until("document.getElementById('overhead')._fullLayout.yaxis.type === 'linear'")
     assert browser.ask(RANGE.format("overhead", "y")) == pytest.approx(linear)
@@ -156,12 +300,12 @@ def test_without_any_overhead_there_is_no_logarithmic_scale():
     assert "logarithmic</label>" in comparison_page(whole, "c")
 
 
-@pytest.mark.parametrize("page", ["plan", "comparison", "large", "nasty"])
+@pytest.mark.parametrize("page", ["plan", "comparison", "large", "nasty", "resnet"])
 def test_a_narrow_window_breaks_no_words_and_nothing_sticks_out(browser, pages, page):
     browser.open(pages[page], width=360, height=740)
     assert browser.ask("document.documentElement.scrollWidth") <= 360
     # A short name on two lines would be a name broken apart.
-    cells = "[...document.querySelectorAll('td')].map((t) => [t.textContent, t.offsetHeight])"
+    cells = "[...document.querySelectorAll('td, tbody th')].map((t) => [t.textContent, t.offsetHeight])"
     assert not [cell for cell in browser.ask(cells) if len(cell[0]) < 30 and cell[1] > 40]
 
 

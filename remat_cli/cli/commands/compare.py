@@ -53,6 +53,7 @@ cell solved again. Exits with 0, or with 1 if no strategy has any plan."""
 )
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
+@params.cdn_option
 @params.node_link_option
 @params.quiet_option
 @params.color_option
@@ -70,6 +71,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     out = Output(options["color"], options["quiet"])
     format = output_format(output, _FORMATS, options["format"])
     refuse_terminal(format, output)
+    params.require_html(format, options["cdn"])
     if options["dask"] is not None and options["jobs"] is not None:
         raise UsageError("--jobs is for this machine", hint="with --dask, the cluster's workers decide")
     require_writable(output)
@@ -95,7 +97,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
             listener=listener,
             note=out.note,
         )
-    _write(comparison, format, output, out)
+    _write(comparison, format, output, out, cdn=options["cdn"])
     if comparison.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if any(row.cost is not None for row in comparison.rows) else ExitCode.NO
@@ -144,7 +146,7 @@ def _words(row: Row) -> str:
     return printable(f"{row.strategy} at {row.budget}: {end}, {format_duration(row.wall_s)}")
 
 
-def _write(comparison: Comparison, format: str, output: str, out: Output) -> None:
+def _write(comparison: Comparison, format: str, output: str, out: Output, *, cdn: bool) -> None:
     from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
     from remat_cli.files import write_bytes, write_text
     from remat_cli.reports.comparison import comparison_csv, comparison_json
@@ -152,7 +154,7 @@ def _write(comparison: Comparison, format: str, output: str, out: Output) -> Non
     if format in FIGURES:
         write_bytes(output, figure_of(comparison, format))
     elif format == "html":
-        write_text(output, page_of(comparison, current().command_line()))
+        write_text(output, page_of(comparison, current().command_line(), cdn=cdn))
     elif format == "text":
         write_text(output, text_of(comparison, out.style() if output == "-" else out.file_style()))
     else:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
     from remat_cli.plan.model import Plan
 
-_FORMATS = ("text", "json", "html", "svg", "png")
+_FORMATS = ("text", "json", "html", "svg", "png", "trace")
 _EPILOG = """\b
 Examples:
   remat show graph.json
@@ -25,21 +25,23 @@ Examples:
   remat show graph.json -o summary.json
   remat show graph.plan.json -o plan.html
   remat show graph.plan.json -o plan.svg
-  remat show graph.plan.json --format png | display"""
+  remat show graph.plan.json --format png | display
+  remat show graph.plan.json --format trace -o plan.trace.json"""
 
 
 @click.command("show", epilog=_EPILOG)
 @click.argument("file", metavar="GRAPH|PLAN", type=params.READABLE)
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
+@params.cdn_option
 @params.node_link_option
 @params.color_option
-def command(file: str, output: str, format: str, keys: str | None, color: str) -> None:
+def command(file: str, output: str, format: str, cdn: bool, keys: str | None, color: str) -> None:
     """Describe a graph or a plan.
 
     For a graph: nodes, sizes, working sets, lower bounds on its memory, and budgets to try. For a plan: its memory over
     time, the cause of its peak, and the recomputed nodes. --format html writes a self-contained page for a browser; svg
-    and png are figures for papers.
+    and png are figures for papers; trace is a plan for Perfetto and other viewers of Chrome's trace format.
     """
     from remat_cli.api.reading import graph_of, read_source
     from remat_cli.graph.document import kind_of
@@ -48,28 +50,41 @@ def command(file: str, output: str, format: str, keys: str | None, color: str) -
     out = Output(color)
     format = output_format(output, _FORMATS, format)
     refuse_terminal(format, output)
+    params.require_html(format, cdn)
     document = read_source(file)
     is_plan = kind_of(document) == "plan"
     if is_plan and keys is not None:
         raise UsageError("--keys is for node-link graphs, but this is a plan", hint="leave it out")
     require_writable(output)
-    shown = _shown(plan_from_document(document) if is_plan else graph_of(document, keys), format, out)
+    shown = _shown(plan_from_document(document) if is_plan else graph_of(document, keys), format, out, cdn=cdn)
     if isinstance(shown, bytes):
         write_bytes(output, shown)
-    elif output == "-" and format != "html":
+    elif output == "-" and format not in {"html", "trace"}:
         out.report(shown)
     else:
         write_text(output, shown)
 
 
-def _shown(shown: Graph | Plan, format: str, out: Output) -> str | bytes:
+def _shown(shown: Graph | Plan, format: str, out: Output, *, cdn: bool) -> str | bytes:
     from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
 
     if format in FIGURES:
         return figure_of(shown, format)
     if format == "html":
-        return page_of(shown, current().command_line())
+        return page_of(shown, current().command_line(), cdn=cdn)
+    if format == "trace":
+        return _trace(shown)
     return _json(shown) if format == "json" else text_of(shown, out.style())
+
+
+def _trace(shown: Graph | Plan) -> str:
+    from remat_cli.plan.check import check
+    from remat_cli.plan.model import Plan
+    from remat_cli.reports.chrometrace import plan_trace
+
+    if not isinstance(shown, Plan):
+        raise UsageError("a trace shows a plan, but this is a graph", hint="solve it, and show the plan")
+    return plan_trace(check(shown), shown)
 
 
 def _json(shown: Graph | Plan) -> str:

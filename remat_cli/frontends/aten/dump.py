@@ -17,7 +17,8 @@ from typing import Any
 from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
 from remat_cli.frontends.aten.sizes import Sizes
-from remat_cli.graph.quoting import printable, quote
+from remat_cli.graph.quoting import quote
+from remat_cli.printable import printable
 
 _CLASS = re.compile(r"^([ \t]*)class (\w+)\(torch\.nn\.Module\):.*$", re.MULTILINE)
 _TYPE = re.compile(r"(\w+)\[([^\[\]]*)\](?:\[([^\[\]]*)\])?\w*(?::\d+)?")

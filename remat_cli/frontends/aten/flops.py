@@ -15,7 +15,7 @@ from typing import Any
 from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.aten.program import Call, Ref, TensorType
 from remat_cli.frontends.formulas import einsum_flops
-from remat_cli.graph.quoting import printable
+from remat_cli.printable import printable
 
 _OWN = ("aten.", "prims.", "remat.")
 Types = Mapping[str, TensorType]

@@ -16,7 +16,7 @@ from remat_cli.frontends.aten.program import TANGENTS, Input, Program
 from remat_cli.frontends.aten.pt2 import read_archive
 from remat_cli.frontends.imported import Imported, Made, Model, Operation, Wishes, count, live, model_graph
 from remat_cli.graph.model import Phase
-from remat_cli.graph.quoting import printable
+from remat_cli.printable import printable
 from remat_cli.zoo.training import Backward
 
 _SHOWN = 8

@@ -20,7 +20,7 @@ from remat_cli.frontends.aten.program import TANGENTS, Call, Program, Ref, Tenso
 from remat_cli.frontends.aten.retained_bytes import retained_bytes
 from remat_cli.frontends.aten.views import REORDERING, is_view
 from remat_cli.frontends.imported import Made, Names
-from remat_cli.graph.quoting import printable
+from remat_cli.printable import printable
 
 _RANDOM_OPERATORS = """
 bernoulli multinomial native_dropout normal poisson rand rand_like randint randint_like randn randn_like randperm

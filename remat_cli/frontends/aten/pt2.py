@@ -17,7 +17,8 @@ from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
 from remat_cli.frontends.aten.sizes import Sizes
 from remat_cli.graph.jsontext import load_json
-from remat_cli.graph.quoting import escape_token, printable, quote, show_pointer
+from remat_cli.graph.quoting import escape_token, quote, show_pointer
+from remat_cli.printable import printable
 
 SCHEMA = 8
 """Major version of the schema that this reader is for. PyTorch raises it if old readers would misread."""

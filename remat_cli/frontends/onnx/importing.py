@@ -13,7 +13,7 @@ from remat_cli.frontends.imported import Imported, Made, Model, Wishes, count, l
 from remat_cli.frontends.onnx.installed import require_onnx
 from remat_cli.frontends.onnx.lower import Lowered, lower
 from remat_cli.frontends.onnx.read import Read, read_model
-from remat_cli.graph.quoting import printable
+from remat_cli.printable import printable
 from remat_cli.zoo.training import Backward
 
 

@@ -22,7 +22,8 @@ from remat_cli.frontends.onnx.derivatives import Operand, derivative_of
 from remat_cli.frontends.onnx.flops import flops, per_element
 from remat_cli.frontends.onnx.read import STANDARD, Read
 from remat_cli.frontends.onnx.tensors import Call
-from remat_cli.graph.quoting import printable, quote
+from remat_cli.graph.quoting import quote
+from remat_cli.printable import printable
 
 VIEWS = frozenset(["Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"])
 RANDOM = frozenset(

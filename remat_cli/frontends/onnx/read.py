@@ -13,7 +13,8 @@ from typing import Any
 from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.onnx.fold import folded
 from remat_cli.frontends.onnx.tensors import TensorType, element_bits
-from remat_cli.graph.quoting import printable, quote
+from remat_cli.graph.quoting import quote
+from remat_cli.printable import printable
 from remat_cli.registry import suggestion
 
 _SMALL = 4096

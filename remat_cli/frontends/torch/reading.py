@@ -39,7 +39,8 @@ from remat_cli.frontends.torch.document import (
     tensors_read,
 )
 from remat_cli.graph.model import Graph
-from remat_cli.graph.quoting import printable, quote
+from remat_cli.graph.quoting import quote
+from remat_cli.printable import printable
 
 _KINDS = ("parameter", "buffer", "input", "captured", "tangent")
 _RESULTS = ("result", "update", "gradient")

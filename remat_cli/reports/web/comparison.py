@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from remat_cli.plan.comparison import Comparison, Ended, Row
+from remat_cli.plan.model import Scope
+from remat_cli.reports.overlaps import (
+    NO_PLAN,
+    Curve,
+    Scale,
+    bound_percents,
+    curves,
+    logarithmic_scale,
+    overhead_percent,
+    recommended,
+)
 from remat_cli.reports.palette import COLOURS
 from remat_cli.reports.web.page import INK, Chart, Page, Section, Table, label, render_page
-from remat_cli.reports.words import cost_words, count, exact_bytes, size_column
+from remat_cli.reports.words import AMONG, cost_words, count, exact_bytes, size_column
+from remat_cli.tolerances import SAME_COST
 from remat_cli.units import format_bytes, format_duration, format_percent
 
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon", "star", "cross", "hexagon")
@@ -22,39 +32,51 @@ _MISSING = {
     Ended.FAILED: "failed",
     Ended.INTERRUPTED: "interrupted",
 }
-_DRAWN_MISSING = (Ended.NONE, Ended.LIMIT)
 
 
-def comparison_page(comparison: Comparison, command: str) -> str:
+def comparison_page(comparison: Comparison, command: str, *, cdn: bool = False) -> str:
     """The page of ``comparison`` as HTML.
 
     Args:
         comparison: The comparison.
         command: The command that makes the page.
+        cdn: Whether plotly.js comes from its own network instead of from the file.
 
     Raises:
         UsageError: If plotly or Jinja2 is not installed.
     """
+    scale, linear = logarithmic_scale(comparison), Scale(())
+    first = recommended(comparison)
     note = (
         "The lines are steps, because a plan remains valid with more memory and budgets in between were not solved. "
-        "No plan can lie in the grey area: that is proven. Crosses at the top are budgets without a plan. Click a name "
-        "to hide its line, double-click to see it alone."
+        "Where lines coincide, those below are wider"
+        + (f", and {first}, which is recommended, is on top. " if first else ". ")
+        + "No plan can lie in the grey area: that is proven. Crosses at the top are budgets without a plan. Click a "
+        "name to hide its line, double-click to see it alone."
     )
-    words = "Cost over no-remat against budget, a line for each strategy."
-    scale = _logarithmic(comparison)
     logarithmic = (_overheads(comparison, scale), _overhead_layout(scale)) if scale.decades else None
-    linear = _Scale(())
+    size = f"{count(len(comparison.strategies), 'line')}, {count(len(comparison.budgets), 'budget')}"
     charts = (
         Chart(
             "overhead",
             _overheads(comparison, linear),
             _overhead_layout(linear),
             520,
-            words,
+            f"Cost over no-remat against budget: {size}. The table below has the numbers.",
             logarithmic=logarithmic,
-            begins="logarithmic" if len(scale.decades) >= _MANY_DECADES else "linear",
+            begins="logarithmic" if scale.first_shown else "linear",
+            numbers=_numbers(comparison, lambda row: None if row.overhead is None else format_percent(row.overhead)),
+            numbers_title="Overheads in numbers",
         ),
-        Chart("peak", _peaks(comparison), _layout("peak of the plan", size=True), 380, "Peak against budget."),
+        Chart(
+            "peak",
+            _peaks(comparison),
+            _layout("peak of the plan", size=True),
+            380,
+            f"Peak against budget: {size}. The table below has the numbers.",
+            numbers=_numbers(comparison, lambda row: None if row.peak_bytes is None else format_bytes(row.peak_bytes)),
+            numbers_title="Peaks in numbers",
+        ),
     )
     return render_page(
         Page(
@@ -65,12 +87,22 @@ def comparison_page(comparison: Comparison, command: str) -> str:
             sections=[
                 Section("Overhead against budget", note, charts[:1]),
                 Section("Peak against budget", "How much of its budget each plan uses.", charts[1:]),
-                Section("All plans", table=_table(comparison)),
+                Section("All plans", _TABLE_NOTE, table=_table(comparison)),
             ],
             command=command,
             problems=comparison.contradictions(),
-        )
+        ),
+        cdn=cdn,
     )
+
+
+def _numbers(comparison: Comparison, amount: Callable[[Row], str | None]) -> Table:
+    """A row for each strategy, a column for each budget."""
+    rows = [
+        (strategy, *(amount(row) or _MISSING.get(row.ended, row.ended.value) for row in found))
+        for strategy, found in comparison.by_strategy().items()
+    ]
+    return Table(("strategy", *(text for text, _ in comparison.budgets)), rows, numbers=len(comparison.budgets))
 
 
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:
@@ -89,73 +121,36 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     ]
 
 
-def _look(k: int) -> dict[str, Any]:
-    """Colour, marker and dashes of the k-th strategy, so that strategies never differ by colour alone."""
-    colour = COLOURS[k % len(COLOURS)]
-    colour = INK if colour == "#000000" else colour
+def _look(curve: Curve) -> dict[str, Any]:
+    """Colour, marker and dashes, so that strategies never differ by colour alone; what lies below others is wider."""
+    colour = _colour(curve.k)
+    symbol = _MARKERS[curve.k % len(_MARKERS)]
     return {
         "mode": "lines+markers",
         "cliponaxis": False,
-        "line": {"color": colour, "shape": "hv", "dash": _DASHES[k // len(COLOURS) % len(_DASHES)], "width": 1.7},
-        "marker": {"color": colour, "symbol": _MARKERS[k % len(_MARKERS)], "size": 7},
+        "line": {
+            "color": colour,
+            "shape": "hv",
+            "dash": _DASHES[curve.k // len(COLOURS) % len(_DASHES)],
+            "width": 2 + 1.7 * curve.under,
+        },
+        "marker": {
+            "color": colour,
+            "symbol": f"{symbol}-open" if curve.under else symbol,
+            "size": 7 + 2.5 * curve.under,
+            "line": {"width": 1.5, "color": colour},
+        },
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """The positions of overheads on their axis.
-
-    Attributes:
-        decades: The powers of ten that a logarithmic axis shows, in percent; none for a linear one.
-        cut: Whether overheads just above zero are drawn at zero, because they are too small to distinguish.
-    """
-
-    decades: tuple[int, ...]
-    cut: bool = False
-
-    @property
-    def foot(self) -> float:
-        """The position of zero on a logarithmic axis: half a decade below the first."""
-        return float(10.0 ** (self.decades[0] - 0.5))
-
-    def place(self, percent: float) -> float:
-        """The position of ``percent``."""
-        if not self.decades:
-            return percent
-        return percent if percent >= 10.0 ** self.decades[0] else self.foot
-
-    def above(self, most: float, k: int) -> float:
-        """The height of the crosses of the k-th strategy: above ``most``, in rows that do not cover each other."""
-        row = k % 6
-        if not self.decades:
-            return 1.12 * most * (1 + 0.03 * row)
-        return float(10.0 ** (math.log10(most) + len(self.decades) * (0.08 + 0.025 * row)))
+def _colour(k: int) -> str:
+    colour = COLOURS[k % len(COLOURS)]
+    return INK if colour == "#000000" else colour
 
 
-_DECADES = 7
-"""The largest number of powers of ten on a logarithmic axis."""
-_MANY_DECADES = 4
-"""From this number on, a linear axis would draw most of the lines as one near zero."""
-
-
-def _logarithmic(comparison: Comparison) -> _Scale:
-    """A logarithmic axis for all overheads and bounds; without decades if all of them are zero."""
-    base = comparison.graph.total_cost or 1.0
-    found = [100 * row.overhead for row in comparison.rows if row.overhead is not None]
-    found += [100 * (comparison.bound(amount) / base - 1) for _, amount in comparison.budgets]
-    above = [percent for percent in found if percent > 1e-9]  # below that it is rounding
-    if not above:
-        return _Scale(())
-    last = math.ceil(math.log10(max(above)))
-    wanted = min(math.floor(math.log10(min(above))), last - 1)
-    first = max(wanted, last + 1 - _DECADES)
-    return _Scale(tuple(range(first, last + 1)), cut=min(above) < 10.0**first)
-
-
-def _overheads(comparison: Comparison, scale: _Scale) -> list[dict[str, Any]]:
-    base = comparison.graph.total_cost or 1.0
+def _overheads(comparison: Comparison, scale: Scale) -> list[dict[str, Any]]:
     budgets = [amount for _, amount in comparison.budgets]
-    bounds = [max(0.0, 100 * (comparison.bound(amount) / base - 1)) for amount in budgets]
+    bounds = bound_percents(comparison)
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",
@@ -169,21 +164,22 @@ def _overheads(comparison: Comparison, scale: _Scale) -> list[dict[str, Any]]:
             "fill": "tozeroy",
             "fillcolor": "rgba(138,145,153,0.35)",
             "hovertemplate": "%{text}<extra>proven</extra>",
+            "legendrank": 1,
         }
     ]
-    for k, (strategy, rows) in enumerate(comparison.by_strategy().items()):
-        drawn = [row for row in rows if row.overhead is not None]
-        traces.append(_line(k, strategy, drawn, [scale.place(100 * (row.overhead or 0.0)) for row in drawn]))
+    traces += [
+        _line(curve, [scale.place(overhead_percent(row) or 0.0) for row in curve.rows])
+        for curve in curves(comparison, overhead_percent)
+    ]
     return traces + _crosses(comparison, scale)
 
 
-def _crosses(comparison: Comparison, scale: _Scale) -> list[dict[str, Any]]:
+def _crosses(comparison: Comparison, scale: Scale) -> list[dict[str, Any]]:
     """Budgets at which a strategy that takes the graph has no plan, above all lines."""
     tops = [100 * row.overhead for row in comparison.rows if row.overhead is not None]
     traces = []
     for k, (strategy, rows) in enumerate(comparison.by_strategy().items()):
-        if missing := [row for row in rows if row.ended in _DRAWN_MISSING]:
-            look = _look(k)
+        if missing := [row for row in rows if row.ended in NO_PLAN]:
             traces.append(
                 {
                     "type": "scatter",
@@ -193,7 +189,7 @@ def _crosses(comparison: Comparison, scale: _Scale) -> list[dict[str, Any]]:
                     "showlegend": False,
                     "x": [row.budget_bytes for row in missing],
                     "y": [scale.above(max([1e-3, *tops]), k)] * len(missing),
-                    "marker": {"symbol": "x-thin-open", "size": 8, "color": look["marker"]["color"]},
+                    "marker": {"symbol": "x-thin-open", "size": 8, "color": _colour(k)},
                     "text": [f"{row.budget}: {_MISSING[row.ended]}" for row in missing],
                     "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
                 }
@@ -214,22 +210,21 @@ def _peaks(comparison: Comparison) -> list[dict[str, Any]]:
             "hoverinfo": "skip",
         }
     ]
-    for k, (strategy, rows) in enumerate(comparison.by_strategy().items()):
-        drawn = [row for row in rows if row.peak_bytes is not None]
-        traces.append(_line(k, strategy, drawn, [row.peak_bytes or 0 for row in drawn]))
-    return traces
+    drawn = curves(comparison, lambda row: row.peak_bytes)
+    return traces + [_line(curve, [row.peak_bytes or 0 for row in curve.rows]) for curve in drawn]
 
 
-def _line(k: int, strategy: str, rows: Sequence[Row], heights: Sequence[float]) -> dict[str, Any]:
+def _line(curve: Curve, heights: Sequence[float]) -> dict[str, Any]:
     return {
         "type": "scatter",
-        "name": label(strategy),
-        "legendgroup": strategy,
-        "x": [row.budget_bytes for row in rows],
+        "name": label(curve.strategy),
+        "legendgroup": curve.strategy,
+        "legendrank": 2 + curve.k,
+        "x": [row.budget_bytes for row in curve.rows],
         "y": list(heights),
-        "text": [_hover(row) for row in rows],
+        "text": [_hover(row) for row in curve.rows],
         "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
-        **_look(k),
+        **_look(curve),
     }
 
 
@@ -241,15 +236,15 @@ def _hover(row: Row) -> str:
     )
 
 
-def _overhead_layout(scale: _Scale) -> dict[str, Any]:
+def _overhead_layout(scale: Scale) -> dict[str, Any]:
     layout = _layout("cost over no-remat, %")
     if scale.decades:
-        powers = [10.0**k for k in scale.decades]
+        places, texts = zip(*scale.ticks(), strict=True)
         layout["yaxis"] = {
             "title": layout["yaxis"]["title"],
             "type": "log",
-            "tickvals": [scale.foot, *powers],
-            "ticktext": [f"below {powers[0]:g}" if scale.cut else "0", *(f"{power:g}" for power in powers)],
+            "tickvals": list(places),
+            "ticktext": list(texts),
         }
     return layout
 
@@ -265,16 +260,27 @@ def _layout(title: str, *, size: bool = False) -> dict[str, Any]:
     }
 
 
+_TABLE_NOTE = (
+    "Optimal: proven within the gap, among the plans in the last column. No plan among those can cost less than the "
+    "bound, which is given over no-remat as well."
+)
+
+
 def _table(comparison: Comparison) -> Table:
-    unit = comparison.graph.cost_unit
+    """A row for each strategy and budget, the numbers first, so that a narrow window shows them."""
     peaks = iter(size_column([row.peak_bytes or 0 for row in comparison.rows if row.cost is not None]))
+    base = comparison.graph.total_cost
     rows = []
     for row in comparison.rows:
         if row.cost is None:
-            rows.append((row.strategy, row.budget, _MISSING.get(row.ended, row.ended.value), "", "", ""))
+            rows.append((row.strategy, row.budget, "", "", "", _MISSING.get(row.ended, row.ended.value), "", ""))
             continue
         over = "" if row.overhead is None else format_percent(row.overhead)
-        bound = "" if row.lower_bound is None else f"{cost_words(row.lower_bound, unit)} ({row.scope})"
-        proof = "optimal" if row.optimal else bound
-        rows.append((row.strategy, row.budget, proof, over, next(peaks), format_duration(row.wall_s)))
-    return Table(("strategy", "budget", "proven", "over no-remat", "peak", "time"), rows, numbers=3)
+        bound, among = "none", ""
+        if row.lower_bound is not None and row.scope and (row.optimal or row.lower_bound > base * (1 + SAME_COST)):
+            bound = format_percent(max(0.0, row.lower_bound / base - 1)) if base else cost_words(row.lower_bound, "")
+            among = AMONG[Scope(row.scope)]
+        answer = "optimal" if row.optimal else "a plan"
+        rows.append((row.strategy, row.budget, over, next(peaks), format_duration(row.wall_s), answer, bound, among))
+    head = ("strategy", "budget", "over no-remat", "peak", "time", "result", "proven bound", "bound holds among")
+    return Table(head, rows, numbers=3, words_after=3)

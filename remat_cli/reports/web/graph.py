@@ -1,194 +1,172 @@
-"""The page of a graph: its nodes in layers, and the numbers of its summary."""
+"""The page of a graph: its blocks and nodes in layers, and the numbers of its summary."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from remat_cli.graph.layout import Layout, layered
+from remat_cli.graph.blocks import Block, blocks, condensed
+from remat_cli.graph.layout import layered
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.graph.summary import GraphSummary
-from remat_cli.reports.web.page import INK, Chart, Page, Section, Table, label, render_page
-from remat_cli.reports.words import cost_words, count, exact_bytes
+from remat_cli.reports.shades import LIGHT, Shades, box_height
+from remat_cli.reports.web.nodes import node_documents
+from remat_cli.reports.web.page import Chart, Page, Section, Table, label, render_page
+from remat_cli.reports.words import cost_words, count, exact_bytes, share_words
 from remat_cli.units import format_bytes, format_percent
 
-SYMBOLS = {
-    Phase.FORWARD: "circle",
-    Phase.LOSS: "diamond",
-    Phase.BACKWARD: "square",
-    Phase.UPDATE: "triangle-up",
-    None: "circle",
-}
-_GL_FROM = 1500
-"""From this number of nodes or edges on, WebGL draws them, which is fast; below, SVG does, which prints better."""
-_SMALLEST, _LARGEST = 5.0, 26.0
-"""Diameters in pixels; with many nodes the largest is smaller, so that neighbours stay distinguishable."""
+_LATE = (Phase.BACKWARD, Phase.UPDATE)
 
 
-def graph_page(graph: Graph, summary: GraphSummary, command: str) -> str:
+def graph_page(graph: Graph, summary: GraphSummary, command: str, *, cdn: bool = False) -> str:
     """The page of ``graph`` as HTML.
 
     Args:
         graph: The graph.
         summary: Its summary.
         command: The command that makes the page.
+        cdn: Whether plotly.js comes from its own network instead of from the file.
 
     Raises:
         UsageError: If plotly or Jinja2 is not installed.
     """
-    note = (
-        "A node is to the right of the nodes that it reads; the backward pass runs from right to left below. Larger "
-        "nodes make more bytes, brighter nodes cost more. Thin lines are forward values that the backward pass reads. "
-        "Drag to zoom, double-click to zoom out, point at a node for its numbers."
-    )
-    drawing = Chart("graph", _traces(graph, layered(graph)), _layout(graph), 620, "The nodes of the graph in layers.")
+    whole = blocks(graph)
+    items = _items(graph, whole)
     return render_page(
         Page(
             title=graph.name or "graph",
             verdict="",
             good=None,
             facts=_facts(summary),
-            sections=[Section("Graph", note, (drawing,)), *_tables(summary)],
+            sections=[_drawing(graph, whole, items), *_tables(graph, summary)],
             command=command,
-        )
+            script="graph",
+            data={"items": items, "nodes": len(graph.nodes)},
+        ),
+        cdn=cdn,
     )
 
 
-def node_sizes(graph: Graph) -> list[float]:
-    """Diameters of the nodes: areas grow with the bytes that they make."""
-    made = [sum(node.outputs) for node in graph.nodes]
-    top = max(made, default=0) or 1
-    largest = min(_LARGEST, max(1.8 * _SMALLEST, _LARGEST * math.sqrt(400 / max(1, len(made)))))
-    return [_SMALLEST + (largest - _SMALLEST) * math.sqrt(amount / top) for amount in made]
-
-
-def node_shades(graph: Graph) -> list[float]:
-    """Powers of ten of the costs; zero costs count as the cheapest. At most six powers are distinguished."""
-    costs = [node.cost for node in graph.nodes]
-    top = max(costs, default=0.0)
-    least = max(min((c for c in costs if c > 0), default=1.0), top * 1e-6)
-    return [math.log10(max(cost, least)) if top > 0 else 0.0 for cost in costs]
-
-
-def edges(graph: Graph) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Edges as (producer, reader), each once: those within a phase, and those from the forward pass to the backward."""
-    within: dict[tuple[int, int], None] = {}
-    across: dict[tuple[int, int], None] = {}
-    late = (Phase.BACKWARD, Phase.UPDATE)
-    for reader, node in enumerate(graph.nodes):
-        for value in node.inputs:
-            producer = graph.producer[value]
-            crossing = node.phase in late and graph.nodes[producer].phase is Phase.FORWARD
-            (across if crossing else within)[producer, reader] = None
-    return list(within), list(across)
-
-
-def _traces(graph: Graph, layout: Layout) -> list[dict[str, Any]]:
-    within, across = edges(graph)
-    big = max(len(graph.nodes), len(within) + len(across)) > _GL_FROM
-    kind = "scattergl" if big else "scatter"
-    # Many nodes touch each other, so each is fainter then.
-    faint = 0.3 * min(1.0, max(0.35, 500 / max(1, len(across))))
-    lines = [("read by the backward pass", across, 0.5, faint), ("edges", within, 1.1, 0.55)]
-    traces: list[dict[str, Any]] = [
-        {
-            "type": kind,
-            "name": name,
-            "mode": "lines",
-            "x": [x for pair in pairs for x in (*(round(at[0], 3) for at in layout.path(*pair)), None)],
-            "y": [y for pair in pairs for y in (*(round(at[1], 3) for at in layout.path(*pair)), None)],
-            "line": {"width": width, "color": "#808890"},
-            "opacity": opacity,
-            "hoverinfo": "skip",
-        }
-        for name, pairs, width, opacity in lines
-        if pairs
-    ]
-    sizes, shades = node_sizes(graph), node_shades(graph)
-    for phase in [*Phase, None]:
-        members = [i for i, node in enumerate(graph.nodes) if node.phase is phase]
-        if members:
-            nodes = _nodes(graph, layout, members, phase, kind, sizes, shades)
-            # Plotly warns of a legend entry whose colour is a number, so another trace stands there for this one.
-            entry = {"symbol": SYMBOLS[phase], "color": "#808890", "size": 10}
-            legend = {"x": [None], "y": [None], "mode": "markers", "marker": entry, "hoverinfo": "skip"}
-            traces += [nodes, {"type": kind, "name": nodes["name"], "legendgroup": nodes["legendgroup"], **legend}]
-    return traces
-
-
-def _nodes(
-    graph: Graph,
-    layout: Layout,
-    members: list[int],
-    phase: Phase | None,
-    kind: str,
-    sizes: list[float],
-    shades: list[float],
-) -> dict[str, Any]:
-    name = "nodes" if phase is None else phase.value
-    return {
-        "type": kind,
-        "name": name,
-        "legendgroup": name,
-        "showlegend": False,
-        "mode": "markers",
-        "x": [layout.layer[i] for i in members],
-        "y": [layout.y[i] for i in members],
-        "text": [_hover(graph, i) for i in members],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {
-            "symbol": SYMBOLS[phase],
-            "size": [round(sizes[i], 2) for i in members],
-            "color": [round(shades[i], 4) for i in members],
-            "coloraxis": "coloraxis",
-            "opacity": 1,
-            "line": {"width": 0.7 if kind == "scatter" else 0, "color": INK},
-        },
-    }
-
-
-def _hover(graph: Graph, index: int) -> str:
-    node = graph.nodes[index]
-    made = ", ".join(format_bytes(size) for size in node.outputs[:4]) + (", ..." if len(node.outputs) > 4 else "")
-    lines = [
-        f"<b>{label(node.id)}</b>" + (f"  {label(node.op)}" if node.op else ""),
-        f"cost {label(cost_words(node.cost, graph.cost_unit))}",
-        f"makes {made or 'nothing'}",
-    ]
-    if node.workspace:
-        lines.append(f"workspace {format_bytes(node.workspace)}")
-    reads = [label(graph.value_name(v), 40) for v in node.inputs[:4]]
-    if reads:
-        lines.append(
-            "reads " + ", ".join(reads) + (f" and {len(node.inputs) - 4} more" if len(node.inputs) > 4 else "")
+def _drawing(graph: Graph, whole: Block, items: list[dict[str, Any]]) -> Section:
+    """The section with the chart ``graph``, which its script fills, and the parts of the whole in numbers."""
+    boxes = [part for part in whole.parts if part.parts]
+    note = (
+        "Each box is to the right of those that it reads; the backward pass runs from right to left below. Higher "
+        "boxes make more bytes, brighter ones cost more. Thin lines are forward values that the backward pass reads. "
+        "Drag to zoom in, which makes room for names; double-click to zoom out; click a node to pin it."
+    )
+    words = f"{count(len(graph.nodes), 'node')} and {count(graph.edges, 'edge')} in layers"
+    if boxes:
+        note += " A box with a thick edge is a block of several nodes: click it to open it."
+        words += f", drawn as {count(len(boxes), 'block')} and {count(len(whole.parts) - len(boxes), 'single node')}"
+    index = {(item["first"], item["end"]): k for k, item in enumerate(items)}
+    rows = [
+        (
+            part.name,
+            f"{part.end - part.first:,}",
+            cost_words(total := math.fsum(node.cost for node in graph.nodes[part.first : part.end]), graph.cost_unit),
+            share_words(total, graph.total_cost),
+            format_bytes(sum(sum(node.outputs) for node in graph.nodes[part.first : part.end])),
         )
-    if not node.recompute:
-        lines.append("computed at most once")
-    return "<br>".join(lines)
+        for part in whole.parts
+    ]
+    pins = [index[part.first, part.end] for part in whole.parts]
+    table = Table(("block or node", "nodes", "cost", "of all cost", "makes"), rows, numbers=4, pins=pins)
+    chart = Chart(
+        "graph",
+        [],
+        _layout(graph, _shades(graph, whole)),
+        620,
+        f"{words}. The table below has their numbers.",
+        numbers=table,
+        numbers_title="The drawing in numbers",
+    )
+    return Section("Graph", note, (chart,), search="Find a node by its name or operation")
 
 
-def _layout(graph: Graph) -> dict[str, Any]:
-    shades = node_shades(graph)
-    low, high = (math.floor(min(shades)), math.ceil(max(shades))) if shades else (0, 1)
-    ticks = list(range(low, high + 1))
+def _shades(graph: Graph, whole: Block) -> Shades:
+    """The scale for all nodes and the parts of the whole."""
+    return Shades.of([node.cost for node in (*graph.nodes, *condensed(graph, whole.parts).nodes)])
+
+
+def _items(graph: Graph, whole: Block) -> list[dict[str, Any]]:
+    """Nodes, which come first, and blocks as data for the script: their place in their block, and what to say of them.
+
+    ``x`` and ``y`` are the layer and the row in the drawing of ``parent``, which is -1 for the whole, the last item.
+    """
+    shades = _shades(graph, whole)
+    most = max((sum(node.outputs) for node in condensed(graph, whole.parts).nodes), default=0)
+    colours = _colours(shades, [node.cost for node in graph.nodes])
+    items: list[dict[str, Any]] = []
+    for i, (node, document) in enumerate(zip(graph.nodes, node_documents(graph), strict=True)):
+        document |= {"colour": colours[i], "height": box_height(sum(node.outputs), most)}
+        items.append({**document, "label": node.id, "late": node.phase in _LATE, "first": i, "end": i + 1})
+
+    def add(block: Block) -> int:
+        inside = condensed(graph, block.parts)
+        place = layered(inside)
+        colours = _colours(shades, [node.cost for node in inside.nodes])
+        members = [add(part) if part.parts else part.first for part in block.parts]
+        for k, (part, member) in enumerate(zip(block.parts, members, strict=True)):
+            items[member] |= {"x": place.layer[k], "y": place.y[k], "parent": len(items)}
+            if part.parts:
+                items[member] |= {"colour": colours[k], "height": box_height(sum(inside.nodes[k].outputs), most)}
+            if block is not whole and part.name.startswith(block.name):
+                items[member]["label"] = part.name[len(block.name) :].lstrip("/._") or part.name
+        cost = math.fsum(node.cost for node in inside.nodes)
+        made = sum(sum(node.outputs) for node in inside.nodes)
+        share = share_words(cost, graph.total_cost)
+        facts = [
+            ("block", count(block.end - block.first, "node")),
+            ("cost", cost_words(cost, graph.cost_unit) + (f", {share} of all" if share else "")),
+            ("makes", format_bytes(made)),
+        ]
+        named = {"id": block.name, "label": block.name, "op": "", "facts": facts, "parent": -1, "parts": members}
+        items.append({**named, "first": block.first, "end": block.end})
+        return len(items) - 1
+
+    add(whole)
+    return items
+
+
+def _colours(shades: Shades, costs: Sequence[float]) -> list[tuple[str, str]]:
+    """The colour of the box of each cost, and that of the text in it."""
+    from plotly.colors import sample_colorscale, sequential
+
+    places = [shades.share(cost) for cost in costs]
+    found = sample_colorscale(sequential.Cividis, places)
+    return [(str(colour), "#000000" if at > LIGHT else "#ffffff") for colour, at in zip(found, places, strict=True)]
+
+
+def _layout(graph: Graph, shades: Shades) -> dict[str, Any]:
+    ticks = shades.ticks()
     return {
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
         "hovermode": "closest",
         "dragmode": "zoom",
-        "legend": {"orientation": "h", "y": -0.02, "yanchor": "top", "x": 0, "itemsizing": "constant"},
+        "barmode": "overlay",
+        "uniformtext": {"mode": "hide", "minsize": 8},
+        "legend": {"orientation": "h", "y": -0.02, "yanchor": "top", "x": 0},
         "xaxis": {"visible": False},
         "yaxis": {"visible": False},
         "coloraxis": {
             "colorscale": "Cividis",
-            "cmin": low,
-            "cmax": max(high, low + 1),
+            "cmin": shades.low,
+            "cmax": shades.high,
             "colorbar": {
-                "title": {"text": "cost"},
+                "title": {"text": "cost", "side": "right"},
                 "tickvals": ticks,
                 "ticktext": [label(cost_words(10.0**k, graph.cost_unit)) for k in ticks],
-                "thickness": 12,
-                "len": 0.7,
+                "orientation": "h",
+                "x": 0,
+                "xanchor": "left",
+                "y": 1.0,
+                "yanchor": "bottom",
+                "thickness": 10,
+                "len": 290,
+                "lenmode": "pixels",
+                "tickangle": 0,
                 "outlinewidth": 0,
             },
         },
@@ -211,16 +189,21 @@ def _facts(summary: GraphSummary) -> list[tuple[str, str]]:
     ]
 
 
-def _tables(summary: GraphSummary) -> Iterable[Section]:
+def _tables(graph: Graph, summary: GraphSummary) -> Iterable[Section]:
+    index = {node.id: i for i, node in enumerate(graph.nodes)}
     if summary.working_sets:
         top = max(s.bytes for s in summary.working_sets) or 1
         rows = [(s.name, format_bytes(s.bytes)) for s in summary.working_sets]
         shares = [s.bytes / top for s in summary.working_sets]
-        yield Section("Largest working sets", "Beside the fixed memory.", table=Table(("node", "bytes"), rows, shares))
+        pins = [index[s.name] for s in summary.working_sets]
+        yield Section(
+            "Largest working sets", "Beside the fixed memory.", table=Table(("node", "bytes"), rows, shares, pins=pins)
+        )
     if summary.costliest and summary.total_cost:
         rows3 = [
             (c.name, cost_words(c.cost, summary.cost_unit), format_percent(c.cost / summary.total_cost))
             for c in summary.costliest
         ]
         shares = [c.cost / summary.total_cost for c in summary.costliest]
-        yield Section("Most expensive nodes", table=Table(("node", "cost", "of all cost"), rows3, shares, 2))
+        pins = [index[c.name] for c in summary.costliest]
+        yield Section("Most expensive nodes", table=Table(("node", "cost", "of all cost"), rows3, shares, 2, pins))

@@ -6,7 +6,7 @@ from typing import Any
 
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Kind
-from remat_cli.plan.raster import Raster, raster
+from remat_cli.plan.raster import AGAIN, Raster, raster
 from remat_cli.reports.palette import KINDS
 from remat_cli.reports.web.page import PAPER, Chart, Section, label
 
@@ -18,17 +18,20 @@ def matrices(plan: Plan) -> Section:
     if drawn is None:
         return Section(title, "This plan has no stages: its first computations are not in the order of its graph.")
     note = (
-        "Stage t ends with the first computation of node t. R: the nodes computed in each stage. S: the values kept "
-        "from the stage before into each stage."
+        "The plan as the literature writes it, with a row for each stage, which ends with the first computation of one "
+        "node: R shows the nodes that are computed in a stage, S those whose values are kept from the stage before."
     )
     if drawn.each > 1:
         note += f" Each cell stands for {drawn.each} nodes in {drawn.each} stages, and is filled if any of them is."
-    heights = 470
-    charts = (
-        Chart(
-            "matrix-r", [_heatmap(plan, drawn, "R")], _matrix_layout("R: computed", drawn), heights, "Matrix R.", True
-        ),
-        Chart("matrix-s", [_heatmap(plan, drawn, "S")], _matrix_layout("S: kept", drawn), heights, "Matrix S.", True),
+    again, kept = int((drawn.computed == AGAIN).sum()), int(drawn.kept.sum())
+    rows, columns = drawn.computed.shape
+    size = f"{rows} stages by {columns} columns of nodes"
+    charts = tuple(
+        Chart(f"matrix-{which.lower()}", [_heatmap(plan, drawn, which)], _matrix_layout(name, drawn), 470, words, True)
+        for which, name, words in (
+            ("R", "R: computed", f"Matrix R, {size}: {again:,} cells are computed again."),
+            ("S", "S: kept", f"Matrix S, {size}: {kept:,} cells are kept."),
+        )
     )
     return Section(title, note, charts)
 

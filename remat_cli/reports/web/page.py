@@ -1,7 +1,13 @@
-"""A page as data, and the file made from it: plotly.js embedded, no network, the same bytes every time."""
+"""A page as data, and the file made from it: the same bytes every time, and no network but for ``cdn``.
+
+What is large (plotly.js, and the data of the charts) is in the file as gzip, which browsers unpack themselves.
+"""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 INK, PAPER = "#010203", "#FCFDFE"
-"""Placeholders in charts for the colour of text and for a shade of the background; the page sets both."""
+"""Placeholders in charts for the colour of text and for a shade of the background; ``page.js`` sets both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +37,12 @@ class Chart:
         traces: Plotly's ``data``.
         layout: Plotly's ``layout``, without colours of text and background: the page sets those, light or dark.
         height: In pixels.
-        words: A description for screen readers.
+        words: A description for screen readers, with the numbers that matter most.
         square: Whether it shares a line with its neighbour if there is room.
         logarithmic: The traces and the layout on a logarithmic scale; the page then has a switch.
         begins: The scale that is shown first, if there are two scales.
+        numbers: What the chart shows, in numbers; a reader unfolds it below the chart.
+        numbers_title: What is unfolded.
     """
 
     id: str
@@ -45,29 +53,48 @@ class Chart:
     square: bool = False
     logarithmic: tuple[Sequence[dict[str, Any]], dict[str, Any]] | None = None
     begins: Literal["linear", "logarithmic"] = "linear"
+    numbers: Table | None = None
+    numbers_title: str = "The chart in numbers"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text; ``shares``, where given, is a bar behind the last column of each row, 0 to 1.
+    """Rows of text.
 
-    ``numbers`` is the number of columns at the right that hold numbers.
+    Attributes:
+        head: Names of the columns.
+        rows: The texts.
+        shares: Where given, a bar behind the last column of each row, 0 to 1.
+        numbers: The number of columns at the right that hold numbers.
+        words_after: The number of columns to the right of those, which hold words.
+        pins: Where given, the node that the first cell of each row pins in the charts; None for no node.
     """
 
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     shares: Sequence[float] = ()
     numbers: int = 1
+    pins: Sequence[int | None] = ()
+    words_after: int = 0
+
+    def is_number(self, column: int) -> bool:
+        """Whether a column holds numbers."""
+        end = len(self.head) - self.words_after
+        return end - self.numbers <= column < end
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a short text, and the charts and the table below it."""
+    """A heading, a short text, and the charts and the table below it.
+
+    ``search`` is the label of a box above the charts in which nodes are searched; one section of a page may have it.
+    """
 
     title: str
     note: str = ""
     charts: tuple[Chart, ...] = ()
     table: Table | None = None
+    search: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +109,8 @@ class Page:
         sections: The rest.
         command: The command that made the page.
         problems: The findings, as sentences.
+        script: The name of the script that prepares the charts, without its suffix; empty for none.
+        data: JSON values for that script.
     """
 
     title: str
@@ -91,23 +120,46 @@ class Page:
     sections: Sequence[Section]
     command: str
     problems: Sequence[str] = ()
+    script: str = ""
+    data: Any = None
+
+    @property
+    def searchable(self) -> bool:
+        """Whether the page has a search box."""
+        return any(section.search for section in self.sections)
 
 
-def render_page(page: Page) -> str:
+@dataclass(frozen=True, slots=True)
+class _Cdn:
+    """Where a browser loads plotly.js from, and the digest that it must have (subresource integrity)."""
+
+    host: str
+    address: str
+    integrity: str
+
+
+def render_page(page: Page, *, cdn: bool = False) -> str:
     """``page`` as one HTML file.
+
+    Args:
+        page: The page.
+        cdn: Whether plotly.js comes from its own network, in exactly the installed version, instead of from the file.
 
     Raises:
         UsageError: If plotly or Jinja2 is not installed.
         ValueError: If a chart does not follow plotly's schema.
     """
     template = _template()
-    charts = [chart for section in page.sections for chart in section.charts]
+    charts = [_checked(chart) for section in page.sections for chart in section.charts]
+    scripts = ["page", *(["explore"] if page.searchable else []), *([page.script] if page.script else [])]
     return template.render(
         page=page,
-        charts_json=_embeddable([_checked(chart) for chart in charts]),
-        plotly_js=_plotly_js(),
-        ink=INK,
-        paper=PAPER,
+        content=_packed(json.dumps({"charts": charts, "content": page.data}, sort_keys=True, allow_nan=False)),
+        cdn=_cdn() if cdn else None,
+        plotly_js="" if cdn else _packed_plotly(),
+        plotly_version=_plotly_version(),
+        css=_file("page.css"),
+        script="\n".join([*(_file(f"{name}.js") for name in scripts), "" if page.script else "start();"]),
         version=__version__,
     )
 
@@ -136,17 +188,35 @@ def _figure(traces: Sequence[dict[str, Any]], layout: dict[str, Any]) -> dict[st
     return {"data": document["data"], "layout": document["layout"]}
 
 
-def _embeddable(document: Any) -> str:
-    """``document`` as JSON that is safe inside a script element."""
-    text = json.dumps(document, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _packed(text: str) -> str:
+    """``text`` as gzip in base 64, without a time."""
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def _file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
-def _plotly_js() -> str:
+def _packed_plotly() -> str:
     from plotly.offline import get_plotlyjs
 
-    return str(get_plotlyjs())
+    return _packed(get_plotlyjs())
+
+
+def _plotly_version() -> str:
+    from plotly.offline import get_plotlyjs_version
+
+    return str(get_plotlyjs_version())
+
+
+@cache
+def _cdn() -> _Cdn:
+    from plotly.offline import get_plotlyjs
+
+    host = "https://cdn.plot.ly"
+    digest = base64.b64encode(hashlib.sha384(get_plotlyjs().encode()).digest()).decode()
+    return _Cdn(host, f"{host}/plotly-{_plotly_version()}.min.js", f"sha384-{digest}")
 
 
 def _shown(value: Any) -> Any:
@@ -163,4 +233,4 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
-    return environment.from_string(files(__package__).joinpath("page.html.jinja").read_text(encoding="utf-8"))
+    return environment.from_string(_file("page.html.jinja"))

@@ -1,10 +1,11 @@
-"""The page of a plan: memory over time, R and S, values at the peak, recomputed nodes, and the claim."""
+"""The page of a plan: memory over time, lifetimes, values at the peak, recomputed nodes, the matrices R and S."""
 
 from __future__ import annotations
 
 import shlex
 from typing import Any
 
+from remat_cli.graph.model import Graph
 from remat_cli.plan.check import OVER_BUDGET, Report
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Kind, Moment, Occupancy, occupancy
@@ -13,23 +14,25 @@ from remat_cli.reports.palette import BUDGET, KINDS, PATTERNS
 from remat_cli.reports.rows import peak_rows, recomputed_rows, recomputed_words
 from remat_cli.reports.style import Style
 from remat_cli.reports.timeline import why_peak
+from remat_cli.reports.web.lifetimes import HATCHING, lifetimes_section
 from remat_cli.reports.web.matrices import matrices
 from remat_cli.reports.web.page import INK, Chart, Page, Section, Table, label, render_page
 from remat_cli.units import format_bytes
 
 _MOST_ROWS = 30
 _SHOWN_PROBLEMS = 10
-_HATCHING = {"fgcolor": INK, "fgopacity": 0.45, "size": 6, "solidity": 0.2}
+_MOMENTS = 24
 _WORDS = Style(width=10_000, color=False, unicode=True)
 
 
-def plan_page(report: Report, plan: Plan, command: str) -> str:
+def plan_page(report: Report, plan: Plan, command: str, *, cdn: bool = False) -> str:
     """The page of ``plan`` as HTML.
 
     Args:
         report: The report of the replay.
         plan: The plan.
         command: The command that makes the page.
+        cdn: Whether plotly.js comes from its own network instead of from the file.
 
     Raises:
         UsageError: If plotly or Jinja2 is not installed.
@@ -38,16 +41,27 @@ def plan_page(report: Report, plan: Plan, command: str) -> str:
     problems = errors[:_SHOWN_PROBLEMS]
     if len(errors) > _SHOWN_PROBLEMS:
         problems.append(f"and {len(errors) - _SHOWN_PROBLEMS:,} more")
+    lifetimes, nodes = lifetimes_section(report, plan)
+    empty = not plan.statements
     return render_page(
         Page(
             title=report.graph.name or "plan",
             verdict=words.verdict(report),
             good=report.valid and report.within_budget,
             facts=_facts(report, plan),
-            sections=[*_timeline(report, plan), matrices(plan), *_peak(report), *_recomputed(report)],
+            sections=[
+                *_timeline(report, plan),
+                *([] if empty else [lifetimes]),
+                *_peak(report),
+                *_recomputed(report),
+                matrices(plan),
+            ],
             command=command,
             problems=problems,
-        )
+            script="" if empty else "plan",
+            data={"nodes": nodes},
+        ),
+        cdn=cdn,
     )
 
 
@@ -112,7 +126,21 @@ def _timeline(report: Report, plan: Plan) -> list[Section]:
             f" Of every {seen.each} neighbouring statements, the drawing shows the one with the most memory in use: "
             f"{len(seen.moments):,} of {seen.statements:,}."
         )
-    chart = Chart("timeline", _timeline_traces(report, seen), _timeline_layout(report), 520, "Memory over statements.")
+    node = "" if report.peak_node is None else f" ({report.peak_node})"
+    described = (
+        f"Memory over {seen.statements:,} statements: {words.peak_words(report)} at statement "
+        f"{report.replay.peak_statement or 0:,}{node}; no-remat peak {format_bytes(report.no_remat_peak_bytes)}, fixed "
+        f"memory {format_bytes(report.graph.fixed_memory)}. The table below has more numbers."
+    )
+    chart = Chart(
+        "timeline",
+        _timeline_traces(report, seen),
+        _timeline_layout(report),
+        520,
+        described,
+        numbers=_timeline_table(report, seen),
+        numbers_title="Memory over time in numbers",
+    )
     return [Section("Memory over time", note, (chart,)), Section("Why the peak is here", _why(report, plan))]
 
 
@@ -138,7 +166,7 @@ def _timeline_traces(report: Report, seen: Occupancy) -> list[dict[str, Any]]:
                 "fillcolor": KINDS[kind],
                 "hoverinfo": "skip",
                 **(
-                    {"fillpattern": {"shape": PATTERNS[kind], "bgcolor": KINDS[kind], **_HATCHING}}
+                    {"fillpattern": {"shape": PATTERNS[kind], "bgcolor": KINDS[kind], **HATCHING}}
                     if kind in PATTERNS
                     else {}
                 ),
@@ -171,6 +199,19 @@ def _timeline_traces(report: Report, seen: Occupancy) -> list[dict[str, Any]]:
         }
     )
     return [*traces, *_levels(report, seen.statements), *_strip(seen)]
+
+
+def _timeline_table(report: Report, seen: Occupancy) -> Table:
+    """Some moments in numbers, evenly apart, and the one at the peak."""
+    chosen = {round(k * (len(seen.moments) - 1) / _MOMENTS) for k in range(_MOMENTS + 1)}
+    chosen.add(max(range(len(seen.moments)), key=lambda k: sum(seen.moments[k].bytes.values())))
+    moments = [seen.moments[k] for k in sorted(chosen)]
+    kinds = seen.kinds()
+    columns = [words.size_column([moment.bytes.get(kind, 0) for moment in moments]) for kind in kinds]
+    whole = words.size_column([sum(moment.bytes.values()) for moment in moments])
+    names = ["" if m.node is None else report.graph.nodes[m.node].id for m in moments]
+    rows = [(f"{moment.statement:,}", *cells) for moment, *cells in zip(moments, names, whole, *columns, strict=True)]
+    return Table(("statement", "node", "in use", *(kind.value for kind in kinds)), rows, numbers=len(kinds) + 1)
 
 
 def _levels(report: Report, end: int) -> list[dict[str, Any]]:
@@ -270,7 +311,19 @@ def _peak(report: Report) -> list[Section]:
     rows = peak_rows(report, _MOST_ROWS)
     node = "" if report.peak_node is None else f", node {report.peak_node}"
     note = f"{words.peak_words(report)}: statement {replay.peak_statement:,} of {len(replay.profile):,}{node}."
-    return [Section("At the peak", note, table=Table(("value", "size", "of the peak"), rows.cells, rows.shares, 2))]
+    pins = [_node_of(report.graph, cells[0]) for cells in rows.cells]
+    table = Table(("value", "size", "of the peak"), rows.cells, rows.shares, 2, pins)
+    return [Section("At the peak", note, table=table)]
+
+
+def _node_of(graph: Graph, name: str) -> int | None:
+    """The node of a value or of an id; None for a row that sums several up."""
+    index = graph.derived(_indices)
+    return index.get(name, index.get(name.rpartition(":")[0]))
+
+
+def _indices(graph: Graph) -> dict[str, int]:
+    return {node.id: i for i, node in enumerate(graph.nodes)}
 
 
 def _recomputed(report: Report) -> list[Section]:
@@ -278,4 +331,5 @@ def _recomputed(report: Report) -> list[Section]:
         return [Section("Recomputed", "Nothing is recomputed.")]
     rows = recomputed_rows(report, _MOST_ROWS)
     head = ("node", "times computed", "extra cost", "of all extra cost")
-    return [Section("Recomputed", f"{recomputed_words(report)}.", table=Table(head, rows.cells, rows.shares, 3))]
+    pins = [_node_of(report.graph, cells[0]) for cells in rows.cells]
+    return [Section("Recomputed", f"{recomputed_words(report)}.", table=Table(head, rows.cells, rows.shares, 3, pins))]

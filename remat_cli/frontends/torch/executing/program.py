@@ -29,8 +29,8 @@ from remat_cli.frontends.torch.document import (
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
-from remat_cli.graph.quoting import printable
 from remat_cli.plan.model import Compute, Deallocate, Statement
+from remat_cli.printable import printable
 
 Tangent = Callable[[int], Any]
 """Makes the k-th tangent: the gradient of a result from outside; ones for a loss."""

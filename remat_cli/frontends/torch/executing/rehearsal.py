@@ -18,7 +18,8 @@ from remat_cli.frontends.torch.operators import OPERATORS
 from remat_cli.frontends.torch.private import dispatch_mode, exact_sizes, new_fake_mode, silent_fakes
 from remat_cli.frontends.torch.reading import damaged
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
-from remat_cli.graph.quoting import printable, quote
+from remat_cli.graph.quoting import quote
+from remat_cli.printable import printable
 
 _FLOATING = tuple(name for name in ITEM_BYTES if "float" in name)
 

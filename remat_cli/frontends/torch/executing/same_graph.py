@@ -6,7 +6,7 @@ from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.document import Step
 from remat_cli.frontends.torch.reading import read_origin, read_step
 from remat_cli.graph.model import Graph
-from remat_cli.graph.quoting import printable
+from remat_cli.printable import printable
 
 
 def difference(compiled: Graph, planned: Graph) -> str | None:

@@ -24,7 +24,7 @@ from remat_cli.frontends.torch.document import (
 from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensor, seeded
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.executing.program import Tensors, call_function, words
-from remat_cli.graph.quoting import printable
+from remat_cli.printable import printable
 
 
 @dataclass(slots=True)

@@ -22,11 +22,11 @@ from remat_cli.frontends.torch.measuring.allocator import footprint, start_libra
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
-from remat_cli.graph.quoting import printable
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.plan.replay import Replay, Severity
+from remat_cli.printable import printable
 from remat_cli.units import format_bytes
 
 

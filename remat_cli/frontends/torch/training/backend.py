@@ -21,10 +21,10 @@ from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.private import aot, as_given, default_split, real_tensors, takes_its_arguments
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
-from remat_cli.graph.quoting import printable
 from remat_cli.plan.check import check
 from remat_cli.plan.io import load_plan
 from remat_cli.plan.model import Plan
+from remat_cli.printable import printable
 
 Unplanned = Literal["error", "warn"]
 """How to treat a graph that has no plan: refuse it, or run it without a plan and warn."""

@@ -1,0 +1,141 @@
+"""How the curves of a comparison are drawn, on its page and in its figure: scale, order, and what coincides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from remat_cli.plan.comparison import Comparison, Ended, Row
+from remat_cli.tolerances import SAME_COST
+
+_RECOMMENDED = ("auto", "optimal")
+_WIDEST = 5
+"""So many widths can be told apart; untuned."""
+NO_PLAN = (Ended.NONE, Ended.LIMIT)
+"""Outcomes that are drawn as a cross above the curves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A curve.
+
+    Attributes:
+        strategy: The strategy.
+        k: Its place among all strategies, which gives its colour and its marker.
+        under: The number of curves drawn on top of it that coincide with it somewhere, at most ``_WIDEST``. With so
+            many steps more in width it can be seen below them.
+        rows: Its rows with a plan, by budget.
+    """
+
+    strategy: str
+    k: int
+    under: int
+    rows: tuple[Row, ...]
+
+
+def curves(comparison: Comparison, amount: Callable[[Row], float | None]) -> list[Curve]:
+    """The curves of ``amount`` in the order in which they are drawn: the recommended strategy last, on top.
+
+    Args:
+        comparison: The comparison.
+        amount: What is drawn; None for a row that is not.
+    """
+    first = recommended(comparison)
+    order = sorted(comparison.strategies, key=lambda name: (name == first, -comparison.strategies.index(name)))
+    kept = {name: tuple(r for r in rows if amount(r) is not None) for name, rows in comparison.by_strategy().items()}
+    points = {name: {row.budget_bytes: amount(row) or 0.0 for row in rows} for name, rows in kept.items()}
+    last = comparison.budgets[-1][1] if len(comparison.budgets) > 1 else None
+    return [
+        Curve(
+            name,
+            comparison.strategies.index(name),
+            min(_WIDEST, sum(_meet(points[name], points[other], last) for other in order[at + 1 :])),
+            kept[name],
+        )
+        for at, name in enumerate(order)
+    ]
+
+
+def recommended(comparison: Comparison) -> str | None:
+    """The strategy that the documentation recommends, if it takes part."""
+    by_name = {strategy.partition("{")[0]: strategy for strategy in reversed(comparison.strategies)}
+    return next((by_name[name] for name in _RECOMMENDED if name in by_name), None)
+
+
+def _meet(one: dict[int, float], other: dict[int, float], last: int | None) -> bool:
+    """Whether two curves share a step; at the last budget they have points, and no steps."""
+    shared = (one.keys() & other) - {last}
+    return any(math.isclose(one[at], other[at], rel_tol=SAME_COST, abs_tol=SAME_COST) for at in shared)
+
+
+def overhead_percent(row: Row) -> float | None:
+    """The cost of a plan over no-remat, in percent."""
+    return None if row.overhead is None else 100 * row.overhead
+
+
+def bound_percents(comparison: Comparison) -> list[float]:
+    """The least overhead that any plan can have, in percent, for each budget."""
+    base = comparison.graph.total_cost or 1.0
+    return [max(0.0, 100 * (comparison.bound(amount) / base - 1)) for _, amount in comparison.budgets]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The positions of overheads on their axis.
+
+    Attributes:
+        decades: The powers of ten that a logarithmic axis shows, in percent; none for a linear one.
+        cut: Whether overheads just above zero are drawn at zero, because they are too small to distinguish.
+    """
+
+    decades: tuple[int, ...]
+    cut: bool = False
+
+    @property
+    def first_shown(self) -> bool:
+        """Whether this scale is shown first, because a linear one would draw most of the lines as one near zero."""
+        return len(self.decades) >= _MANY_DECADES
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """The marks of a logarithmic axis, with their words."""
+        powers = [10.0**k for k in self.decades]
+        foot = f"below {powers[0]:g}" if self.cut else "0"
+        return [(self.foot, foot), *((power, f"{power:g}") for power in powers)]
+
+    @property
+    def foot(self) -> float:
+        """The position of zero on a logarithmic axis: half a decade below the first."""
+        return float(10.0 ** (self.decades[0] - 0.5))
+
+    def place(self, percent: float) -> float:
+        """The position of ``percent``."""
+        if not self.decades:
+            return percent
+        return percent if percent >= 10.0 ** self.decades[0] else self.foot
+
+    def above(self, most: float, k: int) -> float:
+        """The height of the crosses of the k-th strategy: above ``most``, in rows that do not cover each other."""
+        row = k % 6
+        if not self.decades:
+            return 1.12 * most * (1 + 0.03 * row)
+        return float(10.0 ** (math.log10(most) + len(self.decades) * (0.08 + 0.025 * row)))
+
+
+_DECADES = 7
+"""The largest number of powers of ten on a logarithmic axis."""
+_MANY_DECADES = 4
+"""From this number on, a logarithmic axis is shown first; untuned."""
+
+
+def logarithmic_scale(comparison: Comparison) -> Scale:
+    """A logarithmic axis for all overheads and bounds; without decades if all of them are zero."""
+    found = [100 * row.overhead for row in comparison.rows if row.overhead is not None]
+    found += bound_percents(comparison)
+    above = [percent for percent in found if percent > 1e-9]  # below that it is rounding
+    if not above:
+        return Scale(())
+    last = math.ceil(math.log10(max(above)))
+    wanted = min(math.floor(math.log10(min(above))), last - 1)
+    first = max(wanted, last + 1 - _DECADES)
+    return Scale(tuple(range(first, last + 1)), cut=min(above) < 10.0**first)

@@ -1,0 +1,170 @@
+"""The lifetimes of values on the page of a plan: a band for every instance in memory, which can be pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from remat_cli.graph.model import Graph
+from remat_cli.plan.bands import Band, Bands, Lifetime, bands
+from remat_cli.plan.check import Report
+from remat_cli.plan.model import Plan
+from remat_cli.plan.occupancy import Kind
+from remat_cli.reports.palette import KINDS, PATTERNS
+from remat_cli.reports.web.nodes import node_documents
+from remat_cli.reports.web.page import INK, PAPER, Chart, Section, Table, label
+from remat_cli.reports.words import count, size_column
+from remat_cli.units import format_bytes
+
+_ROWS = 40
+_THINNEST = 200
+"""A band below this part of the peak is about two pixels high, and its edges would hide it."""
+_MOMENTS = 2000
+"""More are closer together than the pixels of a chart."""
+HATCHING = {"fgcolor": INK, "fgopacity": 0.45, "size": 6, "solidity": 0.2}
+
+
+def lifetimes_section(report: Report, plan: Plan) -> tuple[Section, list[dict[str, Any]]]:
+    """The section with the chart ``bands``, and the nodes with their lifetimes for its script."""
+    graph, seen = report.graph, bands(report.graph, plan.statements)
+    note = (
+        "Each band is one value in memory, from the statement that allocates it to the one that frees it; its height "
+        "is its size. When a band ends, those above it sink. Click a band, search, or click a name in a table to pin "
+        "it."
+    )
+    if left := len(seen.lifetimes) - len(seen.drawn):
+        note += f" The {len(seen.drawn):,} largest have bands; {count(left, 'other')} are in layers on top."
+    words = (
+        f"{count(len(seen.lifetimes), 'lifetime')} of {count(len(graph.size), 'value')} over "
+        f"{count(len(plan.statements), 'statement')}; the table below has the largest."
+    )
+    chart = Chart(
+        "bands",
+        list(_traces(report, seen)),
+        _layout(len(plan.statements)),
+        460,
+        words,
+        numbers=_table(graph, seen),
+        numbers_title="The largest lifetimes in numbers",
+    )
+    documents = node_documents(graph)
+    for document in documents:
+        document["values"] = []
+    by_value: dict[int, list[Lifetime]] = {}
+    for life in seen.lifetimes:
+        by_value.setdefault(life.value, []).append(life)
+    for value, node in enumerate(graph.producer):
+        lived = [(life.first, life.end, life.kind is Kind.RECOMPUTED) for life in by_value.get(value, [])]
+        documents[node]["values"].append((graph.value_name(value), format_bytes(graph.size[value]), lived))
+    search = "Find a value or an operation"
+    return Section("Lifetimes of values", note, (chart,), search=search), documents
+
+
+def _traces(report: Report, seen: Bands) -> Iterator[dict[str, Any]]:
+    graph, profile = report.graph, report.replay.profile
+    end = len(profile)
+    if graph.fixed_memory:
+        yield {
+            **_area([0, end], [graph.fixed_memory] * 2, Kind.FIXED),
+            "name": Kind.FIXED.value,
+            "fill": "tozeroy",
+            "legendgroup": Kind.FIXED.value,
+        }
+    for kind in dict.fromkeys(band.lifetime.kind for band in seen.drawn):
+        # The legend entry of all bands of its kind.
+        yield {**_area([None], [None], kind), "name": kind.value, "legendgroup": kind.value, "fill": "toself"}
+    for band in seen.drawn:
+        thin = graph.size[band.lifetime.value] * _THINNEST < report.replay.peak_bytes
+        yield _polygon(graph, band, 0.0 if thin else 0.6)
+    yield from _rest(report, seen)
+
+
+def _rest(report: Report, seen: Bands) -> Iterator[dict[str, Any]]:
+    """What has no band: smaller values by kind, and workspace, on top of the bands."""
+    profile = report.replay.profile
+    # Of many statements, those with the most memory in use among their neighbours.
+    each = max(1, -(-len(profile) // _MOMENTS))
+    chosen = [
+        max(range(first, min(first + each, len(profile))), key=profile.__getitem__)
+        for first in range(0, len(profile), each)
+    ]
+    x = [*range(0, len(profile), each), len(profile)]
+    level = [seen.tops[at] for at in chosen]
+    layers = [(kind, [amounts[at] for at in chosen]) for kind, amounts in seen.rest.items()]
+    small = [sum(amounts[k] for _, amounts in layers) for k in range(len(chosen))]
+    layers.append((Kind.WORKSPACE, [profile[at] - level[k] - small[k] for k, at in enumerate(chosen)]))
+    base = {"type": "scatter", "mode": "lines", "x": x, "hoverinfo": "skip", "legendgroup": "rest"}
+    line = {"width": 0, "shape": "hv"}
+    yield {**base, "y": [*level, *level[-1:]], "line": line, "showlegend": False}
+    for kind, amounts in layers:
+        level = [low + amount for low, amount in zip(level, amounts, strict=True)]
+        if any(amounts):
+            name = kind.value if kind is Kind.WORKSPACE else f"{kind.value}, smaller values"
+            fill = {**_area(x, [*level, *level[-1:]], kind), "fill": "tonexty", "name": name}
+            yield {**base, **fill, "line": {**line, "color": KINDS[kind]}}
+
+
+def _area(x: list[Any], y: list[Any], kind: Kind, edge: float = 0.6) -> dict[str, Any]:
+    pattern = {"fillpattern": {"shape": PATTERNS[kind], "bgcolor": KINDS[kind], **HATCHING}} if kind in PATTERNS else {}
+    return {
+        "type": "scatter",
+        "x": x,
+        "y": y,
+        "mode": "lines",
+        "line": {"width": edge, "color": PAPER},
+        "fillcolor": KINDS[kind],
+        "hoverinfo": "skip",
+        **pattern,
+    }
+
+
+def _polygon(graph: Graph, band: Band, edge: float) -> dict[str, Any]:
+    life, size = band.lifetime, graph.size[band.lifetime.value]
+    x: list[int] = []
+    floor: list[int] = []
+    for (at, low), (until, _) in zip(band.steps, (*band.steps[1:], (life.end, 0)), strict=True):
+        x += [at, until]
+        floor += [low, low]
+    name = label(graph.value_name(life.value))
+    again = " (recomputed)" if life.kind is Kind.RECOMPUTED else ""
+    return {
+        **_area(
+            [*x, *reversed(x), x[0]], [*floor, *(low + size for low in reversed(floor)), floor[0]], life.kind, edge
+        ),
+        "name": name,
+        "legendgroup": life.kind.value,
+        "showlegend": False,
+        "fill": "toself",
+        "hoveron": "fills",
+        "hoverinfo": "text",
+        "text": f"<b>{name}</b>{again}<br>{format_bytes(size)}, statements {life.first:,} to {life.end:,}",
+        "meta": graph.producer[life.value],
+    }
+
+
+def _layout(end: int) -> dict[str, Any]:
+    return {
+        "margin": {"l": 60, "r": 12, "t": 8, "b": 40},
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "traceorder": "normal", "y": -0.16, "yanchor": "top", "x": 0},
+        "xaxis": {"title": {"text": "statement", "standoff": 4}, "range": [0, end]},
+        "yaxis": {
+            "title": {"text": "memory in use"},
+            "tickformat": "~s",
+            "ticksuffix": "B",
+            "rangemode": "tozero",
+        },
+    }
+
+
+def _table(graph: Graph, seen: Bands) -> Table:
+    """The largest lifetimes, by allocation."""
+    lived = sorted(seen.lifetimes, key=lambda life: (-graph.size[life.value], life.first - life.end))[:_ROWS]
+    lived.sort(key=lambda life: (life.first, life.end))
+    sizes = size_column([graph.size[life.value] for life in lived])
+    rows = [
+        (graph.value_name(life.value), life.kind.value, size, f"{life.first:,}", f"{life.end:,}")
+        for life, size in zip(lived, sizes, strict=True)
+    ]
+    head = ("value", "kind", "size", "from statement", "to")
+    return Table(head, rows, numbers=3, pins=[graph.producer[life.value] for life in lived])
