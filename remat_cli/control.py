@@ -118,17 +118,18 @@ class Control:
             return self
         return replace(self, deadline_s=time.monotonic() + seconds)
 
-    def braked(self, *, timed: bool = True) -> Control:
+    def braked(self, *, timed: bool = True, when: Callable[[], bool] = lambda: False) -> Control:
         """A control for one run that can be stopped by itself: it stops with this one, and when its flag is set.
 
         Args:
+            when: Stops it, too; it is called often, so it must be quick.
             timed: Whether the run sees the deadline. A strategy that sees one divides it among its steps, which makes
                 each too short to close a gap that the same step would close in a little more time. A run that does
                 not see it is stopped there just the same, as if it were interrupted.
         """
-        if timed:
-            return replace(self, cancelled=_Brake(self.cancelled.is_set))
-        return replace(self, deadline_s=None, cancelled=_Brake(self.stopping))
+        stopped = self.cancelled.is_set if timed else self.stopping
+        brake = _Brake(lambda: stopped() or when())
+        return replace(self, cancelled=brake, deadline_s=self.deadline_s if timed else None)
 
     def stopped_by(self) -> Outcome:
         """What ends a search that stops before it is at its end: Ctrl-C, or else the clock."""

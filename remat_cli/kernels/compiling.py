@@ -128,6 +128,11 @@ def warm(groups: Iterable[Group]) -> None:
             _worker[0].start()
 
 
+def finished(group: Group) -> bool:
+    """Whether the thread in the background is done with ``group``; unlike :func:`ready` it loads nothing."""
+    return _finished[group].is_set()
+
+
 def wait(group: Group, control: Control) -> bool:
     """Wait until ``group`` is ready, and start compiling it if necessary; False if ``control`` stops first.
 

@@ -15,11 +15,14 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from remat_cli.control import Control
-from remat_cli.errors import LimitReached
+from remat_cli.errors import Interrupted, LimitReached
 from remat_cli.kernels import compiling
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Context, Found, NotFound, StageRecord, Strategy, Task
 from remat_cli.strategies.incumbent import Incumbent, Verdict
+
+_UNDISTURBED_S = 2.0
+"""Seconds that a stage has before it is cut short for a postponed one. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +240,36 @@ class _Pursuit:
         return True
 
     def _take(self, stage: Stage, clock: Control, maker: str, depth: int) -> None:
-        """Run ``stage`` and record its result."""
+        """Run ``stage``; if it is cut short for postponed stages, run those and then ``stage`` once more."""
+        if self._cut_short(stage, clock, maker, depth):
+            self._catch_up(clock, depth)
+            if self._wanted(stage, clock) and not clock.stopping():
+                self._take(stage, clock, maker, depth)
+
+    def _due(self) -> bool:
+        """Whether the kernels of the next postponed stage are compiled."""
+        return bool(self.waiting) and all(compiling.finished(group) for group in self.waiting[0][0].kernels)
+
+    def _cut_short(self, stage: Stage, clock: Control, maker: str, depth: int) -> bool:
+        """Run ``stage`` and record its result; whether it was cut short.
+
+        A solver may work for all the time there is, and stages that were postponed would have found more in less. So a
+        stage without kernels of its own is stopped, after some seconds, when one of those can run.
+        """
         incumbent, began_s = self.incumbent, monotonic()
         record = StageRecord(stage.name, depth, incumbent.cost, incumbent.bound.cost)
         incumbent.context.trace.append(record)
         free = clock.deadline_s is None and stage.unlimited_s is not None
         part = clock.part(stage.share, (stage.unlimited_s or 0.0) if free else stage.most_s)
+        fired: list[bool] = []
+
+        def due() -> bool:
+            if monotonic() - began_s > _UNDISTURBED_S and self._due():
+                fired.append(True)
+            return bool(fired)
+
+        if self.waiting and not stage.kernels and not isinstance(stage.engine, tuple):
+            part = part.braked(when=due)
         try:
             if isinstance(stage.engine, tuple):
                 self.run(stage.engine, part, maker, depth + 1)
@@ -250,8 +277,14 @@ class _Pursuit:
                 engine_at(stage.engine, incumbent).turn(part, maker, stage.goal, **stage.options)
         except LimitReached as limit:
             record.note = limit.message  # the stage had too little time to begin, and others may need less
+        except Interrupted:
+            if clock.cancelled.is_set():
+                raise
         finally:
             record.close(monotonic() - began_s, incumbent.cost, incumbent.bound.cost)
+        if fired:
+            record.note = "cut short for stages whose loops are compiled now"
+        return bool(fired)
 
 
 def engine_at(target: str, incumbent: Incumbent) -> Engine:

@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
+from threading import Timer
+from time import sleep
 
 import pytest
 from families import random_graph
 
 from remat_cli.control import Control
-from remat_cli.errors import LimitReached, StrategyMismatch, UsageError
+from remat_cli.errors import Interrupted, LimitReached, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node
 from remat_cli.kernels import compiling
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs
+from remat_cli.strategies import engine
 from remat_cli.strategies.base import Bound, Context, Found, Known, NotFound, Schedule, Task
 from remat_cli.strategies.engine import Engine, Pipelined, Stage, pursue
 from remat_cli.strategies.incumbent import Incumbent, Verdict
@@ -136,6 +139,46 @@ def test_a_stage_that_waits_has_its_turn_as_soon_as_its_kernels_are_there(monkey
     pipeline = (noting("first", kernels=("pricing",)), noting("second"), noting("third"))
     pursue(pipeline, incumbent(CHAIN, 5, Control.within(60.0)))
     assert NOTES == ["second", "first", "third"]
+
+
+class Lasting(Engine):
+    """Works until it is stopped, at its first turn."""
+
+    def work(self, raises: bool) -> bool:
+        NOTES.append("lasting")
+        while NOTES.count("lasting") == 1 and not self.incumbent.context.control.stopping():
+            sleep(0.001)
+        if raises:
+            self.incumbent.context.control.check()
+        return False
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_long_stage_is_cut_short_once_for_one_whose_kernels_are_there(
+    raises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    NOTES.clear()
+    monkeypatch.setattr(engine, "_UNDISTURBED_S", 0.01)
+    monkeypatch.setattr(compiling, "ready", lambda group: "lasting" in NOTES)
+    monkeypatch.setattr(compiling, "finished", lambda group: "lasting" in NOTES)
+    monkeypatch.setattr(compiling, "warm", lambda groups: None)
+    lasting = Stage("lasting", f"{__name__}:Lasting", "a test", options={"raises": raises})
+    best = incumbent(CHAIN, 5, Control.within(60.0))
+    pursue((noting("first", kernels=("pricing",)), lasting, noting("last")), best)
+    assert NOTES == ["lasting", "first", "lasting", "last"]
+    assert [bool(record.note) for record in best.context.trace] == [True, False, False, False]
+
+
+def test_an_interruption_ends_a_stage_that_could_be_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    NOTES.clear()
+    monkeypatch.setattr(compiling, "ready", lambda group: False)
+    monkeypatch.setattr(compiling, "warm", lambda groups: None)
+    control = Control.within(60.0)
+    lasting = Stage("lasting", f"{__name__}:Lasting", "a test", options={"raises": True})
+    Timer(0.05, control.cancelled.set).start()
+    with pytest.raises(Interrupted):
+        pursue((noting("first", kernels=("pricing",)), lasting, noting("last")), incumbent(CHAIN, 5, control))
+    assert NOTES == ["lasting"]
 
 
 def test_a_stage_without_time_to_begin_does_not_end_the_others() -> None:
