@@ -44,6 +44,11 @@ GROSS_VIOLATION = 1e-4
 START_VIOLATION = 1e-6
 """A start may violate a model by this much (link 1); the rounding of sums of scaled sizes is far less."""
 
+NEGLIGIBLE_COST = 1e-30
+"""Costs below this share of the largest are 0 to a solver (link 2): CBC cannot read denormal numbers, and no sum of
+floats would show them."""
+LEAST_SCALED = 1e-280
+"""A largest cost below this is not scaled (link 2): its reciprocal would overflow."""
 ABSOLUTE_GAP = 1e-6
 """A solver stops this close to its bound, on an objective whose typical cost is 1 (link 2)."""
 CBC_INCREMENT = 1e-7

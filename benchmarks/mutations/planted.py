@@ -129,8 +129,9 @@ MILP = (
         "milp: frontier without workspace",
         "frontier rows leave out the workspace of the node",
         "own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace\n"
-        "        room = stated.room - own / unit",
-        "own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs)\n        room = stated.room - own / unit",
+        "        room = stated.room - stated.memory.down(own)",
+        "own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs)\n"
+        "        room = stated.room - stated.memory.down(own)",
         "milp/test_retention.py",
     ),
     _one(
@@ -157,8 +158,8 @@ MILP = (
     _one(
         "milp: sign of what is kept",
         "Checkmate's recurrence of memory starts with less for what is kept",
-        "append((-graph.size[v] / unit, var))",
-        "append((graph.size[v] / unit, var))",
+        "append((-size[v], var))",
+        "append((size[v], var))",
         "milp/test_checkmate.py",
     ),
     _one(

@@ -158,7 +158,7 @@ class Job:
             if published.computes is None:
                 raise
             answer, failure = published.found(exhausted=False), Ending(Outcome.SOLVER_FAILED, error.message)
-        if isinstance(answer, NotFound) and published.computes is not None and answer.scope is None:
+        if isinstance(answer, NotFound) and published.computes is not None:  # a plan in hand refutes any "no"
             answer = published.found(exhausted=False)
         if isinstance(answer, Found) and self.start is not None:
             answer = self.start.credited(answer)

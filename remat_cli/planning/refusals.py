@@ -52,14 +52,16 @@ def no_plan(
         if control.cancelled.is_set():
             return Interrupted(f"interrupted before a plan was found{bound}", hint=hint)
         return LimitReached(f"no plan: {answer.reason}{bound}", hint=hint)
-    return Infeasible(f"{answer.reason} {_budget_words(budget_bytes, asked)}", hint=_what_works(graph, answer))
+    return Infeasible(f"{answer.reason} {_budget_words(budget_bytes, asked)}", hint=_what_works(graph, answer, budget_bytes))
 
 
-def _what_works(graph: Graph, answer: NotFound) -> str:
+def _what_works(graph: Graph, answer: NotFound, budget_bytes: int | None) -> str:
     """The smallest budget known to work, and the budget below which none does."""
     works = no_remat_peak(graph)
     if answer.best is not None:
         works = min(works, peak(graph, answer.best.computes))
+    if budget_bytes is not None and works <= budget_bytes:  # this method makes no such plan, and others do
+        return f"{_exact(works)} is known to work: take --strategy auto, or --strategy keep-all to recompute nothing"
     needs, who = peak_bound(graph).bytes, "every plan"
     if answer.peak_bound_bytes is not None and answer.peak_bound_bytes > needs:
         needs, who = answer.peak_bound_bytes, _EVERY[answer.scope or Scope.RESTRICTED]

@@ -21,6 +21,7 @@ import numpy as np
 
 from remat_cli.errors import SolverUnavailable
 from remat_cli.mip import Floats, LinearModel
+from remat_cli.running import shortage
 from remat_cli.solvers.base import Availability, Outcome, Request, Solver, SolverProgress, Termination
 from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.log import SolverLog
@@ -69,6 +70,8 @@ class Cbc(Solver):
                 [binary, "-stop"], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
+            if shortage(error):
+                raise
             return Availability(path=binary, problem=f"{binary} does not run: {error}", hint=_HINT)
         match = re.search(r"Version:\s*(\S+)", told.stdout)
         if match is None:

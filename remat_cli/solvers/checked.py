@@ -13,15 +13,10 @@ from remat_cli.errors import SolverFailed
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.solvers.base import Outcome, Request, Solver, SolverProgress, Termination
 from remat_cli.solvers.log import SolverLog
-from remat_cli.tolerances import GROSS_VIOLATION, INTEGRAL_WITHIN
+from remat_cli.tolerances import GROSS_VIOLATION, INTEGRAL_WITHIN, LEAST_SCALED, NEGLIGIBLE_COST
 
 LARGEST_COST = 1e6
 """Upper limit of the scaled costs that a solver gets. Untuned."""
-_NEGLIGIBLE = 1e-30
-"""Costs below this share of the largest are 0 to the solver: CBC cannot read denormal numbers. No sum of floats would
-show them."""
-_TINIEST = 1e-280
-"""A largest cost below this is left as it is: its reciprocal would overflow."""
 _WITHOUT_SOLUTION = {Termination.INFEASIBLE, Termination.UNBOUNDED, Termination.INFEASIBLE_OR_UNBOUNDED}
 
 
@@ -70,7 +65,7 @@ def as_solved(model: LinearModel) -> tuple[LinearModel, float]:
     """``model`` as solvers get it, and what its objective is multiplied by for that."""
     factor = objective_scale(model.cost)
     largest = float(np.abs(model.cost).max(initial=0.0))
-    heavy = np.abs(model.cost) >= _NEGLIGIBLE * largest
+    heavy = np.abs(model.cost) >= NEGLIGIBLE_COST * largest
     if factor == 1.0 and heavy.all():
         return model, factor
     cost = np.where(heavy, model.cost, 0.0) * factor
@@ -81,9 +76,9 @@ def objective_scale(cost: Floats) -> float:
     """The power of two that brings the median cost near 1, the largest staying below ``LARGEST_COST``."""
     sizes = np.abs(cost)
     largest = float(sizes.max(initial=0.0))
-    if largest < _TINIEST:
+    if largest < LEAST_SCALED:
         return 1.0
-    sizes = sizes[sizes > _NEGLIGIBLE * largest]
+    sizes = sizes[sizes > NEGLIGIBLE_COST * largest]
     wanted = min(1.0 / float(np.median(sizes)), LARGEST_COST / largest)
     return float(2.0 ** np.floor(np.log2(wanted)))
 

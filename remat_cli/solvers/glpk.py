@@ -24,6 +24,7 @@ import numpy as np
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.extras import install_command
 from remat_cli.mip import Floats, LinearModel
+from remat_cli.running import shortage
 from remat_cli.solvers.base import (
     Availability,
     Outcome,
@@ -90,6 +91,8 @@ class Glpk(Solver):
                 [way, "--version"], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
+            if shortage(error):
+                raise
             return Availability(path=way, problem=f"{way} does not run: {error}", hint=_hint())
         match = re.search(r"GLPSOL.*?(\d+\.\d+)", told.stdout)
         if match is None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remat_cli.control import Control
-from remat_cli.errors import SolverUnavailable
+from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.running import before_leaving, shortage, unbroken
 from remat_cli.solvers.log import SolverLog
 
@@ -63,8 +63,15 @@ def temporary_folder() -> Iterator[Path]:
     """A folder that is removed at the end, even if remat exits before.
 
     If remat is killed, its watcher removes the folder; without one, the next run that needs a folder does.
+
+    Raises:
+        UsageError: If no folder for temporary files can be written.
     """
-    _remove_abandoned()
+    try:
+        _remove_abandoned(Path(tempfile.gettempdir()))
+    except FileNotFoundError as error:
+        hint = "make room there, or set TMPDIR to another folder"
+        raise UsageError(f"no temporary file can be written: {error.strerror}", hint=hint) from None
     with unbroken():
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         _folders.add(folder)
@@ -85,12 +92,12 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _remove_abandoned() -> None:
+def _remove_abandoned(place: Path) -> None:
     """Remove the folders of processes that were killed: old enough to have a lock, and nobody holds it.
 
     A process id would not do: another may have got it, and containers that share a folder count them anew.
     """
-    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+    for lock in place.glob(f"{_PREFIX}*/{_LOCK}"):
         with contextlib.suppress(OSError), lock.open("rb") as stream:
             found = os.fstat(stream.fileno())
             if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _ABANDONED_AFTER_S:
@@ -174,9 +181,8 @@ def run_process(
             stack.enter_context(_leash(child.pid, folder if disposable else None))
         try:
             return _follow(child, _Output(stream.fileno(), log, on_line), control, log, started_s)
-        finally:
-            if child.returncode is None:  # an exception, such as a KeyboardInterrupt, is on its way
-                _signal_group(child, signal.SIGKILL)
+        finally:  # an exception may be on its way, or the child may have left children of its own behind
+            _signal_group(child, signal.SIGKILL)
 
 
 def _start(arguments: Sequence[str], output: int, folder: Path) -> subprocess.Popen[bytes]:

@@ -23,7 +23,7 @@ _PAGE = 4096
 _PAGES = 64
 """Of the full disk."""
 FULL = Path("/dev/full")
-_SOLVE = ("solve", "chain.json", "-b", "8", "--time-limit", "5s", "--strategy")
+_SOLVE = ("solve", "chain.json", "-b", "8B", "--time-limit", "5s", "--strategy")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "keep-all": ("solve", "chain.json", "-b", "none", "--strategy", "keep-all", "-o", "out.plan.json"),
     "optimal": (*_SOLVE, "optimal", "-o", "out.plan.json"),

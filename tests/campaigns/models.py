@@ -125,9 +125,10 @@ def _archive(draw: st.DrawFn) -> bytes:
     elif level == "missing":
         del members[name]
     target = io.BytesIO()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
+    method = zipfile.ZIP_STORED if draw(st.integers(0, 9)) else zipfile.ZIP_DEFLATED  # the latter is refused
+    with zipfile.ZipFile(target, "w", method) as made:
         for member, raw in members.items():
-            made.writestr(zipfile.ZipInfo(member), raw, zipfile.ZIP_DEFLATED)
+            made.writestr(zipfile.ZipInfo(member), raw, method)
     return draw(damaged_bytes(target.getvalue())) if level == "archive" else target.getvalue()
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from campaigns.processes import OLD, chain, check_target, check_words, scene, send
 
-SOLVE = ("solve", "chain.json", "-b", "6", "--gap", "0", "--time-limit", "4s", "-o", "out.plan.json", "--strategy")
+SOLVE = ("solve", "chain.json", "-b", "6B", "--gap", "0", "--time-limit", "4s", "-o", "out.plan.json", "--strategy")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "auto": (*SOLVE, "auto"),
     "optimal": (*SOLVE, "optimal"),
@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "keep-all": ("solve", "chain.json", "-b", "none", "-o", "out.plan.json", "--strategy", "keep-all"),
     "peak": ("solve", "chain.json", "--minimize", "peak", "--time-limit", "4s", "-o", "out.plan.json"),
     "compare": (
-        *("compare", "chain.json", "--budgets", "8,10", "--strategies", "keep-all,optimal,anneal", "--jobs", "2"),
+        *("compare", "chain.json", "--budgets", "8B,10B", "--strategies", "keep-all,optimal,anneal", "--jobs", "2"),
         *("--time-limit", "3s", "--format", "json", "-o", "out.json"),
     ),
     "export": ("export", "zoo:densenet121", "-o", "out.json"),

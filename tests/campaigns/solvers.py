@@ -24,6 +24,8 @@ LATE_S = 30.0
 """How long after its limit a command may end; untuned, several times what it takes, for busy machines."""
 NODES = 7
 PROGRAMS = {"cbc": "cbc", "glpk": "glpk{via=glpsol}"}
+_VERSION = 'case "$1" in -stop | --version) exec "$real" "$@";; esac'
+"""Without its version no program is taken for a solver."""
 _HONEST = '"$real" "$@"'
 _HALVE = "head -c $(($(wc -c < solution.txt) / 2)) solution.txt > half; mv half solution.txt"
 _OTHER_OBJECTIVE = "s/objective value +-?[0-9.e+]+/objective value -77777.5/; s/ o -?[0-9.e+]+$/ o -77777/"
@@ -91,7 +93,8 @@ def check(case: dict[str, Any], counts: Counter[str]) -> None:
     what = f"{case['program']} {case['behaviour']}"
     with scene() as here:
         program = here.folder / "program"
-        script = f"#!/bin/bash\nreal={shlex.quote(_real(case['program']))}\n{BEHAVIOURS[case['behaviour']]}\n"
+        real = shlex.quote(_real(case["program"]))
+        script = f"#!/bin/bash\nreal={real}\n{_VERSION}\n{BEHAVIOURS[case['behaviour']]}\n"
         program.write_text(script, encoding="ascii")
         program.chmod(0o755)
         (here.folder / "chain.json").write_text(chain(NODES), encoding="utf-8")
@@ -99,7 +102,7 @@ def check(case: dict[str, Any], counts: Counter[str]) -> None:
         named = {"REMAT_CBC": str(program), "REMAT_GLPSOL": str(program)} if case["by_variable"] else {}
         options = ",".join(filter(None, [via, "" if named else f"path={program}"]))
         ended = here.run(
-            *("solve", "chain.json", "-b", str(case["budget"]), "--strategy", case["strategy"], "--gap", "0"),
+            *("solve", "chain.json", "-b", f"{case['budget']}B", "--strategy", case["strategy"], "--gap", "0"),
             *("--solver", f"{case['program']}{{{options}}}" if options else case["program"]),
             *("--time-limit", f"{LIMIT_S}s", "-o", "out.plan.json"),
             **named,

@@ -24,7 +24,7 @@ from campaigns.processes import Ended, Scene, chain, check_words, scene, send
 from remat_cli.errors import ExitCode
 
 _COMMAND = (
-    *("compare", "chain.json", "--budgets", "3:6:1", "--strategies", "keep-all,optimal,checkmate-ilp,chen-sqrt"),
+    *("compare", "chain.json", "--budgets", "3B:6B:1B", "--strategies", "keep-all,optimal,checkmate-ilp,chen-sqrt"),
     *("--time-limit", "60s", "--format", "json", "-o", "out.json", "--results", "rows.jsonl"),
 )
 _PATIENCE_S = 300.0

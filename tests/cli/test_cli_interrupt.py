@@ -164,7 +164,7 @@ def writing(path, text):
         real(path, text)
 files.write_text = writing
 """
-    done = command_with(code, "solve", chain, budget, "15", "--strategy", "dtr", "-o", "{budget}.json", cwd=tmp_path)
+    done = command_with(code, "solve", chain, budget, "15B", "--strategy", "dtr", "-o", "{budget}.json", cwd=tmp_path)
     assert done.code == 0, done.err
     assert "Traceback" not in done.err
     [name] = files(tmp_path)

@@ -30,6 +30,12 @@ def test_a_smaller_peak_is_looked_for_only_where_there_may_be_one():
         assert ("--minimize peak looks for a smaller one" in refusal.hint) is looks
 
 
+def test_a_method_that_finds_none_names_what_does():
+    answer = NotFound("no plan that checkmate-lp makes fits", Scope.RESTRICTED)
+    refusal = no_plan(GRAPH, None, no_remat_peak(GRAPH), answer, Control())
+    assert refusal.hint.endswith("is known to work: take --strategy auto, or --strategy keep-all to recompute nothing")
+
+
 def test_without_any_plan_none_is_called_the_best():
     rows = [CurveRow("50%", 9, "unknown", reason="interrupted", hint="")]
     text = curve_text(GRAPH, rows, Style(80, color=False, unicode=False), Outcome.INTERRUPTED, 1.0)

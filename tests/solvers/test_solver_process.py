@@ -13,10 +13,10 @@ import pytest
 from solver_problems import script
 
 from remat_cli.control import Control
-from remat_cli.errors import SolverUnavailable
+from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.solvers import process
 from remat_cli.solvers.log import SolverLog
-from remat_cli.solvers.process import ProcessEnd, run_process
+from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
 
 
 @pytest.fixture(autouse=True)
@@ -231,3 +231,24 @@ with temporary_folder() as folder:
 
 def test_words_for_odd_endings() -> None:
     assert ProcessEnd(None, 250, False, False, False, 0.0).text() == "ended by signal 250"
+
+
+def test_what_a_solver_leaves_in_the_background_ends_with_it(tmp_path: Path, log: SolverLog) -> None:
+    binary = script(tmp_path / "parent", "sleep 100 >/dev/null 2>&1 & echo $!")
+    lines: list[str] = []
+    end = run_process([binary], Control(), log, folder=tmp_path, on_line=lines.append)
+    assert end.exit_code == 0
+    deadline = time.monotonic() + 10
+    while alive(int(lines[0])) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not alive(int(lines[0]))
+
+
+def test_without_a_folder_for_temporary_files_there_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_usable() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(process.tempfile, "gettempdir", none_usable)
+    with pytest.raises(UsageError, match="no temporary file can be written: No usable") as refused, temporary_folder():
+        pass
+    assert "TMPDIR" in refused.value.hint

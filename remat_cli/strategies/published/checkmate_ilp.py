@@ -124,8 +124,9 @@ class _Run:
         if outcome.termination is Termination.INFEASIBLE:
             return self._nothing_fits()
         bounds: tuple[Bound, ...] = ()
-        if outcome.bound is not None:
-            bounds = (self._bound(outcome.bound * self.stated.cost_scale),)
+        if outcome.bound is not None:  # as it is: the weak bounds of some forms are what the paper compares
+            bound = outcome.bound * self.stated.cost_scale
+            bounds = (Bound(bound if self.best is None else min(bound, self.best[0]), Scope.FRONTIER),)
         return NotFound("only the bound of the linear relaxation was asked for", bounds=bounds, hint=_LEAVE_OUT)
 
     def search(self) -> Found | NotFound:
