@@ -52,7 +52,9 @@ def no_plan(
         if control.cancelled.is_set():
             return Interrupted(f"interrupted before a plan was found{bound}", hint=hint)
         return LimitReached(f"no plan: {answer.reason}{bound}", hint=hint)
-    return Infeasible(f"{answer.reason} {_budget_words(budget_bytes, asked)}", hint=_what_works(graph, answer, budget_bytes))
+    return Infeasible(
+        f"{answer.reason} {_budget_words(budget_bytes, asked)}", hint=_what_works(graph, answer, budget_bytes)
+    )
 
 
 def _what_works(graph: Graph, answer: NotFound, budget_bytes: int | None) -> str:
