@@ -114,8 +114,11 @@ class Scene:
             with contextlib.suppress(psutil.Error):
                 process.kill()
 
-    def check_gone(self, what: str) -> None:
-        """A Failure if a process or a temporary file is left."""
+    def check_gone(self, what: str, *, killed: bool = False) -> bool:
+        """A Failure if a process or a temporary file is left.
+
+        After SIGKILL (``killed``) a folder of remat may be left, which the next start removes; whether one is.
+        """
         end_s = time.monotonic() + GONE_WITHIN_S
         while (alive := self.alive()) or any(self.temporary.iterdir()):
             if time.monotonic() > end_s:
@@ -125,10 +128,12 @@ class Scene:
             names = [_command(process) for process in alive]
             self.kill_all()
             raise Failure(f"{what}: orphans", "\n".join(names))
-        if left := sorted(path.name for path in self.temporary.iterdir()):
+        left = sorted(path.name for path in self.temporary.iterdir())
+        if not all(killed and name.startswith("remat-") for name in left):
             raise Failure(f"{what}: temporary files left", f"{left}")
         if parts := [str(path) for path in self.folder.rglob("*.part")]:
             raise Failure(f"{what}: half a file left", f"{parts}")
+        return bool(left)
 
 
 def _command(process: psutil.Process) -> str:

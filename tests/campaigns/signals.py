@@ -87,4 +87,5 @@ def check(case: dict[str, Any], counts: Counter[str]) -> None:
         check_words(what, ended, killed=numbers)
         new = check_target(what, ended, target, old=case["old"], killed=ended.code < 0)
         counts["new files" if new else "old files kept" if case["old"] else "no files"] += 1
-        here.check_gone(what)
+        if here.check_gone(what, killed=signal.SIGKILL in numbers):
+            counts["folders left to the next start"] += 1
