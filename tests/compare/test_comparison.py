@@ -126,8 +126,8 @@ DAMAGES = {
     b"\xff\xfe not UTF-8": "it is not UTF-8",
     b'{"key": "cut off in the mid': "it is not JSON",
     b"[" * 100_000: "it is not JSON",
-    b"[1, 2]": "it has not the fields key and row",
-    b'{"key": [], "row": {}}': "it has not the fields key and row",
+    b"[1, 2]": "it lacks the field key or row",
+    b'{"key": [], "row": {}}': "it lacks the field key or row",
     b'{"key": "k", "row": []}': "it has not the fields of a row",
 }
 LIES = {

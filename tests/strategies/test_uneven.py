@@ -12,7 +12,7 @@ from families import uneven_graph
 from seeded import seeded
 
 from remat_cli.control import Control
-from remat_cli.errors import Infeasible
+from remat_cli.errors import Infeasible, Interrupted
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.model import ClaimStatus, Scope
@@ -97,6 +97,16 @@ def test_a_no_that_only_the_solver_says_is_said_to_be_so(
     assert isinstance(answer, NotFound)
     assert answer.scope is Scope.FRONTIER
     assert answer.reason == "according to HiGHS alone, no frontier-advancing schedule fits"
+
+
+def test_an_interruption_during_the_second_look_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise Interrupted("interrupted before a plan was found")
+
+    monkeypatch.setattr(looking.Retention, "over", interrupted)
+    found = asked(CheckmateIlp(), Highs(), CHAIN, 4)
+    assert isinstance(found, Found)
+    assert [bound.cost for bound in found.bounds] == [26]
 
 
 def test_a_true_no_is_confirmed() -> None:

@@ -139,10 +139,10 @@ def _entry(line: bytes) -> Entry:
     """
     entry = json.loads(line.decode("utf-8"))
     if not isinstance(entry, dict) or not {"key", "row"} <= entry.keys() or not isinstance(entry["key"], str):
-        raise ValueError("it has not the fields key and row")
+        raise ValueError("it lacks the field key or row")
     made = entry.get("made", {})
     if not isinstance(made, dict):
-        raise ValueError("its field made is no object")
+        raise ValueError("its field made is not an object")
     return entry["key"], made, Row.of_document(entry["row"])
 
 

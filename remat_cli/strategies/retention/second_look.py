@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from remat_cli.control import Control
-from remat_cli.errors import LimitReached, SolverFailed
+from remat_cli.errors import Interrupted, LimitReached, SolverFailed
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, Found, Schedule, Task
 from remat_cli.strategies.incumbent import Incumbent, Verdict
@@ -62,7 +62,7 @@ def second_look(task: Task, context: Context, control: Control, *, known: Schedu
         outcome = model.solve(control)
         if outcome is not None:
             bound = proven_cost(model, outcome)
-    except (LimitReached, SolverFailed):
-        pass  # it has not ended, and says nothing
+    except (Interrupted, LimitReached, SolverFailed):
+        pass  # it has not ended, and says nothing; the answer that it was to check must not be lost
     schedule = None if incumbent.advancing is None else Schedule(incumbent.advancing)
     return SecondLook(schedule, incumbent.advancing_cost, bound)
