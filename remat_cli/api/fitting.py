@@ -38,6 +38,7 @@ def fit(
     reserve: str | float = 0,
     cache: str | Path | None = None,
     unknown: Unknown = "plan",
+    returns: str | int | Sequence[str | int] | None = None,
 ) -> Any:
     """``module``, compiled so that a training step stays within ``budget``; its results are the same bit for bit.
 
@@ -80,7 +81,7 @@ def fit(
 
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
     planner = CachedPlanner(asked, options, folder, kept)
-    return fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown)
+    return fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown, returns=returns)
 
 
 def plan_folder(cache: str | Path | None) -> Path | None:
@@ -90,21 +91,45 @@ def plan_folder(cache: str | Path | None) -> Path | None:
     return Path(as_path(cache, "cache")) if str(cache) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CachedPlanner:
     """Solves graphs, and caches their plans in files.
 
     Attributes:
-        budget: The budget of every graph.
+        budget: The budget of every graph; a percentage is of each graph's own peak until ``settle``.
         options: How to solve.
         folder: Folder of the plans; None for no cache.
         state_bytes: Bytes of the graphs' fixed memory that are allocated only after the first step.
+        budget_bytes: The budget in bytes, once it is settled.
     """
 
     budget: Budget
     options: SolveOptions
     folder: Path | None
     state_bytes: int = 0
+    budget_bytes: int | None = None
+
+    def settle(self, graphs: Sequence[Graph]) -> int:
+        """Turn the budget into bytes, for all graphs from now on: a percentage is of the largest peak of ``graphs``.
+
+        Only the first call decides. On CUDA the peak is of the memory that PyTorch's allocator takes.
+        """
+        if self.budget_bytes is None:
+            whole = max(map(self._whole, graphs)) if self.budget.relative else 0
+            self.budget_bytes = self.budget.bytes_for(whole)
+        return self.budget_bytes
+
+    def _whole(self, graph: Graph) -> int:
+        """What a graph takes without recomputation."""
+        if graph.metadata.get("device") == "cuda":
+            return self._taken(graph, derive(graph, range(len(graph.nodes))))
+        return no_remat_peak(graph)
+
+    def _taken(self, graph: Graph, statements: Sequence[Statement]) -> int:
+        """What PyTorch's allocator takes for a plan on CUDA."""
+        from remat_cli.frontends.torch.measuring.allocator import least_limit
+
+        return least_limit(graph, statements, state_bytes=self.state_bytes)
 
     def __call__(self, graph: Graph) -> Plan:
         """A plan of ``graph``: a cached one that replays within the budget, or a new one.
@@ -118,17 +143,16 @@ class CachedPlanner:
         """
         if graph.metadata.get("device") == "cuda":
             return self._with_gaps(graph)
-        return self.planned(graph, self.budget.bytes_for(no_remat_peak(graph)))
+        return self.planned(graph, self._bytes_for(graph))
+
+    def _bytes_for(self, graph: Graph) -> int:
+        if self.budget_bytes is not None:
+            return self.budget_bytes
+        return self.budget.bytes_for(self._whole(graph) if self.budget.relative else 0)
 
     def _with_gaps(self, graph: Graph) -> Plan:
         """A plan whose allocations PyTorch's CUDA allocator can serve within the budget."""
-        from remat_cli.frontends.torch.measuring.allocator import least_limit
-
-        def taken(statements: Sequence[Statement]) -> int:
-            return least_limit(graph, statements, state_bytes=self.state_bytes)
-
-        whole = taken(derive(graph, range(len(graph.nodes)))) if self.budget.relative else 0
-        wanted = room = self.budget.bytes_for(whole)
+        wanted = room = self._bytes_for(graph)
         for _ in range(_TRIES):
             try:
                 plan = self.planned(graph, wanted)
@@ -139,7 +163,7 @@ class CachedPlanner:
                     f"plans fit a budget of {self.budget.text}, but not with the gaps that PyTorch's allocator leaves",
                     hint="take a larger budget",
                 ) from error
-            need = taken(plan.statements)
+            need = self._taken(graph, plan.statements)
             if need <= room:
                 return plan
             wanted = int(wanted * room / need)  # assumes that gaps are proportional to the budget

@@ -118,6 +118,27 @@ def descriptors() -> Any:
     return found
 
 
+def compiled_node(tensor: Any) -> tuple[Any, int, bool] | None:
+    """The node of autograd of the compiled graph that returned ``tensor``, and the position of the result there.
+
+    The last item is false if AOTAutograd has made ``tensor`` as a view of that result. None if it has no such node.
+    """
+    import torch
+
+    node, position, direct = getattr(tensor, "grad_fn", None), getattr(tensor, "output_nr", 0), True
+    while node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction):
+        [(node, position), *_] = node.next_functions or ((None, 0),)
+        direct = False
+    return None if node is None else (node, position, direct)
+
+
+def frees_tangents() -> bool:
+    """Whether autograd hands tangents over, so that a compiled step can free them; from PyTorch 2.13 on it does."""
+    import torch
+
+    return hasattr(torch.autograd.Function, "boxed_grads_call")
+
+
 def is_operator(target: Any) -> bool:
     """Whether ``target`` is one overload of an operator of ``torch.ops``."""
     import torch

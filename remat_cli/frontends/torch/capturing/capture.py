@@ -13,10 +13,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.private import aot, as_given, default_split, exact_sizes, new_fake_mode
+
+if TYPE_CHECKING:
+    from remat_cli.frontends.torch.capturing.results import Calls
 
 _LONGEST = 400
 _OWN_ERROR = "when making fake tensor call"
@@ -87,18 +90,19 @@ def capture(model: Model, mode: Any) -> Captured:
     return seen[0]
 
 
-def capture_parts(model: Model, mode: Any) -> tuple[list[Captured], str]:
+def capture_parts(model: Model, mode: Any, calls: Calls | None = None) -> tuple[list[Captured], str]:
     """The joint graphs of ``model.module`` without a loss: one, or several if graph breaks divide it.
 
     Args:
         model: What to capture; its tensors are of ``mode``.
         mode: The fake mode.
+        calls: Receives what the compiled graphs are given and return.
 
     Returns:
         The graphs, in order, and a short reason why there may be more; empty if these are all. If the control flow of
         the module depends on the numbers in its tensors, fake tensors cannot follow it to the end.
     """
-    seen, problem = _graphs(model, model.module, mode, whole=False)
+    seen, problem = _graphs(model, model.module, mode, whole=False, calls=calls)
     return seen, "" if problem is None else _first_words(problem)
 
 
@@ -124,7 +128,9 @@ def _nothing_to_train() -> CaptureFailed:
     )
 
 
-def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Captured], Exception | None]:
+def _graphs(
+    model: Model, step: Any, mode: Any, *, whole: bool, calls: Calls | None = None
+) -> tuple[list[Captured], Exception | None]:
     """The joint graphs of ``step``, and the error that ended the capture early or excluded a part; None if none did."""
     import torch
 
@@ -138,17 +144,21 @@ def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Ca
 
     def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
         tensors[:] = example_inputs
+        before = len(seen)
         try:
-            return aot(graph_module, example_inputs, compiler=as_given, partition=partition)
+            compiled = aot(graph_module, example_inputs, compiler=as_given, partition=partition)
         except Exception as error:  # PyTorch turns some errors into graph breaks, and would hide them
             failed.append(error)
             raise
+        return compiled if calls is None else calls.watched(before if len(seen) > before else None, compiled)
 
     torch.compiler.reset()
     try:
         with mode, torch.enable_grad(), exact_sizes(), _quiet():
             compiled = torch.compile(step, backend=backend, fullgraph=whole, dynamic=False)
-            compiled(*model.inputs, **model.keywords)
+            output = compiled(*model.inputs, **model.keywords)
+            if calls is not None:
+                calls.output = output
     except CaptureFailed:
         raise
     except Exception as error:  # anything can happen in a user's model
