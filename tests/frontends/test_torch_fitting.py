@@ -212,10 +212,10 @@ def test_autocast(repeats):
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # asked for by PyTorch itself
 def test_graph_breaks_make_a_plan_for_every_part(repeats):
     eager, planned, inputs, loss = pair(broken)
-    with pytest.warns(UserWarning, match="not a single graph"):
-        fitted = fit_module(planned, inputs, by_hand, unknown="error")
+    fitted = fit_module(planned, inputs, by_hand, unknown="error")
+    assert fitted.remat.parts == 2
     assert_same(train(eager, eager, inputs, loss, "sgd"), train(fitted, planned, inputs, loss, "sgd"))
-    assert len(repeats) == 2
+    assert len(repeats) >= 2  # one more if a step shows that a result of a part is not held
     assert min(repeats) > 0
 
 
