@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,8 +52,10 @@ def fit(
             shares its parameters.
         batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments.
         budget: ``"8GB"``, ``"80%"`` of the peak without recomputation, or bytes; for parameters, inputs, gradients and
-            everything in between. On CUDA it limits all memory that PyTorch's allocator takes from the device,
-            including the gaps between its blocks and the memory that cuBLAS keeps.
+            everything in between. A percentage is of what the given batch needs; other batches and modes have the same
+            bytes. If PyTorch divides the module into several graphs, all of them share the budget. On CUDA it limits
+            all memory that PyTorch's allocator takes from the device, including the gaps between its blocks and the
+            memory that cuBLAS keeps.
         options: How to solve; by default ``auto``, for at most ``TIME_LIMIT_S`` seconds per plan. One plan is made for
             each graph; on CUDA up to six, until one fits with its gaps.
         cost: What recomputation should spare: ``flops``, time by the model ``roofline:a100``, or time ``measured`` on
@@ -63,6 +66,13 @@ def fit(
             costs are not cached.
         unknown: What to do with other graphs that come later (new shapes, another mode): ``plan`` them too, and if
             there is no plan run them unplanned with a warning; ``warn``; or ``error``.
+        returns: The results that take a gradient, by key, attribute or position: ``"loss"``, ``["loss", "logits"]``. By
+            default the ``loss``; else the first number; else all. Other results cost nothing in the backward pass. If
+            one takes a gradient after all, that step computes its forward pass twice, later ones have another plan, and
+            a warning says so.
+
+    Returns:
+        The module. Its attribute ``remat`` says what eager mode, the plan and any plan need, see :class:`Fitted`.
 
     Raises:
         Infeasible: If no plan of the module with this batch fits.
@@ -81,7 +91,10 @@ def fit(
 
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
     planner = CachedPlanner(asked, options, folder, kept)
-    return fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown, returns=returns)
+    fitted = fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown, returns=returns)
+    if (report := getattr(fitted, "remat", None)) is not None:
+        sys.stderr.write(f"remat: {report}\n")
+    return fitted
 
 
 def plan_folder(cache: str | Path | None) -> Path | None:

@@ -31,6 +31,7 @@ from remat_cli.frontends.torch.private import (
 )
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.frontends.torch.tensors import is_random
+from remat_cli.frontends.torch.training.uses import copied_bytes
 from remat_cli.frontends.torch.training.watching import Watch
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
@@ -86,12 +87,16 @@ class Compiled:
         graph: The same, lowered, with arbitrary costs.
         device: Device of its tensors: ``cpu``, ``cuda``, or several devices in words.
         use: What is assumed of its results; None if nothing is: all take a gradient, and all are there at the end.
+        again: Whether it was planned before, and a step has shown that its results are used in another way.
+        copied_bytes: Bytes of the copies that a step keeps of what it updates.
     """
 
     captured: Captured
     graph: Graph
     device: str
     use: Use | None = None
+    again: bool = False
+    copied_bytes: int = 0
 
 
 Find = Callable[[Compiled], "Plan | None"]
@@ -204,6 +209,7 @@ class _Maker:
         results: What is known of the results of graphs; None to assume nothing.
         watch: Watches the functions made last, if something is assumed of the results.
         stale: Whether a step has shown that they are to be made again.
+        planned_before: Whether they were made before.
     """
 
     find: Find
@@ -211,6 +217,7 @@ class _Maker:
     results: Results | None = None
     watch: Watch | None = None
     stale: bool = False
+    planned_before: bool = False
 
     def functions(self, captured: Captured) -> ForwardBackward | None:
         """The functions of the plan for a joint graph; None to run it without one."""
@@ -219,10 +226,11 @@ class _Maker:
         with real_tensors():  # constants are real
             try:
                 use = None if self.results is None else self.results.use_of(captured)
-                planned = self._planned(captured, use, device, where)
+                planned = self._planned(captured, use, device, where, again=self.planned_before)
             except CaptureFailed as error:
                 self.refuse([error.message])
                 return None
+            self.planned_before = True
             if planned is None or use is None:
                 return planned
             self.watch = watch = self._watch(captured, use, planned, device, where)
@@ -236,12 +244,15 @@ class _Maker:
 
         return ForwardBackward(forward, backward, planned.saved, planned.text)
 
-    def _planned(self, captured: Captured, use: Use | None, device: str, where: str) -> ForwardBackward | None:
+    def _planned(
+        self, captured: Captured, use: Use | None, device: str, where: str, *, again: bool
+    ) -> ForwardBackward | None:
         """The functions of a plan that assumes ``use``; None if there is no plan."""
+        copied = 0 if use is None else copied_bytes(captured, use)
         captured = captured if use is None else with_tangents(captured, use.takes)
         # Names do not matter here.
         graph = lower(captured, lambda node: 1.0, "compiled", None if use is None else use.holds)
-        plan = self.find(Compiled(captured, graph, where, use))
+        plan = self.find(Compiled(captured, graph, where, use, again, copied))
         # Operators without inputs make tensors on the model's own device, which need not be the current one.
         return None if plan is None else forward_backward(graph, plan.statements, device)
 
@@ -252,7 +263,7 @@ class _Maker:
         def other(takes: frozenset[Number]) -> ForwardBackward:
             with real_tensors():
                 more = Use(takes, use.holds)
-                found = self._planned(captured, more, device, where)
+                found = self._planned(captured, more, device, where, again=True)
                 if found is not None:
                     return found
                 # The step has to go on: without recomputation, after a warning.

@@ -24,12 +24,12 @@ from remat_cli.frontends.torch.capturing.results import Calls, Chosen, Returns, 
 from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_device
-from remat_cli.frontends.torch.measuring.eager import eager_peak
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, backend_of, chosen, no_plan
+from remat_cli.frontends.torch.training.eager import eager_peak
 from remat_cli.frontends.torch.training.report import Fitted, likely_workspace
 from remat_cli.frontends.torch.training.sharing import Held, parts_of, planned, without_plan
-from remat_cli.frontends.torch.training.uses import Uses
+from remat_cli.frontends.torch.training.uses import Uses, copied_bytes
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Plan
@@ -196,7 +196,8 @@ class _Plans:
     def lowered(self, captured: Captured, name: str) -> Graph:
         """The graph of ``captured`` as it is assumed to be used."""
         use = self.uses.use_of(captured)
-        return lower(with_tangents(captured, use.takes), self.costs.cost, name, use.holds)
+        graph = lower(with_tangents(captured, use.takes), self.costs.cost, name, use.holds)
+        return replace(graph, fixed_memory=graph.fixed_memory + copied_bytes(captured, use))
 
     def _room(self, captured: Captured, use: Use) -> int:
         """Bytes of the budget if the plan of a graph recomputes anything; else 0."""
@@ -239,7 +240,7 @@ class _Plans:
         plan, reasons = chosen(compiled, self.plans)
         if plan is not None:
             return plan
-        if self.unknown == "plan":
+        if self.unknown == "plan" or compiled.again:
             try:
                 return self.add(self._graph(compiled))
             except RematError as error:
@@ -264,7 +265,7 @@ class _Plans:
         holds = None if compiled.use is None else compiled.use.holds
         graph = lower(captured, self.costs.cost, f"graph {len(self.plans) + 1}", holds)
         known = {storage(t): storage_bytes(t) for t in captured.tensors if isinstance(t, torch.nn.Parameter)}
-        fixed = graph.fixed_memory + max(0, self.module_bytes - sum(known.values()))
+        fixed = graph.fixed_memory + compiled.copied_bytes + max(0, self.module_bytes - sum(known.values()))
         graph = described(graph, captured, self.costs, source="torch:compile", device=compiled.device)
         return replace(graph, fixed_memory=fixed)
 

@@ -44,7 +44,6 @@ def _likely(graph: Graph, index: int) -> int:
     return round(_WORKSPACE.get(node.op or "", 0.0) * touched)
 
 
-
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """Memory of a training step of a fitted module, in bytes, fixed memory included.

@@ -88,7 +88,7 @@ class Uses:
             fewer = Use(seen.takes or known.takes, seen.holds & known.holds)
             if self._gains(captured, known, fewer):
                 self.known[form] = fewer
-        return self.known[form] != assumed
+        return self.use_of(captured) != assumed
 
     def _gains(self, captured: Captured, known: Use, fewer: Use) -> bool:
         """Whether a plan that assumes ``fewer`` would recompute noticeably less."""
@@ -97,6 +97,16 @@ class Uses:
         freed = sum(results.get(k, 0) for k in known.holds - fewer.holds)
         freed += sum(results.get(k, 0) for k in known.takes - fewer.takes)
         return room > 0 and freed > _WORTHWHILE * room
+
+
+def copied_bytes(captured: Captured, use: Use) -> int:
+    """Bytes of the copies that a step keeps of what it updates, to be able to compute everything a second time."""
+    if use.takes.issuperset(tangent_numbers(captured)):
+        return 0
+    inputs = joint_inputs(captured)
+    kinds = (result_kind(captured, k, inputs) for k in range(captured.forward_outputs))
+    updated = {of for kind, of in kinds if kind == "update" and isinstance(of, int)}
+    return sum(inputs[of].placeholder.spec.bytes for of in updated)
 
 
 def _is_number(given: Any) -> bool:

@@ -141,8 +141,7 @@ class Watch:
             made = self._again(call, given, filled)
         # What depends only on undefined gradients is undefined in eager mode, and an optimizer then skips it.
         return [
-            None if source and source.isdisjoint(given) else one
-            for one, source in zip(made, self.sources, strict=True)
+            None if source and source.isdisjoint(given) else one for one, source in zip(made, self.sources, strict=True)
         ]
 
     def _zeros(self, spec: TensorSpec) -> Any:

@@ -45,7 +45,7 @@ def _loss() -> Callable[[Any], Any]:
     """A loss that saves nothing, and whose gradient is as large as its argument; a number is its own loss."""
     import torch
 
-    class Loss(torch.autograd.Function):
+    class Loss(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to the type checker
         @staticmethod
         def forward(ctx: Any, tensor: Any) -> Any:
             ctx.form = tensor.shape, tensor.dtype, tensor.device
