@@ -182,3 +182,49 @@ def test_events_of_the_profiler():
     changes = [event for event in private.profiler_events(session) if event.name() == "[memory]"]
     assert 4000 in [event.nbytes() for event in changes]
     assert all(event.start_ns() > 0 and event.duration_ns() >= 0 for event in changes)
+
+
+def test_the_node_behind_results_and_their_views():
+    module = torch.nn.Linear(2, 2)
+
+    def step(x):
+        out = module(x)
+        return out.sum(), out.view(1, 4)[:, :2], out.t()
+
+    compiled = torch.compile(step, backend="aot_eager", dynamic=False)
+    number, view, _ = compiled(torch.ones(2, 2))
+    node, position, direct = private.compiled_node(number)
+    assert (position, direct) == (0, True)
+    behind, position, direct = private.compiled_node(view)
+    assert behind is node
+    assert (position, direct) == (3, False)  # the memory that it is a view of
+    assert private.compiled_node(torch.ones(2)) is None
+    assert private.compiled_node(module.weight.sum()) is None
+
+
+def test_whether_tangents_can_be_freed():
+    """As seen from inside a backward function of a compiled graph, after it has emptied its arguments."""
+    freed = []
+
+    def compiler(graph, _inputs):
+        from functorch.compile import make_boxed_func
+
+        if not any("tangent" in str(node.target) for node in graph.graph.find_nodes(op="placeholder")):
+            return make_boxed_func(graph.forward)
+
+        def backward(args):
+            reference = private.weak_storage(args[-1])
+            shape = args[-1].shape
+            args.clear()
+            freed.append(reference.expired())
+            return [torch.zeros(shape)]
+
+        return private.takes_its_arguments(backward)
+
+    def backend(graph, inputs):
+        return private.aot(graph, inputs, compiler=compiler, partition=private.default_split)
+
+    x = torch.ones(8, requires_grad=True)
+    out = torch.compile(lambda y: y.exp(), backend=backend, dynamic=False)(x)
+    (out * torch.arange(8.0)).sum().backward()
+    assert freed == [private.frees_tangents()]

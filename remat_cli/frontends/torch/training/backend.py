@@ -88,7 +88,7 @@ class Compiled:
         device: Device of its tensors: ``cpu``, ``cuda``, or several devices in words.
         use: What is assumed of its results; None if nothing is: all take a gradient, and all are there at the end.
         again: Whether it was planned before, and a step has shown that its results are used in another way.
-        copied_bytes: Bytes of the copies that a step keeps of what it updates.
+        copied_bytes: Bytes that a step keeps to be able to compute everything a second time.
     """
 
     captured: Captured

@@ -11,7 +11,7 @@ from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs, result_kind
 from remat_cli.frontends.torch.capturing.pruning import tangent_numbers
 from remat_cli.frontends.torch.capturing.results import Use
-from remat_cli.frontends.torch.tensors import dense_bytes
+from remat_cli.frontends.torch.tensors import dense_bytes, is_random
 
 _WORTHWHILE = 0.01
 """Share of the budget that a result has to take for a plan without it to be worth the search. Untuned."""
@@ -100,13 +100,20 @@ class Uses:
 
 
 def copied_bytes(captured: Captured, use: Use) -> int:
-    """Bytes of the copies that a step keeps of what it updates, to be able to compute everything a second time."""
+    """Bytes that a step keeps to be able to compute everything a second time.
+
+    These are copies of what it updates, and the state of the random generator.
+    """
+    import torch
+
     if use.takes.issuperset(tangent_numbers(captured)):
         return 0
     inputs = joint_inputs(captured)
     kinds = (result_kind(captured, k, inputs) for k in range(captured.forward_outputs))
     updated = {of for kind, of in kinds if kind == "update" and isinstance(of, int)}
-    return sum(inputs[of].placeholder.spec.bytes for of in updated)
+    draws = any(is_random(node) for node in captured.joint.graph.nodes)
+    state = int(torch.get_rng_state().numel()) if draws else 0  # that of CUDA is smaller, and not on the device
+    return state + sum(inputs[of].placeholder.spec.bytes for of in updated)
 
 
 def _is_number(given: Any) -> bool:
