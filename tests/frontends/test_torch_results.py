@@ -170,7 +170,10 @@ def test_what_is_changed_in_between_is_no_reason_to_guess():
     out = fitted(x, y)
     with torch.no_grad():
         planned.pooler.bias.add_(1)  # no backward pass reads it, so autograd does not mind
-    with pytest.warns(UserWarning, match="takes a gradient"), pytest.raises(Exception, match="name all results") as seen:
+    with (
+        pytest.warns(UserWarning, match="takes a gradient"),
+        pytest.raises(Exception, match="name all results") as seen,
+    ):
         out["pooled"].sum().backward()
     assert "returns=" in seen.value.hint
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from remat_cli.frontends.torch.capturing.capture import Model
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.private import silent_fakes
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 
 
@@ -30,7 +31,7 @@ def eager_peak(model: Model, mode: Any, chosen: Callable[[Any], Sequence[Any]], 
     given = [*module.parameters(), *module.buffers(), *inputs]
     fixed = sum({storage(tensor): storage_bytes(tensor) for tensor in given}.values())
     try:
-        with mode, torch.enable_grad(), live_storages()(given) as live:
+        with silent_fakes(), mode, torch.enable_grad(), live_storages()(given) as live:
             output = module(*model.inputs, **model.keywords)
             losses = [_loss()(tensor) for tensor in chosen(output)]
             torch.autograd.backward(losses)

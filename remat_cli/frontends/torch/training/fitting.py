@@ -79,8 +79,6 @@ def fit_module(
     costs = cost_model("flops" if cost == MEASURED else cost)
     found = _Plans(_device(module), costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
     fake, mode = _fake(model)
-    batch_tensors = [tensor for _, tensor in leaves([fake.inputs, fake.keywords])]
-    eager = eager_peak(fake, mode, lambda output: chosen_results(output, returns).tensors, batch_tensors)
     # The module alone, without a loss, since the user's loop computes the loss and calls ``backward()``.
     calls = Calls()
     parts, more = capture_parts(fake, mode, calls)
@@ -97,6 +95,9 @@ def fit_module(
         )
     fitted = torch.compile(module, backend=backend_of(found.find, found.refuse, found.uses), dynamic=False)
     if found.plans:
+        # After the capture, since the first call of a module may change it.
+        batch_tensors = [tensor for _, tensor in leaves([fake.inputs, fake.keywords])]
+        eager = eager_peak(fake, mode, lambda output: chosen_results(output, returns).tensors, batch_tensors)
         fitted.remat = found.report(type(module).__name__, eager, assumed)
     return fitted
 
