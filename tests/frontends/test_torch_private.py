@@ -53,6 +53,17 @@ def test_fake_mode_and_its_sizes():
     assert not private.is_fake(torch.nn.Parameter(torch.ones(3)))
 
 
+def test_tensors_without_data():
+    module = torch.nn.Linear(2, 3)
+    fakes = private.without_data([module.weight, module.weight.T, torch.ones(4), 3])
+    assert isinstance(fakes[0], torch.nn.Parameter)
+    assert private.is_fake(fakes[2])
+    assert private.storage_identity(fakes[0]) == private.storage_identity(fakes[1])
+    assert [fake.shape for fake in fakes[:3]] == [(3, 2), (2, 3), (4,)]
+    assert fakes[3] == 3
+    assert private.without_data(fakes)[2] is fakes[2]
+
+
 def test_an_operator_that_fails_on_fake_tensors_is_logged_unless_it_shall_not_be(monkeypatch):
     said = []
     monkeypatch.setattr(torch._subclasses.fake_tensor.log, "handle", said.append)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 Partition = Callable[..., tuple[Any, Any]]
@@ -21,6 +21,21 @@ def new_fake_mode() -> Any:
 
     with exact_sizes():
         return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def without_data(tensors: Iterable[Any]) -> tuple[Any, ...]:
+    """``tensors``, fake ones in place of real ones; parameters stay parameters, and shared memory is shared."""
+    import torch
+
+    mode = new_fake_mode()
+
+    def fake(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor) or is_fake(item):
+            return item
+        # Without its history, which a fake tensor would have to have too.
+        return mode.from_tensor(item if isinstance(item, torch.nn.Parameter) else item.detach())
+
+    return tuple(map(fake, tensors))
 
 
 def exact_sizes() -> Any:

@@ -28,6 +28,7 @@ from remat_cli.frontends.torch.private import (
     exact_sizes,
     real_tensors,
     takes_its_arguments,
+    without_data,
 )
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.frontends.torch.tensors import is_random
@@ -132,7 +133,7 @@ def backend_of(find: Find, refuse: Refuse, results: Results | None = None) -> Ca
 
 def _compiled(graph_module: Any, example_inputs: Sequence[Any], maker: _Maker) -> Any:
     """The graph, compiled to run by plan."""
-    tensors = tuple(example_inputs)
+    tensors = without_data(example_inputs)  # what is kept of a compilation must not keep a batch
 
     def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         found = maker.functions(Captured(joint, num_fwd_outputs, tensors, _no_model()))

@@ -39,6 +39,7 @@ Planner = Callable[[Graph], Plan]
 """Returns a valid plan of a graph, within the budget, or raises a RematError."""
 Unknown = Literal["plan", Unplanned]
 """How to treat a graph that comes later: plan it too, or as ``Unplanned`` treats a graph without a plan."""
+_OUTSIDE = "what the loop computes from the results, such as a loss, is not counted (reserve leaves room for it)"
 MEASURED = "measured"
 """The costs that ``remat profile`` measures on the device."""
 
@@ -135,7 +136,12 @@ class _Plans:
     kept: list[Graph] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.uses = Uses(self._room)
+        self.uses = Uses(self._recomputes, self.budget_bytes)
+
+    def budget_bytes(self) -> int | None:
+        """The budget in bytes; None if the planner has none, or does not know it yet."""
+        found: int | None = getattr(self.planner, "budget_bytes", None)
+        return found
 
     def plan_all(self, name: str, captured: Sequence[Captured], calls: Calls, picked: Chosen | None) -> str:
         """Plan the parts of the module, which share the budget. Returns what was assumed of the results, in words.
@@ -183,7 +189,7 @@ class _Plans:
         once = math.fsum(plan.graph.total_cost for plan in plans)
         return Fitted(
             name=name,
-            budget_bytes=getattr(self.planner, "budget_bytes", None),
+            budget_bytes=self.budget_bytes(),
             eager_bytes=None if eager_bytes is None else eager_bytes + self.reserve_bytes,
             keep_all_bytes=max(map(no_remat_peak, self.kept)),
             plan_bytes=max(replay(plan.graph, plan.statements).peak_bytes for plan in plans),
@@ -200,14 +206,13 @@ class _Plans:
         graph = lower(with_tangents(captured, use.takes), self.costs.cost, name, use.holds)
         return replace(graph, fixed_memory=graph.fixed_memory + copied_bytes(captured, use))
 
-    def _room(self, captured: Captured, use: Use) -> int:
-        """Bytes of the budget if the plan of a graph recomputes anything; else 0."""
+    def _recomputes(self, captured: Captured, use: Use) -> bool:
+        """Whether the plan of a graph recomputes anything."""
         graph = lower(with_tangents(captured, use.takes), lambda node: 1.0, "compiled", use.holds)
         for plan in self.plans:
             if difference(graph, plan.graph) is None:
-                computes = sum(isinstance(statement, Compute) for statement in plan.statements)
-                return (plan.budget_bytes or 0) if computes > len(plan.graph.nodes) else 0
-        return 0
+                return sum(isinstance(statement, Compute) for statement in plan.statements) > len(plan.graph.nodes)
+        return False
 
     def _prepared(self, graph: Graph) -> Graph:
         """``graph`` with the reserve, and with measured costs if the user chose so."""
@@ -296,11 +301,16 @@ def _above(graph: Graph) -> int:
 
 def _assumption(picked: Chosen | None, stay: bool) -> str:
     """What was assumed of the results, in words; empty if nothing was."""
-    if picked is None or not picked.others:
+    if picked is None:
         return ""
+    loss = "" if all(tensor.numel() == 1 for tensor in picked.tensors) else _OUTSIDE
+    if not picked.others:
+        return loss
     names = ", ".join(name or "the result" for name in picked.names)
     gone = "" if stay else ", and that the others are gone by then"
-    return f"assumes that of {len(picked.names) + picked.others} results only {names} takes a gradient{gone}"
+    return f"assumes that of {len(picked.names) + picked.others} results only {names} takes a gradient{gone}" + (
+        f"; {loss}" if loss else ""
+    )
 
 
 def _measured(graph: Graph, where: Any) -> Graph:

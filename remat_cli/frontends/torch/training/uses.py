@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,8 @@ _WORTHWHILE = 0.01
 
 Form = tuple[tuple[int | str, int, str], ...]
 """Number, dimensions and type of each result of a graph: the same for all batch sizes and lengths."""
-Room = Callable[[Captured, Use], int]
-"""Bytes of the budget if the plan of a graph recomputes anything, so that freed memory would help it; else 0."""
+Recomputes = Callable[[Captured, Use], bool]
+"""Whether the plan of a graph recomputes anything, so that freed memory would help it."""
 
 
 @dataclass(slots=True)
@@ -27,13 +27,15 @@ class Uses:
     """The use of each form of graph.
 
     Attributes:
-        room: Says whether freed memory would help.
+        recomputes: Says whether freed memory would help a plan.
+        budget: The budget in bytes, once it is known.
         known: The use assumed now.
         stated: Whether the user said which results take a gradient, so that a first step need not tell.
         assumed_gone: Whether results without a gradient are assumed to be gone in the backward pass.
     """
 
-    room: Room
+    recomputes: Recomputes
+    budget: Callable[[], int | None]
     known: dict[Form, Use] = field(default_factory=dict)
     stated: bool = False
     assumed_gone: bool = False
@@ -66,37 +68,35 @@ class Uses:
         first = form not in self._watched
         self._watched.add(form)
         known = self.known[form]
-        more = Use(known.takes | seen.takes, known.holds | seen.holds)
-        if more != known:
-            self.known[form] = more
-            if not seen.takes <= assumed.takes:
-                names = ", ".join(str(k) for k in sorted(seen.takes - assumed.takes, key=str))
-                warnings.warn(
-                    f"remat: result {names} of the module takes a gradient, which was not assumed: this step computes "
-                    "its forward pass twice, and later steps have a plan that expects it (returns=[...] says so "
-                    "beforehand)",
-                    stacklevel=2,
-                )
-            elif not seen.holds <= assumed.holds:
-                kept = ", ".join(str(k) for k in sorted(seen.holds - assumed.holds))
-                warnings.warn(
-                    f"remat: result {kept} of the module is still there in the backward pass, which was not assumed: "
-                    "this step may exceed the budget, and later steps have a plan that counts it",
-                    stacklevel=2,
-                )
-        elif first and seen != known and not self.stated:
+        seen = Use(seen.takes, seen.holds & {k for k, _, _ in form if isinstance(k, int)})
+        if not seen.takes <= known.takes:
+            names = ", ".join(str(k) for k in sorted(seen.takes - known.takes, key=str))
+            self._warn(
+                f"result {names} of the module takes a gradient, which was not assumed: this step computes its forward "
+                "pass twice, and later steps have a plan that expects it (returns=[...] says so beforehand)"
+            )
+            self.known[form] = Use(known.takes | seen.takes, known.holds | seen.holds)
+        elif not seen.holds <= known.holds and self._matters(captured, known, seen.holds - known.holds):
+            kept = ", ".join(str(k) for k in sorted(seen.holds - known.holds))
+            self._warn(
+                f"result {kept} of the module is still there in the backward pass, which was not assumed: this step "
+                "may exceed the budget, and later steps have a plan that counts it"
+            )
+            self.known[form] = Use(known.takes, known.holds | seen.holds)
+        elif first and not self.stated:
             fewer = Use(seen.takes or known.takes, seen.holds & known.holds)
-            if self._gains(captured, known, fewer):
+            freed = (known.holds - fewer.holds) | (known.takes - fewer.takes)
+            if self.recomputes(captured, known) and self._matters(captured, known, freed):
                 self.known[form] = fewer
         return self.use_of(captured) != assumed
 
-    def _gains(self, captured: Captured, known: Use, fewer: Use) -> bool:
-        """Whether a plan that assumes ``fewer`` would recompute noticeably less."""
-        room = self.room(captured, known)
-        results = _result_bytes(captured)
-        freed = sum(results.get(k, 0) for k in known.holds - fewer.holds)
-        freed += sum(results.get(k, 0) for k in known.takes - fewer.takes)
-        return room > 0 and freed > _WORTHWHILE * room
+    def _warn(self, words: str) -> None:
+        warnings.warn(f"remat: {words}", stacklevel=2)
+
+    def _matters(self, captured: Captured, known: Use, results: Collection[int | str]) -> bool:
+        """Whether these results take a noticeable share of the budget."""
+        sizes = {of: dense_bytes(value) for of, value in _results(captured)}
+        return sum(sizes.get(k, 0) for k in results) > _WORTHWHILE * (self.budget() or 0)
 
 
 def copied_bytes(captured: Captured, use: Use) -> int:
@@ -135,7 +135,3 @@ def _results(captured: Captured) -> list[tuple[int | str, Any]]:
 def form_of(captured: Captured) -> Form:
     """The form of the results of a joint graph."""
     return tuple((of, value.ndim, str(value.dtype)) for of, value in _results(captured))
-
-
-def _result_bytes(captured: Captured) -> dict[int | str, int]:
-    return {of: dense_bytes(value) for of, value in _results(captured)}
