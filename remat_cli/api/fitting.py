@@ -28,6 +28,19 @@ TIME_LIMIT_S = 60.0
 _TRIES = 6
 """Most plans to make, each with a smaller budget than the one before, until one fits with its gaps. Untuned."""
 
+_WORDS = {
+    "no schedule in document order fits": "no plan that keeps the order of operations fits",
+    "every plan in document order": "every plan that keeps the order of operations",
+    "no plan: stopped before any schedule was found": "the search stopped before it found a plan",
+    "no plan: no schedule within the budget was found": "the search found no plan within the budget",
+    "; --minimize peak looks for a smaller one": "",
+    "; --minimize peak finds the least that works": "",
+    "give more time with --time-limit, a larger --budget, or another --strategy": (
+        "give a larger budget, or more time: options=remat.SolveOptions(time_limit_s=300)"
+    ),
+}
+"""Words of the command line, and what they are here."""
+
 
 def fit(
     module: Any,
@@ -188,15 +201,28 @@ class CachedPlanner:
     def planned(self, graph: Graph, budget_bytes: int) -> Plan:
         """A plan of ``graph`` that peaks at ``budget_bytes`` at most: a cached one, or a new one."""
         if self.folder is None:
-            return solve(graph, budget_bytes, self.options).plan
+            return self._solved(graph, budget_bytes)
         cache = PlanCache(self.folder)
         path = cache.path(graph, budget_bytes, self.options)
         kept = cache.find(path, graph, budget_bytes, complete=False)
         if kept is not None:
             return kept
-        plan = solve(graph, budget_bytes, self.options).plan
+        plan = self._solved(graph, budget_bytes)
         try:
             cache.keep(path, plan)
         except UsageError as error:  # the next run then solves again
             warnings.warn(f"remat: the plan is not kept: {error}", stacklevel=2)
         return plan
+
+    def _solved(self, graph: Graph, budget_bytes: int) -> Plan:
+        try:
+            return solve(graph, budget_bytes, self.options).plan
+        except (Infeasible, LimitReached) as error:
+            raise type(error)(_in_python(error.message), hint=_in_python(error.hint)) from error
+
+
+def _in_python(text: str) -> str:
+    """A message for somebody who trains in Python, and knows neither documents nor options of a command."""
+    for words, others in _WORDS.items():
+        text = text.replace(words, others)
+    return text

@@ -94,9 +94,10 @@ class Uses:
         warnings.warn(f"remat: {words}", stacklevel=2)
 
     def _matters(self, captured: Captured, known: Use, results: Collection[int | str]) -> bool:
-        """Whether these results take a noticeable share of the budget."""
+        """Whether these results take a noticeable share of the budget, if there is one."""
+        budget = self.budget()
         sizes = {of: dense_bytes(value) for of, value in _results(captured)}
-        return sum(sizes.get(k, 0) for k in results) > _WORTHWHILE * (self.budget() or 0)
+        return budget is not None and sum(sizes.get(k, 0) for k in results) > _WORTHWHILE * budget
 
 
 def copied_bytes(captured: Captured, use: Use) -> int:
