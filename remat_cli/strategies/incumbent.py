@@ -57,6 +57,7 @@ class Incumbent:
         context: What engines may use; its control is the clock of the current stage (see :meth:`under`).
         goal: The verdict at which the search may stop.
         informed: Whether it started with a schedule that an earlier search for the task found.
+        opened: Whether the methods with which searches begin have run already.
         bounds: Lower bounds on cost, the best of each scope.
         computes: The cheapest schedule within the budget; None if there is none.
         cost: Its cost.
@@ -81,6 +82,7 @@ class Incumbent:
     context: Context
     goal: Verdict = Verdict.GAP
     informed: bool = False
+    opened: bool = False
     bounds: dict[Scope, Bound] = field(default_factory=dict)
     computes: tuple[int, ...] | None = None
     cost: float = math.inf
@@ -122,6 +124,7 @@ class Incumbent:
             for schedule in task.known.schedules:
                 incumbent.offer(schedule.computes)
             incumbent.informed = incumbent.computes is not None and task.known.searched
+            incumbent.opened = task.known.opened
         return incumbent
 
     def offer(self, computes: Sequence[int], maker: str = "") -> bool:
