@@ -74,6 +74,7 @@ class Incumbent:
         prices: Reduced costs of recomputation, once they are known.
         pool: Recomputations of recent schedules; None unless an engine merges them.
         refusal: An engine's proof that no schedule fits, with its reason; None if there is none.
+        uncertified: Whether only the word of one solver says that no schedule fits.
         engines: The engines that work on it, with their state (see :func:`engine_at`).
     """
 
@@ -99,6 +100,7 @@ class Incumbent:
     prices: Prices | None = None
     pool: Pool | None = None
     refusal: NotFound | None = None
+    uncertified: bool = False
     engines: dict[str, object] = field(default_factory=dict)
 
     @classmethod
@@ -262,6 +264,10 @@ class Incumbent:
         """The answer when there is no schedule, with the one of the lowest peak."""
         lowest = None if self.lowest is None else Schedule(self.lowest)
         return NotFound(reason, scope, lowest, peak_bound_bytes, bounds=tuple(self.bounds.values()))
+
+    def certified(self, reason: str) -> str:
+        """``reason``, that no schedule fits, with the name of the solver if only that says so."""
+        return f"according to {self.context.solver.title} alone, {reason}" if self.uncertified else reason
 
     def answer(self, name: str) -> Found | NotFound:
         """The incumbent of the method ``name``; else a refusal for the plans of this method alone."""
