@@ -63,6 +63,26 @@ def test_an_operator_that_fails_on_fake_tensors_is_logged_unless_it_shall_not_be
         assert bool(said) is not silent
 
 
+def test_the_error_of_a_number_without_data_is_known():
+    with private.silent_fakes(), private.new_fake_mode():
+        for read in (lambda: torch.ones(1).item(), lambda: torch.ones(3).nonzero(), lambda: 1 / 0):
+            with pytest.raises(Exception) as raised:  # noqa: PT011 - the function under test tells them apart
+                read()
+            assert private.needs_numbers(raised.value) is not isinstance(raised.value, ZeroDivisionError)
+
+
+def test_the_truncated_normal_distribution_reads_no_fake_numbers():
+    trunc_normal = torch.nn.init.trunc_normal_
+    with private.new_fake_mode(), private.uninitialized_fakes():
+        weight = torch.nn.Parameter(torch.empty(3, 4))
+        assert trunc_normal(weight) is weight
+    with private.uninitialized_fakes():
+        assert trunc_normal(torch.full((100,), 9.0), a=-1, b=1).abs().max() <= 1
+    with private.silent_fakes(), private.new_fake_mode(), pytest.raises(Exception) as raised:  # noqa: PT011
+        trunc_normal(torch.empty(3, 4))  # else it is not needed any more
+    assert private.needs_numbers(raised.value)
+
+
 def test_modules_of_fake_tensors_can_be_converted():
     mode = private.new_fake_mode()
     with mode, private.convertible(mode):

@@ -65,6 +65,34 @@ def convertible(mode: Any) -> Iterator[None]:
         torch.utils.swap_tensors = swap
 
 
+def needs_numbers(error: BaseException) -> bool:
+    """Whether a fake tensor raised ``error`` because only the data of a tensor could give the result."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+    return isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
+
+
+@contextlib.contextmanager
+def uninitialized_fakes() -> Iterator[None]:
+    """Within this context, ``torch.nn.init.trunc_normal_`` leaves fake tensors as they are.
+
+    It draws until all numbers lie within the limits, which fake numbers never do; its result has no data either way.
+    """
+    from torch.nn import init
+
+    name = "_no_grad_trunc_normal_"
+    before = getattr(init, name)
+
+    def initialized(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return tensor if is_fake(tensor) or is_fake(tensor.data) else before(tensor, *args, **kwargs)
+
+    setattr(init, name, initialized)
+    try:
+        yield
+    finally:
+        setattr(init, name, before)
+
+
 def real_tensors() -> Any:
     """A context in which tensors are real, even inside a fake mode."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
