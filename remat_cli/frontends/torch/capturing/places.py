@@ -7,10 +7,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-import remat_cli
-
 Frame = tuple[str, int, str]
 """File, line and function."""
+_PACKAGE = Path(__file__).parents[3]
 
 
 def frames_of(error: BaseException) -> list[Frame]:
@@ -40,7 +39,7 @@ def _is_ours(file: str) -> bool:
 
     if file.startswith("<"):  # frozen modules, and code that a library generated
         return True
-    inside = [Path(torch.__file__).parent, Path(remat_cli.__file__).parent]
+    inside = [Path(torch.__file__).parent, _PACKAGE]
     if _installed(file) is None:
         inside.append(Path(sysconfig.get_path("stdlib")))
     return any(Path(file).is_relative_to(folder) for folder in inside)
