@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sysconfig
 import traceback
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import remat_cli
 
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$")
+"""PyTorch's name for the rest of a function behind a graph break."""
 Frame = tuple[str, int, str]
 """File, line and function."""
 
@@ -56,5 +59,6 @@ def _installed(file: str) -> Path | None:
 def _words(frame: Frame) -> str:
     file, line, function = frame
     name = _installed(file) or Path(file).name
+    function = _RESUMED.sub(r"\1", function)
     where = f" in {function}" if function and not function.startswith("<") else ""
     return f"{name}:{line}{where}"
