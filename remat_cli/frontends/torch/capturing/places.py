@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sysconfig
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$")
+"""PyTorch's name for the rest of a function behind a graph break."""
 Frame = tuple[str, int, str]
 """File, line and function."""
 _PACKAGE = Path(__file__).parents[3]
@@ -55,5 +58,6 @@ def _installed(file: str) -> Path | None:
 def _words(frame: Frame) -> str:
     file, line, function = frame
     name = _installed(file) or Path(file).name
+    function = _RESUMED.sub(r"\1", function)
     where = f" in {function}" if function and not function.startswith("<") else ""
     return f"{name}:{line}{where}"
