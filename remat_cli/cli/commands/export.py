@@ -31,7 +31,7 @@ Examples:
 @params.output_option
 @click.option("--list", "listing", is_flag=True, help="List the architectures and their options.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="torch: device for the step.  [default: cpu]")
-@click.option("--cost", metavar="MODEL", help="torch: cost model, flops or roofline:a100.  [default: flops]")
+@click.option("--cost", metavar="MODEL", help="torch: device, flops or roofline:a100.  [default: device]")
 @params.quiet_option
 @params.color_option
 def command(
@@ -48,6 +48,9 @@ def command(
     SOURCE names the model. zoo:NAME{option=value,...} is a known architecture. torch:FILE.py:NAME is your own model: a
     function that returns (module, inputs) or (module, inputs, loss). remat calls it under fake tensors, which allocate
     no weights. torch: needs the extra remat[torch].
+
+    The costs of a captured step are times on the device at hand. How fast it is, is measured once, in two seconds, and
+    kept; the graph says it. REMAT_RATES names a file with the rates of another device.
     """
     out = Output(color, quiet)
     if listing:
@@ -58,7 +61,7 @@ def command(
     from remat_cli.files import require_writable, write_text
     from remat_cli.graph.io import document_text, graph_to_document
 
-    build = _builder(source, device, cost)
+    build = _builder(source, device, cost, out.note)
     format = document_format(output)
     require_writable(output)
     graph = build()
@@ -69,7 +72,7 @@ def command(
         out.note(f"note: {note}")
 
 
-def _builder(source: str, device: str | None, cost: str | None) -> Callable[[], Graph]:
+def _builder(source: str, device: str | None, cost: str | None, tell: Callable[[str], None]) -> Callable[[], Graph]:
     """A function that makes the graph of ``source``; names and options are checked now, before it is called."""
     scheme, separator, rest = source.partition(":")
     if not separator or scheme not in {"zoo", "torch"}:
@@ -80,7 +83,7 @@ def _builder(source: str, device: str | None, cost: str | None) -> Callable[[], 
     if scheme == "torch":
         from remat_cli.frontends.torch.capturing.export import export_torch
 
-        return lambda: export_torch(rest, device=device or "cpu", cost=cost or "flops")
+        return lambda: export_torch(rest, device=device or "cpu", cost=cost or "device", tell=tell)
     if device is not None or cost is not None:
         raise UsageError(
             "--device and --cost are for torch:FILE.py:NAME",
@@ -89,7 +92,7 @@ def _builder(source: str, device: str | None, cost: str | None) -> Callable[[], 
     if rest.lstrip().startswith("torch/"):
         from remat_cli.frontends.torch.architectures import build_torch_graph
 
-        return lambda: build_torch_graph(rest)
+        return lambda: build_torch_graph(rest, tell)
     from remat_cli.zoo.registry import build_graph
 
     return lambda: build_graph(rest)

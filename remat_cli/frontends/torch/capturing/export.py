@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from remat_cli.frontends.torch.costing.device import Tell, tell_stderr
 from remat_cli.frontends.torch.document import FRONTEND, VERSION
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.graph.model import Graph
@@ -15,13 +16,14 @@ if TYPE_CHECKING:
     from remat_cli.frontends.torch.capturing.costs import CostModel
 
 
-def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Graph:
+def export_torch(text: str, *, device: str = "cpu", cost: str = "flops", tell: Tell = tell_stderr) -> Graph:
     """The graph of the training step that ``FILE.py:NAME`` builds.
 
     Args:
         text: The function: it returns (module, inputs) or (module, inputs, loss).
         device: ``cpu`` or ``cuda``: the device that the step is for. Nothing runs there during export.
-        cost: ``flops`` or ``roofline:NAME``.
+        cost: ``device``, ``flops`` or ``roofline:NAME``.
+        tell: Told that the device is measured, if it is.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
@@ -30,11 +32,18 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Grap
 
     require_present(device)
     function = load_function(text)
-    return export_model(function, name=text.rpartition(":")[2], source=f"torch:{text}", device=device, cost=cost)
+    name = text.rpartition(":")[2]
+    return export_model(function, name=name, source=f"torch:{text}", device=device, cost=cost, tell=tell)
 
 
 def export_model(
-    build: Callable[[], Any], *, name: str, source: str, device: str = "cpu", cost: str = "flops"
+    build: Callable[[], Any],
+    *,
+    name: str,
+    source: str,
+    device: str = "cpu",
+    cost: str = "flops",
+    tell: Tell = tell_stderr,
 ) -> Graph:
     """The graph of the training step of what ``build()`` returns.
 
@@ -43,7 +52,8 @@ def export_model(
         name: Name of the graph.
         source: Its origin, for the metadata.
         device: ``cpu`` or ``cuda``.
-        cost: ``flops`` or ``roofline:NAME``.
+        cost: ``device``, ``flops`` or ``roofline:NAME``.
+        tell: Told that the device is measured, if it is.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
@@ -54,7 +64,7 @@ def export_model(
     from remat_cli.frontends.torch.capturing.lower import lower
     from remat_cli.frontends.torch.capturing.source import build_model
 
-    costs = cost_model(cost)
+    costs = cost_model(cost, device, tell)
     mode = fake_mode()
     captured = capture(build_model(build, mode, device), mode)
     return described(lower(captured, costs.cost, name), captured, costs, source=source, device=device)
