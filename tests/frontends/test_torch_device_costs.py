@@ -157,6 +157,32 @@ def test_everything_is_measured_in_the_time_given_and_nothing_else_changes():
     assert read_rates(json.dumps(rates.document()), "x") == rates
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_measured_are_operations_that_torch_has(device):
+    """On tensors without data, by the sizes of each device, so that those for CUDA are seen here too."""
+    for part in (measure._elements, measure._kinds, measure._norms, measure._products, measure._others, measure._large):
+        for case in part("meta", measure._SIZES[device]):
+            assert case.call() is not None
+
+
+def test_what_a_device_does_not_support_has_no_rate(monkeypatch):
+    def refuses(a, b):
+        raise RuntimeError("not implemented")
+
+    refused = measure._Case.of("product bfloat16", 1, refuses, 1, 2)
+    monkeypatch.setattr(measure, "_products", lambda *given: [refused, *PRODUCTS])
+    _, _, per_s = measure.measure("cpu", 0.01)
+    assert set(per_s) == set(KINDS) - {"product bfloat16", "product float16", "product float64", "batched product"}
+    monkeypatch.setattr(measure, "_products", lambda *given: [measure._Case.of("product float32", 1, refuses, 1, 2)])
+    with pytest.raises(RuntimeError, match="not implemented"):
+        measure.measure("cpu", 0.01)
+
+
+PRODUCTS = [
+    measure._Case.of("product float32", 2 * 8**3, torch.ops.aten.mm.default, torch.ones(8, 8), torch.ones(8, 8))
+]
+
+
 class Block(nn.Module):
     def __init__(self):
         super().__init__()

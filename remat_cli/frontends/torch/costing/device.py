@@ -16,6 +16,7 @@ from remat_cli.errors import InputError, UsageError
 from remat_cli.files import cache_folder, read_text, write_text
 from remat_cli.frontends.torch.costing.measure import LIMIT_S, measure
 from remat_cli.frontends.torch.costing.rates import Rates, read_rates
+from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.printable import printable
 
 RATES = "REMAT_RATES"
@@ -45,6 +46,7 @@ def device_rates(device: Any, tell: Tell = tell_stderr) -> Rates:
 
     Raises:
         InputError: If the file that the environment names cannot be read, or holds no rates.
+        OutOfMemory: If the device's memory is too small for the measurement.
     """
     named = os.environ.get(RATES, "")
     if named:
@@ -105,7 +107,8 @@ def _kept_or_measured(asked: _Asked, tell: Tell) -> Rates:
     except InputError:  # not there yet, or damaged: it is written anew
         pass
     tell(f"measuring how fast {asked.machine} is, for {LIMIT_S:g} s; kept in {path}")
-    rates = Rates(asked.machine, *measure(asked.device), facts=asked.facts())
+    with memory_told(asked.device.partition(":")[0], "measuring its speed", "take --cost flops, or make room on it"):
+        rates = Rates(asked.machine, *measure(asked.device), facts=asked.facts())
     try:
         write_text(str(path), json.dumps(rates.document(), indent=1, sort_keys=True) + "\n")
     except UsageError as error:  # the next process measures again

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from remat_cli.frontends.torch.costing.rates import DTYPES, PRODUCT, Curve
+from remat_cli.frontends.torch.costing.rates import DTYPES, PRODUCT, REQUIRED, Curve
+from remat_cli.frontends.torch.executing.out_of_memory import out_of_memory
 
 LIMIT_S = 2.0
 """Seconds of a measurement, unless one call of everything takes longer."""
@@ -129,13 +130,15 @@ def measure(device: str, limit_s: float = LIMIT_S) -> tuple[float, float, dict[s
 
 
 def _run(cases: list[_Case], device: str, deadline: float, share_s: float) -> None:
-    """Time all in turn until the deadline; the first call of each is not timed, since it may prepare much."""
+    """Time all in turn until the deadline; the first call of each is not timed, since it may prepare much.
+
+    What the device does not support, such as products in a type that it does not know, is taken out of ``cases``.
+    """
     import torch
 
     kind = torch.device(device).type
     clock = time.thread_time if kind == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
-    for case in cases:
-        case.call()
+    cases[:] = [case for case in cases if _works(case)]
     waiting = list(cases)
     while waiting:
         for case in waiting:
@@ -151,6 +154,17 @@ def _run(cases: list[_Case], device: str, deadline: float, share_s: float) -> No
             case.turns += 1
         late = time.perf_counter() > deadline
         waiting = [] if late else [case for case in cases if case.turns < _FEWEST or case.spent_s < share_s]
+
+
+def _works(case: _Case) -> bool:
+    """Call something for the first time; returns whether the device supports it."""
+    try:
+        case.call()
+    except RuntimeError as error:
+        if case.kind in {_LAUNCH, _VIEW, *REQUIRED} or out_of_memory(error):
+            raise
+        return False
+    return True
 
 
 def _wait(device: str) -> None:

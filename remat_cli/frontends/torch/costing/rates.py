@@ -27,6 +27,8 @@ Curve = tuple[tuple[float, float], ...]
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 """Types whose products are measured. Others count as ``float32``."""
 PRODUCT = "product"
+REQUIRED = ("stream", f"{PRODUCT} {DTYPES[0]}")
+"""The kinds that every device has a rate for."""
 KINDS = {
     **{f"{PRODUCT} {dtype}": "FLOPs of a matrix product" for dtype in DTYPES},
     "batched product": "FLOPs of many small products in one call",
@@ -66,7 +68,7 @@ class Rates:
         machine: The processor's or GPU's name.
         launch_us: Microseconds of an operation that does nothing.
         view_us: Microseconds of making a view.
-        per_s: Rates by kind, see :data:`KINDS`; ``stream`` and ``product float32`` are always there.
+        per_s: Rates by kind, see :data:`KINDS`; those of :data:`REQUIRED` are always there.
         facts: What else is known of the measurement, such as threads and the version of PyTorch.
     """
 
@@ -157,7 +159,7 @@ def _problems(document: Any) -> list[str]:
     if not isinstance(per_s, dict):
         return [*found, "has no object per_s"]
     found += [f'per_s: there is no kind "{kind}"' for kind in per_s if kind not in KINDS]
-    found += [f'per_s: "{kind}" is missing' for kind in ("stream", f"{PRODUCT} {DTYPES[0]}") if kind not in per_s]
+    found += [f'per_s: "{kind}" is missing' for kind in REQUIRED if kind not in per_s]
     found += [
         f"per_s: {kind}: is not a list of [amount, rate], both above 0, by rising amount"
         for kind, curve in per_s.items()
