@@ -29,6 +29,7 @@ from remat_cli.frontends.torch.private import (
     uninitialized_fakes,
     weak_storage,
 )
+from remat_cli.frontends.torch.telling import Tell
 from remat_cli.frontends.torch.tensors import is_dense, storage, storage_bytes
 from remat_cli.units import format_bytes
 
@@ -39,8 +40,6 @@ LARGE = 1 << 30
 """Bytes of a model from which its real construction is announced."""
 _FOR_WANT_OF_DATA = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError)
 """Errors that a lack of data may cause; others, such as a ``KeyError``, are taken for the user's own at once."""
-Tell = Callable[[str], None]
-"""Receives a message of one line for the user."""
 
 
 class TooLarge(CaptureFailed):

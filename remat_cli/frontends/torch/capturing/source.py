@@ -11,13 +11,13 @@ from typing import Any
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.capture import Model
 from remat_cli.frontends.torch.capturing.construction import (
-    Tell,
     construct,
     construct_for_real,
     leaves_of,
     made_fake,
 )
 from remat_cli.frontends.torch.capturing.places import frames_of, place_in
+from remat_cli.frontends.torch.telling import Tell
 
 _EXPECTED = (
     "it returns (module, inputs) or (module, inputs, loss): inputs is a tuple of tensors, or a mapping of keyword "
