@@ -22,6 +22,7 @@ from remat_cli.units import Budget, as_budget, as_size
 
 if TYPE_CHECKING:
     from remat_cli.frontends.torch.training.fitting import Unknown
+    from remat_cli.frontends.torch.training.report import Fitted
 
 TIME_LIMIT_S = 60.0
 """Seconds that ``fit`` searches for each plan by default. Untuned."""
@@ -48,21 +49,24 @@ def fit(
     budget: Budget | str | float,
     *,
     options: SolveOptions | None = None,
-    cost: str = "flops",
+    cost: str = "device",
     reserve: str | float = 0,
     cache: str | Path | None = None,
     unknown: Unknown = "plan",
     returns: str | int | Sequence[str | int] | None = None,
 ) -> Any:
-    """``module``, compiled so that a training step stays within ``budget``; its results are the same bit for bit.
+    """``module`` itself, compiled in place: a training step stays within ``budget``, with the same results bit for bit.
+
+    Class, signature, parameters, ``state_dict`` and methods of the module stay its own. Without gradients (evaluation,
+    ``generate``) it runs as it is. Copies and pickles of it are not fitted. A module that is fitted already gets new
+    plans; ``unfit`` takes them away.
 
     Loop, loss, optimizer, autocast, clipping and accumulation of gradients do not change. Only the module is planned:
     put the loss inside it to have its memory counted. If training runs under ``torch.autocast``, call this under it
     too.
 
     Args:
-        module: The module, on its device and in the mode in which it trains. It is not changed. The compiled module
-            shares its parameters.
+        module: The module, on its device and in the mode in which it trains. Only its call changes.
         batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments.
         budget: ``"8GB"``, ``"80%"`` of the peak without recomputation, or bytes; for parameters, inputs, gradients and
             everything in between. A percentage is of what the given batch needs; other batches and modes have the same
@@ -71,9 +75,10 @@ def fit(
             memory that cuBLAS keeps.
         options: How to solve; by default ``auto``, for at most ``TIME_LIMIT_S`` seconds per plan. One plan is made for
             each graph; on CUDA up to six, until one fits with its gaps.
-        cost: What recomputation should spare: ``flops``, time by the model ``roofline:a100``, or time ``measured`` on
-            the module's device. Only ``measured`` counts the workspace of operations, so take it for a budget on CUDA
-            that must not be exceeded.
+        cost: What recomputation should spare. ``device``: time on the module's device, by rates that are measured once,
+            in two seconds, and kept in the user's cache folder; the file that ``REMAT_RATES`` names replaces them.
+            ``measured``: time of every operation, measured now. ``flops``, or time by the model ``roofline:a100``. Only
+            ``measured`` counts the workspace of operations, so take it for a budget on CUDA that must not be exceeded.
         reserve: Memory to leave for things outside the graph, such as the optimizer's state or accumulated gradients.
         cache: Folder for plans, made if missing; None for the user's cache folder, ``""`` for none. Plans for measured
             costs are not cached.
@@ -85,7 +90,7 @@ def fit(
             a warning says so.
 
     Returns:
-        The module. Its attribute ``remat`` says what eager mode, the plan and any plan need, see :class:`Fitted`.
+        The module. ``fitted(module)`` says what eager mode, the plan and any plan need.
 
     Raises:
         Infeasible: If no plan of the module with this batch fits.
@@ -104,10 +109,44 @@ def fit(
 
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
     planner = CachedPlanner(asked, options, folder, kept)
-    fitted = fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown, returns=returns)
-    if (report := getattr(fitted, "remat", None)) is not None:
+    fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown, returns=returns)
+    if (report := fitted(module)) is not None:
         sys.stderr.write(f"remat: {report}\n")
-    return fitted
+    return module
+
+
+def fitted(module: Any) -> Fitted | None:
+    """What a training step of a fitted ``module`` needs, by plan, in eager mode, and at least.
+
+    Returns:
+        The figures; None if the module has no plan yet, because fake tensors cannot follow it.
+
+    Raises:
+        UsageError: If it is not fitted.
+        FrameworkUnavailable: If PyTorch is missing.
+    """
+    from remat_cli.frontends.torch.installed import require_torch
+
+    require_torch()
+    from remat_cli.frontends.torch.training.in_place import report_of
+
+    found: Fitted | None = report_of(module)
+    return found
+
+
+def unfit(module: Any) -> Any:
+    """``module`` itself, which runs again as it did before ``fit``.
+
+    Raises:
+        UsageError: If it is not fitted.
+        FrameworkUnavailable: If PyTorch is missing.
+    """
+    from remat_cli.frontends.torch.installed import require_torch
+
+    require_torch()
+    from remat_cli.frontends.torch.training import in_place
+
+    return in_place.unfit(module)
 
 
 def plan_folder(cache: str | Path | None) -> Path | None:

@@ -16,6 +16,7 @@ from remat_cli.api import SolveOptions, fit
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.frontends.torch.private import profiler_events
 from remat_cli.frontends.torch.training.fitting import fit_module
+from remat_cli.frontends.torch.training.in_place import report_of
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -139,7 +140,7 @@ def test_the_user_can_say_which_results_take_a_gradient():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same_step(eager, fitted, planned, inputs, USES["auxiliary"])
-    assert "of 4 results only loss, pooled takes a gradient" in repr(fitted.remat)
+    assert "of 4 results only loss, pooled takes a gradient" in repr(report_of(fitted))
     with pytest.raises(UsageError, match='returns="los": there is no such result') as raised:
         fit_module(planned, inputs, by_hand, returns="los")
     assert "logits, loss, keys, pooled" in raised.value.hint
@@ -209,7 +210,7 @@ def test_results_that_the_loop_lets_go_cost_nothing():
     inputs = batch(256, 16, WIDE)
     needs = peak_bytes(lambda: eager(*inputs)["loss"].backward(), eager, inputs)
     fitted = fit(planned, inputs, needs + 20_000, options=FAST, cache="")
-    assert "the others are gone by then" in repr(fitted.remat)
+    assert "the others are gone by then" in repr(report_of(fitted))
     for _ in range(2):
         assert peak_bytes(lambda: fitted(*inputs)["loss"].backward(), planned, inputs) <= needs + 20_000
 
@@ -225,9 +226,9 @@ def test_results_that_the_loop_keeps_are_counted():
         return out
 
     fitted = fit(planned, inputs, "100%", options=FAST, cache="")
-    assert "gone" not in repr(fitted.remat)
-    assert peak_bytes(step, planned, inputs) <= fitted.remat.budget_bytes + 8
-    least = fitted.remat.least_bytes + 100_000
+    assert "gone" not in repr(report_of(fitted))
+    assert peak_bytes(step, planned, inputs) <= report_of(fitted).budget_bytes + 8
+    least = report_of(fitted).least_bytes + 100_000
     torch.compiler.reset()
     fitted = fit(planned, inputs, least, options=FAST, cache="")
     with pytest.warns(UserWarning, match="still there in the backward pass"):
@@ -248,7 +249,7 @@ def test_a_result_that_is_no_number_is_not_computed_a_second_time():
     for budget in ("100%", "75%", "55%"):
         torch.compiler.reset()
         fitted = fit(module, x, budget, options=FAST, cache="")
-        assert peak_bytes(lambda one=fitted: step(one), module, [x]) <= fitted.remat.budget_bytes * 1.002 + 16
+        assert peak_bytes(lambda one=fitted: step(one), module, [x]) <= report_of(fitted).budget_bytes * 1.002 + 16
 
 
 def test_what_eager_mode_needs_is_said():
@@ -261,9 +262,9 @@ def test_what_eager_mode_needs_is_said():
         return out
 
     fitted = fit_module(planned, inputs, plain)
-    assert fitted.remat.eager_bytes == pytest.approx(peak_bytes(step, eager, inputs), rel=1e-3)
-    assert fitted.remat.least_bytes <= fitted.remat.plan_bytes <= fitted.remat.keep_all_bytes
-    assert "eager" in repr(fitted.remat)
+    assert report_of(fitted).eager_bytes == pytest.approx(peak_bytes(step, eager, inputs), rel=1e-3)
+    assert report_of(fitted).least_bytes <= report_of(fitted).plan_bytes <= report_of(fitted).keep_all_bytes
+    assert "eager" in repr(report_of(fitted))
 
 
 # One budget
@@ -291,15 +292,18 @@ def test_parts_share_the_budget():
     for budget in ("100%", "85%", "75%"):
         torch.compiler.reset()
         fitted = fit(planned, inputs, budget, options=FAST, cache="", unknown="error")
-        assert fitted.remat.parts == 2
-        assert fitted.remat.keep_all_bytes <= whole
+        assert report_of(fitted).parts == 2
+        assert report_of(fitted).keep_all_bytes <= whole
         for seed in range(2):
             eager.zero_grad(set_to_none=True)
             planned.zero_grad(set_to_none=True)
             assert_same_step(eager, fitted, planned, inputs, lambda out, y: out, seed)
-            assert peak_bytes(lambda one=fitted: one(*inputs).backward(), planned, inputs) <= fitted.remat.budget_bytes
+            assert (
+                peak_bytes(lambda one=fitted: one(*inputs).backward(), planned, inputs)
+                <= report_of(fitted).budget_bytes
+            )
     with pytest.raises(Infeasible):
-        fit(planned, inputs, fitted.remat.least_bytes - 1, options=FAST, cache="")
+        fit(planned, inputs, report_of(fitted).least_bytes - 1, options=FAST, cache="")
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")

@@ -6,7 +6,6 @@ A graph without a plan is an error by default.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
@@ -26,6 +25,7 @@ from remat_cli.frontends.torch.private import (
     as_given,
     default_split,
     exact_sizes,
+    leave_out_logging,
     real_tensors,
     takes_its_arguments,
     without_data,
@@ -34,6 +34,7 @@ from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.frontends.torch.tensors import is_random
 from remat_cli.frontends.torch.training.uses import copied_bytes
 from remat_cli.frontends.torch.training.watching import Watch
+from remat_cli.frontends.torch.warning import warn
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
@@ -128,6 +129,7 @@ def backend_of(find: Find, refuse: Refuse, results: Results | None = None) -> Ca
             return _compiled(graph_module, example_inputs, _Maker(find, refuse))
         return _Watched(graph_module, example_inputs, _Maker(find, refuse, results))
 
+    leave_out_logging()  # as where graphs are captured; torch.compile takes no such setting for one backend alone
     return backend
 
 
@@ -191,7 +193,7 @@ def no_plan(unknown: Unplanned, reasons: Sequence[str]) -> None:
             f"torch.compile came with a graph that no plan was made for{why}",
             hint="export what is compiled, with the same shapes and results; or remat_backend(..., unknown='warn')",
         )
-    warnings.warn(f"remat: no plan for this graph; it runs without one{why}", stacklevel=2)
+    warn(f"remat: no plan for this graph; it runs without one{why}")
 
 
 def _compiler(graph_module: Any, inputs: Any) -> Any:

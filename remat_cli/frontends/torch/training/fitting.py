@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -27,9 +26,11 @@ from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, backend_of, chosen, no_plan
 from remat_cli.frontends.torch.training.eager import eager_peak
+from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
 from remat_cli.frontends.torch.training.report import Fitted, likely_workspace
 from remat_cli.frontends.torch.training.sharing import Held, parts_of, planned, without_plan
 from remat_cli.frontends.torch.training.uses import Uses, copied_bytes
+from remat_cli.frontends.torch.warning import warn
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Plan
@@ -54,14 +55,14 @@ def fit_module(
     unknown: Unknown = "plan",
     returns: Returns | None = None,
 ) -> Any:
-    """``module``, compiled to train by the plans that ``planner`` makes for it.
+    """``module`` itself, compiled in place to train by the plans that ``planner`` makes for it.
 
     Args:
-        module: The module, on its device and in the mode in which it trains. It is not changed. The compiled module
-            shares its parameters.
+        module: The module, on its device and in the mode in which it trains. Only its call changes. A module that is
+            fitted already gets new plans.
         batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments. Only their form matters.
         planner: Makes plans.
-        cost: ``flops``, ``roofline:NAME``, or ``measured``: every operation is run on the module's device.
+        cost: ``device``, ``flops``, ``roofline:NAME``, or ``measured``: every operation is run on the module's device.
         reserve_bytes: Fixed memory for things outside the graph, such as the optimizer's state.
         unknown: How to treat other graphs that come later: ``plan`` them too, ``warn``, or ``error``.
         returns: The results that take a gradient; None to find out, see :func:`chosen_results`.
@@ -73,12 +74,12 @@ def fit_module(
     if unknown not in get_args(Unknown):
         raise UsageError(f'"{unknown}" is not a way to treat unknown graphs', hint="choose plan, warn or error")
     require_device("cpu")
-    import torch
-
     _require_module(module, batch)
+    require_uncompiled(module)
     model = as_model((module, batch), "fit")
-    costs = cost_model("flops" if cost == MEASURED else cost)
-    found = _Plans(_device(module), costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
+    where = _device(module)
+    costs = cost_model("flops" if cost == MEASURED else cost, where)
+    found = _Plans(where, costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
     fake, mode = _fake(model)
     # The module alone, without a loss, since the user's loop computes the loss and calls ``backward()``.
     calls = Calls()
@@ -89,18 +90,18 @@ def fit_module(
     found.uses.stated = returns is not None
     assumed = found.plan_all(type(module).__name__, parts, calls, picked)
     if more:
-        warnings.warn(
+        warn(
             f"remat: the model is not a single graph: {more}; parts that are not known yet get a plan when they come, "
-            "and what they hold is not counted for the others: set reserve for that",
-            stacklevel=3,
+            "and what they hold is not counted for the others: set reserve for that"
         )
-    fitted = torch.compile(module, backend=backend_of(found.find, found.refuse, found.uses), dynamic=False)
+    backend = backend_of(found.find, found.refuse, found.uses)
+    call = PlannedCall(module, backend, len(parts), strict=unknown == "error", plans=found.plans)
     if found.plans:
         # After the capture, since the first call of a module may change it.
         batch_tensors = [tensor for _, tensor in leaves([fake.inputs, fake.keywords])]
         eager = eager_peak(fake, mode, lambda output: chosen_results(output, returns).tensors, batch_tensors)
-        fitted.remat = found.report(type(module).__name__, eager, assumed)
-    return fitted
+        call.report = found.report(type(module).__name__, eager, assumed)
+    return install(module, call)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from remat_cli.frontends.torch.capturing.placeholders import joint_inputs, resul
 from remat_cli.frontends.torch.capturing.pruning import tangent_numbers
 from remat_cli.frontends.torch.capturing.results import Use
 from remat_cli.frontends.torch.tensors import dense_bytes, is_random
+from remat_cli.frontends.torch.warning import warn
 
 _WORTHWHILE = 0.01
 """Share of the budget that a result has to take for a plan without it to be worth the search. Untuned."""
@@ -71,16 +71,16 @@ class Uses:
         seen = Use(seen.takes, seen.holds & {k for k, _, _ in form if isinstance(k, int)})
         if not seen.takes <= known.takes:
             names = ", ".join(str(k) for k in sorted(seen.takes - known.takes, key=str))
-            self._warn(
-                f"result {names} of the module takes a gradient, which was not assumed: this step computes its forward "
-                "pass twice, and later steps have a plan that expects it (returns=[...] says so beforehand)"
+            warn(
+                f"remat: result {names} of the module takes a gradient, which was not assumed: this step computes its "
+                "forward pass twice, and later steps have a plan that expects it (returns=[...] says so beforehand)"
             )
             self.known[form] = Use(known.takes | seen.takes, known.holds | seen.holds)
         elif not seen.holds <= known.holds and self._matters(captured, known, seen.holds - known.holds):
             kept = ", ".join(str(k) for k in sorted(seen.holds - known.holds))
-            self._warn(
-                f"result {kept} of the module is still there in the backward pass, which was not assumed: this step "
-                "may exceed the budget, and later steps have a plan that counts it"
+            warn(
+                f"remat: result {kept} of the module is still there in the backward pass, which was not assumed: this "
+                "step may exceed the budget, and later steps have a plan that counts it"
             )
             self.known[form] = Use(known.takes, known.holds | seen.holds)
         elif first and not self.stated:
@@ -89,9 +89,6 @@ class Uses:
             if self.recomputes(captured, known) and self._matters(captured, known, freed):
                 self.known[form] = fewer
         return self.use_of(captured) != assumed
-
-    def _warn(self, words: str) -> None:
-        warnings.warn(f"remat: {words}", stacklevel=2)
 
     def _matters(self, captured: Captured, known: Use, results: Collection[int | str]) -> bool:
         """Whether these results take a noticeable share of the budget, if there is one."""
