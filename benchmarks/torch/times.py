@@ -3,7 +3,7 @@
 Four models of four layers, in training mode with dropout, return their loss. The budget of the first two plans of each
 is what checkpointing every layer needs; one plan is made for costs in FLOPs and one for times by the rates of the
 device. The third gets less. "by FLOPs" and "by rates" are the recomputed share of a step as either predicts it.
-"measured" is the shortest step by plan, as `remat run` runs it, beside the shortest without recomputation, in turn, over
+"measured" is the shortest step by plan, as `remat run` runs it, beside the shortest without recomputation, in turn, in
 several rounds; with one thread in processor time, so that other programs count less. "off" is the prediction by rates
 minus the measurement. The last row of each model is checkpointing itself, beside eager mode.
 

@@ -67,9 +67,18 @@ def command(
     graph = build()
     write_text(output, document_text(graph_to_document(graph), format))
     if output != "-":
-        out.note(f"wrote {output}: {graph.name}, {len(graph.nodes)} nodes")
+        out.note(f"wrote {output}: {graph.name}, {len(graph.nodes)} nodes{_timed_on(graph)}")
     for note in graph.metadata.get("notes", []) if isinstance(graph.metadata, dict) else []:
         out.note(f"note: {note}")
+
+
+def _timed_on(graph: Graph) -> str:
+    """Where the costs are times, for the note; nothing if they come from no machine."""
+    costs = graph.metadata.get("costs") if isinstance(graph.metadata, dict) else None
+    if not isinstance(costs, dict) or "machine" not in costs:
+        return ""
+    threads = costs.get("threads")
+    return f", times on {costs['machine']}" + (f" with {threads} thread{'s' * (threads != 1)}" if threads else "")
 
 
 def _builder(source: str, device: str | None, cost: str | None, tell: Callable[[str], None]) -> Callable[[], Graph]:
