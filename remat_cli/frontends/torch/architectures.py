@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.capturing.export import export_model
-from remat_cli.frontends.torch.costing.device import Tell, tell_stderr
+from remat_cli.frontends.torch.telling import Tell, tell_stderr
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 from remat_cli.spec import build, format_spec, split_spec

@@ -6,8 +6,10 @@ PyTorch moves or changes a name, the test says which, before any plan goes wrong
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import logging
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -65,6 +67,34 @@ def convertible(mode: Any) -> Iterator[None]:
         torch.utils.swap_tensors = swap
 
 
+def needs_numbers(error: BaseException) -> bool:
+    """Whether a fake tensor raised ``error`` because only the data of a tensor could give the result."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+    return isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
+
+
+@contextlib.contextmanager
+def uninitialized_fakes() -> Iterator[None]:
+    """Within this context, ``torch.nn.init.trunc_normal_`` leaves fake tensors as they are.
+
+    It draws until all numbers lie within the limits, which fake numbers never do; its result has no data either way.
+    """
+    from torch.nn import init
+
+    name = "_no_grad_trunc_normal_"
+    before = getattr(init, name)
+
+    def initialized(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return tensor if is_fake(tensor) or is_fake(tensor.data) else before(tensor, *args, **kwargs)
+
+    setattr(init, name, initialized)
+    try:
+        yield
+    finally:
+        setattr(init, name, before)
+
+
 def real_tensors() -> Any:
     """A context in which tensors are real, even inside a fake mode."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -109,6 +139,47 @@ def takes_its_arguments(function: Callable[[list[Any]], list[Any]]) -> Callable[
 
     boxed._boxed_call = True  # type: ignore[attr-defined]  # the mark
     return boxed
+
+
+def leave_out_logging() -> None:
+    """From now on, PyTorch captures code that logs: what is compiled does not log, and else does the same.
+
+    This holds for the methods of ``logging.Logger`` that return nothing, and for those that libraries add for messages
+    that come once, such as ``warning_once``.
+    """
+    import torch
+
+    names = {"debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log"}
+    levels = ("debug_", "info_", "warning_", "error_", "critical_")
+    methods = {method for name, method in vars(logging.Logger).items() if name in names or name.startswith(levels)}
+    torch._dynamo.config.ignore_logging_functions = torch._dynamo.config.ignore_logging_functions | methods
+
+
+@contextlib.contextmanager
+def without_logging() -> Iterator[None]:
+    """A context in which :func:`leave_out_logging` holds."""
+    import torch
+
+    before = torch._dynamo.config.ignore_logging_functions
+    leave_out_logging()
+    try:
+        yield
+    finally:
+        torch._dynamo.config.ignore_logging_functions = before
+
+
+def break_of(graph_module: Any) -> tuple[str, list[tuple[str, int, str]]] | None:
+    """Why a graph ends before the function that is compiled: PyTorch's text and the frames of the code.
+
+    None if it does not. The text may be in quotes, as ``repr`` makes them.
+    """
+    reason = getattr(graph_module, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return None
+    text = str(reason.reason)
+    with contextlib.suppress(ValueError, SyntaxError):
+        text = str(ast.literal_eval(text))
+    return text, [(frame.filename, frame.lineno or 0, frame.name) for frame in reason.user_stack]
 
 
 def descriptors() -> Any:
@@ -169,3 +240,62 @@ def flop_formula(operator: Any) -> Any:
 def profiler_events(session: Any) -> Any:
     """The raw events of a stopped ``torch.profiler.profile``, including changes of memory."""
     return session.profiler.kineto_results.events()
+
+
+def call_of(module: Any) -> Any:
+    """What runs in place of the module's own call: ``nn.Module.compile`` puts it there; None if nothing does."""
+    return module._compiled_call_impl
+
+
+def set_call(module: Any, call: Callable[..., Any] | None) -> None:
+    """Let ``call`` run when ``module`` is called; None for its own call again. Copies and pickles leave it behind."""
+    if call is None:
+        module.__dict__.pop("_compiled_call_impl", None)
+    else:
+        module._compiled_call_impl = call
+
+
+def plain_call(module: Any) -> Any:
+    """The module's own call, with its hooks."""
+    return module._call_impl
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether ``module`` is what ``torch.compile`` returns for a module."""
+    import torch
+
+    return isinstance(module, torch._dynamo.OptimizedModule)
+
+
+def own_code(function: Any) -> Any:
+    """A copy of ``function`` with a code object of its own, since PyTorch counts compilations by code object."""
+    return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+
+
+def not_traced(function: Callable[..., Any]) -> Any:
+    """``function``, which a compiled function calls and does not trace into; what it compiles itself still runs."""
+    import torch
+
+    return torch.compiler.disable(function)
+
+
+def recompile_limit() -> int:
+    """How often PyTorch compiles a code object."""
+    import torch
+
+    return int(torch._dynamo.config.recompile_limit)
+
+
+def undistributed(compilations: int) -> Any:
+    """A context for calls of a compiled function: ``compilations`` of each code object, and whole graphs under DDP.
+
+    ``DistributedDataParallel`` otherwise splits graphs at its buckets, and the plan is for the whole.
+    """
+    import torch
+
+    config = torch._dynamo.config
+    return config.patch(
+        optimize_ddp=False,
+        recompile_limit=max(config.recompile_limit, compilations),
+        accumulated_recompile_limit=max(config.accumulated_recompile_limit, 4 * compilations),
+    )

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.costing.device import Tell, device_rates, tell_stderr
+from remat_cli.frontends.torch.costing.device import device_rates
 from remat_cli.frontends.torch.costing.rates import DTYPES, MACHINES, PRODUCT, Rates
 from remat_cli.frontends.torch.costing.work import flops, microseconds
+from remat_cli.frontends.torch.telling import Tell, tell_stderr
 from remat_cli.registry import suggestion
 
 DEVICE, FLOPS = "device", "flops"

@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,21 +15,12 @@ from remat_cli.files import cache_folder, read_text, write_text
 from remat_cli.frontends.torch.costing.measure import LIMIT_S, measure
 from remat_cli.frontends.torch.costing.rates import Rates, read_rates
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
-from remat_cli.printable import printable
+from remat_cli.frontends.torch.telling import Tell, tell_stderr
 
 RATES = "REMAT_RATES"
 """Environment variable with a file of rates, which are taken instead of those of the device at hand."""
 _METHOD = 1
 """Number of the way to measure; rates that were measured in another way are not read."""
-
-Tell = Callable[[str], None]
-"""Tells the user something."""
-
-
-def tell_stderr(text: str) -> None:
-    """One line on standard error, if there is one."""
-    if sys.stderr is not None:
-        sys.stderr.write(f"remat: {printable(text)}\n")
 
 
 def device_rates(device: Any, tell: Tell = tell_stderr) -> Rates:
