@@ -9,6 +9,8 @@ built once more, with real tensors only, and made fake afterwards. No number is 
 from __future__ import annotations
 
 import contextlib
+import inspect
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,14 @@ _FOR_WANT_OF_DATA = (RuntimeError, TypeError, ValueError, AttributeError, Assert
 """Errors that a lack of data may cause; others, such as a ``KeyError``, are taken for the user's own at once."""
 Tell = Callable[[str], None]
 """Receives a message of one line for the user."""
+
+
+def warn(text: str) -> None:
+    """A :data:`Tell` that warns; the warning names the line that called remat."""
+    here, level = inspect.currentframe(), 1
+    while here is not None and str(here.f_globals.get("__name__", "")).split(".")[0] == __name__.split(".")[0]:
+        here, level = here.f_back, level + 1
+    warnings.warn(f"remat: {text}", stacklevel=level)
 
 
 class TooLarge(CaptureFailed):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from remat_cli.frontends.torch.capturing.construction import Tell, warn
 from remat_cli.frontends.torch.document import FRONTEND, VERSION
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.graph.model import Graph
@@ -15,17 +14,6 @@ from remat_cli.graph.model import Graph
 if TYPE_CHECKING:
     from remat_cli.frontends.torch.capturing.capture import Captured
     from remat_cli.frontends.torch.capturing.costs import CostModel
-
-Tell = Callable[[str], None]
-"""Receives a message of one line for the user."""
-
-
-def warn(text: str) -> None:
-    """A :data:`Tell` that warns; the warning names the line that called remat."""
-    here, level = inspect.currentframe(), 1
-    while here is not None and str(here.f_globals.get("__name__", "")).split(".")[0] == __name__.split(".")[0]:
-        here, level = here.f_back, level + 1
-    warnings.warn(f"remat: {text}", stacklevel=level)
 
 
 def export_torch(text: str, *, device: str = "cpu", cost: str = "flops", tell: Tell = warn) -> Graph:
@@ -122,7 +110,7 @@ def _exported(
         if not parts:
             raise
         whole = error
-    return tuple(graphs_of(parts_of(model, mode, build, device, tell, whole), lowered, name))
+    return tuple(graphs_of(parts_of(model, mode, build, device, tell, whole), lowered, name, whole))
 
 
 def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str, device: str) -> Graph:

@@ -16,6 +16,7 @@ from remat_cli.frontends.torch.capturing.construction import (
     construct_for_real,
     leaves_of,
     made_fake,
+    warn,
 )
 from remat_cli.frontends.torch.capturing.places import frames_of, place_in
 
@@ -75,7 +76,7 @@ def _not_loaded(what: str, done: str, error: Exception, *, hint: str = "") -> Us
     return UsageError(f"{what}: cannot be {done}: {type(error).__name__}{at}: {error}", hint=hint)
 
 
-def build_model(function: Any, mode: Any, device: str, tell: Tell) -> Model:
+def build_model(function: Any, mode: Any, device: str, tell: Tell = warn) -> Model:
     """Call ``function`` with ``device`` as the default, and check that it returned a model; its tensors are fake.
 
     Args:
