@@ -42,6 +42,10 @@ _FOR_WANT_OF_DATA = (RuntimeError, TypeError, ValueError, AttributeError, Assert
 """Errors that a lack of data may cause; others, such as a ``KeyError``, are taken for the user's own at once."""
 
 
+class TooLarge(CaptureFailed):
+    """The machine has too little memory to build the model for real."""
+
+
 def construct(function: Callable[[], Any], mode: Any, device: str, tell: Tell) -> Any:
     """What ``function`` returns, called with ``device`` as the default; large tensors are of ``mode`` or real.
 
