@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.api.arguments import as_path, as_text, options_of
+from remat_cli.api.arguments import as_path, as_text, as_whole, options_of
 from remat_cli.errors import Infeasible, LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Plan, Statement
 from remat_cli.planning.cache import PlanCache, user_folder
+from remat_cli.planning.forms import carried
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
 from remat_cli.units import Budget, as_budget, as_size
@@ -38,6 +40,7 @@ def fit(
     reserve: str | float = 0,
     cache: str | Path | None = None,
     unknown: Unknown = "plan",
+    buckets: Sequence[int] = (),
 ) -> Any:
     """``module`` itself, compiled in place: a training step stays within ``budget``, with the same results bit for bit.
 
@@ -51,7 +54,8 @@ def fit(
 
     Args:
         module: The module, on its device and in the mode in which it trains. Only its call changes.
-        batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments.
+        batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments. None: what it is first called with in
+            training; errors are raised by that call then.
         budget: ``"8GB"``, ``"80%"`` of the peak without recomputation, or bytes; for parameters, inputs, gradients and
             everything in between. On CUDA it limits all memory that PyTorch's allocator takes from the device,
             including the gaps between its blocks and the memory that cuBLAS keeps.
@@ -65,6 +69,9 @@ def fit(
             costs are not cached.
         unknown: What to do with other graphs that come later (new shapes, another mode): ``plan`` them too, and if
             there is no plan run them unplanned with a warning; ``warn``; or ``error``.
+        buckets: Lengths, such as ``[128, 256, 512]``, for which plans are made beforehand. The length of a batch is its
+            second dimension. A batch between two of them runs by the plan of the next larger one, or a cheaper one that
+            fits, so no search interrupts the training.
 
     Raises:
         Infeasible: If no plan of the module with this batch fits.
@@ -75,15 +82,34 @@ def fit(
     if options.reorder:
         raise UsageError("fit keeps the order of operations", hint="another order draws other random numbers")
     asked, kept = as_budget(budget), as_size(reserve, "reserve")
+    ends = sorted({as_whole(end, "buckets") for end in buckets}, reverse=True)
     as_text(cost, "cost")
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
+    from remat_cli.frontends.torch.training.first_batch import fit_first_call
     from remat_cli.frontends.torch.training.fitting import MEASURED, fit_module
+    from remat_cli.frontends.torch.training.in_place import unchanged_on_error
+    from remat_cli.frontends.torch.training.lengths import buffer_bytes, stretched
+    from remat_cli.frontends.torch.training.processes import SharedPlanner, processes
 
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
-    planner = CachedPlanner(asked, options, folder, kept)
-    return fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown)
+
+    def fitted(batch: Any) -> Any:
+        planner = CachedPlanner(asked, options, folder, kept)
+        shared = SharedPlanner(planner, planner.made.append)
+        how: dict[str, Any] = {"cost": cost, "reserve_bytes": kept, "unknown": unknown}
+        with unchanged_on_error(module), shared.together() if processes() > 1 else contextlib.nullcontext():
+            for longer in stretched(batch, ends):
+                # Graphs that come in training count buffers twice.
+                fit_module(module, longer, shared, **how | {"reserve_bytes": kept + buffer_bytes(module)})
+            planner.carries = bool(ends)
+            fit_module(module, batch, shared, **how)
+        planner.carries, planner.foresees = True, bool(ends)
+        planner.searches = unknown == "plan"
+        return module
+
+    return fit_first_call(module, fitted) if batch is None else fitted(batch)
 
 
 def unfit(module: Any) -> Any:
@@ -101,6 +127,21 @@ def unfit(module: Any) -> Any:
     return in_place.unfit(module)
 
 
+def plans_of(module: Any) -> tuple[Plan, ...]:
+    """The plans that a fitted module has so far: one for each graph of each form in which it was called.
+
+    Raises:
+        UsageError: If it is not fitted.
+        FrameworkUnavailable: If PyTorch is missing.
+    """
+    from remat_cli.frontends.torch.installed import require_torch
+
+    require_torch()
+    from remat_cli.frontends.torch.training import in_place
+
+    return in_place.plans_of(module)
+
+
 def plan_folder(cache: str | Path | None) -> Path | None:
     """The folder for plans that ``cache`` names; None for no folder."""
     if cache is None:
@@ -108,7 +149,7 @@ def plan_folder(cache: str | Path | None) -> Path | None:
     return Path(as_path(cache, "cache")) if str(cache) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CachedPlanner:
     """Solves graphs, and caches their plans in files.
 
@@ -117,12 +158,20 @@ class CachedPlanner:
         options: How to solve.
         folder: Folder of the plans; None for no cache.
         state_bytes: Bytes of the graphs' fixed memory that are allocated only after the first step.
+        carries: Whether a plan for a larger form of a graph is taken, if it fits, instead of searching for one.
+        searches: Whether to search for a plan if there is none.
+        foresees: Whether plans have been made for graphs that come later.
+        made: The plans made so far.
     """
 
     budget: Budget
     options: SolveOptions
     folder: Path | None
     state_bytes: int = 0
+    carries: bool = False
+    searches: bool = True
+    foresees: bool = False
+    made: list[Plan] = field(default_factory=list, repr=False)
 
     def __call__(self, graph: Graph) -> Plan:
         """A plan of ``graph``: a cached one that replays within the budget, or a new one.
@@ -167,7 +216,17 @@ class CachedPlanner:
         )
 
     def planned(self, graph: Graph, budget_bytes: int) -> Plan:
-        """A plan of ``graph`` that peaks at ``budget_bytes`` at most: a cached one, or a new one."""
+        """A plan of ``graph`` that peaks at ``budget_bytes`` at most: a cached one, a carried one, or a new one."""
+        plan = self._kept_or_new(graph, budget_bytes)
+        self.made.append(plan)
+        return plan
+
+    def _kept_or_new(self, graph: Graph, budget_bytes: int) -> Plan:
+        found = carried(graph, self.made, budget_bytes) if self.carries else None
+        if found is not None:
+            return found
+        if not self.searches:
+            raise UsageError("no plan that was made beforehand is for a graph of this form, or fits")
         if self.folder is None:
             return solve(graph, budget_bytes, self.options).plan
         cache = PlanCache(self.folder)
