@@ -91,25 +91,30 @@ def fit(
     from remat_cli.frontends.torch.training.fitting import MEASURED, fit_module
     from remat_cli.frontends.torch.training.in_place import unchanged_on_error
     from remat_cli.frontends.torch.training.lengths import buffer_bytes, stretched
-    from remat_cli.frontends.torch.training.processes import SharedPlanner, processes
+    from remat_cli.frontends.torch.training.processes import SharedPlanner, inside, processes, require_whole
 
+    part = inside(module)
+    require_whole(part)
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
 
-    def fitted(batch: Any) -> Any:
+    def fitted(batch: Any) -> None:
         planner = CachedPlanner(asked, options, folder, kept)
         shared = SharedPlanner(planner, planner.made.append)
         how: dict[str, Any] = {"cost": cost, "reserve_bytes": kept, "unknown": unknown}
-        with unchanged_on_error(module), shared.together() if processes() > 1 else contextlib.nullcontext():
+        with unchanged_on_error(part), shared.together() if processes() > 1 else contextlib.nullcontext():
             for longer in stretched(batch, ends):
                 # Graphs that come in training count buffers twice.
-                fit_module(module, longer, shared, **how | {"reserve_bytes": kept + buffer_bytes(module)})
+                fit_module(part, longer, shared, **how | {"reserve_bytes": kept + buffer_bytes(part)})
             planner.carries = bool(ends)
-            fit_module(module, batch, shared, **how)
+            fit_module(part, batch, shared, **how)
         planner.carries, planner.foresees = True, bool(ends)
         planner.searches = unknown == "plan"
-        return module
 
-    return fit_first_call(module, fitted) if batch is None else fitted(batch)
+    if batch is None:
+        fit_first_call(part, fitted)
+    else:
+        fitted(batch)
+    return module
 
 
 def unfit(module: Any) -> Any:
@@ -123,8 +128,10 @@ def unfit(module: Any) -> Any:
 
     require_torch()
     from remat_cli.frontends.torch.training import in_place
+    from remat_cli.frontends.torch.training.processes import inside
 
-    return in_place.unfit(module)
+    in_place.unfit(inside(module))
+    return module
 
 
 def plans_of(module: Any) -> tuple[Plan, ...]:
@@ -138,8 +145,9 @@ def plans_of(module: Any) -> tuple[Plan, ...]:
 
     require_torch()
     from remat_cli.frontends.torch.training import in_place
+    from remat_cli.frontends.torch.training.processes import inside
 
-    return in_place.plans_of(module)
+    return in_place.plans_of(inside(module))
 
 
 def plan_folder(cache: str | Path | None) -> Path | None:

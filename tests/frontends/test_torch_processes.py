@@ -9,9 +9,10 @@ import torch
 from distributed import together
 from test_torch_fitting import FAST, Deep
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from remat_cli import fit, plans_of
+from remat_cli import fit, plans_of, unfit
 from remat_cli.api import fitting
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak
@@ -32,7 +33,7 @@ def gradients(module, rank, count=3):
     module.zero_grad()
     losses = []
     for _ in range(count):
-        loss = (module(torch.randn(32, 512)) ** 2).mean()
+        loss = (module(torch.randn(256, 512)) ** 2).mean()
         loss.backward()
         losses.append(loss.detach())
     return losses, [p.grad.clone() for p in module.parameters()]
@@ -51,8 +52,8 @@ def counted(monkeypatch_target):
 
 def budget_of(module):
     probe = copy.deepcopy(module)
-    fit(probe, torch.randn(32, 512), "1GB", options=FAST, cache="")
-    return int(0.97 * no_remat_peak(plans_of(probe)[0].graph))
+    fit(probe, torch.randn(256, 512), "1GB", options=FAST, cache="")
+    return int(0.9 * no_remat_peak(plans_of(probe)[0].graph))
 
 
 def run_ddp(rank, first, inside):
@@ -61,14 +62,15 @@ def run_ddp(rank, first, inside):
     budget = budget_of(wide())
     torch.compiler.reset()
     searches = counted(fitting)
-    batch = torch.randn(32, 512) if first else None
+    batch = torch.randn(256, 512) if first else None
     options = {"options": FAST, "cache": "", "unknown": "error"}
     if inside:
         planned = DistributedDataParallel(fit(module, batch, budget, **options))
     else:
         planned = fit(DistributedDataParallel(module), batch, budget, **options)
     found = gradients(planned, rank)
-    plans = plans_of(module if inside else planned)
+    plans = plans_of(planned)
+    assert plans == plans_of(module)
     return equal(found, wanted), [dump_plan(plan) for plan in plans], len(searches), [len(p.statements) for p in plans]
 
 
@@ -121,3 +123,36 @@ def test_what_fails_in_one_is_said_in_all():
     assert first[1:] == second[1:]
     assert "no plan fits a budget of 1 kB" in first[1]
     assert first[2]
+
+
+def run_sharded(rank):
+    torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+    said = []
+    options = {"options": FAST, "cache": "", "unknown": "error"}
+    x = torch.randn(8, 16)
+    after = fully_shard(Deep())
+    whole = fully_shard(fit(Deep(), x, "100MB", **options))
+    for attempt in (
+        lambda: fit(after, x, "100MB", **options),
+        lambda: fit(after, None, "100MB", **options),
+        lambda: whole(x),
+    ):
+        try:
+            attempt()
+        except UsageError as error:
+            said.append(error.message)
+    with torch.no_grad():
+        return said, bool(torch.isfinite(unfit(whole)(x)).all())
+
+
+def test_sharded_parameters_are_refused():
+    for said, runs in together(run_sharded):
+        assert len(said) == 3
+        assert all("are split over processes" in message for message in said[:2])
+        assert "was Deep and is now FSDPDeep" in said[2]
+        assert runs
+
+
+def test_copies_for_several_devices_are_refused():
+    with pytest.raises(UsageError, match="DataParallel copies the module"):
+        fit(nn.DataParallel(Deep()), None, "100MB")

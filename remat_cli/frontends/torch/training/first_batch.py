@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.private import call_of, not_traced, plain_call, set_call
+from remat_cli.frontends.torch.private import (
+    call_of,
+    not_traced,
+    plain_call,
+    recompile_limit,
+    set_call,
+    undistributed,
+)
 from remat_cli.frontends.torch.training.in_place import OwnCall, require_uncompiled
 
 
@@ -41,7 +48,8 @@ class FirstCall(OwnCall):
         module = self._module
         if not module.training or not torch.is_grad_enabled() or torch.jit.is_tracing():
             return plain_call(module)(*args, **kwargs)
-        self._fitted(Arguments(args, kwargs))
+        with undistributed(recompile_limit()):  # the module in DDP is captured as a whole
+            self._fitted(Arguments(args, kwargs))
         call = call_of(module)
         if call is self:
             raise UsageError(f"{type(module).__name__} was not fitted by its first call")

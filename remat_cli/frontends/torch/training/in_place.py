@@ -58,6 +58,7 @@ class PlannedCall(OwnCall):
 
         self.plans = plans
         self._module, self._parts, self._strict = module, max(1, parts), strict
+        self._kind = type(module)
         self._graphs = 0
         self._said = False
 
@@ -76,6 +77,13 @@ class PlannedCall(OwnCall):
 
         if not torch.is_grad_enabled() or torch.jit.is_tracing():
             return plain_call(self._module)(*args, **kwargs)
+        if type(self._module) is not self._kind:
+            now = printable(type(self._module).__name__)
+            raise UsageError(
+                f"the class of the fitted module was {printable(self._kind.__name__)} and is now {now}, as fully_shard "
+                "and parametrize do, and its plans are for the module before that",
+                hint="take the plans away with remat_cli.unfit(module); fit it after parametrize",
+            )
         return self._planned(*args, **kwargs)
 
     def _with_plan(self, *args: Any, **kwargs: Any) -> Any:

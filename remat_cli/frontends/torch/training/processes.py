@@ -16,6 +16,7 @@ from typing import Any
 from remat_cli.errors import RematError, UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
+from remat_cli.printable import printable
 
 
 def processes() -> int:
@@ -24,6 +25,40 @@ def processes() -> int:
 
     distributed = torch.distributed
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def inside(module: Any) -> Any:
+    """The module in ``DistributedDataParallel``, which exchanges gradients by hooks of parameters; else ``module``."""
+    import torch
+
+    return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
+
+
+def require_whole(module: Any) -> None:
+    """Check that neither the module nor its parameters are split over devices or processes.
+
+    Raises:
+        UsageError: If they are.
+    """
+    import torch
+
+    if isinstance(module, torch.nn.DataParallel):
+        raise UsageError(
+            "DataParallel copies the module for every batch, and copies are not fitted",
+            hint="use DistributedDataParallel: torchrun --nproc-per-node, one process for each device",
+        )
+    if not torch.distributed.is_available() or not isinstance(module, torch.nn.Module):
+        return
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+    from torch.distributed.tensor import DTensor
+
+    split = any(isinstance(part, FSDPModule | FullyShardedDataParallel) for part in module.modules())
+    if split or any(isinstance(parameter, DTensor) for parameter in module.parameters()):
+        raise UsageError(
+            f"the parameters of this {printable(type(module).__name__)} are split over processes (FSDP, DTensor), and "
+            "plans do not count what they take when they are gathered",
+            hint="DistributedDataParallel works; with FSDP use torch.utils.checkpoint",
+        )
 
 
 class SharedPlanner:
