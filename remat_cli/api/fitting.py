@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,10 +88,8 @@ def fit(
 
     require_torch()
     from remat_cli.frontends.torch.training.first_batch import fit_first_call
-    from remat_cli.frontends.torch.training.fitting import MEASURED, fit_module
-    from remat_cli.frontends.torch.training.in_place import unchanged_on_error
-    from remat_cli.frontends.torch.training.lengths import buffer_bytes, stretched
-    from remat_cli.frontends.torch.training.processes import SharedPlanner, inside, processes, require_whole
+    from remat_cli.frontends.torch.training.fitting import MEASURED
+    from remat_cli.frontends.torch.training.processes import inside, require_whole
 
     part = inside(module)
     require_whole(part)
@@ -99,22 +97,34 @@ def fit(
 
     def fitted(batch: Any) -> None:
         planner = CachedPlanner(asked, options, folder, kept)
-        shared = SharedPlanner(planner, planner.made.append)
-        how: dict[str, Any] = {"cost": cost, "reserve_bytes": kept, "unknown": unknown}
-        with unchanged_on_error(part), shared.together() if processes() > 1 else contextlib.nullcontext():
-            for longer in stretched(batch, ends):
-                # Graphs that come in training count buffers twice.
-                fit_module(part, longer, shared, **how | {"reserve_bytes": kept + buffer_bytes(part)})
-            planner.carries = bool(ends)
-            fit_module(part, batch, shared, **how)
-        planner.carries, planner.foresees = True, bool(ends)
-        planner.searches = unknown == "plan"
+        _fit_together(part, batch, planner, ends, {"cost": cost, "reserve_bytes": kept, "unknown": unknown})
 
     if batch is None:
         fit_first_call(part, fitted)
     else:
         fitted(batch)
     return module
+
+
+def _fit_together(
+    module: Any, batch: Any, planner: CachedPlanner, ends: Sequence[int], arguments: Mapping[str, Any]
+) -> None:
+    """Fit ``module`` in all processes at once: first for batches of the lengths ``ends``, then for its own."""
+    from remat_cli.frontends.torch.training.fitting import fit_module
+    from remat_cli.frontends.torch.training.in_place import unchanged_on_error
+    from remat_cli.frontends.torch.training.lengths import buffer_bytes, stretched
+    from remat_cli.frontends.torch.training.processes import SharedPlanner, processes
+
+    shared = SharedPlanner(planner, planner.made.append)
+    # Graphs that come in training count buffers twice, see ``fit_module``.
+    more = dict(arguments) | {"reserve_bytes": arguments["reserve_bytes"] + buffer_bytes(module)}
+    with unchanged_on_error(module), shared.together() if processes() > 1 else contextlib.nullcontext():
+        for longer in stretched(batch, ends):
+            fit_module(module, longer, shared, **more)
+        planner.carries = bool(ends)
+        fit_module(module, batch, shared, **arguments)
+    planner.carries, planner.foresees = True, bool(ends)
+    planner.searches = arguments["unknown"] == "plan"
 
 
 def unfit(module: Any) -> Any:
