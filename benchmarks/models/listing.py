@@ -1,0 +1,101 @@
+"""The models of the suite: what they are, whose they are, and which file builds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A model of the suite.
+
+    Attributes:
+        name: Its name, which is the name of the function that builds it.
+        family: What it is.
+        library: The library that has it.
+        file: The file of that function.
+    """
+
+    name: str
+    family: str
+    library: str
+    file: Path
+
+
+def _of(family: str, library: str, file: str, names: str) -> tuple[Listed, ...]:
+    return tuple(Listed(name, family, library, HERE / f"{file}.py") for name in names.split())
+
+
+MODELS = (
+    *_of(
+        "convolutional",
+        "torchvision",
+        "convolutional",
+        "resnet18 resnet50 densenet vgg_bn efficientnet_b0 mobilenet_v3_large shufflenet_v2 squeezenet "
+        "regnet_y_400mf convnext googlenet",
+    ),
+    *_of(
+        "convolutional",
+        "timm",
+        "convolutional",
+        "mobilenetv4 convnextv2_atto nf_regnet resnest ghostnet repvit fastvit",
+    ),
+    *_of("vision transformer", "torchvision", "transformers_of_images", "vit swin maxvit"),
+    *_of(
+        "vision transformer",
+        "timm",
+        "transformers_of_images",
+        "vit_tiny deit3 eva02_tiny vit_dinov3 beit cait xcit mixer metaformer pvt_v2 davit hiera maxvit_pico "
+        "efficientformerv2 mobilevit swinv2 focalnet",
+    ),
+    *_of("vision transformer", "transformers", "transformers_of_images", "hf_vit dinov2 hf_swin vit_mae"),
+    *_of(
+        "detection",
+        "torchvision",
+        "detection",
+        "faster_rcnn retinanet ssdlite fcn_resnet18 deeplabv3 lraspp raft_small",
+    ),
+    *_of("detection", "transformers", "detection", "segformer detr yolos upernet depth_anything"),
+    *_of("video", "torchvision", "video_and_speech", "r3d_10 r2plus1d_10 s3d mvit swin3d"),
+    *_of("video", "transformers", "video_and_speech", "videomae vivit timesformer"),
+    *_of(
+        "speech",
+        "transformers",
+        "video_and_speech",
+        "whisper wav2vec2 hubert wavlm audio_spectrogram speech_to_text",
+    ),
+    *_of(
+        "decoder",
+        "transformers",
+        "language",
+        "gpt2 llama mistral qwen2 qwen3 gemma2 gemma3 phi3 olmo2 gpt_neox opt bloom",
+    ),
+    *_of(
+        "encoder",
+        "transformers",
+        "language",
+        "bert roberta distilbert albert electra deberta modernbert longformer fnet",
+    ),
+    *_of("encoder-decoder", "transformers", "language", "t5 bart pegasus m2m100 encoder_decoder"),
+    *_of(
+        "experts",
+        "transformers",
+        "mixtures",
+        "mixtral qwen2_moe qwen3_moe olmoe deepseek_v3 gpt_oss switch_transformers",
+    ),
+    *_of("state space", "transformers", "mixtures", "mamba mamba2 falcon_mamba jamba recurrent_gemma rwkv"),
+    *_of("adapter", "peft", "mixtures", "llama_lora t5_ia3 bert_dora"),
+    *_of(
+        "diffusion",
+        "diffusers",
+        "diffusion",
+        "unet2d unet_of_stable_diffusion unet1d controlnet dit pixart stable_diffusion_3 flux sana wan "
+        "ltx_video autoencoder_kl vq_model",
+    ),
+    *_of("retrieval", "transformers", "retrieval", "clip siglip clap dpr colbert cross_encoder"),
+    *_of("images and words", "transformers", "retrieval", "blip llava git trocr decision_transformer patch_tst"),
+)
+"""In the order in which they are measured and shown."""
