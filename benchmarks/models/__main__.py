@@ -8,13 +8,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import machine, versions
 from benchmarks.models.listing import HERE, MODELS, Listed
 from benchmarks.models.steps import STEPS, perform, wanted
 
 RESULTS = HERE / "results"
+LIBRARIES = ("diffusers", "peft", "timm", "torch", "torchvision", "transformers")
+"""Whose versions the results name besides those of every benchmark."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -63,9 +68,13 @@ class Kept:
         self.write()
 
     def write(self) -> None:
-        from benchmarks.machine import machine, versions
-
-        self.document |= {"machine": machine(), "versions": versions()}
+        packages = {name: version(name) for name in LIBRARIES}
+        told = versions()
+        self.document |= {
+            "date": datetime.now(UTC).date().isoformat(),
+            "machine": machine(),
+            "versions": told | {"packages": told["packages"] | packages},
+        }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         order = {model.name: k for k, model in enumerate(MODELS)}
         rows = sorted((row for row in self.document["rows"].items() if row[0] in order), key=lambda row: order[row[0]])

@@ -8,7 +8,9 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,10 @@ from typing import Any
 import torch
 
 from benchmarks.models.listing import MODELS
-from benchmarks.torch.peers import flop_counter, formula_flops
+from benchmarks.torch.peers import flop_counter
 from remat_cli.errors import Infeasible, RematError
 from remat_cli.frontends.torch.capturing.source import load_function
+from remat_cli.plan.model import Compute
 
 STEPS = 3
 SOLVE_S = 10.0
@@ -136,7 +139,9 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _both_nan(a: Any, b: Any) -> bool:
-    return bool(a.is_floating_point() and torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num()))
+    return bool(
+        a.is_floating_point() and torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num())
+    )
 
 
 def _off(a: Any, b: Any) -> float:
@@ -152,30 +157,72 @@ class Fitted:
 
     def __init__(self, subject: Subject, budget: int) -> None:
         import remat_cli
-        from remat_cli.api import fitting
+        from remat_cli.api import fitting as api
+        from remat_cli.frontends.torch.capturing.costs import cost_model
+        from remat_cli.frontends.torch.training import fitting
 
         self.plans: list[Any] = []
+        self.flops: dict[str, float] = {}
         self.owner = subject.copied()
-        solve = fitting.solve
+        lower = fitting.lower
 
-        def noted(*arguments: Any, **options: Any) -> Any:
-            solved = solve(*arguments, **options)
-            self.plans.append(solved.plan)
-            return solved
+        def solved(_given: Any, result: Any) -> None:
+            self.plans.append(result.plan)
 
-        fitting.solve = noted
+        def lowered(given: tuple[Any, ...], _result: Any) -> None:
+            """The same graph with FLOPs as its costs, for those that recomputation takes."""
+            graph = lower(given[0], cost_model("flops").cost, given[2])
+            self.flops |= {node.id: node.cost for node in graph.nodes}
+
         started = time.perf_counter()
-        try:
-            with warnings.catch_warnings(record=True) as said:
-                warnings.simplefilter("always")
-                options = remat_cli.SolveOptions(time_limit_s=SOLVE_S)
-                self.module = remat_cli.fit(
-                    self.owner, subject.inputs, budget, options=options, cost="measured", cache=""
-                )
-        finally:
-            fitting.solve = solve
+        with (
+            _noted(api, "solve", solved),
+            _noted(fitting, "lower", lowered),
+            warnings.catch_warnings(record=True) as said,
+        ):
+            warnings.simplefilter("always")
+            options = remat_cli.SolveOptions(time_limit_s=SOLVE_S)
+            self.module = remat_cli.fit(self.owner, subject.inputs, budget, options=options, cost="measured", cache="")
         self.seconds = time.perf_counter() - started
-        self.said = sorted({str(w.message) for w in said if str(w.message).startswith("remat")})
+        self.said = told_by_remat(said)
+
+    def extra_flops(self) -> float:
+        """FLOPs that the plan spends on computing again, by PyTorch's formulas."""
+        [plan] = self.plans
+        counts = Counter(s.node for s in plan.statements if isinstance(s, Compute))
+        again = [(plan.graph.nodes[node], times - 1) for node, times in counts.items() if times > 1]
+        return sum(self.flops[node.id] * times for node, times in again if _has_formula(node))
+
+
+@contextmanager
+def _noted(place: Any, name: str, note: Callable[[tuple[Any, ...], Any], None]) -> Iterator[None]:
+    """Have ``note`` told of the arguments and the result of every call of a function."""
+    function = getattr(place, name)
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        result = function(*arguments, **options)
+        note(arguments, result)
+        return result
+
+    setattr(place, name, called)
+    try:
+        yield
+    finally:
+        setattr(place, name, function)
+
+
+def _has_formula(node: Any) -> bool:
+    """Whether PyTorch counts its FLOPs: products, convolutions and attention."""
+    from remat_cli.frontends.aten.program import TANGENTS
+    from remat_cli.frontends.torch.codec import operator_named
+    from remat_cli.frontends.torch.private import flop_formula
+
+    call = node.payload["call"]
+    return call != TANGENTS and flop_formula(operator_named(call)) is not None
+
+
+def told_by_remat(said: Sequence[Any]) -> list[str]:
+    return sorted({str(w.message) for w in said if str(w.message).startswith("remat")})
 
 
 def fit(subject: Subject) -> dict[str, Any]:
@@ -201,7 +248,7 @@ def fit(subject: Subject) -> dict[str, Any]:
         warnings.simplefilter("always")
         found = subject.trained(fitted.owner, fitted.module)
         peak = subject.peak_bytes(fitted.owner, fitted.module)
-    answer["said"] = fitted.said + sorted({str(w.message) for w in later if str(w.message).startswith("remat")})
+    answer["said"] = fitted.said + told_by_remat(later)
     answer |= {"peak_bytes": peak, "within": peak <= budget, "over": round(peak / budget - 1, 5)}
     same_as, differs = "eager", differing(found, wanted)
     if differs:
@@ -210,7 +257,8 @@ def fit(subject: Subject) -> dict[str, Any]:
         owner = subject.copied()
         compiled = torch.compile(owner, backend="aot_eager", dynamic=False)
         same_as, differs = "aot_eager", differing(found, subject.trained(owner, compiled))
-    return answer | {"same_as": "" if differs else same_as, "differs": differs, "ok": not differs}
+    same = "" if differs else same_as
+    return answer | {"same_as": same, "as_eager": same == "eager", "differs": differs, "ok": not differs}
 
 
 def checkpoint(subject: Subject) -> dict[str, Any]:
@@ -235,7 +283,7 @@ def checkpoint(subject: Subject) -> dict[str, Any]:
     measured = subject.peak_bytes(fitted.owner, fitted.module)
     answer |= {"peak_bytes": measured, "over": round(measured / peak - 1, 5), "plans": len(fitted.plans)}
     if len(fitted.plans) == 1:
-        answer["flops"] = round(formula_flops(fitted.plans[0]) / eager - 1, 4)
+        answer["flops"] = round(fitted.extra_flops() / eager, 4)
     return answer | {"ok": True}
 
 

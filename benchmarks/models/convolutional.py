@@ -15,7 +15,6 @@ import torchvision.models as tv
 from benchmarks.models.common import classes, classified, cross_entropy, image
 
 
-
 def resnet18() -> tuple[Any, ...]:
     return classified(tv.resnet18(num_classes=10), image(16))
 

@@ -88,10 +88,7 @@ def segformer() -> tuple[Any, ...]:
 
 def _objects(batch: int) -> list[dict[str, Any]]:
     """Labels for transformers' detectors: classes, and boxes as centre and size in shares of the image."""
-    return [
-        {"class_labels": classes(3, 4), "boxes": torch.rand(3, 4) * 0.4 + 0.1}
-        for _ in range(batch)
-    ]
+    return [{"class_labels": classes(3, 4), "boxes": torch.rand(3, 4) * 0.4 + 0.1} for _ in range(batch)]
 
 
 def detr() -> tuple[Any, ...]:

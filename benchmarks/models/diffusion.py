@@ -14,7 +14,6 @@ import torch
 from benchmarks.models.common import image
 
 
-
 def _denoiser(module: Any, noised: Any, **inputs: Any) -> tuple[Any, ...]:
     """A module that predicts noise of the form of ``noised``; the first half of the channels where it returns more."""
     noise = torch.randn_like(noised)
@@ -177,9 +176,7 @@ def sana() -> tuple[Any, ...]:
         caption_channels=32,
     )
     x = image(4, 16, 4)
-    return _denoiser(
-        module, x, hidden_states=x, timestep=_times(4), encoder_hidden_states=torch.randn(4, 16, 32)
-    )
+    return _denoiser(module, x, hidden_states=x, timestep=_times(4), encoder_hidden_states=torch.randn(4, 16, 32))
 
 
 def wan() -> tuple[Any, ...]:

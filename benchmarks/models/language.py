@@ -12,7 +12,6 @@ import transformers as hf
 
 from benchmarks.models.common import causal, supervised, words
 
-
 _VOCABULARY = 500
 _SIZE = {
     "vocab_size": _VOCABULARY,

@@ -59,7 +59,7 @@ MODELS = (
         "faster_rcnn retinanet ssdlite fcn_resnet18 deeplabv3 lraspp raft_small",
     ),
     *_of("detection", "transformers", "detection", "segformer detr yolos upernet depth_anything"),
-    *_of("video", "torchvision", "video_and_speech", "r3d_10 r2plus1d_10 s3d mvit swin3d"),
+    *_of("video", "torchvision", "video_and_speech", "r3d_10 r2plus1d_10 mvit swin3d"),
     *_of("video", "transformers", "video_and_speech", "videomae vivit timesformer"),
     *_of(
         "speech",

@@ -13,7 +13,6 @@ import transformers as hf
 
 from benchmarks.models.common import causal, supervised, words
 
-
 _SIZE = {
     "vocab_size": 500,
     "hidden_size": 128,

@@ -45,7 +45,7 @@ def _nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
 if not _loads():
     _LIBRARY = torch.library.Library("torchvision", "DEF")
     _LIBRARY.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _LIBRARY.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # declared, since it is looked up
+    _LIBRARY.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # only looked up
     _LIBRARY.impl("nms", _nms, "CPU")
 
     import torchvision.ops.boxes

@@ -13,7 +13,6 @@ import transformers as hf
 
 from benchmarks.models.common import cross_entropy, image, supervised, words
 
-
 _SIZE = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
 _TEXT = _SIZE | {"vocab_size": 500, "max_position_embeddings": 128}
 _VISION = _SIZE | {"image_size": 64, "patch_size": 8}

@@ -15,7 +15,6 @@ import transformers as hf
 from benchmarks.models.common import classes, classified, image, supervised
 
 
-
 def vit() -> tuple[Any, ...]:
     module = tv.VisionTransformer(64, 8, 3, 4, 128, 256, dropout=0.1, attention_dropout=0.1, num_classes=10)
     return classified(module, image(8))
@@ -71,7 +70,8 @@ def mixer() -> tuple[Any, ...]:
 
 def metaformer() -> tuple[Any, ...]:
     return classified(
-        timm.models.MetaFormer(depths=(1, 1, 2, 1), dims=(32, 64, 96, 128), drop_path_rate=0.1, num_classes=10), image(8)
+        timm.models.MetaFormer(depths=(1, 1, 2, 1), dims=(32, 64, 96, 128), drop_path_rate=0.1, num_classes=10),
+        image(8),
     )
 
 

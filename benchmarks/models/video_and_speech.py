@@ -34,10 +34,6 @@ def r2plus1d_10() -> tuple[Any, ...]:
     return classified(_resnet(tv.resnet.Conv2Plus1D, tv.resnet.R2Plus1dStem), _clip(4))
 
 
-def s3d() -> tuple[Any, ...]:
-    return classified(tv.S3D(num_classes=10), _clip(2, 16, 64))
-
-
 def mvit() -> tuple[Any, ...]:
     block = tv.mvit.MSBlockConfig
     blocks = [
@@ -67,7 +63,7 @@ def vivit() -> tuple[Any, ...]:
 
 
 def timesformer() -> tuple[Any, ...]:
-    config = hf.TimesformerConfig(**_SIZE, image_size=64, patch_size=16, num_frames=4, drop_path_rate=0.1, num_labels=9)
+    config = hf.TimesformerConfig(**_SIZE, image_size=64, patch_size=16, num_frames=4, num_labels=9)
     pixels = torch.randn(4, 4, 3, 64, 64)
     return supervised(hf.TimesformerForVideoClassification(config), pixel_values=pixels, labels=classes(4, 9))
 
@@ -105,22 +101,22 @@ _WAVES = _SIZE | {
 }
 
 
-def _spoken(module: Any) -> tuple[Any, ...]:
-    """Waves, and what was said, for a loss by CTC."""
+def wav2vec2() -> tuple[Any, ...]:
+    """With SpecAugment, which draws by numpy, and a loss by CTC."""
+    module = hf.Wav2Vec2ForCTC(hf.Wav2Vec2Config(**_WAVES, mask_time_length=2))
     return supervised(module, input_values=torch.randn(2, 8000), labels=torch.randint(1, 40, (2, 10)))
 
 
-def wav2vec2() -> tuple[Any, ...]:
-    """With SpecAugment, which draws by numpy."""
-    return _spoken(hf.Wav2Vec2ForCTC(hf.Wav2Vec2Config(**_WAVES, mask_time_length=2)))
-
-
 def hubert() -> tuple[Any, ...]:
-    return _spoken(hf.HubertForCTC(hf.HubertConfig(**_WAVES, apply_spec_augment=False, layerdrop=0.0)))
+    config = hf.HubertConfig(**_WAVES, apply_spec_augment=False, layerdrop=0.0, num_labels=10)
+    module = hf.HubertForSequenceClassification(config)
+    return supervised(module, input_values=torch.randn(4, 8000), labels=classes(4))
 
 
 def wavlm() -> tuple[Any, ...]:
-    return _spoken(hf.WavLMForCTC(hf.WavLMConfig(**_WAVES, apply_spec_augment=False, layerdrop=0.0)))
+    config = hf.WavLMConfig(**_WAVES, apply_spec_augment=False, layerdrop=0.0, num_labels=10)
+    module = hf.WavLMForSequenceClassification(config)
+    return supervised(module, input_values=torch.randn(4, 8000), labels=classes(4))
 
 
 def audio_spectrogram() -> tuple[Any, ...]:
