@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from remat_cli.api.documents import save_graph as save_graph
     from remat_cli.api.documents import save_plan as save_plan
     from remat_cli.api.fitting import fit as fit
+    from remat_cli.api.fitting import unfit as unfit
     from remat_cli.api.importing import import_model as import_model
     from remat_cli.api.pytorch import export_torch as export_torch
     from remat_cli.api.pytorch import profile as profile
@@ -149,6 +150,7 @@ else:
         "solve": "remat_cli.api.solving",
         "solve_curve": "remat_cli.api.solving",
         "solve_smallest": "remat_cli.api.solving",
+        "unfit": "remat_cli.api.fitting",
     }
     __all__ = sorted(_HOME)
 

@@ -39,15 +39,18 @@ def fit(
     cache: str | Path | None = None,
     unknown: Unknown = "plan",
 ) -> Any:
-    """``module``, compiled so that a training step stays within ``budget``; its results are the same bit for bit.
+    """``module`` itself, compiled in place: a training step stays within ``budget``, with the same results bit for bit.
+
+    Class, signature, parameters, ``state_dict`` and methods of the module stay its own. Without gradients (evaluation,
+    ``generate``) it runs as it is. Copies and pickles of it are not fitted. A module that is fitted already gets new
+    plans; ``unfit`` takes them away.
 
     Loop, loss, optimizer, autocast, clipping and accumulation of gradients do not change. Only the module is planned:
     put the loss inside it to have its memory counted. If training runs under ``torch.autocast``, call this under it
     too.
 
     Args:
-        module: The module, on its device and in the mode in which it trains. It is not changed. The compiled module
-            shares its parameters.
+        module: The module, on its device and in the mode in which it trains. Only its call changes.
         batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments.
         budget: ``"8GB"``, ``"80%"`` of the peak without recomputation, or bytes; for parameters, inputs, gradients and
             everything in between. On CUDA it limits all memory that PyTorch's allocator takes from the device,
@@ -81,6 +84,21 @@ def fit(
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
     planner = CachedPlanner(asked, options, folder, kept)
     return fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown)
+
+
+def unfit(module: Any) -> Any:
+    """``module`` itself, which runs again as it did before ``fit``.
+
+    Raises:
+        UsageError: If it is not fitted.
+        FrameworkUnavailable: If PyTorch is missing.
+    """
+    from remat_cli.frontends.torch.installed import require_torch
+
+    require_torch()
+    from remat_cli.frontends.torch.training import in_place
+
+    return in_place.unfit(module)
 
 
 def plan_folder(cache: str | Path | None) -> Path | None:

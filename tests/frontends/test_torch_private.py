@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
+import pickle
 import re
 from pathlib import Path
 
@@ -61,6 +63,26 @@ def test_an_operator_that_fails_on_fake_tensors_is_logged_unless_it_shall_not_be
         with quiet, private.new_fake_mode(), pytest.raises(RuntimeError):
             torch.ones(2, 3) @ torch.ones(2, 3)
         assert bool(said) is not silent
+
+
+def test_the_error_of_a_number_without_data_is_known():
+    with private.silent_fakes(), private.new_fake_mode():
+        for read in (lambda: torch.ones(1).item(), lambda: torch.ones(3).nonzero(), lambda: 1 / 0):
+            with pytest.raises(Exception) as raised:  # noqa: PT011 - the function under test tells them apart
+                read()
+            assert private.needs_numbers(raised.value) is not isinstance(raised.value, ZeroDivisionError)
+
+
+def test_the_truncated_normal_distribution_reads_no_fake_numbers():
+    trunc_normal = torch.nn.init.trunc_normal_
+    with private.new_fake_mode(), private.uninitialized_fakes():
+        weight = torch.nn.Parameter(torch.empty(3, 4))
+        assert trunc_normal(weight) is weight
+    with private.uninitialized_fakes():
+        assert trunc_normal(torch.full((100,), 9.0), a=-1, b=1).abs().max() <= 1
+    with private.silent_fakes(), private.new_fake_mode(), pytest.raises(Exception) as raised:  # noqa: PT011
+        trunc_normal(torch.empty(3, 4))  # else it is not needed any more
+    assert private.needs_numbers(raised.value)
 
 
 def test_modules_of_fake_tensors_can_be_converted():
@@ -182,3 +204,65 @@ def test_events_of_the_profiler():
     changes = [event for event in private.profiler_events(session) if event.name() == "[memory]"]
     assert 4000 in [event.nbytes() for event in changes]
     assert all(event.start_ns() > 0 and event.duration_ns() >= 0 for event in changes)
+
+
+def test_a_module_may_have_another_call():
+    module = torch.nn.Linear(2, 2)
+    assert private.call_of(module) is None
+    private.set_call(module, lambda x, bias=0: (private.plain_call(module)(x), bias))
+    x = torch.ones(1, 2)
+    out, bias = module(x, bias=3)
+    assert torch.equal(out, torch.nn.functional.linear(x, module.weight, module.bias))
+    assert bias == 3
+    assert private.call_of(copy.deepcopy(module)) is None
+    assert private.call_of(pickle.loads(pickle.dumps(module))) is None
+    private.set_call(module, None)
+    assert private.call_of(module) is None
+    assert torch.equal(module(x), out)
+    module.compile(backend="eager")
+    assert private.call_of(module) is not None
+    assert not private.is_compiled(module)
+    assert private.is_compiled(torch.compile(module, backend="eager"))
+
+
+def _twice(x):
+    return 2 * x
+
+
+def test_compilations_are_counted_by_code_object(fresh_compiler):
+    """One that has a code object of its own may still be compiled when the other may not."""
+    seen = []
+
+    def backend(graph_module, inputs):
+        seen.append(inputs)
+        return graph_module.forward
+
+    assert private.recompile_limit() == 8
+    one, other = (
+        torch.compile(private.own_code(_twice), backend=backend, dynamic=False, fullgraph=True) for _ in range(2)
+    )
+    for length in range(1, 9):
+        one(torch.ones(length))
+    with pytest.raises(Exception, match="fullgraph=True"):
+        one(torch.ones(9))
+    assert len(seen) == 8
+    other(torch.ones(1))
+    with private.undistributed(12):
+        assert private.recompile_limit() == 12
+        assert torch._dynamo.config.optimize_ddp is False
+        for length in range(2, 13):
+            other(torch.ones(length))
+    assert len(seen) == 8 + 12
+
+
+def test_a_function_that_is_not_traced_still_compiles(fresh_compiler):
+    seen = []
+
+    def named(name):
+        return lambda graph_module, inputs: seen.append(name) or graph_module.forward
+
+    compiled = torch.compile(private.own_code(_twice), backend=named("inner"))
+    inner = private.not_traced(lambda x: compiled(x))
+    around = torch.compile(lambda x: inner(x + 1) - 1, backend=named("outer"))
+    assert torch.equal(around(torch.ones(2)), torch.full((2,), 3.0))
+    assert sorted(seen) == ["inner", "outer", "outer"]

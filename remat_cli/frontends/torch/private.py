@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -63,6 +64,34 @@ def convertible(mode: Any) -> Iterator[None]:
         yield
     finally:
         torch.utils.swap_tensors = swap
+
+
+def needs_numbers(error: BaseException) -> bool:
+    """Whether a fake tensor raised ``error`` because only the data of a tensor could give the result."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+    return isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
+
+
+@contextlib.contextmanager
+def uninitialized_fakes() -> Iterator[None]:
+    """Within this context, ``torch.nn.init.trunc_normal_`` leaves fake tensors as they are.
+
+    It draws until all numbers lie within the limits, which fake numbers never do; its result has no data either way.
+    """
+    from torch.nn import init
+
+    name = "_no_grad_trunc_normal_"
+    before = getattr(init, name)
+
+    def initialized(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return tensor if is_fake(tensor) or is_fake(tensor.data) else before(tensor, *args, **kwargs)
+
+    setattr(init, name, initialized)
+    try:
+        yield
+    finally:
+        setattr(init, name, before)
 
 
 def real_tensors() -> Any:
@@ -169,3 +198,62 @@ def flop_formula(operator: Any) -> Any:
 def profiler_events(session: Any) -> Any:
     """The raw events of a stopped ``torch.profiler.profile``, including changes of memory."""
     return session.profiler.kineto_results.events()
+
+
+def call_of(module: Any) -> Any:
+    """What runs in place of the module's own call: ``nn.Module.compile`` puts it there; None if nothing does."""
+    return module._compiled_call_impl
+
+
+def set_call(module: Any, call: Callable[..., Any] | None) -> None:
+    """Let ``call`` run when ``module`` is called; None for its own call again. Copies and pickles leave it behind."""
+    if call is None:
+        module.__dict__.pop("_compiled_call_impl", None)
+    else:
+        module._compiled_call_impl = call
+
+
+def plain_call(module: Any) -> Any:
+    """The module's own call, with its hooks."""
+    return module._call_impl
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether ``module`` is what ``torch.compile`` returns for a module."""
+    import torch
+
+    return isinstance(module, torch._dynamo.OptimizedModule)
+
+
+def own_code(function: Any) -> Any:
+    """A copy of ``function`` with a code object of its own, since PyTorch counts compilations by code object."""
+    return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+
+
+def not_traced(function: Callable[..., Any]) -> Any:
+    """``function``, which a compiled function calls and does not trace into; what it compiles itself still runs."""
+    import torch
+
+    return torch.compiler.disable(function)
+
+
+def recompile_limit() -> int:
+    """How often PyTorch compiles a code object."""
+    import torch
+
+    return int(torch._dynamo.config.recompile_limit)
+
+
+def undistributed(compilations: int) -> Any:
+    """A context for calls of a compiled function: ``compilations`` of each code object, and whole graphs under DDP.
+
+    ``DistributedDataParallel`` otherwise splits graphs at its buckets, and the plan is for the whole.
+    """
+    import torch
+
+    config = torch._dynamo.config
+    return config.patch(
+        optimize_ddp=False,
+        recompile_limit=max(config.recompile_limit, compilations),
+        accumulated_recompile_limit=max(config.accumulated_recompile_limit, 4 * compilations),
+    )

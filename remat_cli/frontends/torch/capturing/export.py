@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,14 @@ from remat_cli.graph.model import Graph
 if TYPE_CHECKING:
     from remat_cli.frontends.torch.capturing.capture import Captured
     from remat_cli.frontends.torch.capturing.costs import CostModel
+
+Tell = Callable[[str], None]
+"""Receives a message of one line for the user."""
+
+
+def warn(text: str) -> None:
+    """A :data:`Tell` that warns."""
+    warnings.warn(f"remat: {text}", stacklevel=2)
 
 
 def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Graph:
@@ -34,16 +43,17 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Grap
 
 
 def export_model(
-    build: Callable[[], Any], *, name: str, source: str, device: str = "cpu", cost: str = "flops"
+    build: Callable[[], Any], *, name: str, source: str, device: str = "cpu", cost: str = "flops", tell: Tell = warn
 ) -> Graph:
     """The graph of the training step of what ``build()`` returns.
 
     Args:
-        build: Called under fake tensors.
+        build: Called with fake tensors in place of large ones, or with real ones if it needs their numbers.
         name: Name of the graph.
         source: Its origin, for the metadata.
         device: ``cpu`` or ``cuda``.
         cost: ``flops`` or ``roofline:NAME``.
+        tell: Called before much memory is taken.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
@@ -56,7 +66,7 @@ def export_model(
 
     costs = cost_model(cost)
     mode = fake_mode()
-    captured = capture(build_model(build, mode, device), mode)
+    captured = capture(build_model(build, mode, device, tell), mode)
     return described(lower(captured, costs.cost, name), captured, costs, source=source, device=device)
 
 

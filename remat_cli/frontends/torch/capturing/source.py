@@ -1,4 +1,4 @@
-"""Makes a model of ``train.py:build``: loads the user's file and calls the function, under fake tensors."""
+"""Makes a model of ``train.py:build``: loads the user's file, calls the function, and makes its tensors fake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.capture import Model
-from remat_cli.frontends.torch.private import convertible
+from remat_cli.frontends.torch.capturing.construction import Tell, construct, leaves_of, made_fake
+from remat_cli.frontends.torch.capturing.places import frames_of, place_in
 
 _EXPECTED = (
     "it returns (module, inputs) or (module, inputs, loss): inputs is a tuple of tensors, or a mapping of keyword "
@@ -47,7 +48,7 @@ def _load_file(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # the user's code may do anything
-        raise UsageError(f"{path}: cannot be loaded: {type(error).__name__}: {error}") from error
+        raise _not_loaded(str(path), "loaded", error) from error
     finally:
         sys.path.remove(folder)
     return module
@@ -57,30 +58,35 @@ def _load_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:  # the user's code may do anything
-        raise UsageError(
-            f"{name}: cannot be imported: {type(error).__name__}: {error}",
-            hint="a file is given with its suffix, as in torch:train.py:build",
-        ) from error
+        hint = "a file is given with its suffix, as in torch:train.py:build"
+        raise _not_loaded(name, "imported", error, hint=hint) from error
 
 
-def build_model(function: Any, mode: Any, device: str) -> Model:
-    """Call ``function`` under ``mode`` with ``device`` as the default, and check that it returned a model.
+def _not_loaded(what: str, done: str, error: Exception, *, hint: str = "") -> UsageError:
+    """The error for a file or module that fails while it is imported, with the place in the user's code."""
+    place = place_in(frames_of(error))
+    at = f" at {place}" if place else ""  # a syntax error names its line itself, and a missing module has none
+    return UsageError(f"{what}: cannot be {done}: {type(error).__name__}{at}: {error}", hint=hint)
+
+
+def build_model(function: Any, mode: Any, device: str, tell: Tell) -> Model:
+    """Call ``function`` with ``device`` as the default, and check that it returned a model; its tensors are fake.
+
+    Args:
+        function: The user's function.
+        mode: The fake mode of the tensors.
+        device: ``cpu`` or ``cuda``.
+        tell: Called before real construction takes much memory.
 
     Raises:
         CaptureFailed: If it fails, or does not return a model.
     """
     import torch
 
-    name = getattr(function, "__name__", "build")
-    try:
-        with mode, torch.device(device), convertible(mode):
-            returned = function()
-    except Exception as error:  # the user's code may do anything
-        raise CaptureFailed(
-            f"{name}() failed under fake tensors: {type(error).__name__}: {error}",
-            hint="tensors have shapes and no data here: leave out loading weights, .item(), .numpy() and the like",
-        ) from error
-    return as_model(returned, name)
+    model = as_model(construct(function, mode, device, tell), getattr(function, "__name__", "build"))
+    held = [*model.module.parameters(), *model.module.buffers(), *leaves_of(model.inputs), *leaves_of(model.keywords)]
+    made_fake([tensor for tensor in held if isinstance(tensor, torch.Tensor)], mode)
+    return model
 
 
 def as_model(returned: Any, name: str) -> Model:

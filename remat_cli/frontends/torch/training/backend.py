@@ -6,7 +6,6 @@ A graph without a plan is an error by default.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -20,6 +19,7 @@ from remat_cli.frontends.torch.executing.same_graph import difference, foreign
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.private import aot, as_given, default_split, real_tensors, takes_its_arguments
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
+from remat_cli.frontends.torch.warning import warn
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.io import load_plan
@@ -132,7 +132,7 @@ def no_plan(unknown: Unplanned, reasons: Sequence[str]) -> None:
             f"torch.compile came with a graph that no plan was made for{why}",
             hint="export what is compiled, with the same shapes and results; or remat_backend(..., unknown='warn')",
         )
-    warnings.warn(f"remat: no plan for this graph; it runs without one{why}", stacklevel=2)
+    warn(f"remat: no plan for this graph; it runs without one{why}")
 
 
 def _compiler(graph_module: Any, inputs: Any) -> Any:

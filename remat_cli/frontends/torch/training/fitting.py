@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -22,6 +21,8 @@ from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, backend_of, chosen, no_plan
+from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
+from remat_cli.frontends.torch.warning import warn
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 
@@ -42,11 +43,11 @@ def fit_module(
     reserve_bytes: int = 0,
     unknown: Unknown = "plan",
 ) -> Any:
-    """``module``, compiled to train by the plans that ``planner`` makes for it.
+    """``module`` itself, compiled in place to train by the plans that ``planner`` makes for it.
 
     Args:
-        module: The module, on its device and in the mode in which it trains. It is not changed. The compiled module
-            shares its parameters.
+        module: The module, on its device and in the mode in which it trains. Only its call changes. A module that is
+            fitted already gets new plans.
         batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments. Only their form matters.
         planner: Makes plans.
         cost: ``flops``, ``roofline:NAME``, or ``measured``: every operation is run on the module's device.
@@ -60,9 +61,8 @@ def fit_module(
     if unknown not in get_args(Unknown):
         raise UsageError(f'"{unknown}" is not a way to treat unknown graphs', hint="choose plan, warn or error")
     require_device("cpu")
-    import torch
-
     _require_module(module, batch)
+    require_uncompiled(module)
     model = as_model((module, batch), "fit")
     costs = cost_model("flops" if cost == MEASURED else cost)
     found = _Plans(_device(module), costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
@@ -76,12 +76,12 @@ def fit_module(
         found.add(described(graph, captured, found.costs, source=f"torch:{graph.name}", device=found.where.type))
     if len(parts) > 1 or more:
         reason = f": {more}" if more else ""
-        warnings.warn(
+        warn(
             f"remat: the model is not a single graph{reason}; every part gets a plan with the whole budget, and what "
-            "other parts hold meanwhile is not counted: set reserve for that",
-            stacklevel=3,
+            "other parts hold meanwhile is not counted: set reserve for that"
         )
-    return torch.compile(module, backend=backend_of(found.find, found.refuse), dynamic=False)
+    backend = backend_of(found.find, found.refuse)
+    return install(module, PlannedCall(module, backend, len(parts), strict=unknown == "error", plans=found.plans))
 
 
 @dataclass(slots=True)

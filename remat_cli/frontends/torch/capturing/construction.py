@@ -1,0 +1,353 @@
+"""Calls the user's function that builds a model, with as little memory as it allows.
+
+A constructor may read numbers: rates of stochastic depth from ``torch.linspace(...).tolist()``, a mask of an
+initialization, the largest entry of a table. So tensors of up to ``SMALL`` bytes are real, and larger ones, the
+weights, are fake: they have a shape and no memory. If a number is read that depends on a fake tensor, the model is
+built once more, with real tensors only, and made fake afterwards. No number is ever invented.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.torch.capturing.places import frames_of, place_in
+from remat_cli.frontends.torch.private import (
+    convertible,
+    dispatch_mode,
+    is_fake,
+    is_operator,
+    needs_numbers,
+    new_fake_mode,
+    real_tensors,
+    schema,
+    silent_fakes,
+    uninitialized_fakes,
+    weak_storage,
+)
+from remat_cli.frontends.torch.tensors import is_dense, storage, storage_bytes
+from remat_cli.units import format_bytes
+
+SMALL = 1 << 20
+"""Most bytes of a tensor that is made for real while a model is built. Untuned: tables of numbers that constructors
+read are smaller, and the weights of large models are not."""
+LARGE = 1 << 30
+"""Bytes of a model from which its real construction is announced."""
+_FOR_WANT_OF_DATA = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError)
+"""Errors that a lack of data may cause; others, such as a ``KeyError``, are taken for the user's own at once."""
+Tell = Callable[[str], None]
+"""Receives a message of one line for the user."""
+
+
+class TooLarge(CaptureFailed):
+    """The machine has too little memory to build the model for real."""
+
+
+def construct(function: Callable[[], Any], mode: Any, device: str, tell: Tell) -> Any:
+    """What ``function`` returns, called with ``device`` as the default; large tensors are of ``mode`` or real.
+
+    The state of all random generators is what it was, and the same function gets the same random numbers every time.
+
+    Args:
+        function: The user's function.
+        mode: A fake mode.
+        device: ``cpu`` or ``cuda``.
+        tell: Called before much memory is taken.
+
+    Raises:
+        CaptureFailed: If the function fails with real tensors too, with the place in the user's code.
+    """
+    import torch
+
+    name = getattr(function, "__name__", "build")
+    for most_bytes in (SMALL, 0):
+        economical = _economical(mode, most_bytes)
+        try:
+            with (
+                _undisturbed(device),
+                mode,
+                economical,
+                torch.device(device),
+                convertible(mode),
+                silent_fakes(),
+                uninitialized_fakes(),
+            ):
+                returned = function()
+        except Exception as error:  # the user's code may do anything
+            if not economical.fake_bytes or not (economical.reason or isinstance(error, _FOR_WANT_OF_DATA)):
+                raise _failed(name, error) from error
+            first: BaseException | None = error
+            reason = economical.reason or f"it fails without data: {type(error).__name__}"
+            place = place_in(frames_of(error))
+        else:
+            if not economical.reason:
+                return returned
+            first, reason, place = None, economical.reason, ""
+        if not economical.mixed:
+            break
+    taken = economical.fake_bytes
+    return _for_real(function, name, device, tell, reason + (f" at {place}" if place else ""), taken, first)
+
+
+def _economical(mode: Any, most_bytes: int) -> Any:
+    """A mode on top of the fake mode ``mode``, in which tensors of up to ``most_bytes`` are real.
+
+    Its attributes: ``fake_bytes`` of all larger tensors so far, also of freed ones; ``reason``, why what was built is
+    not to be used; ``mixed``, whether that was a fake number written into a real tensor.
+    """
+
+    class Economical(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
+        def __init__(self) -> None:
+            super().__init__()
+            self.sizes = new_fake_mode()
+            self.fake_bytes = 0
+            self.reason = ""
+            self.mixed = False
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            given = _tensors((args, kwargs))
+            if any(map(is_fake, given)):
+                return self.fake(function, args, kwargs, given)
+            if not given or not _shares_memory(function):
+                needed = self.size(function, args, kwargs)
+                if needed > most_bytes:
+                    return self.fake(function, args, kwargs, given)
+            with real_tensors():
+                return function(*args, **kwargs)
+
+        def size(self, function: Any, args: Any, kwargs: Any) -> int:
+            """Bytes of the largest result; 0 if only the data can tell, since the data is real and small."""
+            try:
+                with real_tensors():
+                    # Copies on the same memory: a fake mode keeps weak references, and then nothing can be exchanged.
+                    args, kwargs = _detached(args), _detached(kwargs)
+                    with self.sizes:
+                        made = function(*args, **kwargs)
+            except Exception:  # operators without a rule for fake tensors
+                return 0
+            return max(map(storage_bytes, _tensors(made)), default=0)
+
+        def fake(self, function: Any, args: Any, kwargs: Any, given: list[Any]) -> Any:
+            """The result without data."""
+            if any(not is_fake(t) for t in _written(function, args, kwargs)):
+                self.reason, self.mixed = "it writes what was computed from large tensors into a small one", True
+            try:
+                made = function(*args, **kwargs)
+            except Exception as error:
+                if needs_numbers(error):  # the user's code may catch it, and go another way
+                    self.reason = "it reads a number that is computed from a large tensor"
+                raise
+            known = set(map(storage, given))
+            new = {storage(t): storage_bytes(t) for t in _tensors(made)}
+            self.fake_bytes += sum(size for key, size in new.items() if key not in known)
+            return made
+
+    return Economical()
+
+
+def _for_real(
+    function: Callable[[], Any],
+    name: str,
+    device: str,
+    tell: Tell,
+    reason: str,
+    asked_bytes: int,
+    first: BaseException | None,
+) -> Any:
+    """What ``function`` returns if all tensors are real.
+
+    Args:
+        function: The user's function.
+        name: Its name.
+        device: ``cpu`` or ``cuda``.
+        tell: Called before much memory is taken.
+        reason: Why it cannot be called without memory.
+        asked_bytes: Bytes of the tensors that it made before that became clear.
+        first: Its error without memory, if there was one.
+    """
+    import torch
+
+    free = available_bytes() if device == "cpu" else None
+    if free is not None and asked_bytes > free:
+        raise _too_large(name, reason, asked_bytes, free) from first
+    if asked_bytes >= LARGE:
+        tell(_announced(name, reason, asked_bytes, free))
+    counted = _counted(name, reason, free, tell if asked_bytes < LARGE else None)
+    try:
+        with _undisturbed(device), counted, torch.device(device):
+            return function()
+    except TooLarge:
+        raise
+    except Exception as error:  # the user's code may do anything
+        raise _failed(name, error) from error
+
+
+def _failed(name: str, error: Exception) -> CaptureFailed:
+    """The error for a function that fails by itself, with the place in the user's code."""
+    place = place_in(frames_of(error))
+    return CaptureFailed(
+        f"{name}() failed{' at ' + place if place else ''}: {type(error).__name__}: {error}",
+        hint="does it run as it is, without remat?",
+    )
+
+
+def _announced(name: str, reason: str, size: int, free: int | None) -> str:
+    room = "" if free is None else f"; {format_bytes(free)} are available"
+    return (
+        f"{name}() is built with real tensors, since {reason}: they take {format_bytes(size)} so far, and will take "
+        f"more{room}"
+    )
+
+
+def _too_large(name: str, reason: str, size: int, free: int) -> TooLarge:
+    return TooLarge(
+        f"{name}() cannot be built without memory, since {reason}, and with real tensors it takes {format_bytes(size)} "
+        f"and more, of {format_bytes(free)} available",
+        hint="read numbers from small tensors, or build a smaller model of the same kind",
+    )
+
+
+def _counted(name: str, reason: str, free: int | None, tell: Tell | None) -> Any:
+    """A mode that counts the live bytes of real tensors, announces ``LARGE`` of them and refuses more than ``free``."""
+
+    class Counted(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
+        def __init__(self) -> None:
+            super().__init__()
+            self.sizes: dict[Any, int] = {}
+            self.live_bytes = 0
+            self.told = tell is None
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = function(*args, **(kwargs or {}))
+            for tensor in _tensors(made):
+                if not _is_meta(tensor):
+                    self.add(weak_storage(tensor), storage_bytes(tensor))
+            return made
+
+        def add(self, key: Any, size: int) -> None:
+            if key in self.sizes:
+                return
+            self.sizes[key] = size
+            self.live_bytes += size
+            if self.live_bytes < LARGE:
+                return
+            # Only now what has been freed is looked for: that takes time.
+            self.sizes = {ref: n for ref, n in self.sizes.items() if not ref.expired()}
+            self.live_bytes = sum(self.sizes.values())
+            if free is not None and self.live_bytes > free:
+                raise _too_large(name, reason, self.live_bytes, free)
+            if self.live_bytes >= LARGE and not self.told and tell is not None:
+                self.told = True
+                tell(_announced(name, reason, self.live_bytes, free))
+
+    return Counted()
+
+
+def available_bytes() -> int | None:
+    """Bytes of memory that a process can still take; None if the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0][1]) * 1024 if found else None
+
+
+@contextlib.contextmanager
+def _undisturbed(device: str) -> Iterator[None]:
+    """Give the code inside the same random numbers every time, and restore all generators afterwards."""
+    import torch
+
+    numpy = sys.modules.get("numpy")
+    python, numbers = random.getstate(), None if numpy is None else numpy.random.get_state()
+    devices = list(range(torch.cuda.device_count())) if device == "cuda" or torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.random.default_generator.manual_seed(0)
+        for index in devices:
+            torch.cuda.default_generators[index].manual_seed(0)
+        random.seed(0)
+        if numpy is not None:
+            numpy.random.seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(numbers)
+
+
+def made_fake(tensors: Any, mode: Any) -> None:
+    """Take the data of real ``tensors`` away: they become tensors of ``mode``, and every reference to them holds.
+
+    A tensor that cannot be exchanged, such as one to which weak references point, stays real. That costs memory and
+    changes nothing else: tensors of a model may be real while it is captured.
+    """
+    import torch
+
+    found = {id(tensor): tensor for tensor in tensors if not is_fake(tensor) and tensor.is_leaf}
+    for tensor in found.values():
+        if _is_meta(tensor) or type(tensor) not in {torch.Tensor, torch.nn.Parameter}:
+            continue
+        # A second tensor on the same memory: the mode keeps weak references to what it copies, and remembers memory,
+        # so tensors that share memory share it afterwards.
+        fake = mode.from_tensor(tensor.detach())
+        with mode, contextlib.suppress(RuntimeError):
+            if isinstance(tensor, torch.nn.Parameter):
+                fake = torch.nn.Parameter(fake, tensor.requires_grad)
+            else:
+                fake = fake.detach().requires_grad_(tensor.requires_grad)
+            with convertible(mode):
+                torch.utils.swap_tensors(tensor, fake)
+
+
+def _is_meta(tensor: Any) -> bool:
+    return bool(tensor.device.type == "meta")
+
+
+def _shares_memory(function: Any) -> bool:
+    """Whether an operator writes into its arguments or returns views of them, so that it makes no new memory."""
+    return is_operator(function) and any(argument.alias_info for argument in schema(function).arguments)
+
+
+def _written(function: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The tensors into which a call of an operator writes."""
+    found: list[Any] = []
+    for k, argument in enumerate(schema(function).arguments if is_operator(function) else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += _tensors(args[k] if k < len(args) else kwargs.get(argument.name))
+    return found
+
+
+def _detached(tree: Any) -> Any:
+    """Nested tuples, lists and dictionaries with another tensor on the same memory in place of every tensor."""
+    import torch
+
+    if isinstance(tree, torch.Tensor):
+        return tree.detach()
+    if isinstance(tree, dict):
+        return {key: _detached(item) for key, item in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(map(_detached, tree))
+    return tree
+
+
+def _tensors(tree: Any) -> list[Any]:
+    """The dense tensors among the leaves of ``tree``."""
+    import torch
+
+    return [leaf for leaf in leaves_of(tree) if isinstance(leaf, torch.Tensor) and is_dense(leaf)]
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """All leaves of nested tuples, lists and dictionaries."""
+    if isinstance(tree, dict):
+        return [leaf for item in tree.values() for leaf in leaves_of(item)]
+    if isinstance(tree, list | tuple):
+        return [leaf for item in tree for leaf in leaves_of(item)]
+    return [tree]
