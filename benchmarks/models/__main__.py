@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine, versions
+from benchmarks.models.forking import warm
 from benchmarks.models.listing import HERE, MODELS, Listed
 from benchmarks.models.steps import STEPS, perform, wanted
 
@@ -33,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     kept = Kept(asked.results / "models.json")
     if not asked.page:
+        warm()
         chosen = [m for m in MODELS if not asked.only or {m.name, m.family, m.library} & set(asked.only)]
         for model in chosen:
             for step in STEPS:
@@ -61,8 +63,7 @@ class Kept:
             return
         if step in row and not again and not (failed and not row[step]["ok"]):
             return
-        answer = perform(step, model)
-        row[step] = answer
+        answer = row[step] = perform(step, model) | {"commit": versions()["commit"]}
         said = "" if answer["ok"] else f": {answer.get('problem', '')}"
         print(f"{model.name} {step} {'ok' if answer['ok'] else 'NO'} {answer['seconds']} s{said}", file=sys.stderr)
         self.write()

@@ -9,7 +9,6 @@ from benchmarks.models import operators  # noqa: F401 - has to come before torch
 # isort: split
 
 import timm
-import torch
 import torchvision.models as tv
 
 from benchmarks.models.common import classes, classified, cross_entropy, image
@@ -27,13 +26,6 @@ def densenet() -> tuple[Any, ...]:
     return classified(tv.DenseNet(12, (3, 6, 6, 4), 32, drop_rate=0.1, num_classes=10), image(8))
 
 
-def vgg_bn() -> tuple[Any, ...]:
-    """Its features, and a smaller classifier than its own, which has 120 million parameters."""
-    layers = tv.vgg.make_layers([32, "M", 64, "M", 128, 128, "M", 128, 128, "M"], batch_norm=True)
-    head = [torch.nn.Flatten(), torch.nn.Linear(4 * 128, 128), torch.nn.ReLU(), torch.nn.Dropout()]
-    return classified(torch.nn.Sequential(*layers, *head, torch.nn.Linear(128, 10)), image(8))
-
-
 def efficientnet_b0() -> tuple[Any, ...]:
     return classified(tv.efficientnet_b0(num_classes=10), image(8))
 
@@ -44,10 +36,6 @@ def mobilenet_v3_large() -> tuple[Any, ...]:
 
 def shufflenet_v2() -> tuple[Any, ...]:
     return classified(tv.shufflenet_v2_x0_5(num_classes=10), image(16))
-
-
-def squeezenet() -> tuple[Any, ...]:
-    return classified(tv.squeezenet1_1(num_classes=10), image(8))
 
 
 def regnet_y_400mf() -> tuple[Any, ...]:
@@ -83,17 +71,8 @@ def nf_regnet() -> tuple[Any, ...]:
     return classified(timm.create_model("nf_regnet_b0", num_classes=10, drop_path_rate=0.1), image(4))
 
 
-def resnest() -> tuple[Any, ...]:
-    return classified(timm.create_model("resnest14d", num_classes=10), image(4))
-
-
 def ghostnet() -> tuple[Any, ...]:
     return classified(timm.create_model("ghostnet_050", num_classes=10), image(8))
-
-
-def repvit() -> tuple[Any, ...]:
-    """With branches that are merged after training."""
-    return classified(timm.create_model("repvit_m0_9", num_classes=10), image(4))
 
 
 def fastvit() -> tuple[Any, ...]:

@@ -44,10 +44,6 @@ def retinanet() -> tuple[Any, ...]:
     return _detector(tv.detection.RetinaNet(_pyramid(), num_classes=5, min_size=_SIDE, max_size=_SIDE))
 
 
-def ssdlite() -> tuple[Any, ...]:
-    return _detector(tv.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5))
-
-
 def _segmenter(module: Any, batch: int = 2, side: int = 64) -> tuple[Any, ...]:
     labels = torch.randint(0, 5, (batch, side, side))
 
@@ -66,11 +62,6 @@ def fcn_resnet18() -> tuple[Any, ...]:
 
 def deeplabv3() -> tuple[Any, ...]:
     module = tv.segmentation.deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5)
-    return _segmenter(module, 4)
-
-
-def lraspp() -> tuple[Any, ...]:
-    module = tv.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5)
     return _segmenter(module, 4)
 
 
@@ -120,15 +111,6 @@ def yolos() -> tuple[Any, ...]:
         num_labels=4,
     )
     return supervised(hf.YolosForObjectDetection(config), pixel_values=image(2), labels=_objects(2))
-
-
-def upernet() -> tuple[Any, ...]:
-    backbone = hf.ConvNextConfig(hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], out_indices=[1, 2, 3, 4])
-    config = hf.UperNetConfig(
-        backbone_config=backbone, hidden_size=32, auxiliary_in_channels=48, auxiliary_channels=32, num_labels=5
-    )
-    labels = torch.randint(0, 5, (2, 64, 64))
-    return supervised(hf.UperNetForSemanticSegmentation(config), pixel_values=image(2), labels=labels)
 
 
 def depth_anything() -> tuple[Any, ...]:

@@ -57,18 +57,6 @@ def unet_of_stable_diffusion() -> tuple[Any, ...]:
     return _denoiser(module, x, sample=x, timestep=_times(4), encoder_hidden_states=torch.randn(4, 16, 32))
 
 
-def unet1d() -> tuple[Any, ...]:
-    module = df.UNet1DModel(
-        sample_size=256,
-        in_channels=4,
-        out_channels=4,
-        extra_in_channels=64,
-        block_out_channels=(32, 32, 64),
-    )
-    x = torch.randn(4, 4, 256)
-    return _denoiser(module, x, sample=x, timestep=_times(4))
-
-
 def controlnet() -> tuple[Any, ...]:
     module = df.ControlNetModel(
         layers_per_block=1,
@@ -186,24 +174,6 @@ def wan() -> tuple[Any, ...]:
     )
     x = torch.randn(2, 4, 4, 16, 16)
     return _denoiser(module, x, hidden_states=x, timestep=_times(2), encoder_hidden_states=torch.randn(2, 16, 32))
-
-
-def ltx_video() -> tuple[Any, ...]:
-    module = df.LTXVideoTransformer3DModel(
-        **_SMALL, in_channels=8, out_channels=8, cross_attention_dim=128, caption_channels=32
-    )
-    x = torch.randn(2, 256, 8)
-    return _denoiser(
-        module,
-        x,
-        hidden_states=x,
-        timestep=_times(2),
-        encoder_hidden_states=torch.randn(2, 16, 32),
-        encoder_attention_mask=torch.ones(2, 16),
-        num_frames=4,
-        height=8,
-        width=8,
-    )
 
 
 def _autoencoder(module: Any, x: Any, **more: Any) -> tuple[Any, ...]:

@@ -42,16 +42,8 @@ def mistral() -> tuple[Any, ...]:
     return causal(hf.MistralForCausalLM(hf.MistralConfig(**_GROUPED, sliding_window=32)))
 
 
-def qwen2() -> tuple[Any, ...]:
-    return causal(hf.Qwen2ForCausalLM(hf.Qwen2Config(**_GROUPED)))
-
-
 def qwen3() -> tuple[Any, ...]:
     return causal(hf.Qwen3ForCausalLM(hf.Qwen3Config(**_GROUPED, head_dim=32)))
-
-
-def gemma2() -> tuple[Any, ...]:
-    return causal(hf.Gemma2ForCausalLM(hf.Gemma2Config(**_GROUPED, head_dim=32, sliding_window=32)))
 
 
 def gemma3() -> tuple[Any, ...]:
@@ -60,19 +52,6 @@ def gemma3() -> tuple[Any, ...]:
 
 def phi3() -> tuple[Any, ...]:
     return causal(hf.Phi3ForCausalLM(hf.Phi3Config(**_GROUPED, resid_pdrop=0.1, embd_pdrop=0.1)))
-
-
-def olmo2() -> tuple[Any, ...]:
-    return causal(hf.Olmo2ForCausalLM(hf.Olmo2Config(**_GROUPED)))
-
-
-def gpt_neox() -> tuple[Any, ...]:
-    return causal(hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**_SIZE, hidden_dropout=0.1)))
-
-
-def opt() -> tuple[Any, ...]:
-    size = {k: v for k, v in _SIZE.items() if k != "intermediate_size"}
-    return causal(hf.OPTForCausalLM(hf.OPTConfig(**size, ffn_dim=256, word_embed_proj_dim=128)))
 
 
 def bloom() -> tuple[Any, ...]:
@@ -84,22 +63,9 @@ def bert() -> tuple[Any, ...]:
     return _masked(hf.BertForMaskedLM(hf.BertConfig(**_SIZE)))
 
 
-def roberta() -> tuple[Any, ...]:
-    return _masked(hf.RobertaForMaskedLM(hf.RobertaConfig(**_SIZE)))
-
-
-def distilbert() -> tuple[Any, ...]:
-    config = hf.DistilBertConfig(vocab_size=_VOCABULARY, dim=128, n_layers=3, n_heads=4, hidden_dim=256)
-    return _masked(hf.DistilBertForMaskedLM(config))
-
-
 def albert() -> tuple[Any, ...]:
     """All layers share their weights."""
     return _masked(hf.AlbertForMaskedLM(hf.AlbertConfig(**_SIZE, embedding_size=64, hidden_dropout_prob=0.1)))
-
-
-def electra() -> tuple[Any, ...]:
-    return _masked(hf.ElectraForMaskedLM(hf.ElectraConfig(**_SIZE, embedding_size=64)))
 
 
 def deberta() -> tuple[Any, ...]:
@@ -145,15 +111,6 @@ _SEQUENCES = {
 
 def bart() -> tuple[Any, ...]:
     return _translated(hf.BartForConditionalGeneration(hf.BartConfig(**_SEQUENCES)))
-
-
-def pegasus() -> tuple[Any, ...]:
-    return _translated(hf.PegasusForConditionalGeneration(hf.PegasusConfig(**_SEQUENCES)))
-
-
-def m2m100() -> tuple[Any, ...]:
-    return _translated(hf.M2M100ForConditionalGeneration(hf.M2M100Config(**_SEQUENCES, encoder_layerdrop=0.0,
-                                                                        decoder_layerdrop=0.0)))  # fmt: skip
 
 
 def encoder_decoder() -> tuple[Any, ...]:

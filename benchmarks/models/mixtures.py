@@ -40,11 +40,6 @@ def qwen3_moe() -> tuple[Any, ...]:
     return causal(hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**_SIZE, **_ROUTED, head_dim=32)))
 
 
-def olmoe() -> tuple[Any, ...]:
-    config = hf.OlmoeConfig(**_SIZE, num_experts=4, num_experts_per_tok=2, output_router_logits=True)
-    return causal(hf.OlmoeForCausalLM(config))
-
-
 def deepseek_v3() -> tuple[Any, ...]:
     config = hf.DeepseekV3Config(
         **(_SIZE | {"num_key_value_heads": 4}),
@@ -108,11 +103,6 @@ def mamba2() -> tuple[Any, ...]:
     return causal(hf.Mamba2ForCausalLM(config), 2, 64)
 
 
-def falcon_mamba() -> tuple[Any, ...]:
-    config = hf.FalconMambaConfig(vocab_size=500, hidden_size=64, state_size=8, num_hidden_layers=2, use_cache=False)
-    return causal(hf.FalconMambaForCausalLM(config), 2, 32)
-
-
 def jamba() -> tuple[Any, ...]:
     """Attention, state spaces and experts in one."""
     config = hf.JambaConfig(
@@ -132,14 +122,14 @@ def jamba() -> tuple[Any, ...]:
 
 def recurrent_gemma() -> tuple[Any, ...]:
     config = hf.RecurrentGemmaConfig(**_SIZE, lru_width=128, attention_window_size=32, use_cache=False)
-    return causal(hf.RecurrentGemmaForCausalLM(config), 2, 32)
+    return causal(hf.RecurrentGemmaForCausalLM(config), 4, 16)
 
 
 def rwkv() -> tuple[Any, ...]:
     config = hf.RwkvConfig(
         vocab_size=500, hidden_size=64, attention_hidden_size=64, num_hidden_layers=2, use_cache=False
     )
-    return causal(hf.RwkvForCausalLM(config), 2, 16)
+    return causal(hf.RwkvForCausalLM(config), 4, 8)
 
 
 def llama_lora() -> tuple[Any, ...]:

@@ -68,12 +68,6 @@ def colbert() -> tuple[Any, ...]:
     return _Pairs(encoder, encoder, _latest).train(), (words(8, 32), words(8, 96))
 
 
-def cross_encoder() -> tuple[Any, ...]:
-    """Ranks by one number for a question and a passage together."""
-    module = hf.XLMRobertaForSequenceClassification(hf.XLMRobertaConfig(**_TEXT, num_labels=1))
-    return supervised(module, input_ids=words(8, 96), labels=torch.rand(8))
-
-
 def blip() -> tuple[Any, ...]:
     text = _TEXT | {"encoder_hidden_size": 128, "sep_token_id": 2} | _IDS
     config = hf.BlipConfig(text_config=text, vision_config=_VISION)
@@ -90,12 +84,6 @@ def llava() -> tuple[Any, ...]:
     ids = torch.cat([torch.full((2, 64), 4), words(2, 48)], 1)
     module = hf.LlavaForConditionalGeneration(config)
     return supervised(module, input_ids=ids, pixel_values=image(2), labels=ids)
-
-
-def git() -> tuple[Any, ...]:
-    config = hf.GitConfig(vision_config=_VISION, **_TEXT)
-    ids = words(4, 32)
-    return supervised(hf.GitForCausalLM(config), input_ids=ids, pixel_values=image(), labels=ids)
 
 
 def trocr() -> tuple[Any, ...]:

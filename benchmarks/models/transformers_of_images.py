@@ -38,20 +38,12 @@ def vit_tiny() -> tuple[Any, ...]:
     return _created("vit_tiny_patch16_224", img_size=64, patch_size=8, depth=3)
 
 
-def deit3() -> tuple[Any, ...]:
-    return _created("deit3_small_patch16_224", img_size=64, patch_size=8, depth=2, embed_dim=128, num_heads=4)
-
-
 def eva02_tiny() -> tuple[Any, ...]:
     return _created("eva02_tiny_patch14_224", img_size=56, patch_size=7, depth=2, side=56)
 
 
 def vit_dinov3() -> tuple[Any, ...]:
     return _created("vit_small_patch16_dinov3", img_size=64, patch_size=8, depth=2, embed_dim=128, num_heads=4)
-
-
-def beit() -> tuple[Any, ...]:
-    return _created("beit_base_patch16_224", img_size=64, patch_size=8, depth=2, embed_dim=128, num_heads=4)
 
 
 def cait() -> tuple[Any, ...]:
@@ -75,10 +67,6 @@ def metaformer() -> tuple[Any, ...]:
     )
 
 
-def pvt_v2() -> tuple[Any, ...]:
-    return _created("pvt_v2_b0")
-
-
 def davit() -> tuple[Any, ...]:
     return _created("davit_tiny", side=56, depths=(1, 1, 1), embed_dims=(32, 64, 128), num_heads=(1, 2, 4))
 
@@ -87,27 +75,9 @@ def hiera() -> tuple[Any, ...]:
     return _created("hiera_tiny_224", img_size=(64, 64), embed_dim=32, stages=(1, 1, 2, 1))
 
 
-def maxvit_pico() -> tuple[Any, ...]:
-    return _created("maxvit_rmlp_pico_rw_256", batch=2, img_size=64)
-
-
-def efficientformerv2() -> tuple[Any, ...]:
-    return _created("efficientformerv2_s0", side=224, batch=1)
-
-
-def mobilevit() -> tuple[Any, ...]:
-    return _created("mobilevit_xxs")
-
-
 def swinv2() -> tuple[Any, ...]:
     return _created(
         "swinv2_tiny_window8_256", img_size=64, window_size=4, depths=(2, 2), embed_dim=32, num_heads=(2, 4)
-    )
-
-
-def focalnet() -> tuple[Any, ...]:
-    return classified(
-        timm.models.FocalNet(embed_dim=32, depths=(1, 1, 2, 1), drop_path_rate=0.1, num_classes=10), image(8)
     )
 
 
@@ -130,11 +100,6 @@ def hf_vit() -> tuple[Any, ...]:
 def dinov2() -> tuple[Any, ...]:
     config = hf.Dinov2Config(**_VIT, mlp_ratio=2, drop_path_rate=0.1)
     return supervised(hf.Dinov2ForImageClassification(config), pixel_values=image(8), labels=classes(8))
-
-
-def hf_swin() -> tuple[Any, ...]:
-    config = hf.SwinConfig(image_size=64, embed_dim=32, depths=[2, 2], num_heads=[2, 4], window_size=4, num_labels=10)
-    return supervised(hf.SwinForImageClassification(config), pixel_values=image(8), labels=classes(8))
 
 
 def vit_mae() -> tuple[Any, ...]:

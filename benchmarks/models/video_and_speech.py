@@ -30,10 +30,6 @@ def r3d_10() -> tuple[Any, ...]:
     return classified(_resnet(tv.resnet.Conv3DSimple, tv.resnet.BasicStem), _clip(4))
 
 
-def r2plus1d_10() -> tuple[Any, ...]:
-    return classified(_resnet(tv.resnet.Conv2Plus1D, tv.resnet.R2Plus1dStem), _clip(4))
-
-
 def mvit() -> tuple[Any, ...]:
     block = tv.mvit.MSBlockConfig
     blocks = [
@@ -42,11 +38,6 @@ def mvit() -> tuple[Any, ...]:
     ]
     module = tv.MViT((64, 64), 8, blocks, residual_pool=True, residual_with_cls_embed=False, rel_pos_embed=True,
                      proj_after_attn=True, stochastic_depth_prob=0.1, num_classes=10)  # fmt: skip
-    return classified(module, _clip(2, 8, 64))
-
-
-def swin3d() -> tuple[Any, ...]:
-    module = tv.SwinTransformer3d([2, 4, 4], 32, [2, 2], [2, 4], [4, 4, 4], stochastic_depth_prob=0.1, num_classes=10)
     return classified(module, _clip(2, 8, 64))
 
 
@@ -123,18 +114,3 @@ def audio_spectrogram() -> tuple[Any, ...]:
     config = hf.ASTConfig(**_SIZE, num_mel_bins=64, max_length=128, num_labels=10)
     values = torch.randn(4, 128, 64)
     return supervised(hf.ASTForAudioClassification(config), input_values=values, labels=classes(4))
-
-
-def speech_to_text() -> tuple[Any, ...]:
-    config = hf.Speech2TextConfig(
-        vocab_size=500,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_ffn_dim=256,
-        decoder_ffn_dim=256,
-        d_model=128,
-        conv_channels=64,
-        input_feat_per_channel=40,
-    )
-    module = hf.Speech2TextForConditionalGeneration(config)
-    return supervised(module, input_features=torch.randn(4, 200, 40), labels=words(4, 48))

@@ -1,23 +1,20 @@
-"""What a measurement does in a process of its own: ``python -m benchmarks.models.child STEP NAME ANSWER``."""
+"""The steps that need the model: training by plan and with checkpoints, and ``torch.compile(fullgraph=True)``."""
 
 from __future__ import annotations
 
 import copy
-import json
 import random
-import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.models.listing import MODELS
+from benchmarks.models.listing import Listed
 from benchmarks.torch.peers import flop_counter
 from remat_cli.errors import Infeasible, RematError
 from remat_cli.frontends.torch.capturing.source import load_function
@@ -38,9 +35,8 @@ class Subject:
         loss: From its output to the loss.
     """
 
-    def __init__(self, name: str) -> None:
-        listed = next(model for model in MODELS if model.name == name)
-        build = load_function(f"{listed.file}:{name}")
+    def __init__(self, model: Listed) -> None:
+        build = load_function(f"{model.file}:{model.name}")
         seeded()
         built = build()
         self.module, self.inputs = built[:2]
@@ -330,16 +326,10 @@ def _told(error: RematError) -> str:
     return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
-def main(step: str, name: str, answer: str) -> None:
+def answer(step: str, model: Listed) -> dict[str, Any]:
+    """The answer of one of these steps for a model."""
     torch.set_num_threads(1)
-    started = time.perf_counter()
     try:
-        told = {"fit": fit, "checkpoint": checkpoint, "fullgraph": fullgraph}[step](Subject(name))
+        return {"fit": fit, "checkpoint": checkpoint, "fullgraph": fullgraph}[step](Subject(model))
     except RematError as error:
-        told = {"ok": False, "refused_by": type(error).__name__, "problem": _told(error)}
-    told["seconds"] = round(time.perf_counter() - started, 1)
-    Path(answer).write_text(json.dumps(told), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        return {"ok": False, "refused_by": type(error).__name__, "problem": _told(error)}
