@@ -36,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not asked.page:
         warm()
         chosen = [m for m in MODELS if not asked.only or {m.name, m.family, m.library} & set(asked.only)]
+        chosen.sort(key=lambda m: asked.only.index(m.name) if m.name in asked.only else -1)  # as they were asked for
         for model in chosen:
             for step in STEPS:
                 if step in asked.steps:

@@ -77,6 +77,7 @@ def _be(work: Callable[[], None], out: Path, err: Path) -> None:
         for number, path in ((1, out), (2, err)):
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(file, number)
+        sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
         work()
         code = 0
     except SystemExit as leaving:
