@@ -15,7 +15,8 @@ _HEAD = """\
 
 Made by `make models` from `models.json`; do not edit. Small sizes, random weights, training mode, on a CPU.
 
-*export*: nodes of the graph that `remat export torch:FILE.py:NAME` writes. *60%*, *80%*: `remat solve` with these
+*export*: nodes of the graph that `remat export torch:FILE.py:NAME` writes; where graph breaks divide the step, those of
+all its parts, and plans are made of the largest. *60%*, *80%*: `remat solve` with these
 shares of the peak without recomputation, for at most {limit}: recomputation as a share of the cost, `*` where the plan
 is not proven optimal; "too small" where no plan can keep to the budget, since parameters and their gradients take more.
 *run*: `remat run` of these plans: all results bit for bit those without recomputation, and the measured peak the

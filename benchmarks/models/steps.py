@@ -47,6 +47,8 @@ def perform(step: str, model: Listed) -> dict[str, Any]:
     limit = LIMITS_S[kind]
     if kind == "export":
         source = f"torch:{model.file.relative_to(ROOT)}:{model.name}"
+        for old in work_folder().glob(f"{model.name}.*json"):
+            old.unlink()
         return _exported(command(["export", source, "-o", str(graph)], limit), limit, graph)
     if kind == "solve":
         asked = ["--budget", f"{budget}%", "--time-limit", SOLVE_LIMIT, "--format", "json", "-o", str(plan)]
@@ -81,9 +83,14 @@ def _answer(ended: Ended, limit_s: float) -> dict[str, Any]:
 
 def _exported(ended: Ended, limit_s: float, graph: Path) -> dict[str, Any]:
     answer = _answer(ended, limit_s)
-    if answer["ok"]:
-        answer["nodes"] = len(json.loads(graph.read_text(encoding="utf-8"))["nodes"])
-    return answer
+    if not answer["ok"]:
+        return answer
+    parts = sorted(graph.parent.glob(f"{graph.stem}.[0-9]*.json"), key=lambda part: part.stat().st_size)
+    parts = [part for part in parts if ".plan" not in part.name]
+    nodes = [len(json.loads(part.read_text(encoding="utf-8"))["nodes"]) for part in parts or [graph]]
+    if parts:
+        parts[-1].replace(graph)  # the largest; plans are made of that one
+    return answer | {"nodes": sum(nodes), "parts": len(nodes)}
 
 
 def _of_json(ended: Ended, limit_s: float, read: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
