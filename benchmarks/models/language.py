@@ -92,7 +92,9 @@ def _translated(module: Any, **more: Any) -> tuple[Any, ...]:
 
 
 def t5() -> tuple[Any, ...]:
-    config = hf.T5Config(vocab_size=_VOCABULARY, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4)
+    config = hf.T5Config(
+        vocab_size=_VOCABULARY, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4, decoder_start_token_id=0
+    )
     return _translated(hf.T5ForConditionalGeneration(config))
 
 

@@ -78,6 +78,7 @@ def switch_transformers() -> tuple[Any, ...]:
         num_sparse_decoder_layers=1,
         num_heads=4,
         num_experts=4,
+        decoder_start_token_id=0,
     )
     module = hf.SwitchTransformersForConditionalGeneration(config)
     return supervised(module, input_ids=words(), labels=words(4, 64))
@@ -139,7 +140,9 @@ def llama_lora() -> tuple[Any, ...]:
 
 
 def t5_ia3() -> tuple[Any, ...]:
-    config = hf.T5Config(vocab_size=500, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4)
+    config = hf.T5Config(
+        vocab_size=500, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4, decoder_start_token_id=0
+    )
     module = peft.get_peft_model(hf.T5ForConditionalGeneration(config), peft.IA3Config(task_type="SEQ_2_SEQ_LM"))
     return supervised(module, input_ids=words(), labels=words(4, 64))
 
