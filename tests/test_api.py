@@ -196,7 +196,7 @@ def test_a_wrong_type_is_an_error_of_remat_that_names_the_argument(tmp_path: Pat
     wrong = [object(), 3.5, ["x"], {"a": 1}, b"x", (), 10**30, "\x00{", Path]
     callbacks = {"listener", "progress", "executor", "module", "batch"}
     refused = 0
-    for name in set(FUNCTIONS) - {"fit", "profile", "run_plan", "remat_backend", "export_torch"}:
+    for name in set(FUNCTIONS) - {"fit", "profile", "run_plan", "remat_backend", "export_torch", "export_torch_parts"}:
         function = getattr(remat, name)
         parameters = inspect.signature(function).parameters.values()
         needed = {p.name: good[p.name] for p in parameters if p.default is p.empty} | if_given.get(name, {})
@@ -221,6 +221,7 @@ def test_pytorch_functions_refuse_wrong_types_too() -> None:
         (lambda: remat.run_plan(PLAN, steps=0), "steps is int 0"),
         (lambda: remat.remat_backend(5), "plan is int 5"),
         (lambda: remat.export_torch(5), "text is int 5"),
+        (lambda: remat.export_torch_parts(5), "text is int 5"),
     ):
         with pytest.raises(remat.UsageError, match=message):
             call()

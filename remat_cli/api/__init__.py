@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from remat_cli.api.fitting import unfit as unfit
     from remat_cli.api.importing import import_model as import_model
     from remat_cli.api.pytorch import export_torch as export_torch
+    from remat_cli.api.pytorch import export_torch_parts as export_torch_parts
     from remat_cli.api.pytorch import profile as profile
     from remat_cli.api.pytorch import remat_backend as remat_backend
     from remat_cli.api.pytorch import run_plan as run_plan
@@ -132,6 +133,7 @@ else:
         "diff": "remat_cli.api.checking",
         "explain": "remat_cli.api.checking",
         "export_torch": "remat_cli.api.pytorch",
+        "export_torch_parts": "remat_cli.api.pytorch",
         "figure": "remat_cli.api.showing",
         "fit": "remat_cli.api.fitting",
         "import_model": "remat_cli.api.importing",

@@ -34,7 +34,7 @@ def fit(
     budget: Budget | str | float,
     *,
     options: SolveOptions | None = None,
-    cost: str = "flops",
+    cost: str = "device",
     reserve: str | float = 0,
     cache: str | Path | None = None,
     unknown: Unknown = "plan",
@@ -57,9 +57,10 @@ def fit(
             including the gaps between its blocks and the memory that cuBLAS keeps.
         options: How to solve; by default ``auto``, for at most ``TIME_LIMIT_S`` seconds per plan. One plan is made for
             each graph; on CUDA up to six, until one fits with its gaps.
-        cost: What recomputation should spare: ``flops``, time by the model ``roofline:a100``, or time ``measured`` on
-            the module's device. Only ``measured`` counts the workspace of operations, so take it for a budget on CUDA
-            that must not be exceeded.
+        cost: What recomputation should spare. ``device``: time on the module's device, by rates that are measured once,
+            in two seconds, and kept in the user's cache folder; the file that ``REMAT_RATES`` names replaces them.
+            ``measured``: time of every operation, measured now. ``flops``, or time by the model ``roofline:a100``. Only
+            ``measured`` counts the workspace of operations, so take it for a budget on CUDA that must not be exceeded.
         reserve: Memory to leave for things outside the graph, such as the optimizer's state or accumulated gradients.
         cache: Folder for plans, made if missing; None for the user's cache folder, ``""`` for none. Plans for measured
             costs are not cached.

@@ -16,12 +16,33 @@ if TYPE_CHECKING:
     from remat_cli.planning.job import Solved
 
 
-def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Graph:
+def export_torch(text: str, *, device: str = "cpu", cost: str = "device") -> Graph:
     """The graph of the training step that ``FILE.py:NAME`` builds.
 
     Args:
         text: The function: it returns (module, inputs) or (module, inputs, loss).
         device: ``cpu`` or ``cuda``: the device that the step is for. Nothing runs there during export.
+        cost: ``device``: time on the device at hand, whose rates are measured once, in two seconds, and kept;
+            ``flops``; or ``roofline:NAME``: time on a GPU by its data sheet.
+
+    Raises:
+        CaptureFailed: If the step cannot be captured as one graph.
+        UsageError, FrameworkUnavailable: As their names say.
+    """
+    from remat_cli.frontends.torch.capturing import export
+
+    return export.export_torch(as_text(text, "text"), device=device, cost=as_text(cost, "cost"))
+
+
+def export_torch_parts(text: str, *, device: str = "cpu", cost: str = "flops") -> tuple[Graph, ...]:
+    """As :func:`export_torch`; but if PyTorch captures the step in parts, the graph of each part, in their order.
+
+    ``graph.metadata["part"]`` tells what a part takes from others, and why it ends. :func:`remat_backend` takes the
+    plans of all parts.
+
+    Args:
+        text: The function: it returns (module, inputs) or (module, inputs, loss).
+        device: ``cpu`` or ``cuda``: the device that the step is for.
         cost: ``flops`` or ``roofline:NAME``.
 
     Raises:
@@ -29,7 +50,7 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Grap
     """
     from remat_cli.frontends.torch.capturing import export
 
-    return export.export_torch(as_text(text, "text"), device=device, cost=as_text(cost, "cost"))
+    return export.export_torch_parts(as_text(text, "text"), device=device, cost=as_text(cost, "cost"))
 
 
 def profile(

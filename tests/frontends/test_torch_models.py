@@ -302,7 +302,7 @@ def test_an_error_of_the_backward_pass_is_told_as_it_is():
     [(mismatched, "a and b must have same reduction dim"), (without_target, "must be Tensor, not NoneType")],
 )
 def test_errors_of_the_model_itself_are_told_as_they_are_and_where(build, words, capfd):
-    with pytest.raises(CaptureFailed, match=rf"captured: test_torch_models\.py:\d+: .*{words}") as raised:
+    with pytest.raises(CaptureFailed, match=rf"captured: test_torch_models\.py:\d+ in \w+: .*{words}") as raised:
         export_model(build, name="x", source="torch:x")
     assert "without remat" in raised.value.hint
     assert capfd.readouterr().err == ""  # PyTorch logs a traceback

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import logging
 import pickle
 import re
 from pathlib import Path
@@ -127,6 +128,48 @@ def test_aot_asks_for_the_split_and_tells_what_inputs_and_outputs_are():
     assert torch.allclose(x.grad, x.sin() + x * x.cos())
     assert count == 1
     torch.compiler.reset()
+
+
+def logging_graphs(logger, messages):
+    """The number of graphs of a function that logs in its middle, and the messages."""
+    graphs = []
+
+    def step(x):
+        y = x.sin()
+        logger.warning("the shape is %s", y.shape)
+        return y * 2
+
+    def backend(graph_module, inputs):
+        graphs.append(private.break_of(graph_module))
+        return graph_module.forward
+
+    torch.compiler.reset()
+    assert torch.equal(torch.compile(step, backend=backend)(torch.ones(3)), torch.ones(3).sin() * 2)
+    torch.compiler.reset()
+    return graphs, len(messages)
+
+
+def test_logging_is_left_out_of_graphs(monkeypatch):
+    """And a graph that ends early says why, with the place."""
+    logger, messages = logging.Logger("x"), []
+    monkeypatch.setattr(logger, "handle", messages.append)
+    monkeypatch.setattr(torch._dynamo.config, "ignore_logging_functions", set())
+    [first, last], said = logging_graphs(logger, messages)
+    assert said == 1
+    assert last is None
+    text, frames = first
+    assert text.startswith("logging.Logger method not supported")
+    assert "\n" in text
+    assert [Path(file).name for file, _, _ in frames] == [Path(__file__).name]
+    assert frames[0][2] == "step"
+    with private.without_logging():
+        assert logging_graphs(logger, messages) == ([None], 1)
+    assert torch._dynamo.config.ignore_logging_functions == set()
+    private.leave_out_logging()
+    assert logging_graphs(logger, messages) == ([None], 1)
+    left_out = torch._dynamo.config.ignore_logging_functions
+    assert logging.Logger.warning in left_out
+    assert not {logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.getChild} & left_out
 
 
 def test_compiled_functions_may_empty_their_list():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -31,7 +34,7 @@ Examples:
 @params.output_option
 @click.option("--list", "listing", is_flag=True, help="List the architectures and their options.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="torch: device for the step.  [default: cpu]")
-@click.option("--cost", metavar="MODEL", help="torch: cost model, flops or roofline:a100.  [default: flops]")
+@click.option("--cost", metavar="MODEL", help="torch: device, flops or roofline:a100.  [default: device]")
 @params.quiet_option
 @params.color_option
 def command(
@@ -46,8 +49,13 @@ def command(
     """Write the graph of a model.
 
     SOURCE names the model. zoo:NAME{option=value,...} is a known architecture. torch:FILE.py:NAME is your own model: a
-    function that returns (module, inputs) or (module, inputs, loss). remat calls it under fake tensors, which allocate
-    no weights. torch: needs the extra remat[torch].
+    function that returns (module, inputs) or (module, inputs, loss). remat calls it with tensors without memory in
+    place of large ones; if it reads their numbers, with real ones, and says so if they take much memory. If PyTorch
+    captures the step only in parts (it has graph breaks), -o step.json writes a graph for each part, step.0.json,
+    step.1.json and so on, and prints what crosses between them. torch: needs the extra remat[torch].
+
+    The costs of a captured step are times on the device at hand. How fast it is, is measured once, in two seconds, and
+    kept; the graph says it. REMAT_RATES names a file with the rates of another device.
     """
     out = Output(color, quiet)
     if listing:
@@ -58,19 +66,49 @@ def command(
     from remat_cli.files import require_writable, write_text
     from remat_cli.graph.io import document_text, graph_to_document
 
-    build = _builder(source, device, cost)
+    build = _builder(source, device, cost, lambda text: out.note(f"note: {text}"))
     format = document_format(output)
     require_writable(output)
-    graph = build()
-    write_text(output, document_text(graph_to_document(graph), format))
-    if output != "-":
-        out.note(f"wrote {output}: {graph.name}, {len(graph.nodes)} nodes")
-    for note in graph.metadata.get("notes", []) if isinstance(graph.metadata, dict) else []:
+    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of a document
+        graphs = build()
+    files = _files(output, len(graphs))
+    for file, graph in zip(files, graphs, strict=True):
+        write_text(file, document_text(graph_to_document(graph), format))
+        if file != "-":
+            out.note(f"wrote {file}: {graph.name}, {len(graph.nodes)} nodes")
+    for note in [
+        note for graph in graphs if isinstance(graph.metadata, dict) for note in graph.metadata.get("notes", [])
+    ]:
         out.note(f"note: {note}")
+    if len(graphs) > 1:
+        from remat_cli.reports.partstext import parts_text
+
+        if Path(output).exists():
+            out.note(f"note: {output} was there before, and is not of this export")
+        out.aside(parts_text(files, graphs, out.style(sys.stderr)))
 
 
-def _builder(source: str, device: str | None, cost: str | None) -> Callable[[], Graph]:
-    """A function that makes the graph of ``source``; names and options are checked now, before it is called."""
+def _files(output: str, parts: int) -> list[str]:
+    """The files of the parts of a step: ``step.0.json``, ``step.1.json`` for ``step.json``.
+
+    Raises:
+        UsageError: If there are several, and the output is a stream.
+    """
+    if parts == 1:
+        return [output]
+    if output == "-":
+        raise UsageError(
+            f"PyTorch divides the step into {parts} parts, and standard output takes one graph",
+            hint="-o step.json writes step.0.json, step.1.json and so on",
+        )
+    path = Path(output)
+    return [str(path.with_name(f"{path.stem}.{k}{path.suffix}")) for k in range(parts)]
+
+
+def _builder(
+    source: str, device: str | None, cost: str | None, tell: Callable[[str], None]
+) -> Callable[[], Sequence[Graph]]:
+    """A function that makes the graphs of ``source``; names and options are checked now, before it is called."""
     scheme, separator, rest = source.partition(":")
     if not separator or scheme not in {"zoo", "torch"}:
         raise UsageError(
@@ -78,9 +116,9 @@ def _builder(source: str, device: str | None, cost: str | None) -> Callable[[], 
             hint="write zoo:NAME, as in zoo:vgg16, or torch:FILE.py:NAME; remat export --list names all",
         )
     if scheme == "torch":
-        from remat_cli.frontends.torch.capturing.export import export_torch
+        from remat_cli.frontends.torch.capturing.export import export_torch_parts
 
-        return lambda: export_torch(rest, device=device or "cpu", cost=cost or "flops")
+        return lambda: export_torch_parts(rest, device=device or "cpu", cost=cost or "device", tell=tell)
     if device is not None or cost is not None:
         raise UsageError(
             "--device and --cost are for torch:FILE.py:NAME",
@@ -89,10 +127,10 @@ def _builder(source: str, device: str | None, cost: str | None) -> Callable[[], 
     if rest.lstrip().startswith("torch/"):
         from remat_cli.frontends.torch.architectures import build_torch_graph
 
-        return lambda: build_torch_graph(rest)
+        return lambda: [build_torch_graph(rest, tell)]
     from remat_cli.zoo.registry import build_graph
 
-    return lambda: build_graph(rest)
+    return lambda: [build_graph(rest)]
 
 
 def _architectures(out: Output) -> str:

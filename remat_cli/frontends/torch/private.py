@@ -6,6 +6,7 @@ PyTorch moves or changes a name, the test says which, before any plan goes wrong
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import logging
 import types
@@ -138,6 +139,47 @@ def takes_its_arguments(function: Callable[[list[Any]], list[Any]]) -> Callable[
 
     boxed._boxed_call = True  # type: ignore[attr-defined]  # the mark
     return boxed
+
+
+def leave_out_logging() -> None:
+    """From now on, PyTorch captures code that logs: what is compiled does not log, and else does the same.
+
+    This holds for the methods of ``logging.Logger`` that return nothing, and for those that libraries add for messages
+    that come once, such as ``warning_once``.
+    """
+    import torch
+
+    names = {"debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log"}
+    levels = ("debug_", "info_", "warning_", "error_", "critical_")
+    methods = {method for name, method in vars(logging.Logger).items() if name in names or name.startswith(levels)}
+    torch._dynamo.config.ignore_logging_functions = torch._dynamo.config.ignore_logging_functions | methods
+
+
+@contextlib.contextmanager
+def without_logging() -> Iterator[None]:
+    """A context in which :func:`leave_out_logging` holds."""
+    import torch
+
+    before = torch._dynamo.config.ignore_logging_functions
+    leave_out_logging()
+    try:
+        yield
+    finally:
+        torch._dynamo.config.ignore_logging_functions = before
+
+
+def break_of(graph_module: Any) -> tuple[str, list[tuple[str, int, str]]] | None:
+    """Why a graph ends before the function that is compiled: PyTorch's text and the frames of the code.
+
+    None if it does not. The text may be in quotes, as ``repr`` makes them.
+    """
+    reason = getattr(graph_module, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return None
+    text = str(reason.reason)
+    with contextlib.suppress(ValueError, SyntaxError):
+        text = str(ast.literal_eval(text))
+    return text, [(frame.filename, frame.lineno or 0, frame.name) for frame in reason.user_stack]
 
 
 def descriptors() -> Any:

@@ -9,21 +9,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.private import aot, as_given, default_split, exact_sizes, new_fake_mode
-
-_LONGEST = 400
-_OWN_ERROR = "when making fake tensor call"
-"""Part of PyTorch's error if the user's code failed, and not its capture."""
-_DEPENDS_ON_NUMBERS = ("DataDependentOutputException", "DynamicOutputShapeException")
-"""Errors of fake tensors whose text is only the name of an operator."""
-_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+from remat_cli.frontends.torch.capturing.generators import undisturbed
+from remat_cli.frontends.torch.capturing.refusals import Refusal, not_captured, read_refusal, refusal_of
+from remat_cli.frontends.torch.private import (
+    aot,
+    as_given,
+    break_of,
+    default_split,
+    exact_sizes,
+    new_fake_mode,
+    silent_fakes,
+    without_logging,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,47 @@ class Captured:
         forward_outputs: Number of its outputs that the forward pass makes: updates of inputs, then results.
         tensors: The (fake) tensors behind the placeholders that are not tangents, in the order of the compiler.
         model: The model that was captured.
+        notes: What the user has to know about it.
     """
 
     joint: Any
     forward_outputs: int
     tensors: tuple[Any, ...]
     model: Model
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Part:
+    """A graph that PyTorch compiles: the whole step, or what lies between two graph breaks.
+
+    Attributes:
+        tensors: Its inputs.
+        ends: Why it ends before the step does; None if it does not.
+        captured: Its joint graph; None if it has no backward pass.
+        error: Why PyTorch could not capture it, and runs it as it is; None if it could.
+        results: Weak references to the tensors that its runs have returned.
+        runs: How often it has run.
+    """
+
+    tensors: tuple[Any, ...]
+    ends: Refusal | None
+    captured: Captured | None = None
+    error: Exception | None = None
+    results: list[weakref.ref[Any]] = field(default_factory=list)
+    runs: int = 0
+
+    def watched(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """``compiled``, which from now on also records its runs and results."""
+        import torch
+
+        def run(*inputs: Any) -> Any:
+            made = compiled(*inputs)
+            self.runs += 1
+            self.results += [weakref.ref(item) for item in made if isinstance(item, torch.Tensor)]
+            return made
+
+        return run
 
 
 def fake_mode() -> Any:
@@ -72,19 +111,32 @@ def fake_mode() -> Any:
 def capture(model: Model, mode: Any) -> Captured:
     """The joint graph of one training step of ``model``.
 
+    A step whose first call does things that PyTorch does not capture, such as installing hooks under a lock, is
+    captured as its later calls run it; a note in the graph says so.
+
     Args:
         model: What to capture; made under ``mode``.
         mode: The fake mode.
 
     Raises:
-        CaptureFailed: If the step cannot be captured as one graph, or has nothing to train.
+        NotOneGraph: If PyTorch captures the step in parts only.
+        CaptureFailed: If the step cannot be captured, or has nothing to train.
     """
-    seen, problem = _graphs(model, _step(model), mode, whole=True)
+    parts, problem = _captured(model, _step(model), mode, whole=True)
+    notes: tuple[str, ...] = ()
     if problem is not None:
-        raise _not_captured(problem) from problem
-    if not seen:
-        raise _nothing_to_train()
-    return seen[0]
+        called_once(model, mode)
+        parts, again = _captured(model, _step(model), mode, whole=True)
+        if again is not None:
+            raise not_captured(problem) from problem
+        notes = (
+            f"the first call of the model does something that later calls do not ({refusal_of(problem).line()}); this "
+            "is the graph of the later calls: call the model once before you compile it",
+        )
+    found = [part.captured for part in parts if part.captured is not None]
+    if not found:
+        raise nothing_to_train()
+    return replace(found[0], notes=notes)
 
 
 def capture_parts(model: Model, mode: Any) -> tuple[list[Captured], str]:
@@ -98,64 +150,89 @@ def capture_parts(model: Model, mode: Any) -> tuple[list[Captured], str]:
         The graphs, in order, and a short reason why there may be more; empty if these are all. If the control flow of
         the module depends on the numbers in its tensors, fake tensors cannot follow it to the end.
     """
-    seen, problem = _graphs(model, model.module, mode, whole=False)
-    return seen, "" if problem is None else _first_words(problem)
+    parts, problem = _captured(model, model.module, mode, whole=False)
+    problem = problem or next((part.error for part in parts if part.error is not None), None)
+    found = [part.captured for part in parts if part.captured is not None]
+    return found, "" if problem is None else refusal_of(problem).line()
+
+
+def divided(model: Model, mode: Any) -> tuple[list[Part], Exception | None]:
+    """The parts into which graph breaks divide one training step of ``model``, also those without a backward pass.
+
+    Args:
+        model: What to capture.
+        mode: The fake mode of its tensors; None if they are real. Then one forward pass is computed.
+
+    Returns:
+        The parts in order, and the error that ended the step early; None if none did.
+    """
+    return _captured(model, _step(model), mode, whole=False)
 
 
 def no_graph(model: Model, mode: Any) -> CaptureFailed:
     """The error for a ``model`` in which ``capture_parts`` found no graph with a backward pass."""
-    _, problem = _graphs(model, model.module, mode, whole=True)
-    return _nothing_to_train() if problem is None else _not_captured(problem)
+    _, problem = _captured(model, model.module, mode, whole=True)
+    return nothing_to_train() if problem is None else not_captured(problem)
 
 
-def _not_captured(problem: Exception) -> CaptureFailed:
-    hint = "what PyTorch calls a graph break has to go: data-dependent control flow, .item(), printing"
-    if _OWN_ERROR in str(problem) or not type(problem).__module__.startswith("torch"):
-        hint = "does the step run as it is, without remat?"
-    if "RNN, GRU, or LSTM" in str(problem):
-        hint = "that setting will do for nn.RNN and nn.GRU; build an LSTM from nn.LSTMCell, which needs no setting"
-    return CaptureFailed(f"the model could not be captured: {_first_words(problem)}", hint=hint)
-
-
-def _nothing_to_train() -> CaptureFailed:
+def nothing_to_train() -> CaptureFailed:
+    """The error for a step without gradients."""
     return CaptureFailed(
         "the model has nothing to train: no parameter that requires a gradient has a part in the output",
         hint="is it frozen, or does it run under no_grad?",
     )
 
 
-def _graphs(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Captured], Exception | None]:
-    """The joint graphs of ``step``, and the error that ended the capture early or excluded a part; None if none did."""
+def _captured(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Part], Exception | None]:
+    """The parts of ``step``, and the error that ended the capture early; None if none did."""
     import torch
 
-    seen: list[Captured] = []
-    failed: list[Exception] = []
-    tensors: list[Any] = []
+    parts: list[Part] = []
 
     def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-        seen.append(Captured(joint, num_fwd_outputs, tuple(tensors), model))
+        part = parts[-1]
+        part.captured = Captured(joint, num_fwd_outputs, part.tensors, model)
         return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
     def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
-        tensors[:] = example_inputs
+        broken = break_of(graph_module)
+        parts.append(Part(tuple(example_inputs), None if broken is None else read_refusal(*broken)))
         try:
-            return aot(graph_module, example_inputs, compiler=as_given, partition=partition)
+            return parts[-1].watched(aot(graph_module, example_inputs, compiler=as_given, partition=partition))
         except Exception as error:  # PyTorch turns some errors into graph breaks, and would hide them
-            failed.append(error)
+            parts[-1].error = error
             raise
 
+    under = contextlib.nullcontext() if mode is None else mode
     torch.compiler.reset()
     try:
-        with mode, torch.enable_grad(), exact_sizes(), _quiet():
+        with undisturbed(), under, torch.enable_grad(), exact_sizes(), without_logging(), _quiet():
             compiled = torch.compile(step, backend=backend, fullgraph=whole, dynamic=False)
             compiled(*model.inputs, **model.keywords)
     except CaptureFailed:
         raise
     except Exception as error:  # anything can happen in a user's model
-        return seen, failed[0] if failed else error
+        return parts, next((part.error for part in parts if part.error is not None), error)
     finally:
         torch.compiler.reset()
-    return seen, failed[0] if failed else None
+    return parts, next((part.error for part in parts if part.error is not None), None) if whole else None
+
+
+def called_once(model: Model, mode: Any) -> None:
+    """Call the step once as it is, for what only a first call does; as far as it comes.
+
+    Args:
+        model: What to call.
+        mode: The fake mode of its tensors; None if they are real.
+    """
+    import torch
+
+    under = contextlib.nullcontext() if mode is None else mode
+    try:
+        with undisturbed(), under, torch.enable_grad(), exact_sizes(), silent_fakes(), _quiet():
+            _step(model)(*model.inputs, **model.keywords)
+    except Exception:  # the error of the capture says more
+        return
 
 
 def _step(model: Model) -> Callable[..., Any]:
@@ -182,46 +259,21 @@ def _results(output: Any) -> Any:
     return output if found is None else found
 
 
-def _first_words(error: BaseException) -> str:
-    """The text of an error of PyTorch in one line, with the last place in the user's code that it names."""
-    text = str(error)
-    if type(error).__name__ in _DEPENDS_ON_NUMBERS:
-        return f"what it does depends on the numbers in a tensor ({text})"
-    cause = _cause(error) if _OWN_ERROR in text else error
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    words = " ".join(lines[:3]) if lines else type(cause).__name__
-    words = words if len(words) <= _LONGEST else words[:_LONGEST] + " ..."
-    place = _place_of(_PLACE.findall(text.partition("from user code:")[2]))
-    return f"{place}: {words}" if place else words
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The first error in the chain of causes of ``error``."""
-    while (before := error.__cause__ or error.__context__) is not None:
-        error = before
-    return error
-
-
-def _place_of(places: Sequence[tuple[str, str]]) -> str:
-    """``model.py:12``: the last of ``places`` that is the user's, else the last; empty if there is none."""
-    import torch
-
-    library = str(Path(torch.__file__).parent)
-    users = [place for place in places if not place[0].startswith(library) and Path(place[0]) != Path(__file__)]
-    file, line = (users or places or [("", "")])[-1]
-    return f"{Path(file).name}:{line}" if file else ""
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence PyTorch's loggers, since remat reports every error itself; unless the user has set TORCH_LOGS."""
+    """Silence PyTorch's loggers and its own warnings, since remat reports every error itself.
+
+    If the user has set TORCH_LOGS, the loggers are not silent.
+    """
     names = [] if "TORCH_LOGS" in os.environ else list(logging.root.manager.loggerDict)
     loggers = [logging.getLogger(name) for name in names if name.split(".")[0] == "torch"]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"torch\.")
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -9,13 +9,12 @@ built once more, with real tensors only, and made fake afterwards. No number is 
 from __future__ import annotations
 
 import contextlib
-import random
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.torch.capturing.generators import undisturbed
 from remat_cli.frontends.torch.capturing.places import frames_of, place_in
 from remat_cli.frontends.torch.private import (
     convertible,
@@ -30,6 +29,7 @@ from remat_cli.frontends.torch.private import (
     uninitialized_fakes,
     weak_storage,
 )
+from remat_cli.frontends.torch.telling import Tell
 from remat_cli.frontends.torch.tensors import is_dense, storage, storage_bytes
 from remat_cli.units import format_bytes
 
@@ -40,8 +40,6 @@ LARGE = 1 << 30
 """Bytes of a model from which its real construction is announced."""
 _FOR_WANT_OF_DATA = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError)
 """Errors that a lack of data may cause; others, such as a ``KeyError``, are taken for the user's own at once."""
-Tell = Callable[[str], None]
-"""Receives a message of one line for the user."""
 
 
 class TooLarge(CaptureFailed):
@@ -69,7 +67,7 @@ def construct(function: Callable[[], Any], mode: Any, device: str, tell: Tell) -
         economical = _economical(mode, most_bytes)
         try:
             with (
-                _undisturbed(device),
+                undisturbed(device),
                 mode,
                 economical,
                 torch.device(device),
@@ -91,7 +89,7 @@ def construct(function: Callable[[], Any], mode: Any, device: str, tell: Tell) -
         if not economical.mixed:
             break
     taken = economical.fake_bytes
-    return _for_real(function, name, device, tell, reason + (f" at {place}" if place else ""), taken, first)
+    return construct_for_real(function, device, tell, reason + (f" at {place}" if place else ""), taken, first)
 
 
 def _economical(mode: Any, most_bytes: int) -> Any:
@@ -151,27 +149,30 @@ def _economical(mode: Any, most_bytes: int) -> Any:
     return Economical()
 
 
-def _for_real(
+def construct_for_real(
     function: Callable[[], Any],
-    name: str,
     device: str,
     tell: Tell,
     reason: str,
-    asked_bytes: int,
-    first: BaseException | None,
+    asked_bytes: int = 0,
+    first: BaseException | None = None,
 ) -> Any:
     """What ``function`` returns if all tensors are real.
 
     Args:
         function: The user's function.
-        name: Its name.
         device: ``cpu`` or ``cuda``.
         tell: Called before much memory is taken.
         reason: Why it cannot be called without memory.
         asked_bytes: Bytes of the tensors that it made before that became clear.
         first: Its error without memory, if there was one.
+
+    Raises:
+        CaptureFailed: If it fails, or the memory of the machine does not suffice.
     """
     import torch
+
+    name = getattr(function, "__name__", "build")
 
     free = available_bytes() if device == "cpu" else None
     if free is not None and asked_bytes > free:
@@ -180,7 +181,7 @@ def _for_real(
         tell(_announced(name, reason, asked_bytes, free))
     counted = _counted(name, reason, free, tell if asked_bytes < LARGE else None)
     try:
-        with _undisturbed(device), counted, torch.device(device):
+        with undisturbed(device), counted, torch.device(device):
             return function()
     except TooLarge:
         raise
@@ -257,29 +258,6 @@ def available_bytes() -> int | None:
         return None
     found = [line.split() for line in lines if line.startswith("MemAvailable:")]
     return int(found[0][1]) * 1024 if found else None
-
-
-@contextlib.contextmanager
-def _undisturbed(device: str) -> Iterator[None]:
-    """Give the code inside the same random numbers every time, and restore all generators afterwards."""
-    import torch
-
-    numpy = sys.modules.get("numpy")
-    python, numbers = random.getstate(), None if numpy is None else numpy.random.get_state()
-    devices = list(range(torch.cuda.device_count())) if device == "cuda" or torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.random.default_generator.manual_seed(0)
-        for index in devices:
-            torch.cuda.default_generators[index].manual_seed(0)
-        random.seed(0)
-        if numpy is not None:
-            numpy.random.seed(0)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            if numpy is not None:
-                numpy.random.set_state(numbers)
 
 
 def made_fake(tensors: Any, mode: Any) -> None:

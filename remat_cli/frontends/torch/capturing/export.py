@@ -2,48 +2,63 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.frontends.torch.document import FRONTEND, VERSION
 from remat_cli.frontends.torch.installed import require_present
+from remat_cli.frontends.torch.telling import Tell, tell_stderr
 from remat_cli.graph.model import Graph
 
 if TYPE_CHECKING:
     from remat_cli.frontends.torch.capturing.capture import Captured
     from remat_cli.frontends.torch.capturing.costs import CostModel
 
-Tell = Callable[[str], None]
-"""Receives a message of one line for the user."""
 
-
-def warn(text: str) -> None:
-    """A :data:`Tell` that warns."""
-    warnings.warn(f"remat: {text}", stacklevel=2)
-
-
-def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Graph:
+def export_torch(text: str, *, device: str = "cpu", cost: str = "flops", tell: Tell = tell_stderr) -> Graph:
     """The graph of the training step that ``FILE.py:NAME`` builds.
 
     Args:
         text: The function: it returns (module, inputs) or (module, inputs, loss).
         device: ``cpu`` or ``cuda``: the device that the step is for. Nothing runs there during export.
-        cost: ``flops`` or ``roofline:NAME``.
+        cost: ``device``, ``flops`` or ``roofline:NAME``.
+        tell: Called before much memory is taken, and before the device is measured.
+
+    Raises:
+        NotOneGraph: If PyTorch captures the step in parts only.
+        UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+    """
+    return export_model(*_named(text, device), device=device, cost=cost, tell=tell)
+
+
+def export_torch_parts(
+    text: str, *, device: str = "cpu", cost: str = "flops", tell: Tell = tell_stderr
+) -> tuple[Graph, ...]:
+    """As :func:`export_torch`, but a graph for each part if PyTorch captures the step in parts.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
+    return export_parts(*_named(text, device), device=device, cost=cost, tell=tell)
+
+
+def _named(text: str, device: str) -> tuple[Callable[[], Any], str, str]:
+    """The function that ``FILE.py:NAME`` names, the name of its graph, and its source."""
     from remat_cli.frontends.torch.capturing.source import load_function
 
     require_present(device)
-    function = load_function(text)
-    return export_model(function, name=text.rpartition(":")[2], source=f"torch:{text}", device=device, cost=cost)
+    return load_function(text), text.rpartition(":")[2], f"torch:{text}"
 
 
 def export_model(
-    build: Callable[[], Any], *, name: str, source: str, device: str = "cpu", cost: str = "flops", tell: Tell = warn
+    build: Callable[[], Any],
+    name: str,
+    source: str,
+    *,
+    device: str = "cpu",
+    cost: str = "flops",
+    tell: Tell = tell_stderr,
 ) -> Graph:
     """The graph of the training step of what ``build()`` returns.
 
@@ -52,22 +67,64 @@ def export_model(
         name: Name of the graph.
         source: Its origin, for the metadata.
         device: ``cpu`` or ``cuda``.
-        cost: ``flops`` or ``roofline:NAME``.
-        tell: Called before much memory is taken.
+        cost: ``device``, ``flops`` or ``roofline:NAME``.
+        tell: Called before much memory is taken, and before the device is measured.
+
+    Raises:
+        NotOneGraph: If PyTorch captures the step in parts only.
+        UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+    """
+    [graph] = _exported(build, name, source, device, cost, tell, parts=False)
+    return graph
+
+
+def export_parts(
+    build: Callable[[], Any],
+    name: str,
+    source: str,
+    *,
+    device: str = "cpu",
+    cost: str = "flops",
+    tell: Tell = tell_stderr,
+) -> tuple[Graph, ...]:
+    """As :func:`export_model`, but a graph for each part if PyTorch captures the step in parts.
+
+    The graphs are named ``name.0``, ``name.1`` and so on, and ``metadata["part"]`` tells the place of each among the
+    others: its ``number``, the number of ``parts``, how often it ``runs`` in a step, the reason why it ``ends`` there,
+    and what it ``takes`` from others.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
+    return _exported(build, name, source, device, cost, tell, parts=True)
+
+
+def _exported(
+    build: Callable[[], Any], name: str, source: str, device: str, cost: str, tell: Tell, *, parts: bool
+) -> tuple[Graph, ...]:
+    """The graph of a step; or, if it is not one and ``parts`` are wanted, those of its parts."""
     require_present(device)
     from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
     from remat_cli.frontends.torch.capturing.costs import cost_model
     from remat_cli.frontends.torch.capturing.lower import lower
+    from remat_cli.frontends.torch.capturing.parts import graphs_of, parts_of
+    from remat_cli.frontends.torch.capturing.refusals import NotOneGraph
     from remat_cli.frontends.torch.capturing.source import build_model
 
-    costs = cost_model(cost)
+    costs = cost_model(cost, device, tell)
+
+    def lowered(captured: Captured, name: str) -> Graph:
+        return described(lower(captured, costs.cost, name), captured, costs, source=source, device=device)
+
     mode = fake_mode()
-    captured = capture(build_model(build, mode, device, tell), mode)
-    return described(lower(captured, costs.cost, name), captured, costs, source=source, device=device)
+    model = build_model(build, mode, device, tell)
+    try:
+        return (lowered(capture(model, mode), name),)
+    except NotOneGraph as error:
+        if not parts:
+            raise
+        whole = error
+    return tuple(graphs_of(parts_of(model, mode, build, device, tell, whole), lowered, name))
 
 
 def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str, device: str) -> Graph:
@@ -83,4 +140,5 @@ def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str
         "costs": costs.description,
         "parameters": sum(p.numel() for p in captured.model.module.parameters()),
     }
-    return replace(graph, cost_unit=costs.unit, metadata=metadata | graph.metadata)
+    notes = {"notes": [*captured.notes, *graph.metadata["notes"]]}
+    return replace(graph, cost_unit=costs.unit, metadata=metadata | graph.metadata | notes)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sysconfig
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-import remat_cli
-
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$")
+"""PyTorch's name for the rest of a function behind a graph break."""
 Frame = tuple[str, int, str]
 """File, line and function."""
+_PACKAGE = Path(__file__).parents[3]
 
 
 def frames_of(error: BaseException) -> list[Frame]:
@@ -40,7 +42,7 @@ def _is_ours(file: str) -> bool:
 
     if file.startswith("<"):  # frozen modules, and code that a library generated
         return True
-    inside = [Path(torch.__file__).parent, Path(remat_cli.__file__).parent]
+    inside = [Path(torch.__file__).parent, _PACKAGE]
     if _installed(file) is None:
         inside.append(Path(sysconfig.get_path("stdlib")))
     return any(Path(file).is_relative_to(folder) for folder in inside)
@@ -56,5 +58,6 @@ def _installed(file: str) -> Path | None:
 def _words(frame: Frame) -> str:
     file, line, function = frame
     name = _installed(file) or Path(file).name
+    function = _RESUMED.sub(r"\1", function)
     where = f" in {function}" if function and not function.startswith("<") else ""
     return f"{name}:{line}{where}"

@@ -10,8 +10,14 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.capture import Model
-from remat_cli.frontends.torch.capturing.construction import Tell, construct, leaves_of, made_fake
+from remat_cli.frontends.torch.capturing.construction import (
+    construct,
+    construct_for_real,
+    leaves_of,
+    made_fake,
+)
 from remat_cli.frontends.torch.capturing.places import frames_of, place_in
+from remat_cli.frontends.torch.telling import Tell
 
 _EXPECTED = (
     "it returns (module, inputs) or (module, inputs, loss): inputs is a tuple of tensors, or a mapping of keyword "
@@ -87,6 +93,15 @@ def build_model(function: Any, mode: Any, device: str, tell: Tell) -> Model:
     held = [*model.module.parameters(), *model.module.buffers(), *leaves_of(model.inputs), *leaves_of(model.keywords)]
     made_fake([tensor for tensor in held if isinstance(tensor, torch.Tensor)], mode)
     return model
+
+
+def build_real(function: Any, device: str, tell: Tell, reason: str) -> Model:
+    """As :func:`build_model`, but all tensors are real; ``reason`` says why.
+
+    Raises:
+        CaptureFailed: If it fails, or does not return a model.
+    """
+    return as_model(construct_for_real(function, device, tell, reason), getattr(function, "__name__", "build"))
 
 
 def as_model(returned: Any, name: str) -> Model:

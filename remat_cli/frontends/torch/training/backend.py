@@ -17,7 +17,14 @@ from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, Saved, forward_backward
 from remat_cli.frontends.torch.executing.same_graph import difference, foreign
 from remat_cli.frontends.torch.installed import require_torch
-from remat_cli.frontends.torch.private import aot, as_given, default_split, real_tensors, takes_its_arguments
+from remat_cli.frontends.torch.private import (
+    aot,
+    as_given,
+    default_split,
+    leave_out_logging,
+    real_tensors,
+    takes_its_arguments,
+)
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.frontends.torch.warning import warn
 from remat_cli.graph.model import Graph
@@ -102,6 +109,7 @@ def backend_of(find: Find, refuse: Refuse) -> Callable[[Any, list[Any]], Any]:
 
         return aot(graph_module, example_inputs, compiler=_compiler, partition=partition)
 
+    leave_out_logging()  # as where graphs are captured; torch.compile takes no such setting for one backend alone
     return backend
 
 

@@ -50,7 +50,7 @@ def fit_module(
             fitted already gets new plans.
         batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments. Only their form matters.
         planner: Makes plans.
-        cost: ``flops``, ``roofline:NAME``, or ``measured``: every operation is run on the module's device.
+        cost: ``device``, ``flops``, ``roofline:NAME``, or ``measured``: every operation is run on the module's device.
         reserve_bytes: Fixed memory for things outside the graph, such as the optimizer's state.
         unknown: How to treat other graphs that come later: ``plan`` them too, ``warn``, or ``error``.
 
@@ -64,8 +64,9 @@ def fit_module(
     _require_module(module, batch)
     require_uncompiled(module)
     model = as_model((module, batch), "fit")
-    costs = cost_model("flops" if cost == MEASURED else cost)
-    found = _Plans(_device(module), costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
+    where = _device(module)
+    costs = cost_model("flops" if cost == MEASURED else cost, where)
+    found = _Plans(where, costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
     fake, mode = _fake(model)
     # The module alone, without a loss, since the user's loop computes the loss and calls ``backward()``.
     parts, more = capture_parts(fake, mode)

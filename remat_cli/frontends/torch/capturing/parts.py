@@ -1,0 +1,120 @@
+"""Makes a graph of each part into which PyTorch divides a training step, and says what crosses between the parts.
+
+Code that PyTorch does not capture (a graph break) ends a part; the code runs as it is, and the next part begins behind
+it. Every part has a forward and a backward pass of its own. In a step, first all parts run forward, then all backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from remat_cli.frontends.torch.capturing.capture import Captured, Model, Part, called_once, divided
+from remat_cli.frontends.torch.capturing.construction import leaves_of
+from remat_cli.frontends.torch.capturing.refusals import NotOneGraph, not_captured, refusal_of
+from remat_cli.frontends.torch.capturing.source import build_real
+from remat_cli.frontends.torch.telling import Tell
+from remat_cli.frontends.torch.tensors import storage, storage_bytes
+from remat_cli.graph.model import Graph
+
+_UNUSED = "parameter "
+"""Begins the note on a parameter that a graph does not read."""
+
+
+def parts_of(
+    model: Model, mode: Any, build: Callable[[], Any], device: str, tell: Tell, whole: NotOneGraph
+) -> list[Part]:
+    """The parts of the step of ``model``.
+
+    If the way that the step takes depends on numbers, the model is built again with real tensors, and one forward pass
+    is computed.
+
+    Args:
+        model: What to capture; its tensors are of ``mode``.
+        mode: The fake mode.
+        build: The function that made the model.
+        device: ``cpu`` or ``cuda``.
+        tell: Called before something is computed.
+        whole: Why the step is not one graph.
+
+    Raises:
+        CaptureFailed: If the step cannot be captured in parts either.
+    """
+    parts, problem = divided(model, mode)
+    if problem is not None:
+        tell(
+            f"the way that the step takes depends on numbers ({refusal_of(problem).line()}): its forward pass runs "
+            "with real tensors; another way gives other graphs"
+        )
+        real = build_real(build, device, tell, "the way that the step takes depends on numbers")
+        called_once(real, None)
+        parts, problem = divided(real, None)
+    if problem is not None:
+        raise not_captured(problem) from problem
+    if not any(part.captured is not None for part in parts):
+        raise whole
+    return parts
+
+
+def graphs_of(parts: Sequence[Part], lowered: Callable[[Captured, str], Graph], name: str) -> list[Graph]:
+    """The graph of every part that has a backward pass; its metadata tells its place among the others.
+
+    Args:
+        parts: All parts, in order.
+        lowered: Makes a graph with a name of a captured one.
+        name: Name of the step.
+    """
+    trained = [(part, part.captured) for part in parts if part.captured is not None]
+    graphs = []
+    for number, (part, captured) in enumerate(trained):
+        told = {
+            "number": number,
+            "parts": len(trained),
+            "runs": part.runs,
+            "ends": "" if part.ends is None else part.ends.sentence(),
+            "takes": _taken(captured, [earlier for earlier, _ in trained[:number]]),
+        }
+        graph = lowered(captured, f"{name}.{number}" if len(trained) > 1 else name)
+        graphs.append(replace(graph, metadata=graph.metadata | {"part": told}))
+    return list(_noted(graphs, [part for part in parts if part.captured is None]))
+
+
+def _taken(captured: Captured, earlier: Sequence[Part]) -> list[dict[str, Any]]:
+    """The tensors that a part takes, and that are neither the module's nor the step's inputs.
+
+    ``from`` is the number of the part that made one; None if code between the parts made it.
+    """
+    import torch
+
+    model = captured.model
+    given = [*model.module.parameters(), *model.module.buffers(), *leaves_of(model.inputs), *leaves_of(model.keywords)]
+    known = set(map(id, given))
+    taken = []
+    for k, tensor in enumerate(captured.tensors):
+        if isinstance(tensor, torch.Tensor) and id(tensor) not in known:
+            maker = next((number for number, part in enumerate(earlier) if _made(part, tensor)), None)
+            taken.append({"name": f"captured{k}", "bytes": storage_bytes(tensor), "from": maker})
+    return taken
+
+
+def _made(part: Part, tensor: Any) -> bool:
+    """Whether a tensor, or the memory in which it lies, is a result of ``part``."""
+    results = [result for reference in part.results if (result := reference()) is not None]
+    return any(result is tensor or storage(result) == storage(tensor) for result in results)
+
+
+def _noted(graphs: Sequence[Graph], without_graph: Sequence[Part]) -> Iterator[Graph]:
+    """``graphs``; the notes that hold for the whole step are in the first: a parameter that one part reads is read."""
+    unused = set.intersection(*({n for n in graph.metadata["notes"] if n.startswith(_UNUSED)} for graph in graphs))
+    failed = [refusal_of(part.error).sentence() for part in without_graph if part.error is not None]
+    without_backward = sum(1 for part in without_graph if part.error is None)
+    more = [f"PyTorch runs a part of the step as it is, since it cannot capture it: {reason}" for reason in failed]
+    if without_backward:
+        count = "one more graph" if without_backward == 1 else f"{without_backward} more graphs"
+        more.append(f"PyTorch compiles {count} of the step without a backward pass, which needs no plan")
+    for number, graph in enumerate(graphs):
+        notes = [n for n in graph.metadata["notes"] if not n.startswith(_UNUSED)]
+        if not number:  # PyTorch may run code that it does not capture, and that code may read them
+            notes += [note.replace("no part in the step", "no part in these graphs") for note in sorted(unused)]
+        yield replace(graph, metadata=graph.metadata | {"notes": notes + (more if not number else [])})

@@ -1,0 +1,134 @@
+"""Puts into words what PyTorch says when it cannot capture a step, or not as one graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.torch.capturing.places import Frame, frames_of, place_in
+from remat_cli.frontends.torch.private import needs_numbers
+
+_OWN_ERROR = "when making fake tensor call"
+"""Part of PyTorch's error if the user's code failed, and not its capture."""
+_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_EXPLAINED = re.compile(r"^ *Explanation: ")
+_HINTED = re.compile(r"^ *Hint: ")
+_END = re.compile(r"^ *(Developer debug context:|For more details about|from user code:|User Stack|Set TORCHDYNAMO)")
+_JUMP = "generic_jump"
+"""PyTorch's word for a branch, where it has already captured what comes before."""
+_LONGEST = 400
+"""Most characters of the first line: some errors hold whole tensors."""
+
+
+class NotOneGraph(CaptureFailed):
+    """A step that PyTorch captures in parts, and not as one graph: what it calls a graph break divides it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why PyTorch captures no further.
+
+    Attributes:
+        place: ``model.py:12 in forward``; empty if unknown.
+        what: What is there, in a few words.
+        explanation: PyTorch's explanation, in lines; empty if there is none.
+        hints: PyTorch's hints.
+    """
+
+    place: str
+    what: str
+    explanation: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+    def line(self) -> str:
+        """In one line: the place, and what is there."""
+        return f"{self.place}: {self.what}" if self.place else self.what
+
+    def sentence(self) -> str:
+        """In one line, with the first line of PyTorch's explanation."""
+        return f"{self.line()}: {self.explanation[0]}" if self.explanation else self.line()
+
+    def details(self) -> list[str]:
+        """What PyTorch has to say about it, a line for each statement."""
+        lines = [f"  {'PyTorch: ' if not k else ' ' * 9}{text}" for k, text in enumerate(self.explanation)]
+        return lines + [f"  PyTorch's hint: {text}" for text in self.hints]
+
+
+def refusal_of(error: BaseException) -> Refusal:
+    """What an error says that ended a capture."""
+    text = str(error)
+    frames = [(file, int(line), name) for file, line, name in _PLACE.findall(text.partition("from user code:")[2])]
+    if needs_numbers(error):
+        return Refusal(
+            place_in(frames or frames_of(error)), f"what it does depends on the numbers in a tensor ({text})"
+        )
+    if _OWN_ERROR in text:
+        cause = _cause(error)
+        return Refusal(_place(frames), _cut(_first_line(str(cause)) or type(cause).__name__))
+    return read_refusal(text or type(error).__name__, frames)
+
+
+def read_refusal(text: str, frames: Sequence[Frame]) -> Refusal:
+    """What a text of PyTorch says about code in ``frames``, from the outermost to the innermost."""
+    what: list[str] = []
+    explanation: list[str] = []
+    hints: list[str] = []
+    into = what
+    for line in text.splitlines():
+        if _END.match(line):
+            break
+        if _EXPLAINED.match(line):
+            into = explanation
+        elif _HINTED.match(line):
+            into = hints
+        elif into is hints:  # a hint goes on in the next line
+            if line.strip():
+                hints[-1] += f" {line.strip()}"
+            continue
+        words = _EXPLAINED.sub("", _HINTED.sub("", line)).strip()
+        if words:
+            into.append(words)
+    first = what[0] if what else "it cannot be captured"
+    if first.startswith(_JUMP):
+        first = "a branch depends on the numbers in a tensor"
+    return Refusal(_place(frames), _cut(first), (*what[1:3], *explanation), tuple(hints))
+
+
+def not_captured(error: Exception) -> CaptureFailed:
+    """The error for a step that ``error`` keeps from being captured as one graph."""
+    refusal = refusal_of(error)
+    kind: type[CaptureFailed] = NotOneGraph
+    hint = "what PyTorch calls a graph break has to go: data-dependent control flow, .item(), printing"
+    if _OWN_ERROR in str(error) or not type(error).__module__.startswith("torch"):
+        kind, hint = CaptureFailed, "does the step run as it is, without remat?"
+    if "RNN, GRU, or LSTM" in str(error):
+        kind = CaptureFailed
+        hint = "that setting will do for nn.RNN and nn.GRU; build an LSTM from nn.LSTMCell, which needs no setting"
+    return kind(f"the model could not be captured: {refusal.line()}", hint=hint, details=refusal.details())
+
+
+def _place(frames: Sequence[Frame]) -> str:
+    """The place of the code in words; if all of it is PyTorch's, the innermost line of that."""
+    found = place_in(frames)
+    if found or not frames:
+        return found
+    file, line, name = frames[-1]
+    return f"{Path(file).name}:{line} in {name}"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first error in the chain of causes of ``error``."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."

@@ -1,0 +1,54 @@
+"""The table of the parts into which PyTorch divides a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from remat_cli.graph.model import Graph
+from remat_cli.reports.style import Style, columns, fields, render
+from remat_cli.units import format_bytes
+
+
+def parts_text(files: Sequence[str], graphs: Sequence[Graph], style: Style) -> str:
+    """The parts of a step, the files of their graphs, what crosses between them, and why each ends.
+
+    Args:
+        files: The file of each graph.
+        graphs: The graphs, with ``metadata["part"]``.
+        style: Where it goes.
+    """
+    from rich.text import Text
+
+    parts = [graph.metadata["part"] for graph in graphs]
+    rows: list[tuple[str, ...]] = [("file", "nodes", "runs", "takes from others")]
+    for file, graph, part in zip(files, graphs, parts, strict=True):
+        rows.append((file, f"{len(graph.nodes):,}", str(part["runs"]), _taken(part)))
+    reasons = [(f"part {part['number']} ends", str(part["ends"])) for part in parts if part["ends"]]
+    return render(
+        style,
+        Text(f"PyTorch divides the step into {len(graphs)} parts, and each is a graph:"),
+        columns(rows, style),
+        fields(
+            [
+                *reasons,
+                ("to train", "solve every part, and pass all plans to remat_backend"),
+                ("memory", "a plan knows its own part; what other parts hold meanwhile is not in it, so leave room"),
+            ],
+            style,
+        ),
+    )
+
+
+def _taken(part: Mapping[str, Any]) -> str:
+    """``1.05 MB of part 0``: what a part takes, by who made it."""
+    sizes: dict[int | None, int] = {}
+    for taken in part["takes"]:
+        sizes[taken["from"]] = sizes.get(taken["from"], 0) + int(taken["bytes"])
+    made = sorted(sizes.items(), key=lambda item: -1 if item[0] is None else item[0])
+    return (
+        ", ".join(
+            f"{format_bytes(size)} of {'code between' if maker is None else f'part {maker}'}" for maker, size in made
+        )
+        or "-"
+    )
