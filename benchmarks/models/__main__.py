@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.machine import machine, versions
 from benchmarks.models.forking import warm
-from benchmarks.models.listing import HERE, MODELS, Listed
+from benchmarks.models.listing import HERE, LIMIT_S, MODELS, Listed
 from benchmarks.models.steps import STEPS, perform, wanted
 
 RESULTS = HERE / "results"
@@ -29,10 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", nargs="*", choices=STEPS, default=STEPS)
     parser.add_argument("--again", action="store_true", help="also where there is an answer")
     parser.add_argument("--failed", action="store_true", help="also where the answer is a failure")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each search; more on a busy machine")
     parser.add_argument("--page", action="store_true", help="only write the page")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for models.json and models.md")
     asked = parser.parse_args(arguments)
-    kept = Kept(asked.results / "models.json")
+    kept = Kept(asked.results / "models.json", asked.limit)
     if not asked.page:
         warm()
         chosen = [m for m in MODELS if not asked.only or {m.name, m.family, m.library} & set(asked.only)]
@@ -50,8 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
 class Kept:
     """The answers so far, in a file."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, limit_s: float) -> None:
+        self.path, self.limit_s = path, limit_s
         self.document: dict[str, Any] = {"rows": {}}
         if path.is_file():
             self.document = json.loads(path.read_text(encoding="utf-8"))
@@ -64,7 +65,7 @@ class Kept:
             return
         if step in row and not again and not (failed and not row[step]["ok"]):
             return
-        answer = row[step] = perform(step, model) | {"commit": versions()["commit"]}
+        answer = row[step] = perform(step, model, self.limit_s) | {"commit": versions()["commit"]}
         said = "" if answer["ok"] else f": {answer.get('problem', '')}"
         print(f"{model.name} {step} {'ok' if answer['ok'] else 'NO'} {answer['seconds']} s{said}", file=sys.stderr)
         self.write()
@@ -73,6 +74,7 @@ class Kept:
         packages = {name: version(name) for name in LIBRARIES}
         told = versions()
         self.document |= {
+            "limit_s": self.limit_s,
             "date": datetime.now(UTC).date().isoformat(),
             "machine": machine(),
             "versions": told | {"packages": told["packages"] | packages},

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+LIMIT_S = 10.0
+"""Seconds for each search, unless another number is asked for."""
 
 
 @dataclass(frozen=True, slots=True)

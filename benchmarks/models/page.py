@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.frame import Column, Table
-from benchmarks.models.listing import MODELS, Listed
+from benchmarks.models.listing import LIMIT_S, MODELS, Listed
 from benchmarks.page import measured_on, written, written_table
 
 _HEAD = """\
@@ -15,15 +15,15 @@ _HEAD = """\
 
 Made by `make models` from `models.json`; do not edit. Small sizes, random weights, training mode, on a CPU.
 
-*export*: nodes of the graph that `remat export torch:FILE.py:NAME` writes; where graph breaks divide the step, those of
-all its parts, and plans are made of the largest. *60%*, *80%*: `remat solve` with these
-shares of the peak without recomputation, for at most {limit}: recomputation as a share of the cost, `*` where the plan
-is not proven optimal; "too small" where no plan can keep to the budget, since parameters and their gradients take more.
-*run*: `remat run` of these plans: all results bit for bit those without recomputation, and the measured peak the
-predicted one to the byte. *fit*: three steps of AdamW by `fit` with `cost="measured"` and a budget of 80% of what eager
-mode needs (90% or 100% where no plan can keep to less): the peak by the events of PyTorch's profiler against that
-budget, and with what losses, gradients and buffers agree bit for bit. *checkpointing*: the library's own at its own
-peak against a plan for that peak: recomputed FLOPs by PyTorch's formulas.
+*export*: nodes of the graph that `remat export torch:FILE.py:NAME` writes; where graph breaks divide the step, those
+of all its parts, and plans are of the largest. *60%*, *80%*: `remat solve` with these shares of the peak without
+recomputation, for at most {limit}: recomputation as a share of the cost, `*` where the plan is not proven optimal;
+"too small" where no plan can keep to the budget, since parameters and their gradients take more. *run*: `remat run` of
+these plans: all results bit for bit those without recomputation, and the measured peak the predicted one to the byte.
+*fit*: three steps of AdamW by `fit` with `cost="measured"` and a budget of 80% of what eager mode needs (90% or 100%
+where no plan can keep to less): the peak by the events of PyTorch's profiler against that budget, and with what
+losses, gradients and buffers agree bit for bit. *checkpointing*: the library's own at its own peak against a plan for
+that peak: recomputed FLOPs by PyTorch's formulas.
 """
 
 _BYTES, _TEXT = "bytes", "text"
@@ -60,10 +60,8 @@ _REFUSALS = Table(
 
 def page(document: Mapping[str, Any]) -> str:
     """The page of all answers."""
-    from benchmarks.models.steps import SOLVE_LIMIT
-
     rows = {model: document["rows"][model.name] for model in MODELS if model.name in document["rows"]}
-    parts = [_HEAD.format(limit=SOLVE_LIMIT), "## Totals\n", _totals(list(rows.values()))]
+    parts = [_HEAD.format(limit=f"{document.get('limit_s', LIMIT_S):g} s"), "## Totals\n", _totals(list(rows.values()))]
     parts += ["## Models\n", written_table(_ROWS, [_row(model, row) for model, row in rows.items()])]
     refusals = [refusal for model, row in rows.items() for refusal in _refusals(model, row)]
     if refusals:

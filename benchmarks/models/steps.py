@@ -14,8 +14,7 @@ from benchmarks.models.listing import Listed
 
 STEPS = ("export", "fullgraph", "solve60", "run60", "solve80", "run80", "fit", "checkpoint")
 """All steps, in the order in which they run for a model."""
-LIMITS_S = {"export": 300, "fullgraph": 300, "solve": 90, "run": 200, "fit": 500, "checkpoint": 400}
-SOLVE_LIMIT = "10s"
+LIMITS_S = {"export": 300, "fullgraph": 300, "solve": 60, "run": 200, "fit": 500, "checkpoint": 400}
 _LONGEST = 600
 _KEPT = ("budget", "no_remat_peak", "peak_memory", "overhead", "gap", "strategy")
 
@@ -39,19 +38,22 @@ def wanted(step: str, row: dict[str, Any]) -> bool:
     return True
 
 
-def perform(step: str, model: Listed) -> dict[str, Any]:
-    """The answer of ``step`` for ``model``: ``ok``, ``seconds``, what was measured, and ``problem`` if there is one."""
+def perform(step: str, model: Listed, limit_s: float) -> dict[str, Any]:
+    """The answer of ``step`` for ``model``: ``ok``, ``seconds``, what was measured, and ``problem`` if there is one.
+
+    A search for a plan gets ``limit_s`` seconds.
+    """
     kind = step.rstrip("0123456789")
     budget = step.removeprefix(kind)
     graph, plan = work_folder() / f"{model.name}.json", work_folder() / f"{model.name}.{budget}.plan.json"
-    limit = LIMITS_S[kind]
+    limit = LIMITS_S[kind] + limit_s
     if kind == "export":
         source = f"torch:{model.file.relative_to(ROOT)}:{model.name}"
         for old in work_folder().glob(f"{model.name}.*json"):
             old.unlink()
         return _exported(command(["export", source, "-o", str(graph)], limit), limit, graph)
     if kind == "solve":
-        asked = ["--budget", f"{budget}%", "--time-limit", SOLVE_LIMIT, "--format", "json", "-o", str(plan)]
+        asked = ["--budget", f"{budget}%", "--time-limit", f"{limit_s}s", "--format", "json", "-o", str(plan)]
         return _of_json(command(["solve", str(graph), *asked], limit), limit, _solved)
     if kind == "run":
         return _of_json(command(["run", str(plan), "--steps", "1", "--format", "json"], limit), limit, _ran)
@@ -61,7 +63,7 @@ def perform(step: str, model: Listed) -> dict[str, Any]:
         def work() -> None:
             from benchmarks.models.training import answer
 
-            path.write_text(json.dumps(answer(kind, model)), encoding="utf-8")
+            path.write_text(json.dumps(answer(kind, model, limit_s)), encoding="utf-8")
 
         ended = forked(work, limit)
         told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else _answer(ended, limit)

@@ -21,7 +21,6 @@ from remat_cli.frontends.torch.capturing.source import load_function
 from remat_cli.plan.model import Compute
 
 STEPS = 3
-SOLVE_S = 10.0
 _SHARES = (0.8, 0.9, 1.0)
 """Budgets for training, as shares of what eager mode needs; the first that a plan fits."""
 
@@ -151,7 +150,7 @@ def _off(a: Any, b: Any) -> float:
 class Fitted:
     """A copy of a module that trains by plan, with what ``fit`` said and the plans it made."""
 
-    def __init__(self, subject: Subject, budget: int) -> None:
+    def __init__(self, subject: Subject, budget: int, limit_s: float) -> None:
         import remat_cli
         from remat_cli.api import fitting as api
         from remat_cli.frontends.torch.capturing.costs import cost_model
@@ -177,7 +176,7 @@ class Fitted:
             warnings.catch_warnings(record=True) as said,
         ):
             warnings.simplefilter("always")
-            options = remat_cli.SolveOptions(time_limit_s=SOLVE_S)
+            options = remat_cli.SolveOptions(time_limit_s=limit_s)
             self.module = remat_cli.fit(self.owner, subject.inputs, budget, options=options, cost="measured", cache="")
         self.seconds = time.perf_counter() - started
         self.said = told_by_remat(said)
@@ -221,7 +220,7 @@ def told_by_remat(said: Sequence[Any]) -> list[str]:
     return sorted({str(w.message) for w in said if str(w.message).startswith("remat")})
 
 
-def fit(subject: Subject) -> dict[str, Any]:
+def fit(subject: Subject, limit_s: float) -> dict[str, Any]:
     """Train by plan within a share of what eager mode needs, and compare with eager mode."""
     owner = subject.copied()
     wanted = subject.trained(owner, owner)
@@ -232,7 +231,7 @@ def fit(subject: Subject) -> dict[str, Any]:
     for share in _SHARES:
         budget = int(share * eager_bytes)
         try:
-            fitted = Fitted(subject, budget)
+            fitted = Fitted(subject, budget, limit_s)
             break
         except Infeasible as error:
             answer["refused"][f"{share:.0%}"] = _told(error)
@@ -257,7 +256,7 @@ def fit(subject: Subject) -> dict[str, Any]:
     return answer | {"same_as": same, "as_eager": same == "eager", "differs": differs, "ok": not differs}
 
 
-def checkpoint(subject: Subject) -> dict[str, Any]:
+def checkpoint(subject: Subject, limit_s: float) -> dict[str, Any]:
     """The library's own gradient checkpointing, and a plan for the memory that it needs."""
     owner = subject.copied()
     enabled = _checkpointed(owner)
@@ -273,7 +272,7 @@ def checkpoint(subject: Subject) -> dict[str, Any]:
         "checkpoint_flops": round(subject.flops(owner) / eager - 1, 4),
     }
     try:
-        fitted = Fitted(subject, peak)
+        fitted = Fitted(subject, peak, limit_s)
     except Infeasible as error:
         return answer | {"ok": False, "problem": _told(error)}
     measured = subject.peak_bytes(fitted.owner, fitted.module)
@@ -326,10 +325,13 @@ def _told(error: RematError) -> str:
     return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
-def answer(step: str, model: Listed) -> dict[str, Any]:
-    """The answer of one of these steps for a model."""
+def answer(step: str, model: Listed, limit_s: float) -> dict[str, Any]:
+    """The answer of one of these steps for a model; a search for a plan gets ``limit_s`` seconds."""
     torch.set_num_threads(1)
     try:
-        return {"fit": fit, "checkpoint": checkpoint, "fullgraph": fullgraph}[step](Subject(model))
+        subject = Subject(model)
+        if step == "fullgraph":
+            return fullgraph(subject)
+        return {"fit": fit, "checkpoint": checkpoint}[step](subject, limit_s)
     except RematError as error:
         return {"ok": False, "refused_by": type(error).__name__, "problem": _told(error)}
