@@ -12,7 +12,6 @@ from torch_plans import graph_of
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
-from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.measuring import profile as profiling
@@ -174,22 +173,3 @@ def test_from_export_to_a_plan_on_the_command_line(tmp_path, monkeypatch, capsys
     assert load_graph("measured.json").cost_unit == "us"
     assert run(["solve", "measured.json", "-b", "none", "-q"]) == 0
     assert run(["profile", "graph.json", "--device", "cuda"]) == 2 or torch.cuda.is_available()
-
-
-def test_indices_rounded_from_numbers_that_depend_on_no_input_are_computed():
-    def build():
-        def resized(x):
-            places = (torch.arange(99, dtype=torch.float32) * 0.02 - 0.1).clamp(min=0)
-            return torch.ops.aten._unsafe_index.Tensor(x, [None, places.to(torch.int64)]).square().sum()
-
-        class Model(torch.nn.Linear):
-            def forward(self, x):
-                return resized(super().forward(x))
-
-        return Model(3, 2), torch.randn(4, 3)
-
-    graph = export_model(build, name="resized", source="torch:x")
-    [index] = [k for k, node in enumerate(graph.nodes) if node.payload["call"] == "aten._unsafe_index.Tensor"]
-    for seed in range(5):
-        operations = Operations(read_step(graph), "cpu", seed)
-        assert operations.prepared(index)().shape == (4, 99)

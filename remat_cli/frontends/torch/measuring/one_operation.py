@@ -41,12 +41,10 @@ class Operations:
     device: str
     seed: int = 0
     _generator: Any = field(init=False)
-    _constant: set[int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Seed the generator."""
         self._generator = seeded(self.device, self.seed)
-        self._constant = _constant_nodes(self.step)
 
     def kind(self, index: int) -> str:
         """A text that is equal for nodes with the same operation on tensors of the same form."""
@@ -82,7 +80,7 @@ class Operations:
         """
         return self._bound(index, {})
 
-    def _bound(self, index: int, made: dict[int, list[Any]], *, true_constants: bool = False) -> Callable[[], Any]:
+    def _bound(self, index: int, made: dict[int, list[Any]]) -> Callable[[], Any]:
         node, operation = self.step.graph.nodes[index], self.step.operations[index]
         read = list(tensors_read((*operation.args, *operation.kwargs.values())))
         shares = list(tensors_read([operation.args[k] for k in SHARES.get(operation.call, ())]))
@@ -97,23 +95,19 @@ class Operations:
             if isinstance(tensor, Input):
                 value = node.inputs[tensor.position]
                 made[value] = [self._new(returned.spec, below=1) for returned in self.step.tensors(value)]
-        values = {value: self._value(value, made, true_constants) for value in node.inputs}
+        values = {value: self._value(value, made) for value in node.inputs}
         return call_function(self.step, index, self.device, Tensors(given, constants, values))
 
     def _new(self, spec: TensorSpec, below: int | None = None) -> Any:
         return new_tensor(spec, self.device, self._generator, below=below)
 
-    def _value(self, value: int, made: dict[int, list[Any]], true_constants: bool) -> list[Any]:
-        """Valid tensors for ``value``. Integers come from the operation that makes them.
-
-        Where they are rounded from floating-point numbers that depend on no input (the places of a resized image), they
-        would be no valid indices for random ones. With ``true_constants`` such numbers are computed too.
-        """
+    def _value(self, value: int, made: dict[int, list[Any]]) -> list[Any]:
+        """Valid tensors for ``value``. Integers come from the operation that makes them."""
         if value not in made:
             tensors = self.step.tensors(value)
             producer = self.step.graph.producer[value]
             computed = any(tensor.spec.dtype.startswith(("int", "uint")) for tensor in tensors)
-            if (computed or (true_constants and producer in self._constant)) and producer != self.step.tangents:
+            if computed and producer != self.step.tangents:
                 result = self._run(producer, made)
                 made[value] = [result if tensor.item is None else result[tensor.item] for tensor in tensors]
             else:
@@ -121,7 +115,7 @@ class Operations:
         return made[value]
 
     def _run(self, index: int, made: dict[int, list[Any]]) -> Any:
-        function = self._bound(index, made, true_constants=True)
+        function = self._bound(index, made)
         with self.attempt(index):
             return function()
 
@@ -146,18 +140,3 @@ class Operations:
                 f"{where} failed on {self.device}: {words(error)}",
                 hint="a graph is for the device it was exported for: was it another one?",
             ) from error
-
-
-def _constant_nodes(step: Step) -> set[int]:
-    """The nodes that depend on no parameter, buffer, input or tangent."""
-    found: set[int] = set()
-    for index, (node, operation) in enumerate(zip(step.graph.nodes, step.operations, strict=True)):
-        read = tensors_read((*operation.args, *operation.kwargs.values()))
-        before = (step.graph.producer[value] for value in node.inputs)
-        if (
-            index != step.tangents
-            and not any(isinstance(tensor, Place) for tensor in read)
-            and found.issuperset(before)
-        ):
-            found.add(index)
-    return found
