@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.models.listing import Listed
 from benchmarks.torch.peers import flop_counter
-from remat_cli.errors import Infeasible, RematError
+from remat_cli.errors import Infeasible, LimitReached, RematError
 from remat_cli.frontends.torch.capturing.source import load_function
 from remat_cli.plan.model import Compute
 
@@ -233,7 +233,7 @@ def fit(subject: Subject, limit_s: float) -> dict[str, Any]:
         try:
             fitted = Fitted(subject, budget, limit_s)
             break
-        except Infeasible as error:
+        except (Infeasible, LimitReached) as error:
             answer["refused"][f"{share:.0%}"] = _told(error)
             torch.compiler.reset()
     if fitted is None:
@@ -273,7 +273,7 @@ def checkpoint(subject: Subject, limit_s: float) -> dict[str, Any]:
     }
     try:
         fitted = Fitted(subject, peak, limit_s)
-    except Infeasible as error:
+    except (Infeasible, LimitReached) as error:
         return answer | {"ok": False, "problem": _told(error)}
     measured = subject.peak_bytes(fitted.owner, fitted.module)
     answer |= {"peak_bytes": measured, "over": round(measured / peak - 1, 5), "plans": len(fitted.plans)}
