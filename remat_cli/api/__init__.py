@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from remat_cli.api.documents import save_graph as save_graph
     from remat_cli.api.documents import save_plan as save_plan
     from remat_cli.api.fitting import fit as fit
+    from remat_cli.api.fitting import fitted as fitted
     from remat_cli.api.fitting import unfit as unfit
     from remat_cli.api.importing import import_model as import_model
     from remat_cli.api.pytorch import export_torch as export_torch
@@ -136,6 +137,7 @@ else:
         "export_torch_parts": "remat_cli.api.pytorch",
         "figure": "remat_cli.api.showing",
         "fit": "remat_cli.api.fitting",
+        "fitted": "remat_cli.api.fitting",
         "import_model": "remat_cli.api.importing",
         "load_graph": "remat_cli.api.documents",
         "load_plan": "remat_cli.api.documents",

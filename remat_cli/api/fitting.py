@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +22,25 @@ from remat_cli.units import Budget, as_budget, as_size
 
 if TYPE_CHECKING:
     from remat_cli.frontends.torch.training.fitting import Unknown
+    from remat_cli.frontends.torch.training.report import Fitted
 
 TIME_LIMIT_S = 60.0
 """Seconds that ``fit`` searches for each plan by default. Untuned."""
 _TRIES = 6
 """Most plans to make, each with a smaller budget than the one before, until one fits with its gaps. Untuned."""
+
+_WORDS = {
+    "no schedule in document order fits": "no plan that keeps the order of operations fits",
+    "every plan in document order": "every plan that keeps the order of operations",
+    "no plan: stopped before any schedule was found": "the search stopped before it found a plan",
+    "no plan: no schedule within the budget was found": "the search found no plan within the budget",
+    "; --minimize peak looks for a smaller one": "",
+    "; --minimize peak finds the least that works": "",
+    "give more time with --time-limit, a larger --budget, or another --strategy": (
+        "give a larger budget, or more time: options=remat.SolveOptions(time_limit_s=300)"
+    ),
+}
+"""Words of the command line, and what they are here."""
 
 
 def fit(
@@ -38,6 +53,7 @@ def fit(
     reserve: str | float = 0,
     cache: str | Path | None = None,
     unknown: Unknown = "plan",
+    returns: str | int | Sequence[str | int] | None = None,
 ) -> Any:
     """``module`` itself, compiled in place: a training step stays within ``budget``, with the same results bit for bit.
 
@@ -53,8 +69,10 @@ def fit(
         module: The module, on its device and in the mode in which it trains. Only its call changes.
         batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments.
         budget: ``"8GB"``, ``"80%"`` of the peak without recomputation, or bytes; for parameters, inputs, gradients and
-            everything in between. On CUDA it limits all memory that PyTorch's allocator takes from the device,
-            including the gaps between its blocks and the memory that cuBLAS keeps.
+            everything in between. A percentage is of what the given batch needs; other batches and modes have the same
+            bytes. If PyTorch divides the module into several graphs, all of them share the budget. On CUDA it limits
+            all memory that PyTorch's allocator takes from the device, including the gaps between its blocks and the
+            memory that cuBLAS keeps.
         options: How to solve; by default ``auto``, for at most ``TIME_LIMIT_S`` seconds per plan. One plan is made for
             each graph; on CUDA up to six, until one fits with its gaps.
         cost: What recomputation should spare. ``device``: time on the module's device, by rates that are measured once,
@@ -66,6 +84,13 @@ def fit(
             costs are not cached.
         unknown: What to do with other graphs that come later (new shapes, another mode): ``plan`` them too, and if
             there is no plan run them unplanned with a warning; ``warn``; or ``error``.
+        returns: The results that take a gradient, by key, attribute or position: ``"loss"``, ``["loss", "logits"]``. By
+            default the ``loss``; else the first number; else all. Other results cost nothing in the backward pass. If
+            one takes a gradient after all, that step computes its forward pass twice, later ones have another plan, and
+            a warning says so.
+
+    Returns:
+        The module. ``fitted(module)`` says what eager mode, the plan and any plan need.
 
     Raises:
         Infeasible: If no plan of the module with this batch fits.
@@ -84,7 +109,29 @@ def fit(
 
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
     planner = CachedPlanner(asked, options, folder, kept)
-    return fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown)
+    fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown, returns=returns)
+    if (report := fitted(module)) is not None:
+        sys.stderr.write(f"remat: {report}\n")
+    return module
+
+
+def fitted(module: Any) -> Fitted | None:
+    """What a training step of a fitted ``module`` needs, by plan, in eager mode, and at least.
+
+    Returns:
+        The figures; None if the module has no plan yet, because fake tensors cannot follow it.
+
+    Raises:
+        UsageError: If it is not fitted.
+        FrameworkUnavailable: If PyTorch is missing.
+    """
+    from remat_cli.frontends.torch.installed import require_torch
+
+    require_torch()
+    from remat_cli.frontends.torch.training.in_place import report_of
+
+    found: Fitted | None = report_of(module)
+    return found
 
 
 def unfit(module: Any) -> Any:
@@ -109,21 +156,45 @@ def plan_folder(cache: str | Path | None) -> Path | None:
     return Path(as_path(cache, "cache")) if str(cache) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CachedPlanner:
     """Solves graphs, and caches their plans in files.
 
     Attributes:
-        budget: The budget of every graph.
+        budget: The budget of every graph; a percentage is of each graph's own peak until ``settle``.
         options: How to solve.
         folder: Folder of the plans; None for no cache.
         state_bytes: Bytes of the graphs' fixed memory that are allocated only after the first step.
+        budget_bytes: The budget in bytes, once it is settled.
     """
 
     budget: Budget
     options: SolveOptions
     folder: Path | None
     state_bytes: int = 0
+    budget_bytes: int | None = None
+
+    def settle(self, graphs: Sequence[Graph]) -> int:
+        """Turn the budget into bytes, for all graphs from now on: a percentage is of the largest peak of ``graphs``.
+
+        Only the first call decides. On CUDA the peak is of the memory that PyTorch's allocator takes.
+        """
+        if self.budget_bytes is None:
+            whole = max(map(self._whole, graphs)) if self.budget.relative else 0
+            self.budget_bytes = self.budget.bytes_for(whole)
+        return self.budget_bytes
+
+    def _whole(self, graph: Graph) -> int:
+        """What a graph takes without recomputation."""
+        if graph.metadata.get("device") == "cuda":
+            return self._taken(graph, derive(graph, range(len(graph.nodes))))
+        return no_remat_peak(graph)
+
+    def _taken(self, graph: Graph, statements: Sequence[Statement]) -> int:
+        """What PyTorch's allocator takes for a plan on CUDA."""
+        from remat_cli.frontends.torch.measuring.allocator import least_limit
+
+        return least_limit(graph, statements, state_bytes=self.state_bytes)
 
     def __call__(self, graph: Graph) -> Plan:
         """A plan of ``graph``: a cached one that replays within the budget, or a new one.
@@ -137,17 +208,16 @@ class CachedPlanner:
         """
         if graph.metadata.get("device") == "cuda":
             return self._with_gaps(graph)
-        return self.planned(graph, self.budget.bytes_for(no_remat_peak(graph)))
+        return self.planned(graph, self._bytes_for(graph))
+
+    def _bytes_for(self, graph: Graph) -> int:
+        if self.budget_bytes is not None:
+            return self.budget_bytes
+        return self.budget.bytes_for(self._whole(graph) if self.budget.relative else 0)
 
     def _with_gaps(self, graph: Graph) -> Plan:
         """A plan whose allocations PyTorch's CUDA allocator can serve within the budget."""
-        from remat_cli.frontends.torch.measuring.allocator import least_limit
-
-        def taken(statements: Sequence[Statement]) -> int:
-            return least_limit(graph, statements, state_bytes=self.state_bytes)
-
-        whole = taken(derive(graph, range(len(graph.nodes)))) if self.budget.relative else 0
-        wanted = room = self.budget.bytes_for(whole)
+        wanted = room = self._bytes_for(graph)
         for _ in range(_TRIES):
             try:
                 plan = self.planned(graph, wanted)
@@ -158,7 +228,7 @@ class CachedPlanner:
                     f"plans fit a budget of {self.budget.text}, but not with the gaps that PyTorch's allocator leaves",
                     hint="take a larger budget",
                 ) from error
-            need = taken(plan.statements)
+            need = self._taken(graph, plan.statements)
             if need <= room:
                 return plan
             wanted = int(wanted * room / need)  # assumes that gaps are proportional to the budget
@@ -170,15 +240,28 @@ class CachedPlanner:
     def planned(self, graph: Graph, budget_bytes: int) -> Plan:
         """A plan of ``graph`` that peaks at ``budget_bytes`` at most: a cached one, or a new one."""
         if self.folder is None:
-            return solve(graph, budget_bytes, self.options).plan
+            return self._solved(graph, budget_bytes)
         cache = PlanCache(self.folder)
         path = cache.path(graph, budget_bytes, self.options)
         kept = cache.find(path, graph, budget_bytes, complete=False)
         if kept is not None:
             return kept
-        plan = solve(graph, budget_bytes, self.options).plan
+        plan = self._solved(graph, budget_bytes)
         try:
             cache.keep(path, plan)
         except UsageError as error:  # the next run then solves again
             warnings.warn(f"remat: the plan is not kept: {error}", stacklevel=2)
         return plan
+
+    def _solved(self, graph: Graph, budget_bytes: int) -> Plan:
+        try:
+            return solve(graph, budget_bytes, self.options).plan
+        except (Infeasible, LimitReached) as error:
+            raise type(error)(_in_python(error.message), hint=_in_python(error.hint)) from error
+
+
+def _in_python(text: str) -> str:
+    """A message for somebody who trains in Python, and knows neither documents nor options of a command."""
+    for words, others in _WORDS.items():
+        text = text.replace(words, others)
+    return text

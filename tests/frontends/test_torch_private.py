@@ -56,6 +56,17 @@ def test_fake_mode_and_its_sizes():
     assert not private.is_fake(torch.nn.Parameter(torch.ones(3)))
 
 
+def test_tensors_without_data():
+    module = torch.nn.Linear(2, 3)
+    fakes = private.without_data([module.weight, module.weight.T, torch.ones(4), 3])
+    assert isinstance(fakes[0], torch.nn.Parameter)
+    assert private.is_fake(fakes[2])
+    assert private.storage_identity(fakes[0]) == private.storage_identity(fakes[1])
+    assert [fake.shape for fake in fakes[:3]] == [(3, 2), (2, 3), (4,)]
+    assert fakes[3] == 3
+    assert private.without_data(fakes)[2] is fakes[2]
+
+
 def test_an_operator_that_fails_on_fake_tensors_is_logged_unless_it_shall_not_be(monkeypatch):
     said = []
     monkeypatch.setattr(torch._subclasses.fake_tensor.log, "handle", said.append)
@@ -153,23 +164,23 @@ def test_logging_is_left_out_of_graphs(monkeypatch):
     """And a graph that ends early says why, with the place."""
     logger, messages = logging.Logger("x"), []
     monkeypatch.setattr(logger, "handle", messages.append)
-    monkeypatch.setattr(torch._dynamo.config, "ignore_logging_functions", set())
-    [first, last], said = logging_graphs(logger, messages)
-    assert said == 1
-    assert last is None
-    text, frames = first
-    assert text.startswith("logging.Logger method not supported")
-    assert "\n" in text
-    assert [Path(file).name for file, _, _ in frames] == [Path(__file__).name]
-    assert frames[0][2] == "step"
-    with private.without_logging():
+    with torch._dynamo.config.patch(ignore_logging_functions=set()):
+        [first, last], said = logging_graphs(logger, messages)
+        assert said == 1
+        assert last is None
+        text, frames = first
+        assert text.startswith("logging.Logger method not supported")
+        assert "\n" in text
+        assert [Path(file).name for file, _, _ in frames] == [Path(__file__).name]
+        assert frames[0][2] == "step"
+        with private.without_logging():
+            assert logging_graphs(logger, messages) == ([None], 1)
+        assert torch._dynamo.config.ignore_logging_functions == set()
+        private.leave_out_logging()
         assert logging_graphs(logger, messages) == ([None], 1)
-    assert torch._dynamo.config.ignore_logging_functions == set()
-    private.leave_out_logging()
-    assert logging_graphs(logger, messages) == ([None], 1)
-    left_out = torch._dynamo.config.ignore_logging_functions
-    assert logging.Logger.warning in left_out
-    assert not {logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.getChild} & left_out
+        left_out = torch._dynamo.config.ignore_logging_functions
+        assert logging.Logger.warning in left_out
+        assert not {logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.getChild} & left_out
 
 
 def test_compiled_functions_may_empty_their_list():
@@ -247,6 +258,52 @@ def test_events_of_the_profiler():
     changes = [event for event in private.profiler_events(session) if event.name() == "[memory]"]
     assert 4000 in [event.nbytes() for event in changes]
     assert all(event.start_ns() > 0 and event.duration_ns() >= 0 for event in changes)
+
+
+def test_the_node_behind_results_and_their_views():
+    module = torch.nn.Linear(2, 2)
+
+    def step(x):
+        out = module(x)
+        return out.sum(), out.view(1, 4)[:, :2], out.t()
+
+    compiled = torch.compile(step, backend="aot_eager", dynamic=False)
+    number, view, _ = compiled(torch.ones(2, 2))
+    node, position, direct = private.compiled_node(number)
+    assert (position, direct) == (0, True)
+    behind, position, direct = private.compiled_node(view)
+    assert behind is node
+    assert (position, direct) == (3, False)  # the memory that it is a view of
+    assert private.compiled_node(torch.ones(2)) is None
+    assert private.compiled_node(module.weight.sum()) is None
+
+
+def test_whether_tangents_can_be_freed():
+    """As seen from inside a backward function of a compiled graph, after it has emptied its arguments."""
+    freed = []
+
+    def compiler(graph, _inputs):
+        from functorch.compile import make_boxed_func
+
+        if not any("tangent" in str(node.target) for node in graph.graph.find_nodes(op="placeholder")):
+            return make_boxed_func(graph.forward)
+
+        def backward(args):
+            reference = private.weak_storage(args[-1])
+            shape = args[-1].shape
+            args.clear()
+            freed.append(reference.expired())
+            return [torch.zeros(shape)]
+
+        return private.takes_its_arguments(backward)
+
+    def backend(graph, inputs):
+        return private.aot(graph, inputs, compiler=compiler, partition=private.default_split)
+
+    x = torch.ones(8, requires_grad=True)
+    out = torch.compile(lambda y: y.exp(), backend=backend, dynamic=False)(x)
+    (out * torch.arange(8.0)).sum().backward()
+    assert freed == [private.frees_tangents()]
 
 
 def test_a_module_may_have_another_call():

@@ -10,7 +10,7 @@ import ast
 import contextlib
 import logging
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 Partition = Callable[..., tuple[Any, Any]]
@@ -23,6 +23,21 @@ def new_fake_mode() -> Any:
 
     with exact_sizes():
         return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def without_data(tensors: Iterable[Any]) -> tuple[Any, ...]:
+    """``tensors``, fake ones in place of real ones; parameters stay parameters, and shared memory is shared."""
+    import torch
+
+    mode = new_fake_mode()
+
+    def fake(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor) or is_fake(item):
+            return item
+        # Without its history, which a fake tensor would have to have too.
+        return mode.from_tensor(item if isinstance(item, torch.nn.Parameter) else item.detach())
+
+    return tuple(map(fake, tensors))
 
 
 def exact_sizes() -> Any:
@@ -187,6 +202,27 @@ def descriptors() -> Any:
     from torch._functorch._aot_autograd import descriptors as found
 
     return found
+
+
+def compiled_node(tensor: Any) -> tuple[Any, int, bool] | None:
+    """The node of autograd of the compiled graph that returned ``tensor``, and the position of the result there.
+
+    The last item is false if AOTAutograd has made ``tensor`` as a view of that result. None if it has no such node.
+    """
+    import torch
+
+    node, position, direct = getattr(tensor, "grad_fn", None), getattr(tensor, "output_nr", 0), True
+    while node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction):
+        [(node, position), *_] = node.next_functions or ((None, 0),)
+        direct = False
+    return None if node is None else (node, position, direct)
+
+
+def frees_tangents() -> bool:
+    """Whether autograd hands tangents over, so that a compiled step can free them; from PyTorch 2.13 on it does."""
+    import torch
+
+    return hasattr(torch.autograd.Function, "boxed_grads_call")
 
 
 def is_operator(target: Any) -> bool:

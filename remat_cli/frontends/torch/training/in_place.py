@@ -37,6 +37,9 @@ class PlannedCall:
         parts: Number of graphs in which the module is compiled for one form of its arguments.
         strict: Whether one form too many is an error; else it runs as it is, after one warning.
         plans: The plans, for whoever asks; more may come.
+
+    Attributes:
+        report: What a step needs, a ``Fitted``; None if the module has no plan yet.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class PlannedCall:
         import torch
 
         self.plans = plans
+        self.report: Any = None
         self._module, self._parts, self._strict = module, max(1, parts), strict
         self._graphs = 0
         self._said = False
@@ -118,6 +122,20 @@ def unfit(module: Any) -> Any:
         raise UsageError(f"this {type(module).__name__} is not fitted")
     set_call(module, None)
     return module
+
+
+def report_of(module: Any) -> Any:
+    """What a step of a fitted ``module`` needs, a ``Fitted``; None if it has no plan yet.
+
+    Raises:
+        UsageError: If it is not fitted.
+    """
+    import torch
+
+    call = call_of(module) if isinstance(module, torch.nn.Module) else None
+    if not isinstance(call, PlannedCall):
+        raise UsageError(f"this {type(module).__name__} is not fitted")
+    return call.report
 
 
 def require_uncompiled(module: Any) -> None:
