@@ -36,8 +36,8 @@ def rehearse(step: Step, device: str, *, force: bool = False, libraries: Sequenc
         libraries: Python modules to import; operators of their packages are accepted besides PyTorch's.
 
     Raises:
-            what = f"the library {name} cannot be imported: {type(error).__name__}: {error}"
-            raise UsageError(what) from error
+        UsageError: If a library cannot be imported, or a result has another type, shape or strides than the document
+            says, with the place.
         ExecutionFailed: If an operator is none that graphs hold, or does not take its arguments, with the node.
     """
     _require_operators(step, _namespaces(libraries))
