@@ -166,7 +166,7 @@ class Fitted:
 
         def lowered(given: tuple[Any, ...], _result: Any) -> None:
             """The same graph with FLOPs as its costs, for those that recomputation takes."""
-            graph = lower(given[0], cost_model("flops").cost, given[2])
+            graph = lower(given[0], cost_model("flops").cost, *given[2:])
             self.flops |= {node.id: node.cost for node in graph.nodes}
 
         started = time.perf_counter()
