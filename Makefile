@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core lint check-types graphs docs bench integrations paper mutations fuzz faults screenshots gpu hollow torch-versions clean
+.PHONY: setup system demo test test-core lint check-types graphs docs bench integrations paper mutations fuzz faults screenshots gpu hollow models torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -121,6 +121,16 @@ gpu:
 hollow:
 	PYTHONPATH=$(CURDIR) HOLLOW_WORKSPACE=67108864 $(GPU_PYTHON) -m benchmarks.torch.hollow \
 	  $(GPU_PYTHON) -m benchmarks.torch.gpu --parts fit,peaks,batch
+
+# Real models of four libraries, in an environment of their own: benchmarks/models. Two hours on one core; a later run only does
+# what is missing. ASKED narrows it: make models ASKED='--only clip --again'.
+models: build/models-venv/.ready
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) build/models-venv/bin/python -m benchmarks.models $(ASKED)
+
+build/models-venv/.ready: constraints.txt benchmarks/models/requirements.txt
+	$(PYTHON) -m venv build/models-venv
+	build/models-venv/bin/python -m pip install -q -c constraints.txt -r benchmarks/models/requirements.txt -e '.[torch]'
+	touch $@
 
 # The frontends' tests on the other versions of PyTorch that are supported; by network, and as it comes: with CUDA, 5 GB each.
 TORCH_VERSIONS ?= 2.11.0 2.12.1

@@ -22,7 +22,7 @@ not yet committed.
 def page(benchmarks: Sequence[Benchmark], results: Mapping[str, Mapping[str, Any]]) -> str:
     """The whole page: the targets, then a section per benchmark; one without a result says so."""
     parts = [_HEAD, "## Targets\n", _targets(benchmarks, results)]
-    places = {_place(result) for result in results.values()}
+    places = {measured_on(result) for result in results.values()}
     if len(places) == 1:
         parts.append(f"Measured on: {places.pop()}\n")
     for benchmark in benchmarks:
@@ -30,7 +30,7 @@ def page(benchmarks: Sequence[Benchmark], results: Mapping[str, Mapping[str, Any
         if result is None:
             parts.append(f"## {benchmark.title}\n\nNot measured yet: `python -m benchmarks {benchmark.name}`.\n")
         else:
-            parts.append(section(benchmark, result, place=len({_place(r) for r in results.values()}) > 1))
+            parts.append(section(benchmark, result, place=len({measured_on(r) for r in results.values()}) > 1))
     return "\n".join(parts)
 
 
@@ -42,13 +42,13 @@ def section(benchmark: Benchmark, result: Mapping[str, Any], *, place: bool = Tr
     for table in benchmark.tables:
         rows = [row for row in result["rows"] if row["table"] == table.key]
         if rows:
-            parts.append(_table(table, rows))
+            parts.append(written_table(table, rows))
     for picture in benchmark.pictures:
         parts.append(f"![{picture.shows}](results/{benchmark.name}-{picture.key}.svg)\n")
     parts.append(_circumstances(result))
     parts += [_again(record, result) for record in result.get("again", ())]
     if place:
-        parts.append(f"Measured on: {_place(result)}\n")
+        parts.append(f"Measured on: {measured_on(result)}\n")
     return "\n".join(parts)
 
 
@@ -70,7 +70,7 @@ def _verdict(benchmark: Benchmark, target: Target, result: Mapping[str, Any] | N
     return written(measured, columns[target.column]), "yes" if number < target.below else "**no**"
 
 
-def _table(table: Table, rows: Sequence[Row]) -> str:
+def written_table(table: Table, rows: Sequence[Row]) -> str:
     lines = [f"### {table.title}\n"] if table.title else []
     lines.append(_line([column.heading for column in table.columns]))
     lines.append("| " + " | ".join("---" if column.kind == "text" else "---:" for column in table.columns) + " |")
@@ -109,10 +109,10 @@ def _circumstances(result: Mapping[str, Any]) -> str:
 def _again(record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """The rows that were measured again, and how those measurements differed."""
     text = f"Measured again: {'; '.join(record['rows'])}. {_circumstances(record)}"
-    return text + (f"Measured on: {_place(record)}\n" if _place(record) != _place(result) else "")
+    return text + (f"Measured on: {measured_on(record)}\n" if measured_on(record) != measured_on(result) else "")
 
 
-def _place(result: Mapping[str, Any]) -> str:
+def measured_on(result: Mapping[str, Any]) -> str:
     machine, versions = result["machine"], result["versions"]
     packages = ", ".join(f"{name} {number}" for name, number in sorted(versions["packages"].items()) if number)
     return (

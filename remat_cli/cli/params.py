@@ -151,6 +151,16 @@ def quiet_option(command: F) -> F:
     return click.option("-q", "--quiet", is_flag=True, help="No progress and no notes on standard error.")(command)
 
 
+def library_option(command: F) -> F:
+    """``--library``."""
+    return click.option(
+        "--library",
+        multiple=True,
+        metavar="MODULE",
+        help="Import this Python module, and accept operators of its package.",
+    )(command)
+
+
 def format_option(*formats: str, by_suffix: bool = False) -> Callable[[F], F]:
     """``--format`` with ``text`` as the default, unless the suffix of ``-o`` says another."""
     if not by_suffix:

@@ -6,13 +6,18 @@ import os
 from dataclasses import replace
 
 import pytest
-from torch_plans import graph_of
+import torch
+from torch_plans import graph_of, plain, plan_of, repeated
 
+from remat_cli.api import save_plan
+from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, UsageError
+from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.codec import operator_named
 from remat_cli.frontends.torch.document import Data
 from remat_cli.frontends.torch.executing.program import program
 from remat_cli.frontends.torch.measuring.profile import profile
+from remat_cli.frontends.torch.measuring.run import run_plan
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.plan.derive import derive
 
@@ -92,3 +97,54 @@ def test_constants_are_as_large_as_their_data_and_of_a_known_type(constant, word
     graph = replace(graph, metadata=graph.metadata | {"constants": [constant.document()]})
     with pytest.raises(UsageError, match=rf"metadata\.constants\[0\]\.{words}"):
         read_step(graph)
+
+
+LIBRARY = """
+import torch
+
+@torch.library.custom_op("remat_test_library::halved", mutates_args=())
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+@halved.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+halved.register_autograd(lambda context, gradient: gradient / 2)
+"""
+
+
+def test_operators_of_a_library_run_if_the_user_names_it(tmp_path, monkeypatch):
+    (tmp_path / "remat_test_library.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def build():
+        from remat_test_library import halved
+
+        class Model(torch.nn.Linear):
+            def forward(self, x):
+                return halved(super().forward(x).tanh()).square().sum()
+
+        return Model(3, 3), torch.randn(2, 3)
+
+    graph = export_model(build, name="halved", source="torch:x")
+    plan = plan_of(graph, repeated(graph))
+    with pytest.raises(ExecutionFailed, match="not one of the operators") as raised:
+        run_plan(plan, steps=1)
+    assert "--library" in raised.value.hint
+    with pytest.raises(ExecutionFailed, match="not one of the operators"):
+        profile(graph, repeats=1, warmup=0)
+    ran = run_plan(plan, steps=1, libraries=["remat_test_library"])
+    assert ran.identical
+    assert ran.memory.measured == ran.memory.predicted_without_workspace
+    assert profile(graph, repeats=1, warmup=0, libraries=["remat_test_library"]).cost_unit == "us"
+    with pytest.raises(UsageError, match="the library remat_test_absent cannot be imported: ModuleNotFoundError"):
+        run_plan(plan, steps=1, libraries=["remat_test_absent"])
+
+
+def test_a_library_is_named_on_the_command_line(tmp_path, capsys):
+    graph = graph_of("mlp")
+    save_plan(plain(graph), tmp_path / "mlp.plan.json")
+    assert run(["run", str(tmp_path / "mlp.plan.json"), "--steps", "1", "--library", "json"]) == 0
+    assert run(["run", str(tmp_path / "mlp.plan.json"), "--steps", "1", "--library", "remat_test_absent"]) == 2
+    assert "the library remat_test_absent cannot be imported" in capsys.readouterr().err

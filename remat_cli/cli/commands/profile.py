@@ -27,6 +27,7 @@ Examples:
 @click.option("--warmup", type=click.IntRange(0, 1000), default=2, show_default=True, help="Calls before the samples.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
 @click.option("--force", is_flag=True, help="Accept a GRAPH that was exported for another PyTorch or device.")
+@params.library_option
 @params.output_option
 @params.quiet_option
 @params.color_option
@@ -37,6 +38,7 @@ def command(
     warmup: int,
     seed: int,
     force: bool,
+    library: tuple[str, ...],
     output: str,
     quiet: bool,
     color: str,
@@ -54,7 +56,9 @@ def command(
     out = Output(color, quiet)
     format = document_format(output)
     require_writable(output)
-    measured = profile(load_graph(graph), device=device, repeats=repeats, warmup=warmup, seed=seed, force=force)
+    measured = profile(
+        load_graph(graph), device=device, repeats=repeats, warmup=warmup, seed=seed, force=force, libraries=library
+    )
     write_text(output, document_text(graph_to_document(measured), format))
     if output != "-":
         facts = measured.metadata["profile"]

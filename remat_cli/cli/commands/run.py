@@ -27,10 +27,19 @@ device runs out of memory."""
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of weights, inputs and random operations.")
 @click.option("--graph", type=params.READABLE, help="Also check that the plan is for this graph.")
 @click.option("--force", is_flag=True, help="Accept a PLAN that was exported for another PyTorch or device.")
+@params.library_option
 @params.format_option("text", "json")
 @params.color_option
 def command(
-    plan: str, device: str, steps: int, seed: int, graph: str | None, force: bool, format: str, color: str
+    plan: str,
+    device: str,
+    steps: int,
+    seed: int,
+    graph: str | None,
+    force: bool,
+    library: tuple[str, ...],
+    format: str,
+    color: str,
 ) -> int:
     """Run PLAN with random weights and inputs, and compare it with the same graph without recomputation.
 
@@ -50,6 +59,6 @@ def command(
     out = Output(color)
     loaded, _ = load_plan(plan)
     wanted = None if graph is None else load_graph(graph)
-    ran = run_plan(loaded, device=device, steps=steps, seed=seed, graph=wanted, force=force)
+    ran = run_plan(loaded, device=device, steps=steps, seed=seed, graph=wanted, force=force, libraries=library)
     out.report(document_json(ran.document()) if format == "json" else run_text(ran.document(), out.style()))
     return ExitCode.NO if ran.identical is False else ExitCode.OK

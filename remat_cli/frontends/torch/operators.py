@@ -6,7 +6,8 @@ write into an argument, read files or wait for other processes, quantised, spars
 on data, and fused optimisers. So is CTC: its kernels take labels as indices without a check.
 
 An operator of another library is not here either. A step that uses it can be exported, solved and trained with, because
-there the operators are those of the user's own code. Only documents are bound to this list.
+there the operators are those of the user's own code. Only documents are bound to this list, and to the libraries that
+the user names.
 """
 
 from __future__ import annotations

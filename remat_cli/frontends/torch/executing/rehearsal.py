@@ -7,9 +7,11 @@ storages all the same. Results have to be as the document says, and nothing may 
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
 from typing import Any
 
-from remat_cli.errors import ExecutionFailed, RematError
+from remat_cli.errors import ExecutionFailed, RematError, UsageError
 from remat_cli.frontends.torch.codec import decode_data, dtype_named, spec_of
 from remat_cli.frontends.torch.document import ITEM_BYTES, Argument, Operation, Returned, Step, TensorSpec, View
 from remat_cli.frontends.torch.executing.pairing import Calls
@@ -24,48 +26,64 @@ from remat_cli.printable import printable
 _FLOATING = tuple(name for name in ITEM_BYTES if "float" in name)
 
 
-def rehearse(step: Step, device: str, *, force: bool = False) -> None:
+def rehearse(step: Step, device: str, *, force: bool = False, libraries: Sequence[str] = ()) -> None:
     """Check all operations and results of a graph.
 
     Args:
         step: A graph that this frontend made.
         device: Device that it will run on.
         force: Whether strides may differ, because the graph was exported for another PyTorch or device.
+        libraries: Python modules to import; operators of their packages are accepted besides PyTorch's.
 
     Raises:
-        UsageError: If a result has another type, shape or strides than the document says, with the place.
+        UsageError: If a library cannot be imported, or a result has another type, shape or strides than the document
+            says, with the place.
         ExecutionFailed: If an operator is none that graphs hold, or does not take its arguments, with the node.
     """
-    _require_operators(step)
+    _require_operators(step, _namespaces(libraries))
     _Rehearsal(step, device, force).run()
 
 
-def _require_operators(step: Step) -> None:
-    """Check that all operators are among those that capturing leaves."""
+def _namespaces(libraries: Sequence[str]) -> frozenset[str]:
+    """Import these modules; the namespaces of operators that belong to their packages.
+
+    Raises:
+        UsageError: If one cannot be imported.
+    """
+    for name in libraries:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a library may do anything while it is imported
+            raise UsageError(f"the library {name} cannot be imported: {type(error).__name__}: {error}") from error
+    return frozenset(name.partition(".")[0] for name in libraries)
+
+
+def _require_operators(step: Step, namespaces: frozenset[str]) -> None:
+    """Check that all operators are among those that capturing leaves, or in ``namespaces``."""
     for node, operation in enumerate(step.operations):
         if node != step.tangents:
-            _require_known(operation, f"node {step.graph.nodes[node].id}")
+            _require_known(operation, f"node {step.graph.nodes[node].id}", namespaces)
     for number, result in enumerate(step.results):
-        _require_views(result.tensor, f"metadata.results[{number}]")
+        _require_views(result.tensor, f"metadata.results[{number}]", namespaces)
 
 
-def _require_known(called: Operation | View, where: str) -> None:
-    if called.call not in OPERATORS:
+def _require_known(called: Operation | View, where: str, namespaces: frozenset[str]) -> None:
+    if called.call not in OPERATORS and str(called.call).partition(".")[0] not in namespaces:
         raise ExecutionFailed(
             f"{printable(where)} calls {quote(called.call)}, which is not one of the operators that graphs hold",
-            hint="operators of other libraries run only in a training step of your own, with remat.fit or "
-            "remat.remat_backend; if this graph should hold none, do not trust it",
+            hint="name the module that defines it with --library if you trust both; if this graph should hold no "
+            "operators of other libraries, do not trust it",
         )
     for argument in (*called.args, *called.kwargs.values()):
-        _require_views(argument, where)
+        _require_views(argument, where, namespaces)
 
 
-def _require_views(argument: Argument, where: str) -> None:
+def _require_views(argument: Argument, where: str, namespaces: frozenset[str]) -> None:
     if isinstance(argument, View):
-        _require_known(argument, where)
+        _require_known(argument, where, namespaces)
     elif isinstance(argument, tuple):
         for item in argument:
-            _require_views(item, where)
+            _require_views(item, where, namespaces)
 
 
 class _Rehearsal:

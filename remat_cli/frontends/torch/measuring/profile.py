@@ -6,7 +6,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,6 +58,7 @@ def profile(
     seed: int = 0,
     force: bool = False,
     captured: bool = False,
+    libraries: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Graph:
     """``graph`` with measured costs (microseconds), sizes and workspaces.
@@ -73,6 +74,7 @@ def profile(
         force: Whether to measure even if the graph was exported for another PyTorch or device.
         captured: Whether this process captured the graph from the user's own code. Other graphs may hold anything, so
             their operations are checked first.
+        libraries: Python modules to import; operators of their packages are accepted besides PyTorch's.
         progress: Called with the number of kinds of operations that are done, and of all kinds.
 
     Raises:
@@ -90,7 +92,7 @@ def profile(
     if not force:
         require_home(graph, device)
     if not captured:
-        rehearse(step, device, force=force)
+        rehearse(step, device, force=force, libraries=libraries)
     with memory_told(
         device,
         "the inputs of an operation",

@@ -104,7 +104,14 @@ class Ran:
 
 
 def run_plan(
-    plan: Plan, *, device: str = "cpu", steps: int = 3, seed: int = 0, graph: Graph | None = None, force: bool = False
+    plan: Plan,
+    *,
+    device: str = "cpu",
+    steps: int = 3,
+    seed: int = 0,
+    graph: Graph | None = None,
+    force: bool = False,
+    libraries: Sequence[str] = (),
 ) -> Ran:
     """Run ``plan`` with random weights and inputs, and compare it with the same graph without recomputation.
 
@@ -115,6 +122,7 @@ def run_plan(
         seed: Seed of weights, inputs and random operations.
         graph: The graph that the plan must be for; None for any.
         force: Whether to run it even if it was exported for another PyTorch or device.
+        libraries: Python modules to import; operators of their packages are accepted besides PyTorch's.
 
     Raises:
         UsageError: If the plan is not valid, or its graph is not of this frontend, or damaged, or not ``graph``, or was
@@ -134,7 +142,7 @@ def run_plan(
     if not force:
         require_home(plan.graph, device)
     step = read_step(plan.graph)
-    rehearse(step, device, force=force)
+    rehearse(step, device, force=force, libraries=libraries)
     needs = format_bytes(replayed.peak_bytes)
     with memory_told(
         device,

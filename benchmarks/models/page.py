@@ -1,0 +1,162 @@
+"""The page of the suite: totals, a row per model, and every refusal with its reason."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.frame import Column, Table
+from benchmarks.models.listing import LIMIT_S, MODELS, Listed
+from benchmarks.page import measured_on, written, written_table
+
+_HEAD = """\
+# Real models of torchvision, timm, transformers and diffusers
+
+Made by `make models` from `models.json`; do not edit. Small sizes, random weights, training mode, on a CPU.
+
+*export*: nodes of the graph that `remat export torch:FILE.py:NAME` writes; where graph breaks divide the step, those
+of all its parts, and plans are of the largest. *60%*, *80%*: `remat solve` with these shares of the peak without
+recomputation, for at most {limit}: recomputation as a share of the cost, `*` where the plan is not proven optimal;
+"too small" where no plan can keep to the budget, since parameters and their gradients take more. *run*: `remat run` of
+these plans: all results bit for bit those without recomputation, and the measured peak the predicted one to the byte.
+*fit*: three steps of AdamW by `fit` with `cost="measured"` and a budget of 80% of what eager mode needs (90% or 100%
+where no plan can keep to less): the peak by the events of PyTorch's profiler against that budget, and with what
+losses, gradients and buffers agree bit for bit. *checkpointing*: the library's own at its own peak against a plan for
+that peak: recomputed FLOPs by PyTorch's formulas.
+"""
+
+_BYTES, _TEXT = "bytes", "text"
+_ROWS = Table(
+    "models",
+    "",
+    (
+        Column("family", "family"),
+        Column("model", "model"),
+        Column("library", "library"),
+        Column("export", "export"),
+        Column("solve60", "60%"),
+        Column("solve80", "80%"),
+        Column("run", "run"),
+        Column("eager", "eager needs", _BYTES),
+        Column("budget", "fit: budget"),
+        Column("over", "peak over budget"),
+        Column("same", "same bits as"),
+        Column("checkpoint", "checkpointing: FLOPs"),
+        Column("plan", "plan: FLOPs"),
+    ),
+)
+_REFUSALS = Table(
+    "refusals",
+    "",
+    (
+        Column("model", "model"),
+        Column("step", "step"),
+        Column("reason", "reason"),
+        Column("fullgraph", "torch.compile(fullgraph=True)"),
+    ),
+)
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """The page of all answers."""
+    rows = {model: document["rows"][model.name] for model in MODELS if model.name in document["rows"]}
+    parts = [_HEAD.format(limit=f"{document.get('limit_s', LIMIT_S):g} s"), "## Totals\n", _totals(list(rows.values()))]
+    parts += ["## Models\n", written_table(_ROWS, [_row(model, row) for model, row in rows.items()])]
+    refusals = [refusal for model, row in rows.items() for refusal in _refusals(model, row)]
+    if refusals:
+        parts += ["## Refusals and failures\n", written_table(_REFUSALS, refusals)]
+    if "machine" in document:
+        parts.append(f"{document['date']} at commit {document['versions']['commit']}.\n")
+        parts.append(f"Measured on: {measured_on(document)}\n")
+    return "\n".join(parts)
+
+
+def _totals(rows: Sequence[Mapping[str, Any]]) -> str:
+    def count(step: str, key: str = "ok") -> str:
+        asked = [row[step] for row in rows if step in row]
+        return f"{sum(bool(answer.get(key)) for answer in asked)} of {len(asked)}"
+
+    refused = [row for row in rows if not row.get("export", {"ok": True})["ok"]]
+    both = sum(not row.get("fullgraph", {"ok": True})["ok"] for row in refused)
+    ran = [row[step] for row in rows for step in ("run60", "run80") if step in row]
+    right = sum(bool(answer.get("identical") and answer.get("exact")) for answer in ran)
+    lines = [
+        f"- models: {len(rows)}",
+        f"- exported: {count('export')}; of the {len(refused)} refused, `torch.compile(fullgraph=True)` refuses {both}",
+        f"- plans at 60%: {count('solve60')}; at 80%: {count('solve80')}",
+        f"- runs bit-identical and predicted to the byte: {right} of {len(ran)}",
+        f"- trained with the bits of eager mode or aot_eager: {count('fit')}, of eager: {count('fit', 'as_eager')}",
+        f"- trained within the budget: {count('fit', 'within')}",
+    ]
+    pairs = [row["checkpoint"] for row in rows if "flops" in row.get("checkpoint", {})]
+    if pairs:
+        theirs, ours = (statistics.median(answer[key] for answer in pairs) for key in ("checkpoint_flops", "flops"))
+        lines.append(
+            f"- at the peak of gradient checkpointing ({len(pairs)} models): recomputed FLOPs {theirs:.1%} with it and "
+            f"{ours:.1%} by plan (medians)"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _row(model: Listed, row: Mapping[str, Any]) -> dict[str, Any]:
+    fit, checkpoint = row.get("fit", {}), row.get("checkpoint", {})
+    runs = [row[step] for step in ("run60", "run80") if step in row]
+    right = all(answer.get("identical") and answer.get("exact") for answer in runs)
+    return {
+        "family": model.family,
+        "model": model.name,
+        "library": model.library,
+        "export": _export(row.get("export")),
+        "solve60": _solved(row.get("solve60")),
+        "solve80": _solved(row.get("solve80")),
+        "run": "" if not runs else "exact" if right else "**no**",
+        "eager": fit.get("eager_bytes"),
+        "budget": f"{_bytes(fit['budget_bytes'])} ({fit['share']:.0%})" if "budget_bytes" in fit else _failed(fit),
+        "over": f"{fit['over']:+.2%}" if "over" in fit else "",
+        "same": ("**none**" if fit["differs"] else fit["same_as"]) if "differs" in fit else "",
+        "checkpoint": f"{checkpoint['checkpoint_flops']:.1%}" if "checkpoint_flops" in checkpoint else "",
+        "plan": f"{checkpoint['flops']:.1%}" if "flops" in checkpoint else "",
+    }
+
+
+def _export(answer: Mapping[str, Any] | None) -> str:
+    if answer is None:
+        return ""
+    parts = answer.get("parts", 1)
+    return (f"{answer['nodes']:,}" + (f" in {parts} parts" if parts > 1 else "")) if answer["ok"] else "refused"
+
+
+def _solved(answer: Mapping[str, Any] | None) -> str:
+    if answer is None:
+        return ""
+    if not answer["ok"]:
+        return "too small" if too_small(answer) else "**no plan**"
+    return f"{answer['overhead']:.2%}" + ("" if answer["status"] == "optimal" else "*")
+
+
+def too_small(answer: Mapping[str, Any]) -> bool:
+    """Whether a budget was refused with a proof that no plan fits it."""
+    return "no plan fits a budget" in answer["problem"]
+
+
+def _failed(answer: Mapping[str, Any]) -> str:
+    return "" if answer.get("ok", True) else "**failed**"
+
+
+def _bytes(count: int) -> str:
+    return written(count, Column("", "", "bytes"))
+
+
+def _refusals(model: Listed, row: Mapping[str, Any]) -> list[dict[str, str]]:
+    found = []
+    for step, answer in row.items():
+        problem = answer.get("problem") or answer.get("differs") or ""
+        if step == "fullgraph" or answer["ok"] or (step.startswith("solve") and too_small(answer)):
+            continue
+        told = ""
+        if step == "export" and "fullgraph" in row:
+            theirs = row["fullgraph"]
+            told = "takes it" if theirs["ok"] else f"{theirs.get('graphs', '?')} graphs: {theirs['problem'][:200]}"
+        found.append({"model": model.name, "step": step, "reason": problem[:400], "fullgraph": told})
+    return found
