@@ -102,7 +102,7 @@ def _graph(spec: str) -> Graph:
     if spec.startswith("torch/"):
         from remat_cli.frontends.torch.architectures import build_torch_graph
 
-        return build_torch_graph(spec)
+        return build_torch_graph(spec.replace("{", "{cost=flops,"))  # the same on every machine
     from remat_cli.zoo.registry import build_graph
 
     return build_graph(spec)

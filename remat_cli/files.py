@@ -37,6 +37,13 @@ def most_input() -> int:
         raise UsageError(f"{LIMIT}: {error.message}", hint=error.hint) from None
 
 
+def cache_folder(name: str) -> Path:
+    """The folder ``name`` among the user's caches; it need not exist."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("remat", appauthor=False) / name
+
+
 def read_bytes(path: str) -> tuple[bytes, str]:
     """The content of ``path`` (``-`` for standard input) and the name to use for it in messages.
 

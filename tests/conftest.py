@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 # A shell's background jobs and nohup start pytest with SIGINT ignored. Children inherit that, and Python then installs
 # no handler: Ctrl-C would do nothing to the commands under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Costs must not depend on the machine, and no test waits for the measurement of one.
+os.environ["REMAT_RATES"] = str(Path(__file__).parent / "rates.json")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out what needs other libraries, unless it is named, as by ``make integrations``."""
+    apart = Path(__file__).parent / "integrations"
+    if apart not in [collection_path, *collection_path.parents]:
+        return None
+    named = [(config.invocation_params.dir / str(argument).partition("::")[0]).resolve() for argument in config.args]
+    return None if any(apart in [path, *path.parents] for path in named) else True

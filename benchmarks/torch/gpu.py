@@ -223,7 +223,7 @@ def peaks(run: Run) -> None:
         if run.left_s() < 0:
             return
         run.session.say(f"predicted and measured: {spec}")
-        graph = build_torch_graph(spec.replace("{", f"{{device={name},"))
+        graph = build_torch_graph(spec.replace("{", f"{{device={name},cost=flops,"))
         graph = profile(graph, device=name, repeats=3)
         for share in (1.0, 0.8, 0.6):
             budget = None if share == 1.0 else int(no_remat_peak(graph) * share)

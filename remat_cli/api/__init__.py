@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from remat_cli.api.documents import save_graph as save_graph
     from remat_cli.api.documents import save_plan as save_plan
     from remat_cli.api.fitting import fit as fit
+    from remat_cli.api.fitting import fitted as fitted
+    from remat_cli.api.fitting import plans_of as plans_of
+    from remat_cli.api.fitting import unfit as unfit
     from remat_cli.api.importing import import_model as import_model
     from remat_cli.api.pytorch import export_torch as export_torch
     from remat_cli.api.pytorch import export_torch_parts as export_torch_parts
@@ -135,12 +138,14 @@ else:
         "export_torch_parts": "remat_cli.api.pytorch",
         "figure": "remat_cli.api.showing",
         "fit": "remat_cli.api.fitting",
+        "fitted": "remat_cli.api.fitting",
         "import_model": "remat_cli.api.importing",
         "load_graph": "remat_cli.api.documents",
         "load_plan": "remat_cli.api.documents",
         "max_batch": "remat_cli.api.solving",
         "one_forward": "remat_cli.api.solving",
         "page": "remat_cli.api.showing",
+        "plans_of": "remat_cli.api.fitting",
         "profile": "remat_cli.api.pytorch",
         "remat_backend": "remat_cli.api.pytorch",
         "run_plan": "remat_cli.api.pytorch",
@@ -151,6 +156,7 @@ else:
         "solve": "remat_cli.api.solving",
         "solve_curve": "remat_cli.api.solving",
         "solve_smallest": "remat_cli.api.solving",
+        "unfit": "remat_cli.api.fitting",
     }
     __all__ = sorted(_HOME)
 

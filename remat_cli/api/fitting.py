@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.api.arguments import as_path, as_text, options_of
+from remat_cli.api.arguments import as_path, as_text, as_whole, options_of
 from remat_cli.errors import Infeasible, LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Plan, Statement
 from remat_cli.planning.cache import PlanCache, user_folder
+from remat_cli.planning.forms import carried
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
 from remat_cli.units import Budget, as_budget, as_size
 
 if TYPE_CHECKING:
     from remat_cli.frontends.torch.training.fitting import Unknown
+    from remat_cli.frontends.torch.training.report import Fitted
 
 TIME_LIMIT_S = 60.0
 """Seconds that ``fit`` searches for each plan by default. Untuned."""
 _TRIES = 6
 """Most plans to make, each with a smaller budget than the one before, until one fits with its gaps. Untuned."""
+
+_WORDS = {
+    "no schedule in document order fits": "no plan that keeps the order of operations fits",
+    "every plan in document order": "every plan that keeps the order of operations",
+    "no plan: stopped before any schedule was found": "the search stopped before it found a plan",
+    "no plan: no schedule within the budget was found": "the search found no plan within the budget",
+    "; --minimize peak looks for a smaller one": "",
+    "; --minimize peak finds the least that works": "",
+    "give more time with --time-limit, a larger --budget, or another --strategy": (
+        "give a larger budget, or more time: options=remat.SolveOptions(time_limit_s=300)"
+    ),
+}
+"""Words of the command line, and what they are here."""
 
 
 def fit(
@@ -34,34 +51,53 @@ def fit(
     budget: Budget | str | float,
     *,
     options: SolveOptions | None = None,
-    cost: str = "flops",
+    cost: str = "device",
     reserve: str | float = 0,
     cache: str | Path | None = None,
     unknown: Unknown = "plan",
+    returns: str | int | Sequence[str | int] | None = None,
+    buckets: Sequence[int] = (),
 ) -> Any:
-    """``module``, compiled so that a training step stays within ``budget``; its results are the same bit for bit.
+    """``module`` itself, compiled in place: a training step stays within ``budget``, with the same results bit for bit.
+
+    Class, signature, parameters, ``state_dict`` and methods of the module stay its own. Without gradients (evaluation,
+    ``generate``) it runs as it is. Copies and pickles of it are not fitted. A module that is fitted already gets new
+    plans; ``unfit`` takes them away.
 
     Loop, loss, optimizer, autocast, clipping and accumulation of gradients do not change. Only the module is planned:
     put the loss inside it to have its memory counted. If training runs under ``torch.autocast``, call this under it
     too.
 
     Args:
-        module: The module, on its device and in the mode in which it trains. It is not changed. The compiled module
-            shares its parameters.
-        batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments.
+        module: The module, on its device and in the mode in which it trains. Only its call changes.
+        batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments. None: what it is first called with in
+            training; errors are raised by that call then.
         budget: ``"8GB"``, ``"80%"`` of the peak without recomputation, or bytes; for parameters, inputs, gradients and
-            everything in between. On CUDA it limits all memory that PyTorch's allocator takes from the device,
-            including the gaps between its blocks and the memory that cuBLAS keeps.
+            everything in between. A percentage is of what the given batch needs; other batches and modes have the same
+            bytes. If PyTorch divides the module into several graphs, all of them share the budget. On CUDA it limits
+            all memory that PyTorch's allocator takes from the device, including the gaps between its blocks and the
+            memory that cuBLAS keeps.
         options: How to solve; by default ``auto``, for at most ``TIME_LIMIT_S`` seconds per plan. One plan is made for
             each graph; on CUDA up to six, until one fits with its gaps.
-        cost: What recomputation should spare: ``flops``, time by the model ``roofline:a100``, or time ``measured`` on
-            the module's device. Only ``measured`` counts the workspace of operations, so take it for a budget on CUDA
-            that must not be exceeded.
+        cost: What recomputation should spare. ``device``: time on the module's device, by rates that are measured once,
+            in two seconds, and kept in the user's cache folder; the file that ``REMAT_RATES`` names replaces them.
+            ``measured``: time of every operation, measured now. ``flops``, or time by the model ``roofline:a100``. Only
+            ``measured`` counts the workspace of operations, so take it for a budget on CUDA that must not be exceeded.
         reserve: Memory to leave for things outside the graph, such as the optimizer's state or accumulated gradients.
         cache: Folder for plans, made if missing; None for the user's cache folder, ``""`` for none. Plans for measured
             costs are not cached.
         unknown: What to do with other graphs that come later (new shapes, another mode): ``plan`` them too, and if
             there is no plan run them unplanned with a warning; ``warn``; or ``error``.
+        returns: The results that take a gradient, by key, attribute or position: ``"loss"``, ``["loss", "logits"]``. By
+            default the ``loss``; else the first number; else all. Other results cost nothing in the backward pass. If
+            one takes a gradient after all, that step computes its forward pass twice, later ones have another plan, and
+            a warning says so.
+        buckets: Lengths, such as ``[128, 256, 512]``, for which plans are made beforehand. The length of a batch is its
+            second dimension. A batch between two of them runs by the plan of the next larger one, or a cheaper one that
+            fits, so no search interrupts the training.
+
+    Returns:
+        The module. ``fitted(module)`` says what eager mode, the plan and any plan need.
 
     Raises:
         Infeasible: If no plan of the module with this batch fits.
@@ -72,15 +108,107 @@ def fit(
     if options.reorder:
         raise UsageError("fit keeps the order of operations", hint="another order draws other random numbers")
     asked, kept = as_budget(budget), as_size(reserve, "reserve")
+    ends = sorted({as_whole(end, "buckets") for end in buckets}, reverse=True)
     as_text(cost, "cost")
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.training.fitting import MEASURED, fit_module
+    from remat_cli.frontends.torch.training.first_batch import fit_first_call
+    from remat_cli.frontends.torch.training.fitting import MEASURED
+    from remat_cli.frontends.torch.training.processes import inside, require_whole
 
+    part = inside(module)
+    require_whole(part)
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
-    planner = CachedPlanner(asked, options, folder, kept)
-    return fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown)
+
+    def fit_now(batch: Any) -> None:
+        planner = CachedPlanner(asked, options, folder, kept)
+        _fit_together(
+            part, batch, planner, ends, {"cost": cost, "reserve_bytes": kept, "unknown": unknown, "returns": returns}
+        )
+        if (report := fitted(part)) is not None:
+            sys.stderr.write(f"remat: {report}\n")
+
+    if batch is None:
+        fit_first_call(part, fit_now)
+    else:
+        fit_now(batch)
+    return module
+
+
+def _fit_together(
+    module: Any, batch: Any, planner: CachedPlanner, ends: Sequence[int], arguments: Mapping[str, Any]
+) -> None:
+    """Fit ``module`` in all processes at once: for batches of the lengths ``ends``, the longest first, then its own."""
+    from remat_cli.frontends.torch.training.fitting import fit_module
+    from remat_cli.frontends.torch.training.in_place import unchanged_on_error
+    from remat_cli.frontends.torch.training.lengths import buffer_bytes, stretched
+    from remat_cli.frontends.torch.training.processes import SharedPlanner, processes
+
+    shared = SharedPlanner(planner, planner.made.append)
+    # Graphs that come in training count buffers twice, see ``fit_module``.
+    more = dict(arguments) | {"reserve_bytes": arguments["reserve_bytes"] + buffer_bytes(module)}
+    with unchanged_on_error(module), shared.together() if processes() > 1 else contextlib.nullcontext():
+        # The longest first: a percentage is of what the first batch needs.
+        for other in stretched(batch, ends):
+            fit_module(module, other, shared, **more)
+        planner.carries = bool(ends)
+        fit_module(module, batch, shared, **arguments)
+    planner.carries, planner.foresees = True, bool(ends)
+    planner.searches = arguments["unknown"] == "plan"
+
+
+def fitted(module: Any) -> Fitted | None:
+    """What a training step of a fitted ``module`` needs, by plan, in eager mode, and at least.
+
+    Returns:
+        The figures; None if the module has no plan yet, because fake tensors cannot follow it.
+
+    Raises:
+        UsageError: If it is not fitted.
+        FrameworkUnavailable: If PyTorch is missing.
+    """
+    from remat_cli.frontends.torch.installed import require_torch
+
+    require_torch()
+    from remat_cli.frontends.torch.training.in_place import report_of
+    from remat_cli.frontends.torch.training.processes import inside
+
+    found: Fitted | None = report_of(inside(module))
+    return found
+
+
+def unfit(module: Any) -> Any:
+    """``module`` itself, which runs again as it did before ``fit``.
+
+    Raises:
+        UsageError: If it is not fitted.
+        FrameworkUnavailable: If PyTorch is missing.
+    """
+    from remat_cli.frontends.torch.installed import require_torch
+
+    require_torch()
+    from remat_cli.frontends.torch.training import in_place
+    from remat_cli.frontends.torch.training.processes import inside
+
+    in_place.unfit(inside(module))
+    return module
+
+
+def plans_of(module: Any) -> tuple[Plan, ...]:
+    """The plans that a fitted module has so far: one for each graph of each form in which it was called.
+
+    Raises:
+        UsageError: If it is not fitted.
+        FrameworkUnavailable: If PyTorch is missing.
+    """
+    from remat_cli.frontends.torch.installed import require_torch
+
+    require_torch()
+    from remat_cli.frontends.torch.training import in_place
+    from remat_cli.frontends.torch.training.processes import inside
+
+    return in_place.plans_of(inside(module))
 
 
 def plan_folder(cache: str | Path | None) -> Path | None:
@@ -90,21 +218,53 @@ def plan_folder(cache: str | Path | None) -> Path | None:
     return Path(as_path(cache, "cache")) if str(cache) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CachedPlanner:
     """Solves graphs, and caches their plans in files.
 
     Attributes:
-        budget: The budget of every graph.
+        budget: The budget of every graph; a percentage is of each graph's own peak until ``settle``.
         options: How to solve.
         folder: Folder of the plans; None for no cache.
         state_bytes: Bytes of the graphs' fixed memory that are allocated only after the first step.
+        budget_bytes: The budget in bytes, once it is settled.
+        carries: Whether a plan for a larger form of a graph is taken, if it fits, instead of searching for one.
+        searches: Whether to search for a plan if there is none.
+        foresees: Whether plans have been made for graphs that come later.
+        made: The plans made so far.
     """
 
     budget: Budget
     options: SolveOptions
     folder: Path | None
     state_bytes: int = 0
+    budget_bytes: int | None = None
+    carries: bool = False
+    searches: bool = True
+    foresees: bool = False
+    made: list[Plan] = field(default_factory=list, repr=False)
+
+    def settle(self, graphs: Sequence[Graph]) -> int:
+        """Turn the budget into bytes, for all graphs from now on: a percentage is of the largest peak of ``graphs``.
+
+        Only the first call decides. On CUDA the peak is of the memory that PyTorch's allocator takes.
+        """
+        if self.budget_bytes is None:
+            whole = max(map(self._whole, graphs)) if self.budget.relative else 0
+            self.budget_bytes = self.budget.bytes_for(whole)
+        return self.budget_bytes
+
+    def _whole(self, graph: Graph) -> int:
+        """What a graph takes without recomputation."""
+        if graph.metadata.get("device") == "cuda":
+            return self._taken(graph, derive(graph, range(len(graph.nodes))))
+        return no_remat_peak(graph)
+
+    def _taken(self, graph: Graph, statements: Sequence[Statement]) -> int:
+        """What PyTorch's allocator takes for a plan on CUDA."""
+        from remat_cli.frontends.torch.measuring.allocator import least_limit
+
+        return least_limit(graph, statements, state_bytes=self.state_bytes)
 
     def __call__(self, graph: Graph) -> Plan:
         """A plan of ``graph``: a cached one that replays within the budget, or a new one.
@@ -118,17 +278,16 @@ class CachedPlanner:
         """
         if graph.metadata.get("device") == "cuda":
             return self._with_gaps(graph)
-        return self.planned(graph, self.budget.bytes_for(no_remat_peak(graph)))
+        return self.planned(graph, self._bytes_for(graph))
+
+    def _bytes_for(self, graph: Graph) -> int:
+        if self.budget_bytes is not None:
+            return self.budget_bytes
+        return self.budget.bytes_for(self._whole(graph) if self.budget.relative else 0)
 
     def _with_gaps(self, graph: Graph) -> Plan:
         """A plan whose allocations PyTorch's CUDA allocator can serve within the budget."""
-        from remat_cli.frontends.torch.measuring.allocator import least_limit
-
-        def taken(statements: Sequence[Statement]) -> int:
-            return least_limit(graph, statements, state_bytes=self.state_bytes)
-
-        whole = taken(derive(graph, range(len(graph.nodes)))) if self.budget.relative else 0
-        wanted = room = self.budget.bytes_for(whole)
+        wanted = room = self._bytes_for(graph)
         for _ in range(_TRIES):
             try:
                 plan = self.planned(graph, wanted)
@@ -139,7 +298,7 @@ class CachedPlanner:
                     f"plans fit a budget of {self.budget.text}, but not with the gaps that PyTorch's allocator leaves",
                     hint="take a larger budget",
                 ) from error
-            need = taken(plan.statements)
+            need = self._taken(graph, plan.statements)
             if need <= room:
                 return plan
             wanted = int(wanted * room / need)  # assumes that gaps are proportional to the budget
@@ -149,17 +308,40 @@ class CachedPlanner:
         )
 
     def planned(self, graph: Graph, budget_bytes: int) -> Plan:
-        """A plan of ``graph`` that peaks at ``budget_bytes`` at most: a cached one, or a new one."""
+        """A plan of ``graph`` that peaks at ``budget_bytes`` at most: a cached one, a carried one, or a new one."""
+        plan = self._kept_or_new(graph, budget_bytes)
+        self.made.append(plan)
+        return plan
+
+    def _kept_or_new(self, graph: Graph, budget_bytes: int) -> Plan:
+        found = carried(graph, self.made, budget_bytes) if self.carries else None
+        if found is not None:
+            return found
+        if not self.searches:
+            raise UsageError("no plan that was made beforehand is for a graph of this form, or fits")
         if self.folder is None:
-            return solve(graph, budget_bytes, self.options).plan
+            return self._solved(graph, budget_bytes)
         cache = PlanCache(self.folder)
         path = cache.path(graph, budget_bytes, self.options)
         kept = cache.find(path, graph, budget_bytes, complete=False)
         if kept is not None:
             return kept
-        plan = solve(graph, budget_bytes, self.options).plan
+        plan = self._solved(graph, budget_bytes)
         try:
             cache.keep(path, plan)
         except UsageError as error:  # the next run then solves again
             warnings.warn(f"remat: the plan is not kept: {error}", stacklevel=2)
         return plan
+
+    def _solved(self, graph: Graph, budget_bytes: int) -> Plan:
+        try:
+            return solve(graph, budget_bytes, self.options).plan
+        except (Infeasible, LimitReached) as error:
+            raise type(error)(_in_python(error.message), hint=_in_python(error.hint)) from error
+
+
+def _in_python(text: str) -> str:
+    """A message for somebody who trains in Python, and knows neither documents nor options of a command."""
+    for words, others in _WORDS.items():
+        text = text.replace(words, others)
+    return text

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from remat_cli.planning.job import Solved
 
 
-def export_torch(text: str, *, device: str = "cpu", cost: str = "flops") -> Graph:
+def export_torch(text: str, *, device: str = "cpu", cost: str = "device") -> Graph:
     """The graph of the training step that ``FILE.py:NAME`` builds.
 
     Args:
         text: The function: it returns (module, inputs) or (module, inputs, loss).
         device: ``cpu`` or ``cuda``: the device that the step is for. Nothing runs there during export.
-        cost: ``flops`` or ``roofline:NAME``.
+        cost: ``device``: time on the device at hand, whose rates are measured once, in two seconds, and kept;
+            ``flops``; or ``roofline:NAME``: time on a GPU by its data sheet.
 
     Raises:
         CaptureFailed: If the step cannot be captured as one graph.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from remat_cli.control import Outcome
 from remat_cli.errors import InputError
-from remat_cli.files import write_text
+from remat_cli.files import cache_folder, write_text
 from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
@@ -21,9 +21,7 @@ from remat_cli.version import __version__
 
 def user_folder() -> Path:
     """The folder for plans among the user's caches."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("remat", appauthor=False) / "plans"
+    return cache_folder("plans")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,15 @@ def solve_smallest(
         listener: Receives the progress, from any thread.
 
     Raises:
-        UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As their names say.
-        Infeasible: If the strategy ignores the budget, and its plan has a larger peak.
+        UsageError, SolverUnavailable, InvalidStrategyPlan: As their names say.
+        StrategyMismatch: If the strategy does not accept the graph, or ignores the budget.
     """
     job = Job.of(graph, options or SolveOptions(), listener)
+    if not job.strategy.minds_budget:
+        raise StrategyMismatch(
+            f"{job.strategy.name} makes one plan, whatever the budget, so it has no cheapest plan at the least peak",
+            hint="leave --strategy out, or take one that minds the budget, such as auto",
+        )
     descent = _Descent(Runs(job, Pool(graph)), _plain_bounds(graph))
     with interruptible(job.context.control):
         descent.open()
@@ -64,9 +69,7 @@ def solve_smallest(
         ending = descent.cheapen()
         pool = descent.runs.pool
         least = pool.kept[0]
-        answer = least.found
-        if job.strategy.minds_budget:
-            answer = replace(answer, bounds=pool.bounds_at(least.peak_bytes))
+        answer = replace(least.found, bounds=pool.bounds_at(least.peak_bytes))
         return job.solved(Task(graph, least.peak_bytes), answer, ending, None, peak=descent.claim())
 
 
@@ -159,13 +162,7 @@ class _Descent:
 
     def cheapen(self) -> Ending:
         """Search for the cheapest plan at the least peak; returns how that ended."""
-        budget, job, control = self.lowest_bytes, self.runs.job, self.runs.control
-        if not job.strategy.minds_budget:
-            task = Task(job.graph, budget, self.runs.pool.known_at(budget))
-            answer, ending = job.attempt(task)
-            assert isinstance(answer, Found)
-            job.solved(task, answer, ending, None)  # raises Infeasible if the plan is over the budget
-            return ending
+        budget, control = self.lowest_bytes, self.runs.control
         if control.stopping():
             return Ending(control.stopped_by())
         answer, ending = self.runs.run(budget, control)

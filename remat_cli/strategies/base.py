@@ -64,11 +64,13 @@ class Known:
         schedules: Schedules to start from, within the budget or not, the most promising first.
         bounds: Lower bounds on the cost.
         searched: Whether a search by the same strategy found the schedules, so that its first stages are not needed.
+        opened: Whether the caller ran the methods with which searches begin, so that a search need not run them.
     """
 
     schedules: tuple[Schedule, ...] = ()
     bounds: tuple[Bound, ...] = ()
     searched: bool = True
+    opened: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,11 +155,11 @@ class Pipelined(Strategy):
             from remat_cli.milp.cover_running import least_peak  # half a second of Pyomo
 
             least, reason = least_peak(task.graph), "no schedule in document order fits"
-            return incumbent.not_found(reason, Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
+            return incumbent.not_found(incumbent.certified(reason), Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
         if incumbent.refusal is not None:
             return incumbent.refusal
         if incumbent.verdict is Verdict.CLASS:
-            return incumbent.not_found("no frontier-advancing schedule fits", Scope.FRONTIER)
+            return incumbent.not_found(incumbent.certified("no frontier-advancing schedule fits"), Scope.FRONTIER)
         return incumbent.not_found("no schedule within the budget was found")
 
 

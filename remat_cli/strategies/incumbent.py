@@ -57,6 +57,7 @@ class Incumbent:
         context: What engines may use; its control is the clock of the current stage (see :meth:`under`).
         goal: The verdict at which the search may stop.
         informed: Whether it started with a schedule that an earlier search for the task found.
+        opened: Whether the methods with which searches begin have run already.
         bounds: Lower bounds on cost, the best of each scope.
         computes: The cheapest schedule within the budget; None if there is none.
         cost: Its cost.
@@ -73,6 +74,7 @@ class Incumbent:
         prices: Reduced costs of recomputation, once they are known.
         pool: Recomputations of recent schedules; None unless an engine merges them.
         refusal: An engine's proof that no schedule fits, with its reason; None if there is none.
+        uncertified: Whether only the word of one solver says that no schedule fits.
         engines: The engines that work on it, with their state (see :func:`engine_at`).
     """
 
@@ -81,6 +83,7 @@ class Incumbent:
     context: Context
     goal: Verdict = Verdict.GAP
     informed: bool = False
+    opened: bool = False
     bounds: dict[Scope, Bound] = field(default_factory=dict)
     computes: tuple[int, ...] | None = None
     cost: float = math.inf
@@ -97,6 +100,7 @@ class Incumbent:
     prices: Prices | None = None
     pool: Pool | None = None
     refusal: NotFound | None = None
+    uncertified: bool = False
     engines: dict[str, object] = field(default_factory=dict)
 
     @classmethod
@@ -122,6 +126,7 @@ class Incumbent:
             for schedule in task.known.schedules:
                 incumbent.offer(schedule.computes)
             incumbent.informed = incumbent.computes is not None and task.known.searched
+            incumbent.opened = task.known.opened
         return incumbent
 
     def offer(self, computes: Sequence[int], maker: str = "") -> bool:
@@ -259,6 +264,10 @@ class Incumbent:
         """The answer when there is no schedule, with the one of the lowest peak."""
         lowest = None if self.lowest is None else Schedule(self.lowest)
         return NotFound(reason, scope, lowest, peak_bound_bytes, bounds=tuple(self.bounds.values()))
+
+    def certified(self, reason: str) -> str:
+        """``reason``, that no schedule fits, with the name of the solver if only that says so."""
+        return f"according to {self.context.solver.title} alone, {reason}" if self.uncertified else reason
 
     def answer(self, name: str) -> Found | NotFound:
         """The incumbent of the method ``name``; else a refusal for the plans of this method alone."""

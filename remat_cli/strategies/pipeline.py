@@ -48,6 +48,7 @@ def nodes(least: int = 0, most: float = math.inf) -> When:
 
 
 FRESH = When("no schedule was known before", lambda incumbent: not incumbent.informed)
+UNOPENED = When("the caller has not run them", lambda incumbent: not incumbent.opened)
 NO_SCHEDULE = When("no schedule fits yet", lambda incumbent: incumbent.computes is None)
 SCHEDULE = When("a schedule fits", lambda incumbent: incumbent.computes is not None)
 DENSE = When("the graph is dense", lambda incumbent: is_dense(incumbent.graph))
@@ -92,7 +93,7 @@ OPENERS = (
         _KNOWN,
         "give a plan within a fraction of a second",
         options={"methods": QUICK_METHODS},
-        when=nodes(most=LARGE - 1),
+        when=nodes(most=LARGE - 1) & UNOPENED,
         share=0.6,
         most_s=10.0,
     ),
@@ -101,7 +102,7 @@ OPENERS = (
         _KNOWN,
         "gives a plan within a second or two on a large graph",
         options={"methods": QUICK_METHODS[:1]},
-        when=nodes(LARGE),
+        when=nodes(LARGE) & UNOPENED,
         share=0.6,
         most_s=15.0,
     ),
@@ -233,7 +234,7 @@ _STARTS = (
         _KNOWN,
         "take longer, and seldom find anything cheaper than the stages before",
         options={"methods": OPENING_METHODS},
-        when=nodes(MEDIUM),
+        when=nodes(MEDIUM) & UNOPENED,
         share=0.3,
         most_s=30.0,
         kernels=("flow",),

@@ -40,7 +40,7 @@ def plan() -> str:
     with folder() as here:
         (here / "model.py").write_text(MODEL, encoding="utf-8")
         for arguments in (
-            ("export", "torch:model.py:step", "-o", "step.json"),
+            ("export", "torch:model.py:step", "--cost", "flops", "-o", "step.json"),
             ("solve", "step.json", "-b", "80%", "-o", "step.plan.json"),
             ("run", "step.plan.json", "--steps", "1"),
         ):

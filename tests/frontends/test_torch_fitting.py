@@ -14,10 +14,11 @@ from torch_plans import plan_of, repeated
 
 from remat_cli.api import SolveOptions, fit
 from remat_cli.api.fitting import CachedPlanner
-from remat_cli.errors import CaptureFailed, Infeasible, UsageError
+from remat_cli.errors import CaptureFailed, Infeasible, LimitReached, UsageError
 from remat_cli.frontends.torch.executing.forward_backward import forward_backward
 from remat_cli.frontends.torch.training import backend as training
 from remat_cli.frontends.torch.training.fitting import fit_module
+from remat_cli.frontends.torch.training.in_place import report_of
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import Compute
 
@@ -212,8 +213,8 @@ def test_autocast(repeats):
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # asked for by PyTorch itself
 def test_graph_breaks_make_a_plan_for_every_part(repeats):
     eager, planned, inputs, loss = pair(broken)
-    with pytest.warns(UserWarning, match="not a single graph"):
-        fitted = fit_module(planned, inputs, by_hand, unknown="error")
+    fitted = fit_module(planned, inputs, by_hand, unknown="error")
+    assert report_of(fitted).parts == 2
     assert_same(train(eager, eager, inputs, loss, "sgd"), train(fitted, planned, inputs, loss, "sgd"))
     assert len(repeats) == 2
     assert min(repeats) > 0
@@ -297,7 +298,7 @@ def test_without_a_plan_it_runs_with_one_clear_warning_or_not_at_all(repeats):
     assert repeats == []
     torch._dynamo.reset()
     strict = fit_module(planned, inputs, by_hand, unknown="error")
-    with pytest.raises(Exception, match=r"no plan was made for .*shape \[64, 16\] there"):
+    with pytest.raises(UsageError, match=r"no plan was made for .*shape \[64, 16\] there"):
         strict(other)
 
 
@@ -342,6 +343,18 @@ def test_no_plan_at_all_is_said_at_once():
         fit(planned, inputs, "1kB", options=FAST, cache="")
     with pytest.raises(CaptureFailed, match="nothing to train"):
         fit(planned.requires_grad_(False), inputs, "1GB", options=FAST, cache="")
+
+
+def test_what_does_not_fit_is_said_without_the_words_of_the_command_line():
+    layers = [layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.Tanh())]
+    module, x = nn.Sequential(*layers), torch.randn(512, 64)
+    with pytest.raises(Infeasible, match="no plan that keeps the order of operations fits a budget of") as raised:
+        fit(module, x, "70%", cache="")
+    assert "the smallest budget known to work is" in raised.value.hint
+    assert "--" not in raised.value.hint
+    with pytest.raises(LimitReached, match="the search found no plan within the budget") as raised:
+        fit(module, x, "80%", cache="", options=SolveOptions(time_limit_s=1e-9))
+    assert "time_limit_s" in raised.value.hint
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import logging
+import pickle
 import re
 from pathlib import Path
 
@@ -52,6 +54,17 @@ def test_fake_mode_and_its_sizes():
             assert not private.is_fake(torch.ones(3))
     assert not private.is_fake(torch.ones(3))
     assert not private.is_fake(torch.nn.Parameter(torch.ones(3)))
+
+
+def test_tensors_without_data():
+    module = torch.nn.Linear(2, 3)
+    fakes = private.without_data([module.weight, module.weight.T, torch.ones(4), 3])
+    assert isinstance(fakes[0], torch.nn.Parameter)
+    assert private.is_fake(fakes[2])
+    assert private.storage_identity(fakes[0]) == private.storage_identity(fakes[1])
+    assert [fake.shape for fake in fakes[:3]] == [(3, 2), (2, 3), (4,)]
+    assert fakes[3] == 3
+    assert private.without_data(fakes)[2] is fakes[2]
 
 
 def test_an_operator_that_fails_on_fake_tensors_is_logged_unless_it_shall_not_be(monkeypatch):
@@ -245,3 +258,111 @@ def test_events_of_the_profiler():
     changes = [event for event in private.profiler_events(session) if event.name() == "[memory]"]
     assert 4000 in [event.nbytes() for event in changes]
     assert all(event.start_ns() > 0 and event.duration_ns() >= 0 for event in changes)
+
+
+def test_the_node_behind_results_and_their_views():
+    module = torch.nn.Linear(2, 2)
+
+    def step(x):
+        out = module(x)
+        return out.sum(), out.view(1, 4)[:, :2], out.t()
+
+    compiled = torch.compile(step, backend="aot_eager", dynamic=False)
+    number, view, _ = compiled(torch.ones(2, 2))
+    node, position, direct = private.compiled_node(number)
+    assert (position, direct) == (0, True)
+    behind, position, direct = private.compiled_node(view)
+    assert behind is node
+    assert (position, direct) == (3, False)  # the memory that it is a view of
+    assert private.compiled_node(torch.ones(2)) is None
+    assert private.compiled_node(module.weight.sum()) is None
+
+
+def test_whether_tangents_can_be_freed():
+    """As seen from inside a backward function of a compiled graph, after it has emptied its arguments."""
+    freed = []
+
+    def compiler(graph, _inputs):
+        from functorch.compile import make_boxed_func
+
+        if not any("tangent" in str(node.target) for node in graph.graph.find_nodes(op="placeholder")):
+            return make_boxed_func(graph.forward)
+
+        def backward(args):
+            reference = private.weak_storage(args[-1])
+            shape = args[-1].shape
+            args.clear()
+            freed.append(reference.expired())
+            return [torch.zeros(shape)]
+
+        return private.takes_its_arguments(backward)
+
+    def backend(graph, inputs):
+        return private.aot(graph, inputs, compiler=compiler, partition=private.default_split)
+
+    x = torch.ones(8, requires_grad=True)
+    out = torch.compile(lambda y: y.exp(), backend=backend, dynamic=False)(x)
+    (out * torch.arange(8.0)).sum().backward()
+    assert freed == [private.frees_tangents()]
+
+
+def test_a_module_may_have_another_call():
+    module = torch.nn.Linear(2, 2)
+    assert private.call_of(module) is None
+    private.set_call(module, lambda x, bias=0: (private.plain_call(module)(x), bias))
+    x = torch.ones(1, 2)
+    out, bias = module(x, bias=3)
+    assert torch.equal(out, torch.nn.functional.linear(x, module.weight, module.bias))
+    assert bias == 3
+    assert private.call_of(copy.deepcopy(module)) is None
+    assert private.call_of(pickle.loads(pickle.dumps(module))) is None
+    private.set_call(module, None)
+    assert private.call_of(module) is None
+    assert torch.equal(module(x), out)
+    module.compile(backend="eager")
+    assert private.call_of(module) is not None
+    assert not private.is_compiled(module)
+    assert private.is_compiled(torch.compile(module, backend="eager"))
+
+
+def _twice(x):
+    return 2 * x
+
+
+def test_compilations_are_counted_by_code_object(fresh_compiler):
+    """One that has a code object of its own may still be compiled when the other may not."""
+    seen = []
+
+    def backend(graph_module, inputs):
+        seen.append(inputs)
+        return graph_module.forward
+
+    assert private.recompile_limit() == 8
+    one, other = (
+        torch.compile(private.own_code(_twice), backend=backend, dynamic=False, fullgraph=True) for _ in range(2)
+    )
+    for length in range(1, 9):
+        one(torch.ones(length))
+    with pytest.raises(Exception, match="fullgraph=True"):
+        one(torch.ones(9))
+    assert len(seen) == 8
+    other(torch.ones(1))
+    with private.undistributed(12):
+        assert private.recompile_limit() == 12
+        assert torch._dynamo.config.optimize_ddp is False
+        for length in range(2, 13):
+            other(torch.ones(length))
+    assert len(seen) == 8 + 12
+
+
+def test_a_function_that_is_not_traced_still_compiles(fresh_compiler):
+    seen = []
+
+    def named(name):
+        return lambda graph_module, inputs: seen.append(name) or graph_module.forward
+
+    compiled = torch.compile(private.own_code(_twice), backend=named("inner"))
+    inner = private.not_traced(lambda x: compiled(x))
+    around = torch.compile(lambda x: inner(x + 1) - 1, backend=named("outer"))
+    assert torch.equal(around(torch.ones(2)), torch.full((2,), 3.0))
+    assert sorted(seen) == ["inner", "outer", "outer"]

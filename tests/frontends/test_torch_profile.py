@@ -12,6 +12,7 @@ from torch_plans import graph_of
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
+from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.measuring import profile as profiling
@@ -73,6 +74,23 @@ def test_random_inputs_are_valid_ones(name):
     """Indices above all: an embedding or a pooling layer would fail, or worse."""
     measured = profile(graph_of(name), repeats=1, warmup=0)
     assert measured.metadata["profile"]["kinds"] <= len(measured.nodes)
+
+
+def test_what_indices_are_computed_from_is_computed_too():
+    """A table of distances: random numbers in place of the distances would be no positions in it."""
+
+    class Distances(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(13, 4)
+
+        def forward(self, x):
+            places = torch.arange(64)[:, None] - torch.arange(64)[None]
+            buckets = (torch.log(places.abs().float() + 1) * 2.9).to(torch.int64)
+            return (x * self.table(buckets).sum(-1)).square().mean()
+
+    graph = export_model(lambda: (Distances(), (torch.ones(64, 64),)), name="distances", source="torch:x")
+    assert profile(graph, repeats=1, warmup=0).cost_unit == "us"
 
 
 def test_profiling_again_changes_nothing_but_times(conv):

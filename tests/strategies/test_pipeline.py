@@ -74,6 +74,17 @@ def test_a_quick_method_publishes_before_anything_else_begins(name: str) -> None
     assert next(record.name for record in context.trace) == "quick-methods"
 
 
+def test_what_the_caller_has_opened_is_not_opened_again() -> None:
+    graph = build_graph("resnet50")
+    for opened in (False, True):
+        context = Context(Control.within(2.0), Highs(), threads=1)
+        known = Known(opened=opened)
+        strategy_from_spec("auto").solve(Task(graph, no_remat_peak(graph) // 2, known), context)
+        ran = {record.name for record in context.trace}
+        assert ("quick-methods" in ran) is not opened
+        assert ran > {"starts"}, "the later stages run in both cases"
+
+
 def test_auto_is_never_worse_than_a_method_it_begins_with() -> None:
     compared = better = 0
     for seed in range(16):

@@ -20,9 +20,12 @@ from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.base import Outcome, Request, Termination
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, Found, NotFound, Task
+from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.published.checkmate_ilp import CheckmateIlp
 from remat_cli.strategies.published.checkmate_lp import CheckmateLp
+from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.strategies.retention import second_look as looking
+from remat_cli.strategies.retention.growing import FullSupport
 from remat_cli.zoo.registry import build_graph
 
 CHAIN = build_graph("unit-chain{n=17}")
@@ -97,6 +100,32 @@ def test_a_no_that_only_the_solver_says_is_said_to_be_so(
     assert isinstance(answer, NotFound)
     assert answer.scope is Scope.FRONTIER
     assert answer.reason == "according to HiGHS alone, no frontier-advancing schedule fits"
+
+
+HARD = (12, 16, 34)
+"""Seeds of graphs whose least peak only the model over the full support proves."""
+
+
+@seeded(HARD, no=3, refuted=3)
+def test_a_no_of_optimal_is_asked_again(seed: int) -> Iterator[str]:
+    graph = uneven_graph(seed)
+    budget = least_peak(graph)
+    for solver, room in ((Highs(), budget - 1), (Liar(), budget)):
+        context = Context(Control(), solver, gap=0.0, threads=1)
+        incumbent = Incumbent.of(Task(graph, room), context, goal=Verdict.EXACT)
+        FullSupport(incumbent).turn(context.control)
+        assert not incumbent.uncertified
+        assert (incumbent.verdict is Verdict.CLASS) == (cheapest(graph, room, passes=1) is None)
+        yield "no" if incumbent.verdict is Verdict.CLASS else "refuted"
+
+
+def test_a_no_of_optimal_that_only_the_solver_says_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = uneven_graph(HARD[0])
+    monkeypatch.setattr(looking.Highs, "solve", lambda *_: Outcome(Termination.TIME_LIMIT))
+    context = Context(Control(), Liar(), gap=0.0, threads=1)
+    answer = strategy_from_spec("optimal").solve(Task(graph, least_peak(graph) - 1), context)
+    assert isinstance(answer, NotFound)
+    assert answer.reason == "according to HiGHS alone, no schedule in document order fits"
 
 
 def test_an_interruption_during_the_second_look_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

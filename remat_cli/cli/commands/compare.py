@@ -15,6 +15,7 @@ from remat_cli.cli import params
 from remat_cli.cli.formats import output_format, refuse_terminal
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.session import current
+from remat_cli.cores import usable_cores
 from remat_cli.errors import ExitCode, UsageError
 from remat_cli.printable import printable
 from remat_cli.units import Budget
@@ -85,7 +86,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     )
     if options["results"] is not None:
         _note_unused(out, options["results"], model, limits)
-    executor = LocalExecutor(options["jobs"] or os.cpu_count() or 1)
+    executor = LocalExecutor(options["jobs"] or usable_cores())
     with _progress(out, model) as listener:
         comparison = compare(
             model,

@@ -34,7 +34,7 @@ Examples:
 @params.output_option
 @click.option("--list", "listing", is_flag=True, help="List the architectures and their options.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="torch: device for the step.  [default: cpu]")
-@click.option("--cost", metavar="MODEL", help="torch: cost model, flops or roofline:a100.  [default: flops]")
+@click.option("--cost", metavar="MODEL", help="torch: device, flops or roofline:a100.  [default: device]")
 @params.quiet_option
 @params.color_option
 def command(
@@ -53,6 +53,9 @@ def command(
     place of large ones; if it reads their numbers, with real ones, and says so if they take much memory. If PyTorch
     captures the step only in parts (it has graph breaks), -o step.json writes a graph for each part, step.0.json,
     step.1.json and so on, and prints what crosses between them. torch: needs the extra remat[torch].
+
+    The costs of a captured step are times on the device at hand. How fast it is, is measured once, in two seconds, and
+    kept; the graph says it. REMAT_RATES names a file with the rates of another device.
     """
     out = Output(color, quiet)
     if listing:
@@ -72,7 +75,7 @@ def command(
     for file, graph in zip(files, graphs, strict=True):
         write_text(file, document_text(graph_to_document(graph), format))
         if file != "-":
-            out.note(f"wrote {file}: {graph.name}, {len(graph.nodes)} nodes")
+            out.note(f"wrote {file}: {graph.name}, {len(graph.nodes)} nodes{_timed_on(graph)}")
     for note in [
         note for graph in graphs if isinstance(graph.metadata, dict) for note in graph.metadata.get("notes", [])
     ]:
@@ -83,6 +86,15 @@ def command(
         if Path(output).exists():
             out.note(f"note: {output} was there before, and is not of this export")
         out.aside(parts_text(files, graphs, out.style(sys.stderr)))
+
+
+def _timed_on(graph: Graph) -> str:
+    """Where the costs are times, for the note; nothing if they come from no machine."""
+    costs = graph.metadata.get("costs") if isinstance(graph.metadata, dict) else None
+    if not isinstance(costs, dict) or "machine" not in costs:
+        return ""
+    threads = costs.get("threads")
+    return f", times on {costs['machine']}" + (f" with {threads} thread{'s' * (threads != 1)}" if threads else "")
 
 
 def _files(output: str, parts: int) -> list[str]:
@@ -115,7 +127,7 @@ def _builder(
     if scheme == "torch":
         from remat_cli.frontends.torch.capturing.export import export_torch_parts
 
-        return lambda: export_torch_parts(rest, device=device or "cpu", cost=cost or "flops", tell=tell)
+        return lambda: export_torch_parts(rest, device=device or "cpu", cost=cost or "device", tell=tell)
     if device is not None or cost is not None:
         raise UsageError(
             "--device and --cost are for torch:FILE.py:NAME",
@@ -124,7 +136,7 @@ def _builder(
     if rest.lstrip().startswith("torch/"):
         from remat_cli.frontends.torch.architectures import build_torch_graph
 
-        return lambda: [build_torch_graph(rest)]
+        return lambda: [build_torch_graph(rest, tell)]
     from remat_cli.zoo.registry import build_graph
 
     return lambda: [build_graph(rest)]

@@ -16,6 +16,7 @@ from remat_cli.cli.output import Output, complain
 from remat_cli.cli.session import current
 from remat_cli.cli.targets import one_plan, plan_path, plan_pattern, refuse_target, replaced, stem_of
 from remat_cli.control import Control
+from remat_cli.cores import usable_cores
 from remat_cli.errors import ExitCode, UsageError
 from remat_cli.files import make_folders, require_writable, write_text
 from remat_cli.running import interruptible
@@ -188,11 +189,9 @@ def _cache_folder(options: dict[str, Any]) -> Path | None:
 
 def _jobs(options: SolveOptions) -> int:
     """How many budgets to solve at a time: one per thread or core; one alone if it writes a model or a log."""
-    import os
-
     if options.write_model is not None or options.solver_log is not None:
         return 1
-    return options.threads or os.cpu_count() or 1
+    return options.threads or usable_cores()
 
 
 def _curve(

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.telling import Tell, tell_stderr
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 from remat_cli.spec import build, format_spec, split_spec
@@ -29,7 +30,7 @@ class TorchArchitecture(Architecture):
 
     batch: int = option(8, "items per batch")
     device: str = option("cpu", "cpu or cuda: where it is meant to run")
-    cost: str = option("flops", "flops, or roofline:NAME of a device")
+    cost: str = option("device", "times on the device at hand: device; or flops, or roofline:NAME")
 
     @abstractmethod
     def make(self) -> tuple[Any, Any]:
@@ -39,15 +40,18 @@ class TorchArchitecture(Architecture):
         """Refuse options out of range; subclasses that add options check them and call this."""
         self.require("batch", 1)
 
-    def build(self) -> Graph:
+    def build(self, tell: Tell = tell_stderr) -> Graph:
         """The captured graph.
+
+        Args:
+            tell: Told that the device is measured, if it is.
 
         Raises:
             UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
         """
         source = f"zoo:{format_spec(self.name, self)}"
         name = self.name.removeprefix(PREFIX)
-        return export_model(self.make, name=name, source=source, device=self.device, cost=self.cost)
+        return export_model(self.make, name=name, source=source, device=self.device, cost=self.cost, tell=tell)
 
 
 @dataclass(frozen=True)
@@ -195,12 +199,16 @@ TORCH_ARCHITECTURES: Registry[TorchArchitecture] = Registry(
 )
 
 
-def build_torch_graph(spec_text: str) -> Graph:
+def build_torch_graph(spec_text: str, tell: Tell = tell_stderr) -> Graph:
     """The graph of a specification such as ``torch/resnet50{batch=32}``.
+
+    Args:
+        spec_text: The specification.
+        tell: Told that the device is measured, if it is.
 
     Raises:
         UsageError: If there is no such architecture, or an option is unknown or out of range.
         FrameworkUnavailable, CaptureFailed: As their names say.
     """
     name, options = split_spec(spec_text)
-    return build(TORCH_ARCHITECTURES.load(name), name, options).build()
+    return build(TORCH_ARCHITECTURES.load(name), name, options).build(tell)

@@ -232,7 +232,8 @@ class Result:
     """A result of a step.
 
     Attributes:
-        kind: ``result``, ``update`` (of a placeholder) or ``gradient``.
+        kind: ``result``, ``update`` (of a placeholder) or ``gradient``; ``dropped`` for a result that the caller lets
+            go before the backward pass, so that it need not be there at the end.
         of: For a result its number, or ``1.base`` for memory that results are views of; else the placeholder's number.
         tensor: The expression for it.
     """

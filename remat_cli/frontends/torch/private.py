@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 Partition = Callable[..., tuple[Any, Any]]
@@ -22,6 +23,21 @@ def new_fake_mode() -> Any:
 
     with exact_sizes():
         return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def without_data(tensors: Iterable[Any]) -> tuple[Any, ...]:
+    """``tensors``, fake ones in place of real ones; parameters stay parameters, and shared memory is shared."""
+    import torch
+
+    mode = new_fake_mode()
+
+    def fake(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor) or is_fake(item):
+            return item
+        # Without its history, which a fake tensor would have to have too.
+        return mode.from_tensor(item if isinstance(item, torch.nn.Parameter) else item.detach())
+
+    return tuple(map(fake, tensors))
 
 
 def exact_sizes() -> Any:
@@ -188,6 +204,27 @@ def descriptors() -> Any:
     return found
 
 
+def compiled_node(tensor: Any) -> tuple[Any, int, bool] | None:
+    """The node of autograd of the compiled graph that returned ``tensor``, and the position of the result there.
+
+    The last item is false if AOTAutograd has made ``tensor`` as a view of that result. None if it has no such node.
+    """
+    import torch
+
+    node, position, direct = getattr(tensor, "grad_fn", None), getattr(tensor, "output_nr", 0), True
+    while node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction):
+        [(node, position), *_] = node.next_functions or ((None, 0),)
+        direct = False
+    return None if node is None else (node, position, direct)
+
+
+def frees_tangents() -> bool:
+    """Whether autograd hands tangents over, so that a compiled step can free them; from PyTorch 2.13 on it does."""
+    import torch
+
+    return hasattr(torch.autograd.Function, "boxed_grads_call")
+
+
 def is_operator(target: Any) -> bool:
     """Whether ``target`` is one overload of an operator of ``torch.ops``."""
     import torch
@@ -239,3 +276,62 @@ def flop_formula(operator: Any) -> Any:
 def profiler_events(session: Any) -> Any:
     """The raw events of a stopped ``torch.profiler.profile``, including changes of memory."""
     return session.profiler.kineto_results.events()
+
+
+def call_of(module: Any) -> Any:
+    """What runs in place of the module's own call: ``nn.Module.compile`` puts it there; None if nothing does."""
+    return module._compiled_call_impl
+
+
+def set_call(module: Any, call: Callable[..., Any] | None) -> None:
+    """Let ``call`` run when ``module`` is called; None for its own call again. Copies and pickles leave it behind."""
+    if call is None:
+        module.__dict__.pop("_compiled_call_impl", None)
+    else:
+        module._compiled_call_impl = call
+
+
+def plain_call(module: Any) -> Any:
+    """The module's own call, with its hooks."""
+    return module._call_impl
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether ``module`` is what ``torch.compile`` returns for a module."""
+    import torch
+
+    return isinstance(module, torch._dynamo.OptimizedModule)
+
+
+def own_code(function: Any) -> Any:
+    """A copy of ``function`` with a code object of its own, since PyTorch counts compilations by code object."""
+    return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+
+
+def not_traced(function: Callable[..., Any]) -> Any:
+    """``function``, which a compiled function calls and does not trace into; what it compiles itself still runs."""
+    import torch
+
+    return torch.compiler.disable(function)
+
+
+def recompile_limit() -> int:
+    """How often PyTorch compiles a code object."""
+    import torch
+
+    return int(torch._dynamo.config.recompile_limit)
+
+
+def undistributed(compilations: int) -> Any:
+    """A context for calls of a compiled function: ``compilations`` of each code object, and whole graphs under DDP.
+
+    ``DistributedDataParallel`` otherwise splits graphs at its buckets, and the plan is for the whole.
+    """
+    import torch
+
+    config = torch._dynamo.config
+    return config.patch(
+        optimize_ddp=False,
+        recompile_limit=max(config.recompile_limit, compilations),
+        accumulated_recompile_limit=max(config.accumulated_recompile_limit, 4 * compilations),
+    )

@@ -43,7 +43,7 @@ from remat_cli.graph.quoting import quote
 from remat_cli.printable import printable
 
 _KINDS = ("parameter", "buffer", "input", "captured", "tangent")
-_RESULTS = ("result", "update", "gradient")
+_RESULTS = ("result", "update", "gradient", "dropped")
 _DEEPEST = 190
 """Deepest nesting of brackets in an argument: Python compiles at most 200 levels, and a call adds some."""
 _LARGEST = (1 << 63) - 1
@@ -131,7 +131,7 @@ def read_step(graph: Graph) -> Step:
     step = Step(graph, operations, places, constants, results, tangents, device)
     for k, result in enumerate(results):
         for tensor in tensors_read([result.tensor]):
-            if isinstance(tensor, Value):
+            if isinstance(tensor, Value) and result.kind != "dropped":
                 reader.require_kept(step, tensor, f"metadata.results[{k}].tensor")
     return step
 
@@ -226,8 +226,9 @@ class _Reader:
     def result(self, value: Any, at: str) -> Result:
         found = self.fields(value, at, ("kind", "of", "tensor"))
         kind, of = self.text(found["kind"], f"{at}.kind", _RESULTS), found["of"]
-        if kind != "result" or not isinstance(of, str):
-            of = self.number(of, f"{at}.of", None if kind == "result" else self.places)
+        own = kind in {"result", "dropped"}
+        if not own or not isinstance(of, str):
+            of = self.number(of, f"{at}.of", None if own else self.places)
         return Result(kind, of, self.argument(found["tensor"], f"{at}.tensor", None))
 
     def operation(self, number: int) -> Operation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Generator, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from remat_cli.control import Control
+from remat_cli.cores import usable_cores
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.extras import install_command
 from remat_cli.graph.model import Graph
@@ -51,7 +51,7 @@ class LocalExecutor:
         usable_solver(limits.solver)
         timeout_s = None if limits.time_limit_s is None else limits.time_limit_s + _LATE_S
         calls = [(cell, graph, limits) for cell in cells]
-        with closing(in_processes(run_cell, calls, self.jobs or os.cpu_count() or 1, control, timeout_s)) as done:
+        with closing(in_processes(run_cell, calls, self.jobs or usable_cores(), control, timeout_s)) as done:
             for index, future in done:
                 yield _row_of(future, cells[index])
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from remat_cli.cores import usable_cores
 from remat_cli.plan.matrices import straightened
 from remat_cli.strategies.engine import Engine
 from remat_cli.tolerances import ROUNDING
@@ -38,11 +38,11 @@ _DEFAULT_WORKERS = 2
 
 
 def workers_for(threads: int | None) -> int:
-    """Number of workers: the number of threads if it is set; else two, or one on a machine with one core.
+    """Number of workers: the number of threads if it is set; else two, or one if there is one core.
 
     Not more by default, because every worker keeps a core busy and other programs may need the cores.
     """
-    return threads if threads is not None else min(_DEFAULT_WORKERS, os.cpu_count() or 1)
+    return threads if threads is not None else min(_DEFAULT_WORKERS, usable_cores())
 
 
 @dataclass(slots=True)

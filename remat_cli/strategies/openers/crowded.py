@@ -22,6 +22,7 @@ from remat_cli.solvers.base import Termination
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.retention.second_look import confirmed
 from remat_cli.tolerances import CUTS_GAP
 
 _MOST_CUTS = 16
@@ -104,6 +105,8 @@ class CrowdedStages(Engine):
         graph, context = self.incumbent.graph, self.incumbent.context
         stated = crowded.build(graph, self.cuts, self.room, context.control)
         outcome = context.solver.solve(context.request(stated.model, control, gap=CUTS_GAP))
+        if bounding and outcome.termination is Termination.INFEASIBLE:
+            outcome = confirmed(outcome, stated.model, self.incumbent)
         if bounding and outcome.termination is Termination.INFEASIBLE:
             self.incumbent.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
         elif bounding and outcome.bound is not None:

@@ -22,7 +22,7 @@ from remat_cli.strategies.base import Bound, Context, Found, Known, Needs, NotFo
 from remat_cli.strategies.bounds import cover_bound
 from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.ordering.candidates import Order, find_orders
-from remat_cli.strategies.pipeline import QUICK_METHODS
+from remat_cli.strategies.pipeline import MEDIUM, QUICK_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
 
 _ORDERS_S, _ORDERS_SHARE = 60.0, 0.15
@@ -270,9 +270,10 @@ class _Solving:
         def named(found: Found) -> Found:
             return replace(found, maker=found.maker or format_spec(strategy.name, strategy))
 
-        task = replace(
-            self.task, graph=trial.view.graph, known=Known(schedules, (*self.incumbent.bounds.values(), trial.bound))
-        )
+        # On small graphs the methods with which searches begin take no time, so they run in every order.
+        opened = len(trial.view.graph.nodes) >= MEDIUM
+        known = Known(schedules, (*self.incumbent.bounds.values(), trial.bound), opened=opened)
+        task = replace(self.task, graph=trial.view.graph, known=known)
         context = replace(
             self.context,
             control=replace(control, listener=self._tell),

@@ -12,6 +12,7 @@ from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.incumbent import Verdict
+from remat_cli.strategies.retention.second_look import confirmed
 from remat_cli.strategies.retention.solving import Retention
 from remat_cli.strategies.retention.windows import Windows
 from remat_cli.strategies.shape import near_pairs
@@ -112,6 +113,10 @@ class FullSupport(Engine):
         outcome = model.solve(incumbent.context.control)
         if outcome is None:
             return False
+        if outcome.termination is Termination.INFEASIBLE and incumbent.computes is None:
+            outcome = confirmed(outcome, model.model, incumbent)
+            if outcome.values is not None:
+                incumbent.offer(model.decoder.computes(model.decoder.chosen(outcome.values)))
         if outcome.termination is Termination.INFEASIBLE and incumbent.computes is None:
             incumbent.raise_bound(Bound(math.inf, Scope.FRONTIER))
         elif outcome.bound is not None:

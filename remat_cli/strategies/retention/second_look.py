@@ -1,7 +1,9 @@
-"""A second look at what a solver said of the paper's MILP: the same question to another formulation.
+"""A second look at what a solver said: the same question to another formulation, or to a solver with other settings.
 
-A solver's plan is replayed, but its "no" and its bound cannot be: there is no certificate of a branch and bound. So the
-frontier-advancing schedules are searched again, in the retention MILP and by HiGHS. Two formulations seldom fail alike.
+A solver's plan is replayed, but its "no" and its bound cannot be: there is no certificate of a branch and bound. So
+after an answer about the paper's MILP the frontier-advancing schedules are searched again, in the retention MILP and by
+HiGHS. Two formulations seldom fail alike. A "no" to one of remat's own models is asked again of HiGHS with other
+settings.
 """
 
 from __future__ import annotations
@@ -11,11 +13,17 @@ from dataclasses import dataclass, replace
 
 from remat_cli.control import Control
 from remat_cli.errors import Interrupted, LimitReached, SolverFailed
+from remat_cli.mip import LinearModel
+from remat_cli.solvers.base import Outcome, Termination
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, Found, Schedule, Task
 from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.retention.proof import proven_cost
 from remat_cli.strategies.retention.solving import Retention
+
+_SHARE, _LEAST_S, _FACTOR = 0.5, 2.0, 10.0
+"""Most time for asking again: a share of the time left, and some seconds and a multiple of the first answer's time,
+because HiGHS takes longer without presolve. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +74,30 @@ def second_look(task: Task, context: Context, control: Control, *, known: Schedu
         pass  # it has not ended, and says nothing; the answer that it was to check must not be lost
     schedule = None if incumbent.advancing is None else Schedule(incumbent.advancing)
     return SecondLook(schedule, incumbent.advancing_cost, bound)
+
+
+def confirmed(no: Outcome, model: LinearModel, incumbent: Incumbent) -> Outcome:
+    """The answer to pass on after a solver said that ``model`` has no solution.
+
+    HiGHS is asked the same: without presolve, where such errors mostly are, if the first answer was its own. If it
+    finds a solution, that is the answer. If it does not end in time, the first answer stands, and ``incumbent`` is told
+    that nothing else confirms it.
+
+    Args:
+        no: The first answer.
+        model: The model.
+        incumbent: The incumbent, whose clock is that of the stage.
+    """
+    context = incumbent.context
+    other = Highs(presolve="off") if isinstance(context.solver, Highs) else Highs()
+    control = context.control.part(_SHARE, _LEAST_S + _FACTOR * no.wall_s)
+    incumbent.report("checking that no plan fits")
+    try:
+        outcome = other.solve(replace(context.request(model, control), seed=context.seed + 1))
+    except (LimitReached, SolverFailed):
+        incumbent.uncertified = True
+        return no
+    if outcome.values is not None:
+        return outcome
+    incumbent.uncertified = outcome.termination is not Termination.INFEASIBLE
+    return no

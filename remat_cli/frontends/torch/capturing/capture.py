@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capturing.generators import undisturbed
@@ -28,6 +28,9 @@ from remat_cli.frontends.torch.private import (
     silent_fakes,
     without_logging,
 )
+
+if TYPE_CHECKING:
+    from remat_cli.frontends.torch.capturing.results import Calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +142,19 @@ def capture(model: Model, mode: Any) -> Captured:
     return replace(found[0], notes=notes)
 
 
-def capture_parts(model: Model, mode: Any) -> tuple[list[Captured], str]:
+def capture_parts(model: Model, mode: Any, calls: Calls | None = None) -> tuple[list[Captured], str]:
     """The joint graphs of ``model.module`` without a loss: one, or several if graph breaks divide it.
 
     Args:
         model: What to capture; its tensors are of ``mode``.
         mode: The fake mode.
+        calls: Receives what the compiled graphs are given and return.
 
     Returns:
         The graphs, in order, and a short reason why there may be more; empty if these are all. If the control flow of
         the module depends on the numbers in its tensors, fake tensors cannot follow it to the end.
     """
-    parts, problem = _captured(model, model.module, mode, whole=False)
+    parts, problem = _captured(model, model.module, mode, whole=False, calls=calls)
     problem = problem or next((part.error for part in parts if part.error is not None), None)
     found = [part.captured for part in parts if part.captured is not None]
     return found, "" if problem is None else refusal_of(problem).line()
@@ -183,7 +187,9 @@ def nothing_to_train() -> CaptureFailed:
     )
 
 
-def _captured(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[Part], Exception | None]:
+def _captured(
+    model: Model, step: Any, mode: Any, *, whole: bool, calls: Calls | None = None
+) -> tuple[list[Part], Exception | None]:
     """The parts of ``step``, and the error that ended the capture early; None if none did."""
     import torch
 
@@ -198,17 +204,23 @@ def _captured(model: Model, step: Any, mode: Any, *, whole: bool) -> tuple[list[
         broken = break_of(graph_module)
         parts.append(Part(tuple(example_inputs), None if broken is None else read_refusal(*broken)))
         try:
-            return parts[-1].watched(aot(graph_module, example_inputs, compiler=as_given, partition=partition))
+            compiled = aot(graph_module, example_inputs, compiler=as_given, partition=partition)
         except Exception as error:  # PyTorch turns some errors into graph breaks, and would hide them
             parts[-1].error = error
             raise
+        if calls is not None:
+            number = sum(part.captured is not None for part in parts) - 1
+            compiled = calls.watched(None if parts[-1].captured is None else number, compiled)
+        return parts[-1].watched(compiled)
 
     under = contextlib.nullcontext() if mode is None else mode
     torch.compiler.reset()
     try:
         with undisturbed(), under, torch.enable_grad(), exact_sizes(), without_logging(), _quiet():
             compiled = torch.compile(step, backend=backend, fullgraph=whole, dynamic=False)
-            compiled(*model.inputs, **model.keywords)
+            output = compiled(*model.inputs, **model.keywords)
+            if calls is not None:
+                calls.output = output
     except CaptureFailed:
         raise
     except Exception as error:  # anything can happen in a user's model

@@ -9,8 +9,6 @@ built once more, with real tensors only, and made fake afterwards. No number is 
 from __future__ import annotations
 
 import contextlib
-import inspect
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from remat_cli.frontends.torch.private import (
     uninitialized_fakes,
     weak_storage,
 )
+from remat_cli.frontends.torch.telling import Tell
 from remat_cli.frontends.torch.tensors import is_dense, storage, storage_bytes
 from remat_cli.units import format_bytes
 
@@ -41,16 +40,6 @@ LARGE = 1 << 30
 """Bytes of a model from which its real construction is announced."""
 _FOR_WANT_OF_DATA = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError)
 """Errors that a lack of data may cause; others, such as a ``KeyError``, are taken for the user's own at once."""
-Tell = Callable[[str], None]
-"""Receives a message of one line for the user."""
-
-
-def warn(text: str) -> None:
-    """A :data:`Tell` that warns; the warning names the line that called remat."""
-    here, level = inspect.currentframe(), 1
-    while here is not None and str(here.f_globals.get("__name__", "")).split(".")[0] == __name__.split(".")[0]:
-        here, level = here.f_back, level + 1
-    warnings.warn(f"remat: {text}", stacklevel=level)
 
 
 class TooLarge(CaptureFailed):

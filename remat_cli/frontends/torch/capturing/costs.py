@@ -1,4 +1,4 @@
-"""Costs of operations without measurement: FLOPs, or time on a named device by the roofline model.
+"""Costs of operations that are not measured one by one: FLOPs, or time at the rates of a device.
 
 No cost is 0: free operations lead to ties, and to plans that recompute them any number of times.
 """
@@ -10,54 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.private import flop_formula
+from remat_cli.frontends.torch.costing.device import device_rates
+from remat_cli.frontends.torch.costing.rates import DTYPES, MACHINES, PRODUCT, Rates
+from remat_cli.frontends.torch.costing.work import flops, microseconds
+from remat_cli.frontends.torch.telling import Tell, tell_stderr
 from remat_cli.registry import suggestion
 
-LAUNCH_US = 3.0
-"""Least microseconds of an operation in the roofline model: the time to launch a kernel, on the host. Untuned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Peak rates of a device, from its vendor's data sheet; dense, without sparsity.
-
-    Attributes:
-        title: Its name.
-        flops: Floating-point operations per second by type; missing types run at the rate of ``float32``.
-        bytes_per_s: Memory bandwidth.
-    """
-
-    title: str
-    flops: dict[str, float]
-    bytes_per_s: float
-
-
-MACHINES = {
-    "v100": Machine("NVIDIA V100 SXM2", {"float32": 15.7e12, "float64": 7.8e12, "float16": 125e12}, 900e9),
-    "a100": Machine(
-        "NVIDIA A100 SXM4 80GB",
-        {"float32": 19.5e12, "float64": 9.7e12, "float16": 312e12, "bfloat16": 312e12},
-        2039e9,
-    ),
-    "h100": Machine(
-        "NVIDIA H100 SXM5 80GB",
-        {"float32": 67e12, "float64": 34e12, "float16": 989.4e12, "bfloat16": 989.4e12},
-        3350e9,
-    ),
-    "h200": Machine(
-        "NVIDIA H200 SXM 141GB",
-        {"float32": 67e12, "float64": 34e12, "float16": 989.4e12, "bfloat16": 989.4e12},
-        4800e9,
-    ),
-    "t4": Machine("NVIDIA T4", {"float32": 8.1e12, "float16": 65e12}, 320e9),
-    "a10": Machine("NVIDIA A10", {"float32": 31.2e12, "float16": 125e12, "bfloat16": 125e12}, 600e9),
-    "l4": Machine("NVIDIA L4", {"float32": 30.3e12, "float16": 121e12, "bfloat16": 121e12}, 300e9),
-    "l40s": Machine("NVIDIA L40S", {"float32": 91.6e12, "float16": 362e12, "bfloat16": 362e12}, 864e9),
-    "rtx4090": Machine(
-        "NVIDIA GeForce RTX 4090", {"float32": 82.6e12, "float16": 165.2e12, "bfloat16": 165.2e12}, 1008e9
-    ),
-}
-"""Devices that the roofline model knows. TF32 is not assumed for float32: PyTorch leaves it off."""
+DEVICE, FLOPS = "device", "flops"
+_US_DIGITS = 3
+"""Digits after the point of a time in microseconds. Nothing is known that exactly, and documents stay readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +26,7 @@ class CostModel:
     """How to cost operations.
 
     Attributes:
-        text: Its text form: ``flops`` or ``roofline:a100``.
+        text: Its text form: ``device``, ``flops`` or ``roofline:a100``.
         unit: Unit of the costs.
         description: Entry of the graph's metadata.
         cost: Maps an FX node to its cost.
@@ -77,93 +38,45 @@ class CostModel:
     cost: Callable[[Any], float]
 
 
-def cost_model(text: str) -> CostModel:
-    """The cost model that ``flops`` or ``roofline:NAME`` names.
+def cost_model(text: str, device: Any = "cpu", tell: Tell = tell_stderr) -> CostModel:
+    """The cost model that ``device``, ``flops`` or ``roofline:NAME`` names.
+
+    Args:
+        text: The name.
+        device: The device whose rates ``device`` stands for: ``cpu``, ``cuda``, or a device of PyTorch. It is here.
+        tell: Told that the device is measured, if it is.
 
     Raises:
         UsageError: If there is no cost model of that name.
+        InputError: If ``REMAT_RATES`` names a file that holds no rates.
     """
-    if text == "flops":
+    if text == FLOPS:
         return CostModel(text, "flops", {"model": "flops"}, flops)
+    if text == DEVICE:
+        rates = device_rates(device, tell)
+        return _timed(text, rates, {"model": "device"} | rates.document())
     kind, _, name = text.partition(":")
     if kind != "roofline":
-        raise UsageError(f'"{text}" is not a cost model', hint="write flops, or roofline:a100")
+        hint = "write device for times on the device at hand, flops, or roofline:a100"
+        raise UsageError(f'"{text}" is not a cost model', hint=hint)
     if name not in MACHINES:
         known = list(MACHINES)
         raise UsageError(
             f'the roofline model knows no device "{name}"',
-            hint=suggestion(name, known) or f"known: {', '.join(known)}; remat profile measures on any device",
+            hint=suggestion(name, known) or f"known: {', '.join(known)}; --cost device measures the device at hand",
         )
     machine = MACHINES[name]
+    peaks = {dtype: machine.per_s.get(f"{PRODUCT} {dtype}") for dtype in DTYPES}
     description = {
         "model": "roofline",
-        "device": machine.title,
-        "flops_per_s": machine.flops,
-        "bytes_per_s": machine.bytes_per_s,
-        "launch_us": LAUNCH_US,
+        "device": machine.machine,
+        "flops_per_s": {dtype: curve[0][1] for dtype, curve in peaks.items() if curve is not None},
+        "bytes_per_s": machine.per_s["stream"][0][1],
+        "launch_us": machine.launch_us,
     }
-    return CostModel(text, "us", description, lambda node: roofline_us(node, machine))
+    return _timed(text, machine, description)
 
 
-def flops(node: Any) -> float:
-    """FLOPs of an operation: PyTorch's formula if it has one (matrix products, convolutions, attention).
-
-    Every other operation costs one per element of its largest tensor, read or written.
-    """
-    counted = _formula(node)
-    if counted > 0:
-        return counted
-    return float(max([1, *map(_count, _read(node)), *map(_count, _made(node))]))
-
-
-def roofline_us(node: Any, machine: Machine) -> float:
-    """Microseconds of an operation: the longer of arithmetic and memory traffic, plus the launch.
-
-    Args:
-        node: The FX node.
-        machine: Where it runs.
-    """
-    made, read = _made(node), _read(node)
-    dtype = str(made[0].dtype).removeprefix("torch.") if made else "float32"
-    rate = machine.flops.get(dtype, machine.flops["float32"])
-    traffic = sum(_count(tensor) * tensor.element_size() for tensor in (*read, *made))
-    return float(1e6 * max(flops(node) / rate, traffic / machine.bytes_per_s) + LAUNCH_US)
-
-
-def _formula(node: Any) -> float:
-    formula = flop_formula(node.target)
-    if formula is None:
-        return 0.0
-    values = _values(node.args), _values(node.kwargs)
-    return float(formula(*values[0], **values[1], out_val=node.meta["val"]))
-
-
-def _values(arguments: Any) -> Any:
-    """Arguments with the fake tensors in place of the FX nodes."""
-    import torch
-
-    return torch.fx.map_arg(arguments, lambda node: node.meta["val"])
-
-
-def _read(node: Any) -> list[Any]:
-    return [tensor for argument in node.all_input_nodes for tensor in _flat(argument.meta.get("val"))]
-
-
-def _made(node: Any) -> list[Any]:
-    return _flat(node.meta.get("val"))
-
-
-def _flat(value: Any) -> list[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [item for item in value if isinstance(item, torch.Tensor)] if isinstance(value, list | tuple) else []
-
-
-def _count(tensor: Any) -> int:
-    """Number of elements in memory: an axis of stride 0 repeats the same ones, and counts once."""
-    elements = 1
-    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        elements *= length if stride else 1
-    return elements
+def _timed(text: str, rates: Rates, description: dict[str, Any]) -> CostModel:
+    least = 10.0**-_US_DIGITS
+    return CostModel(text, "us", description, lambda node: max(least, round(microseconds(node, rates), _US_DIGITS)))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.frontends.torch.capturing.construction import Tell, warn
 from remat_cli.frontends.torch.document import FRONTEND, VERSION
 from remat_cli.frontends.torch.installed import require_present
+from remat_cli.frontends.torch.telling import Tell, tell_stderr
 from remat_cli.graph.model import Graph
 
 if TYPE_CHECKING:
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from remat_cli.frontends.torch.capturing.costs import CostModel
 
 
-def export_torch(text: str, *, device: str = "cpu", cost: str = "flops", tell: Tell = warn) -> Graph:
+def export_torch(text: str, *, device: str = "cpu", cost: str = "flops", tell: Tell = tell_stderr) -> Graph:
     """The graph of the training step that ``FILE.py:NAME`` builds.
 
     Args:
         text: The function: it returns (module, inputs) or (module, inputs, loss).
         device: ``cpu`` or ``cuda``: the device that the step is for. Nothing runs there during export.
-        cost: ``flops`` or ``roofline:NAME``.
-        tell: Called before much memory is taken.
+        cost: ``device``, ``flops`` or ``roofline:NAME``.
+        tell: Called before much memory is taken, and before the device is measured.
 
     Raises:
         NotOneGraph: If PyTorch captures the step in parts only.
@@ -32,7 +32,9 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "flops", tell: T
     return export_model(*_named(text, device), device=device, cost=cost, tell=tell)
 
 
-def export_torch_parts(text: str, *, device: str = "cpu", cost: str = "flops", tell: Tell = warn) -> tuple[Graph, ...]:
+def export_torch_parts(
+    text: str, *, device: str = "cpu", cost: str = "flops", tell: Tell = tell_stderr
+) -> tuple[Graph, ...]:
     """As :func:`export_torch`, but a graph for each part if PyTorch captures the step in parts.
 
     Raises:
@@ -50,7 +52,13 @@ def _named(text: str, device: str) -> tuple[Callable[[], Any], str, str]:
 
 
 def export_model(
-    build: Callable[[], Any], name: str, source: str, *, device: str = "cpu", cost: str = "flops", tell: Tell = warn
+    build: Callable[[], Any],
+    name: str,
+    source: str,
+    *,
+    device: str = "cpu",
+    cost: str = "flops",
+    tell: Tell = tell_stderr,
 ) -> Graph:
     """The graph of the training step of what ``build()`` returns.
 
@@ -59,8 +67,8 @@ def export_model(
         name: Name of the graph.
         source: Its origin, for the metadata.
         device: ``cpu`` or ``cuda``.
-        cost: ``flops`` or ``roofline:NAME``.
-        tell: Called before much memory is taken.
+        cost: ``device``, ``flops`` or ``roofline:NAME``.
+        tell: Called before much memory is taken, and before the device is measured.
 
     Raises:
         NotOneGraph: If PyTorch captures the step in parts only.
@@ -71,7 +79,13 @@ def export_model(
 
 
 def export_parts(
-    build: Callable[[], Any], name: str, source: str, *, device: str = "cpu", cost: str = "flops", tell: Tell = warn
+    build: Callable[[], Any],
+    name: str,
+    source: str,
+    *,
+    device: str = "cpu",
+    cost: str = "flops",
+    tell: Tell = tell_stderr,
 ) -> tuple[Graph, ...]:
     """As :func:`export_model`, but a graph for each part if PyTorch captures the step in parts.
 
@@ -97,7 +111,7 @@ def _exported(
     from remat_cli.frontends.torch.capturing.refusals import NotOneGraph
     from remat_cli.frontends.torch.capturing.source import build_model
 
-    costs = cost_model(cost)
+    costs = cost_model(cost, device, tell)
 
     def lowered(captured: Captured, name: str) -> Graph:
         return described(lower(captured, costs.cost, name), captured, costs, source=source, device=device)

@@ -15,7 +15,8 @@ the payload that rebuilds it, see :mod:`remat_cli.frontends.torch.document`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -40,7 +41,9 @@ from remat_cli.frontends.torch.document import (
     Returned,
     Value,
     View,
+    tensors_read,
 )
+from remat_cli.frontends.torch.private import frees_tangents
 from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in
 from remat_cli.graph.model import Graph, Node
 
@@ -56,13 +59,15 @@ Read = Callable[[int, int], Argument]
 """Makes the argument that refers to the tensor ``part`` of the value ``number``."""
 
 
-def lower(captured: Captured, cost: NodeCost, name: str) -> Graph:
+def lower(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] | None = None) -> Graph:
     """The graph of a captured training step.
 
     Args:
         captured: The joint graph.
         cost: Cost of every operation.
         name: Name of the graph.
+        holds: The results of the forward pass that the caller still has in the backward pass; None if the step is to
+            run as a whole, and returns all results at its end.
 
     Returns:
         The graph; its metadata holds ``places``, ``constants``, ``results`` and ``notes`` on what was left out.
@@ -81,10 +86,18 @@ def lower(captured: Captured, cost: NodeCost, name: str) -> Graph:
         kept.add(number)
         return Value(number, part)
 
-    results = _results(captured, inputs, lambda node: payloads.expression(node, read))
+    found = _results(captured, inputs)
+    dropped = set() if holds is None else {k for k, (kind, of, _) in enumerate(found) if _is_dropped(kind, of, holds)}
+    results = []
+    for k, (kind, of, node) in enumerate(found):
+        reader = Value if k in dropped else read
+        results.append(Result("dropped" if k in dropped else kind, of, payloads.expression(node, reader)))
+    nodes = list(map(payloads.node, lowered.computations))
+    if holds is not None:
+        _hold(nodes, results, payloads, kept)
     graph = Graph(
         name=name,
-        nodes=tuple(map(payloads.node, lowered.computations)),
+        nodes=tuple(nodes),
         outputs=tuple(sorted(kept)),
         fixed_memory=_fixed_bytes(captured) + sum(len(constant.data) for constant in constants),
     )
@@ -222,15 +235,36 @@ def _number(node: Any) -> Argument:
     raise CaptureFailed(f"the result of {node.target} is read, and is neither a tensor nor a number")
 
 
-def _results(captured: Captured, inputs: Sequence[JointInput], tensor: Callable[[Any], Argument]) -> list[Result]:
-    """The results of the step: losses, gradients, updates of inputs."""
-    found = []
+def _results(captured: Captured, inputs: Sequence[JointInput]) -> list[tuple[str, int | str, Any]]:
+    """Kind, number and FX node of the results of the step: losses, gradients, updates of inputs."""
     output = next(iter(reversed(captured.joint.graph.nodes)))
+    found = []
     for number, node in enumerate(output.args[0]):
         kind, of = result_kind(captured, number, inputs)
         if node is not None:
-            found.append(Result(kind, of, tensor(node)))
+            found.append((kind, of, node))
     return found
+
+
+def _is_dropped(kind: str, of: int | str, holds: Collection[int]) -> bool:
+    """Whether nobody has a result in the backward pass. Memory that results are views of stays if one of them does."""
+    return kind == "result" and of not in holds
+
+
+def _hold(nodes: list[Node], results: Sequence[Result], payloads: _Payloads, kept: set[int]) -> None:
+    """Count what others hold during the backward pass, and do not compute it a second time beside that.
+
+    Results that the caller has are there in any case. Tangents stay to the end where autograd keeps them.
+    """
+    owner = list(accumulate((len(made.sizes) for made in payloads.lowered.computations), initial=0))
+    for result in results:
+        for tensor in tensors_read([result.tensor]) if result.kind == "result" else ():
+            if isinstance(tensor, Value):
+                at = bisect_right(owner, tensor.number) - 1
+                nodes[at] = replace(nodes[at], recompute=False)
+    if not frees_tangents():
+        at = next(k for k, made in enumerate(payloads.lowered.computations) if made.call.op == TANGENTS)
+        kept.update(range(owner[at], owner[at + 1]))
 
 
 def _fixed_bytes(captured: Captured) -> int:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from remat_cli.frontends.torch.capturing.capture import Captured, Model, Part, called_once, divided
-from remat_cli.frontends.torch.capturing.construction import Tell, leaves_of
+from remat_cli.frontends.torch.capturing.construction import leaves_of
 from remat_cli.frontends.torch.capturing.refusals import NotOneGraph, not_captured, refusal_of
 from remat_cli.frontends.torch.capturing.source import build_real
+from remat_cli.frontends.torch.telling import Tell
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.graph.model import Graph
 from remat_cli.units import format_bytes

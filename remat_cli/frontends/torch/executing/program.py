@@ -67,7 +67,7 @@ class Program:
             tangent: Makes tangents.
 
         Returns:
-            A tensor for each of the graph's results: losses, gradients, updates.
+            A tensor for each of the graph's results that are there at the end: losses, gradients, updates.
 
         Raises:
             OutOfMemory: If memory is exhausted, with the node.
@@ -249,7 +249,8 @@ def program(graph: Graph, statements: Sequence[Statement], device: str) -> Progr
             writer.compute(statement.node)
         elif isinstance(statement, Deallocate):
             writer.free(holds.pop(statement.register))
-    writer.line(f"return [{', '.join(map(writer.result, writer.step.results))}]")
+    results = [result for result in writer.step.results if result.kind != "dropped"]
+    writer.line(f"return [{', '.join(map(writer.result, results))}]")
     text = "\n".join(["def step(places, tangent):", *writer.lines]) + "\n"
     [step] = defined(text, writer.scope(), "step")
     return Program(step, text, (None, *writer.nodes), device)

@@ -41,10 +41,12 @@ class Operations:
     device: str
     seed: int = 0
     _generator: Any = field(init=False)
+    _exact: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Seed the generator."""
+        """Seed the generator, and find the nodes whose results depend on no random input."""
         self._generator = seeded(self.device, self.seed)
+        self._exact = _exact_nodes(self.step)
 
     def kind(self, index: int) -> str:
         """A text that is equal for nodes with the same operation on tensors of the same form."""
@@ -102,12 +104,14 @@ class Operations:
         return new_tensor(spec, self.device, self._generator, below=below)
 
     def _value(self, value: int, made: dict[int, list[Any]]) -> list[Any]:
-        """Valid tensors for ``value``. Integers come from the operation that makes them."""
+        """Valid tensors for ``value``. Integers come from the operation that makes them, and so does what they are
+        computed from, such as the distances behind a table of relative positions.
+        """
         if value not in made:
             tensors = self.step.tensors(value)
             producer = self.step.graph.producer[value]
             computed = any(tensor.spec.dtype.startswith(("int", "uint")) for tensor in tensors)
-            if computed and producer != self.step.tangents:
+            if (computed or producer in self._exact) and producer != self.step.tangents:
                 result = self._run(producer, made)
                 made[value] = [result if tensor.item is None else result[tensor.item] for tensor in tensors]
             else:
@@ -140,3 +144,17 @@ class Operations:
                 f"{where} failed on {self.device}: {words(error)}",
                 hint="a graph is for the device it was exported for: was it another one?",
             ) from error
+
+
+def _exact_nodes(step: Step) -> frozenset[int]:
+    """The nodes that compute from integers and constants alone: positions, distances, masks."""
+    graph = step.graph
+    found: set[int] = set()
+    for index, operation in enumerate(step.operations):
+        read = tensors_read((*operation.args, *operation.kwargs.values()))
+        places = [step.places[tensor.number].spec.dtype for tensor in read if isinstance(tensor, Place)]
+        whole = all(dtype.startswith(("int", "uint", "bool")) for dtype in places)
+        known = all(graph.producer[value] in found for value in graph.nodes[index].inputs)
+        if whole and known and not operation.random and index != step.tangents:
+            found.add(index)
+    return frozenset(found)

@@ -299,6 +299,8 @@ def result_names(step: Step) -> list[str]:
     """Names of the results: ``result 0``, ``gradient of conv1.weight``, ``update of bn1.running_mean``."""
     names = []
     for result in step.results:
+        if result.kind == "dropped":
+            continue
         of = (
             f"of {step.places[result.of].name}" if isinstance(result.of, int) and result.kind != "result" else result.of
         )

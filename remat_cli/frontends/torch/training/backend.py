@@ -6,14 +6,16 @@ A graph without a plan is an error by default.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.capture import Captured, Model
 from remat_cli.frontends.torch.capturing.lower import lower
+from remat_cli.frontends.torch.capturing.placeholders import joint_inputs, result_kind
+from remat_cli.frontends.torch.capturing.pruning import gradient_sources, with_tangents
+from remat_cli.frontends.torch.capturing.results import Number, Use
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, Saved, forward_backward
 from remat_cli.frontends.torch.executing.same_graph import difference, foreign
@@ -22,13 +24,20 @@ from remat_cli.frontends.torch.private import (
     aot,
     as_given,
     default_split,
+    exact_sizes,
     leave_out_logging,
     real_tensors,
     takes_its_arguments,
+    without_data,
 )
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
+from remat_cli.frontends.torch.tensors import is_random
+from remat_cli.frontends.torch.training.uses import copied_bytes
+from remat_cli.frontends.torch.training.watching import Watch
+from remat_cli.frontends.torch.warning import warn
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
+from remat_cli.plan.derive import derive
 from remat_cli.plan.io import load_plan
 from remat_cli.plan.model import Plan
 from remat_cli.printable import printable
@@ -76,14 +85,20 @@ class Compiled:
     """A joint graph from torch.compile.
 
     Attributes:
-        captured: The joint graph.
+        captured: The joint graph, with the tangents of the results that take a gradient.
         graph: The same, lowered, with arbitrary costs.
         device: Device of its tensors: ``cpu``, ``cuda``, or several devices in words.
+        use: What is assumed of its results; None if nothing is: all take a gradient, and all are there at the end.
+        again: Whether it was planned before, and a step has shown that its results are used in another way.
+        copied_bytes: Bytes that a step keeps to be able to compute everything a second time.
     """
 
     captured: Captured
     graph: Graph
     device: str
+    use: Use | None = None
+    again: bool = False
+    copied_bytes: int = 0
 
 
 Find = Callable[[Compiled], "Plan | None"]
@@ -92,25 +107,63 @@ Refuse = Callable[[Sequence[str]], None]
 """Receives the reasons why a graph has no plan. The graph runs without one, unless this raises."""
 
 
-def backend_of(find: Find, refuse: Refuse) -> Callable[[Any, list[Any]], Any]:
+class Results(Protocol):
+    """What is known of the results of graphs."""
+
+    def use_of(self, captured: Captured) -> Use:
+        """What to assume of the results of a joint graph."""
+
+    def learn(self, captured: Captured, assumed: Use, seen: Use) -> bool:
+        """Take note of what a step has done with them. Whether the graph is to be planned again."""
+
+
+def backend_of(find: Find, refuse: Refuse, results: Results | None = None) -> Callable[[Any, list[Any]], Any]:
     """A backend for ``torch.compile`` that calls ``find`` for the plan of each graph with a backward pass.
 
-    It calls ``refuse`` for a graph that remat cannot lower.
+    It calls ``refuse`` for a graph that remat cannot lower. ``results`` says which results take a gradient; all do if
+    it is None.
     """
 
     def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
-        tensors = tuple(example_inputs)
-
-        def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-            found = _functions(joint, num_fwd_outputs, tensors, find, refuse)
-            if found is not None:
-                return _modules(joint, num_fwd_outputs, found)
-            return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
-
-        return aot(graph_module, example_inputs, compiler=_compiler, partition=partition)
+        if results is None:
+            return _compiled(graph_module, example_inputs, _Maker(find, refuse))
+        return _Watched(graph_module, example_inputs, _Maker(find, refuse, results))
 
     leave_out_logging()  # as where graphs are captured; torch.compile takes no such setting for one backend alone
     return backend
+
+
+def _compiled(graph_module: Any, example_inputs: Sequence[Any], maker: _Maker) -> Any:
+    """The graph, compiled to run by plan."""
+    tensors = without_data(example_inputs)  # what is kept of a compilation must not keep a batch
+
+    def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+        found = maker.functions(Captured(joint, num_fwd_outputs, tensors, _no_model()))
+        if found is not None:
+            return _modules(joint, num_fwd_outputs, found)
+        return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+    return aot(graph_module, list(example_inputs), compiler=_compiler, partition=partition)
+
+
+class _Watched:
+    """A compiled graph that is planned again once its results turn out to be used in another way than assumed."""
+
+    def __init__(self, graph_module: Any, example_inputs: Sequence[Any], maker: _Maker) -> None:
+        self._graph_module, self._maker = graph_module, maker
+        self._compiled = _compiled(graph_module, example_inputs, maker)
+
+    def __call__(self, *args: Any) -> Any:
+        import torch
+
+        if self._maker.stale:
+            self._maker.stale = False
+            with exact_sizes(), torch.enable_grad():
+                self._compiled = _compiled(self._graph_module, args, self._maker)
+        results = self._compiled(*args)
+        if self._maker.watch is not None:
+            self._maker.watch.begun(results)
+        return results
 
 
 def chosen(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | None, list[str]]:
@@ -140,7 +193,7 @@ def no_plan(unknown: Unplanned, reasons: Sequence[str]) -> None:
             f"torch.compile came with a graph that no plan was made for{why}",
             hint="export what is compiled, with the same shapes and results; or remat_backend(..., unknown='warn')",
         )
-    warnings.warn(f"remat: no plan for this graph; it runs without one{why}", stacklevel=2)
+    warn(f"remat: no plan for this graph; it runs without one{why}")
 
 
 def _compiler(graph_module: Any, inputs: Any) -> Any:
@@ -149,27 +202,110 @@ def _compiler(graph_module: Any, inputs: Any) -> Any:
     return as_given(graph_module, inputs) if function is None else takes_its_arguments(function)
 
 
-def _functions(
-    joint: Any, forward_outputs: int, tensors: Sequence[Any], find: Find, refuse: Refuse
-) -> ForwardBackward | None:
-    """The functions of the plan that ``find`` returns for this graph; None to run it without one."""
+@dataclass(slots=True)
+class _Maker:
+    """Makes the functions that run one graph.
+
+    Attributes:
+        find: Finds plans.
+        refuse: Receives the reasons why there is none.
+        results: What is known of the results of graphs; None to assume nothing.
+        watch: Watches the functions made last, if something is assumed of the results.
+        stale: Whether a step has shown that they are to be made again.
+        planned_before: Whether they were made before.
+    """
+
+    find: Find
+    refuse: Refuse
+    results: Results | None = None
+    watch: Watch | None = None
+    stale: bool = False
+    planned_before: bool = False
+
+    def functions(self, captured: Captured) -> ForwardBackward | None:
+        """The functions of the plan for a joint graph; None to run it without one."""
+        device, where = _devices(captured.tensors)
+        self.watch = None
+        with real_tensors():  # constants are real
+            try:
+                use = None if self.results is None else self.results.use_of(captured)
+                planned = self._planned(captured, use, device, where, again=self.planned_before)
+            except CaptureFailed as error:
+                self.refuse([error.message])
+                return None
+            self.planned_before = True
+            if planned is None or use is None:
+                return planned
+            self.watch = watch = self._watch(captured, use, planned, device, where)
+
+        # Plain functions, since AOTAutograd makes deep copies of graph modules and of the objects of bound methods.
+        def forward(args: list[Any]) -> list[Any]:
+            return watch.forward(args)
+
+        def backward(args: list[Any]) -> list[Any]:
+            return watch.backward(args)
+
+        return ForwardBackward(forward, backward, planned.saved, planned.text)
+
+    def _planned(
+        self, captured: Captured, use: Use | None, device: str, where: str, *, again: bool
+    ) -> ForwardBackward | None:
+        """The functions of a plan that assumes ``use``; None if there is no plan."""
+        copied = 0 if use is None else copied_bytes(captured, use)
+        captured = captured if use is None else with_tangents(captured, use.takes)
+        # Names do not matter here.
+        graph = lower(captured, lambda node: 1.0, "compiled", None if use is None else use.holds)
+        plan = self.find(Compiled(captured, graph, where, use, again, copied))
+        # Operators without inputs make tensors on the model's own device, which need not be the current one.
+        return None if plan is None else forward_backward(graph, plan.statements, device)
+
+    def _watch(self, captured: Captured, use: Use, planned: ForwardBackward, device: str, where: str) -> Watch:
+        inputs = joint_inputs(captured)
+        kinds = [result_kind(captured, k, inputs) for k in range(captured.forward_outputs)]
+
+        def other(takes: frozenset[Number]) -> ForwardBackward:
+            with real_tensors():
+                more = Use(takes, use.holds)
+                found = self._planned(captured, more, device, where, again=True)
+                if found is not None:
+                    return found
+                # The step has to go on: without recomputation, after a warning.
+                graph = lower(with_tangents(captured, takes), lambda node: 1.0, "compiled", use.holds)
+                return forward_backward(graph, derive(graph, range(len(graph.nodes))), device)
+
+        def learned(seen: Use) -> None:
+            if self.results is not None and self.results.learn(captured, use, seen):
+                self.stale = True
+
+        return Watch(
+            planned=planned,
+            use=use,
+            numbers=[given.number for given in inputs if given.is_tangent],
+            specs=[given.placeholder.spec for given in inputs if given.is_tangent],
+            sources=gradient_sources(captured),
+            updated=frozenset(of for kind, of in kinds if kind == "update" and isinstance(of, int)),
+            draws=any(is_random(node) for node in captured.joint.graph.nodes),
+            device=device,
+            other=other,
+            learned=learned,
+        )
+
+
+def _no_model() -> Model:
     import torch
 
-    captured = Captured(joint, forward_outputs, tuple(tensors), Model(torch.nn.Module(), (), {}, None))
+    return Model(torch.nn.Module(), (), {}, None)
+
+
+def _devices(tensors: Sequence[Any]) -> tuple[str, str]:
+    """The device to run on, and the kind of device for plans: ``cpu``, ``cuda``, or several devices in words."""
+    import torch
+
     devices = {t.device for t in tensors if isinstance(t, torch.Tensor)}
     # A step on CUDA may read numbers from tensors on the CPU, so those do not count.
     found = {device for device in devices if device.type != "cpu"} or {torch.device("cpu")}
     device = next(iter(found))
-    where = device.type if len(found) == 1 else " and ".join(sorted(map(str, found)))  # no plan matches several
-    with real_tensors():  # constants are real
-        try:
-            graph = lower(captured, lambda node: 1.0, "compiled")  # names do not matter here
-        except CaptureFailed as error:
-            refuse([error.message])
-            return None
-        plan = find(Compiled(captured, graph, where))
-        # Operators without inputs make tensors on the model's own device, which need not be the current one.
-        return None if plan is None else forward_backward(graph, plan.statements, str(device))
+    return str(device), device.type if len(found) == 1 else " and ".join(sorted(map(str, found)))
 
 
 def _modules(joint: Any, forward_outputs: int, chosen: ForwardBackward) -> tuple[Any, Any]:

@@ -8,27 +8,40 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import warnings
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from remat_cli.errors import CaptureFailed, RematError, UsageError
-from remat_cli.frontends.torch.capturing.capture import Model, capture_parts, fake_mode, no_graph
+from remat_cli.errors import CaptureFailed, Infeasible, RematError, UsageError
+from remat_cli.frontends.torch.capturing.capture import Captured, Model, capture_parts, fake_mode, no_graph
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
 from remat_cli.frontends.torch.capturing.export import described
 from remat_cli.frontends.torch.capturing.lower import lower
+from remat_cli.frontends.torch.capturing.pruning import with_tangents
+from remat_cli.frontends.torch.capturing.results import Calls, Chosen, Returns, Use, chosen_results, leaves, uses
 from remat_cli.frontends.torch.capturing.source import as_model
+from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, backend_of, chosen, no_plan
+from remat_cli.frontends.torch.training.eager import eager_peak
+from remat_cli.frontends.torch.training.first_batch import Arguments
+from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
+from remat_cli.frontends.torch.training.report import Fitted, likely_workspace
+from remat_cli.frontends.torch.training.sharing import Held, parts_of, planned, without_plan
+from remat_cli.frontends.torch.training.uses import Uses, copied_bytes
+from remat_cli.frontends.torch.warning import warn
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
-from remat_cli.plan.model import Plan
+from remat_cli.plan.model import Compute, Plan
+from remat_cli.plan.replay import replay
 
 Planner = Callable[[Graph], Plan]
 """Returns a valid plan of a graph, within the budget, or raises a RematError."""
 Unknown = Literal["plan", Unplanned]
 """How to treat a graph that comes later: plan it too, or as ``Unplanned`` treats a graph without a plan."""
+_OUTSIDE = "what the loop computes from the results, such as a loss, is not counted (reserve leaves room for it)"
 MEASURED = "measured"
 """The costs that ``remat profile`` measures on the device."""
 
@@ -41,17 +54,19 @@ def fit_module(
     cost: str = "flops",
     reserve_bytes: int = 0,
     unknown: Unknown = "plan",
+    returns: Returns | None = None,
 ) -> Any:
-    """``module``, compiled to train by the plans that ``planner`` makes for it.
+    """``module`` itself, compiled in place to train by the plans that ``planner`` makes for it.
 
     Args:
-        module: The module, on its device and in the mode in which it trains. It is not changed. The compiled module
-            shares its parameters.
-        batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments. Only their form matters.
+        module: The module, on its device and in the mode in which it trains. Only its call changes. A module that is
+            fitted already gets new plans.
+        batch: Its inputs: a tensor, a tuple, a mapping of keyword arguments, or ``Arguments``. Only their form matters.
         planner: Makes plans.
-        cost: ``flops``, ``roofline:NAME``, or ``measured``: every operation is run on the module's device.
+        cost: ``device``, ``flops``, ``roofline:NAME``, or ``measured``: every operation is run on the module's device.
         reserve_bytes: Fixed memory for things outside the graph, such as the optimizer's state.
         unknown: How to treat other graphs that come later: ``plan`` them too, ``warn``, or ``error``.
+        returns: The results that take a gradient; None to find out, see :func:`chosen_results`.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
@@ -60,28 +75,34 @@ def fit_module(
     if unknown not in get_args(Unknown):
         raise UsageError(f'"{unknown}" is not a way to treat unknown graphs', hint="choose plan, warn or error")
     require_device("cpu")
-    import torch
-
     _require_module(module, batch)
-    model = as_model((module, batch), "fit")
-    costs = cost_model("flops" if cost == MEASURED else cost)
-    found = _Plans(_device(module), costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
+    require_uncompiled(module)
+    model = _model(module, batch)
+    where = _device(module)
+    costs = cost_model("flops" if cost == MEASURED else cost, where)
+    found = _Plans(where, costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
     fake, mode = _fake(model)
     # The module alone, without a loss, since the user's loop computes the loss and calls ``backward()``.
-    parts, more = capture_parts(fake, mode)
+    calls = Calls()
+    parts, more = capture_parts(fake, mode, calls)
     if not parts and not more:
         raise no_graph(fake, mode)
-    for number, captured in enumerate(parts):
-        graph = lower(captured, found.costs.cost, type(module).__name__ + (f".{number}" if number else ""))
-        found.add(described(graph, captured, found.costs, source=f"torch:{graph.name}", device=found.where.type))
-    if len(parts) > 1 or more:
-        reason = f": {more}" if more else ""
-        warnings.warn(
-            f"remat: the model is not a single graph{reason}; every part gets a plan with the whole budget, and what "
-            "other parts hold meanwhile is not counted: set reserve for that",
-            stacklevel=3,
+    picked = chosen_results(calls.output, returns) if calls.output is not None else None
+    found.uses.stated = returns is not None
+    assumed = found.plan_all(type(module).__name__, parts, calls, picked)
+    if more:
+        warn(
+            f"remat: the model is not a single graph: {more}; parts that are not known yet get a plan when they come, "
+            "and what they hold is not counted for the others: set reserve for that"
         )
-    return torch.compile(module, backend=backend_of(found.find, found.refuse), dynamic=False)
+    backend = backend_of(found.find, found.refuse, found.uses)
+    call = PlannedCall(module, backend, len(parts), strict=unknown == "error", plans=found.plans)
+    if found.plans:
+        # After the capture, since the first call of a module may change it.
+        batch_tensors = [tensor for _, tensor in leaves([fake.inputs, fake.keywords])]
+        eager = eager_peak(fake, mode, lambda output: chosen_results(output, returns).tensors, batch_tensors)
+        call.report = found.report(type(module).__name__, eager, assumed)
+    return install(module, call)
 
 
 @dataclass(slots=True)
@@ -97,6 +118,10 @@ class _Plans:
         unknown: How to treat graphs that come later.
         module_bytes: Bytes of all parameters and buffers of the module.
         plans: The plans made so far.
+        uses: What is known of the results of graphs.
+        shares: For each graph that was planned first, what other parts hold meanwhile.
+        alone: The graphs of the module's parts.
+        kept: The same with what others hold, if nothing is recomputed.
     """
 
     where: Any
@@ -107,21 +132,123 @@ class _Plans:
     unknown: Unknown
     module_bytes: int
     plans: list[Plan] = field(default_factory=list)
+    uses: Uses = field(init=False)
+    shares: list[_Share] = field(default_factory=list)
+    alone: list[Graph] = field(default_factory=list)
+    kept: list[Graph] = field(default_factory=list)
 
-    def add(self, graph: Graph) -> Plan:
-        """Plan ``graph``; measure its costs first if the user chose so."""
+    def __post_init__(self) -> None:
+        self.uses = Uses(self._recomputes, self.budget_bytes)
+
+    def budget_bytes(self) -> int | None:
+        """The budget in bytes; None if the planner has none, or does not know it yet."""
+        found: int | None = getattr(self.planner, "budget_bytes", None)
+        return found
+
+    def plan_all(self, name: str, captured: Sequence[Captured], calls: Calls, picked: Chosen | None) -> str:
+        """Plan the parts of the module, which share the budget. Returns what was assumed of the results, in words.
+
+        The results are assumed to stay until the backward pass. If nothing fits then, those that take no gradient are
+        assumed to be gone by then.
+        """
+        if not captured:
+            return ""
+        found = uses(captured, calls, picked)
+        for stay in (True, False):
+            self.uses.known.clear()
+            for part, use in zip(captured, found, strict=True):
+                self.uses.assume(part, use if stay else use.without_others())
+            self.uses.assumed_gone = not stay
+            try:
+                self._plan_parts(name, captured, calls)
+            except Infeasible:
+                if not stay or all(use == use.without_others() for use in found):
+                    raise
+            else:
+                break
+        return _assumption(picked, stay)
+
+    def _plan_parts(self, name: str, captured: Sequence[Captured], calls: Calls) -> None:
+        graphs = []
+        for number, one in enumerate(captured):
+            graph = self.lowered(one, name + (f".{number}" if number else ""))
+            graph = described(graph, one, self.costs, source=f"torch:{graph.name}", device=self.where.type)
+            graphs.append(self._prepared(graph))
+        parts = parts_of(graphs, captured, calls)
+        self.alone, self.kept = [part.graph for part in parts], without_plan(parts)
+        settle = getattr(self.planner, "settle", None)
+        budget = None if settle is None else settle(self.kept)
+        plans, held = planned(parts, budget, self.planner)
+        self.plans += plans
+        for part, beside in zip(parts, held, strict=True):
+            self.shares.append(_Share(_operations(part.graph), _above(part.graph), beside))
+
+    def report(self, name: str, eager_bytes: int | None, assumed: str) -> Fitted:
+        """What there is to say of the plans of the module's parts."""
+        plans = self.plans[: len(self.kept)]
+        costs = [(plan.graph.nodes, plan.statements) for plan in plans]
+        computed = math.fsum(nodes[s.node].cost for nodes, made in costs for s in made if isinstance(s, Compute))
+        once = math.fsum(plan.graph.total_cost for plan in plans)
+        return Fitted(
+            name=name,
+            budget_bytes=self.budget_bytes(),
+            eager_bytes=None if eager_bytes is None else eager_bytes + self.reserve_bytes,
+            keep_all_bytes=max(map(no_remat_peak, self.kept)),
+            plan_bytes=max(replay(plan.graph, plan.statements).peak_bytes for plan in plans),
+            least_bytes=max(peak_bound(graph).bytes for graph in self.alone),
+            extra_cost=100 * (computed / once - 1) if once else 0.0,
+            workspace_bytes=0 if self.measured else max(map(likely_workspace, plans)),
+            assumed=assumed,
+            parts=len(plans),
+        )
+
+    def lowered(self, captured: Captured, name: str) -> Graph:
+        """The graph of ``captured`` as it is assumed to be used."""
+        use = self.uses.use_of(captured)
+        graph = lower(with_tangents(captured, use.takes), self.costs.cost, name, use.holds)
+        return replace(graph, fixed_memory=graph.fixed_memory + copied_bytes(captured, use))
+
+    def _recomputes(self, captured: Captured, use: Use) -> bool:
+        """Whether the plan of a graph recomputes anything."""
+        graph = lower(with_tangents(captured, use.takes), lambda node: 1.0, "compiled", use.holds)
+        for plan in self.plans:
+            if difference(graph, plan.graph) is None:
+                return sum(isinstance(statement, Compute) for statement in plan.statements) > len(plan.graph.nodes)
+        return False
+
+    def _prepared(self, graph: Graph) -> Graph:
+        """``graph`` with the reserve, and with measured costs if the user chose so."""
         if self.measured:
             graph = _measured(graph, self.where)
-        plan = self.planner(replace(graph, fixed_memory=graph.fixed_memory + self.reserve_bytes))
+        return replace(graph, fixed_memory=graph.fixed_memory + self.reserve_bytes)
+
+    def add(self, graph: Graph) -> Plan:
+        """Plan a graph that comes later; if the module has several parts, beside what the others hold."""
+        graph = self._prepared(graph)
+        plan = self._beside(graph)
         self.plans.append(plan)
         return plan
+
+    def _beside(self, graph: Graph) -> Plan:
+        same = [share for share in self.shares if share.operations == _operations(graph)]
+        held = max(same or self.shares, key=lambda share: share.held.between_bytes, default=None)
+        if held is None:
+            return self.planner(graph)
+        factor = _above(graph) / max(1, held.above_bytes)
+        try:
+            # For a smaller batch, the others hold less than that; most often there is room for all of it.
+            return self.planner(held.held.scaled(max(1.0, factor)).added(graph))
+        except Infeasible:
+            if factor >= 1:
+                raise
+        return self.planner(held.held.scaled(factor).added(graph))
 
     def find(self, compiled: Compiled) -> Plan | None:
         """A plan for the compiled graph: an existing one if one fits, else a new one."""
         plan, reasons = chosen(compiled, self.plans)
         if plan is not None:
             return plan
-        if self.unknown == "plan":
+        if self.unknown == "plan" or compiled.again or getattr(self.planner, "foresees", False):
             try:
                 return self.add(self._graph(compiled))
             except RematError as error:
@@ -143,11 +270,49 @@ class _Plans:
         if compiled.device != self.where.type:
             raise UsageError(f"it has tensors on {compiled.device}, and the module is on {self.where}")
         captured = compiled.captured
-        graph = lower(captured, self.costs.cost, f"graph {len(self.plans) + 1}")
+        holds = None if compiled.use is None else compiled.use.holds
+        graph = lower(captured, self.costs.cost, f"graph {len(self.plans) + 1}", holds)
         known = {storage(t): storage_bytes(t) for t in captured.tensors if isinstance(t, torch.nn.Parameter)}
-        fixed = graph.fixed_memory + max(0, self.module_bytes - sum(known.values()))
+        fixed = graph.fixed_memory + compiled.copied_bytes + max(0, self.module_bytes - sum(known.values()))
         graph = described(graph, captured, self.costs, source="torch:compile", device=compiled.device)
         return replace(graph, fixed_memory=fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What other parts hold beside one part.
+
+    Attributes:
+        operations: The operations of the part.
+        above_bytes: What it needs without recomputation beside its fixed memory.
+        held: What the others hold.
+    """
+
+    operations: tuple[str | None, ...]
+    above_bytes: int
+    held: Held
+
+
+def _operations(graph: Graph) -> tuple[str | None, ...]:
+    return tuple(node.op for node in graph.nodes)
+
+
+def _above(graph: Graph) -> int:
+    return no_remat_peak(graph) - graph.fixed_memory
+
+
+def _assumption(picked: Chosen | None, stay: bool) -> str:
+    """What was assumed of the results, in words; empty if nothing was."""
+    if picked is None:
+        return ""
+    loss = "" if all(tensor.numel() == 1 for tensor in picked.tensors) else _OUTSIDE
+    if not picked.others:
+        return loss
+    names = ", ".join(name or "the result" for name in picked.names)
+    gone = "" if stay else ", and that the others are gone by then"
+    return f"assumes that of {len(picked.names) + picked.others} results only {names} takes a gradient{gone}" + (
+        f"; {loss}" if loss else ""
+    )
 
 
 def _measured(graph: Graph, where: Any) -> Graph:
@@ -159,6 +324,12 @@ def _measured(graph: Graph, where: Any) -> Graph:
     here = torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext()
     with torch.random.fork_rng(), here:
         return profile(graph, device=where.type, repeats=3, warmup=1, captured=True)
+
+
+def _model(module: Any, batch: Any) -> Model:
+    if isinstance(batch, Arguments):
+        return Model(module, batch.args, batch.kwargs, None)
+    return as_model((module, batch), "fit")
 
 
 def _require_module(module: Any, batch: Any) -> None:
@@ -174,7 +345,7 @@ def _require_module(module: Any, batch: Any) -> None:
             f"fit takes a torch.nn.Module, but this is {type(module).__name__}",
             hint="put a function into the forward method of a module",
         )
-    if not isinstance(batch, torch.Tensor | Mapping | tuple | list):
+    if not isinstance(batch, torch.Tensor | Mapping | tuple | list | Arguments):
         raise UsageError(
             f"a batch is a tensor, a tuple, or a mapping of keyword arguments, but this is {type(batch).__name__}",
             hint="one batch of a loader will do: next(iter(loader))",

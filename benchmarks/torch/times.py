@@ -1,0 +1,320 @@
+"""Predicted and measured time of recomputation: plans for small models of transformers and diffusers, on a CPU.
+
+Four models of four layers, in training mode with dropout, return their loss. The budget of the first two plans of each
+is what checkpointing every layer needs; one plan is made for costs in FLOPs and one for times by the rates of the
+device. The third gets less. "by FLOPs" and "by rates" are the recomputed share of a step as either predicts it.
+"measured" is the shortest step by plan, as `remat run` runs it, beside the shortest without recomputation, in turn, in
+several rounds; with one thread in processor time, so that other programs count less. "off" is the prediction by rates
+minus the measurement. The last row of each model is checkpointing itself, beside eager mode.
+
+Needs transformers and diffusers, which remat does not: ``python -m benchmarks.torch.times`` in an environment with
+them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.frame import Benchmark, Column, Row, Session, Table, dump, perform
+from benchmarks.page import section
+
+HERE = Path(__file__).resolve().parent
+_SOLVE_S = 6.0
+_ROUNDS = 20
+_LESS = 0.75
+"""Share of the memory of checkpointing that the third plan gets."""
+
+TABLES = (
+    Table(
+        "times",
+        "",
+        (
+            Column("model", "model"),
+            Column("planned", "planned for"),
+            Column("budget_bytes", "budget", "bytes"),
+            Column("flops", "by FLOPs, %", "number"),
+            Column("rates", "by rates, %", "number"),
+            Column("measured", "measured, %", "number"),
+            Column("off", "off, % of a step", "number"),
+            Column("step_ms", "step without, ms", "number"),
+        ),
+    ),
+)
+
+
+_DECLARED: list[Any] = []
+
+
+def _declare() -> None:
+    """Declare two operators of torchvision, which transformers imports: a build for CUDA does not load on a CPU."""
+    import torch
+
+    try:
+        torch.ops.torchvision.nms  # noqa: B018
+    except AttributeError:
+        _DECLARED.append(torch.library.Library("torchvision", "DEF"))
+        _DECLARED[0].define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _DECLARED[0].define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def models() -> dict[str, Callable[[], tuple[Any, dict[str, Any]]]]:
+    """A model that returns its loss, and its inputs, by name."""
+    import torch
+
+    _declare()
+    ids = torch.randint(0, 1000, (4, 128))
+
+    def llama() -> tuple[Any, dict[str, Any]]:
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        sizes = {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "num_attention_heads": 4}
+        config = LlamaConfig(**sizes, num_key_value_heads=2, vocab_size=1000, use_cache=False)
+        return LlamaForCausalLM(config), {"input_ids": ids, "labels": ids}
+
+    def bert() -> tuple[Any, dict[str, Any]]:
+        from transformers import BertConfig, BertForMaskedLM
+
+        sizes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4}
+        config = BertConfig(**sizes, vocab_size=1000)
+        return BertForMaskedLM(config), {"input_ids": ids, "labels": ids}
+
+    def vit() -> tuple[Any, dict[str, Any]]:
+        from transformers import ViTConfig, ViTForImageClassification
+
+        sizes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4}
+        config = ViTConfig(
+            **sizes, image_size=64, patch_size=8, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
+        )
+        config.num_labels = 100
+        images = torch.randn(8, 3, 64, 64)
+        return ViTForImageClassification(config), {"pixel_values": images, "labels": torch.randint(0, 100, (8,))}
+
+    def dit() -> tuple[Any, dict[str, Any]]:
+        from diffusers import DiTTransformer2DModel
+
+        model = DiTTransformer2DModel(
+            num_attention_heads=4, attention_head_dim=32, in_channels=4, num_layers=4, sample_size=32, patch_size=2
+        )
+        x = torch.randn(4, 4, 32, 32)
+        given = {"hidden_states": x, "timestep": torch.randint(0, 1000, (4,)), "class_labels": torch.arange(4)}
+        return _Denoising(model), given | {"noise": torch.randn_like(x)}
+
+    return {"Llama": llama, "BERT": bert, "DiT": dit, "ViT": vit}
+
+
+def _loss_only(module: Any) -> Any:
+    """A module that returns the loss of ``module`` alone."""
+    import torch
+
+    class LossOnly(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, **inputs: Any) -> Any:
+            out = self.module(**inputs)
+            return out if isinstance(out, torch.Tensor) else out.loss
+
+    return LossOnly()
+
+
+def _Denoising(model: Any) -> Any:  # noqa: N802 - a module, made where torch is known
+    """A diffusion model with its loss."""
+    import torch
+
+    class Denoising(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, noise: Any, **inputs: Any) -> Any:
+            guess = self.model(**inputs).sample[:, : noise.shape[1]]
+            return torch.nn.functional.mse_loss(guess, noise)
+
+        def gradient_checkpointing_enable(self) -> None:
+            self.model.enable_gradient_checkpointing()
+
+        def gradient_checkpointing_disable(self) -> None:
+            self.model.disable_gradient_checkpointing()
+
+    return Denoising()
+
+
+def run(session: Session) -> list[Row]:
+    import torch
+
+    rows: list[Row] = []
+    for name, make in models().items():
+        if session.quick and name != "Llama":
+            continue
+        session.say(name)
+        torch.manual_seed(0)
+        module, inputs = make()
+        rows += _rows(name, _loss_only(module.train()), inputs, session)
+        session.keep(rows)
+    return rows
+
+
+def _rows(name: str, module: Any, inputs: dict[str, Any], session: Session) -> list[Row]:
+    """The rows of a model."""
+    from remat_cli.plan.derive import derive
+
+    def eager() -> None:
+        module.zero_grad(set_to_none=True)
+        module(**inputs).backward()
+
+    times, flops = _graphs(module, inputs)
+    module.module.gradient_checkpointing_enable()
+    activations = _peak(eager)
+    limit_s = 1.0 if session.quick else _SOLVE_S
+    like = times.fixed_memory + activations
+    plans = [("FLOPs", like, _order(flops, like, limit_s)), ("times", like, _order(times, like, limit_s))]
+    for share in (_LESS, 0.85, 0.95):
+        budget = times.fixed_memory + int(share * activations)
+        order = _order(times, budget, limit_s)
+        if order is not None:
+            plans.append(("times", budget, order))
+            break
+    steps: dict[str, Callable[[], Any]] = {"checkpoint": eager}
+    for key, order in {
+        "keep": range(len(times.nodes)),
+        **{str(k): order for k, (*_, order) in enumerate(plans)},
+    }.items():
+        if order is not None:
+            steps[key] = _step(times, derive(times, order))
+    best = _timed(steps, session.times(_ROUNDS))
+    module.module.gradient_checkpointing_disable()
+    plain_s = _timed({"eager": eager}, session.times(_ROUNDS))["eager"]
+    rows = []
+    for k, (what, budget, order) in enumerate(plans):
+        row: Row = {"table": "times", "model": name, "planned": what, "budget_bytes": budget}
+        row |= dict.fromkeys(("flops", "rates", "measured", "off"), None) | {"step_ms": round(1e3 * best["keep"], 2)}
+        if order is not None:
+            row |= {"flops": _share(flops, order), "rates": _share(times, order)}
+            row["measured"] = _percent(best[str(k)] / best["keep"] - 1)
+            row["off"] = round(row["rates"] - row["measured"], 2)
+        rows.append(row)
+    last: Row = {"table": "times", "model": name, "planned": "checkpointing", "budget_bytes": like}
+    last |= dict.fromkeys(("flops", "rates", "off"), None) | {"step_ms": round(1e3 * plain_s, 2)}
+    return [*rows, last | {"measured": _percent(best["checkpoint"] / plain_s - 1)}]
+
+
+def _graphs(module: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
+    """The captured step with costs in time, and in FLOPs; one capture."""
+    import torch
+
+    from remat_cli.api import SolveOptions, solve
+    from remat_cli.frontends.torch.capturing import costs
+    from remat_cli.frontends.torch.training import fitting
+
+    found, counted = [], []
+    model = costs.cost_model("device")
+
+    def cost(node: Any) -> float:
+        counted.append(costs.flops(node))
+        return model.cost(node)
+
+    def planner(graph: Any) -> Any:
+        found.append(graph)
+        return solve(graph, None, SolveOptions(strategy="keep-all")).plan
+
+    kept, fitting.cost_model = fitting.cost_model, lambda *given: replace(model, cost=cost)
+    try:
+        torch.compiler.reset()
+        fitting.fit_module(module, inputs, planner)
+    finally:
+        fitting.cost_model = kept
+    [graph] = found
+    left = iter(counted)
+    nodes = [replace(node, cost=next(left) if node.recompute else 1.0) for node in graph.nodes]
+    assert next(left, None) is None
+    return graph, replace(graph, nodes=tuple(nodes), cost_unit="flops")
+
+
+def _order(graph: Any, budget: int, limit_s: float) -> list[int] | None:
+    """The computations of a plan within the budget; None if none is found."""
+    from remat_cli.api import SolveOptions, solve
+    from remat_cli.errors import RematError
+    from remat_cli.plan.model import Compute
+
+    try:
+        plan = solve(graph, budget, SolveOptions(strategy="search", time_limit_s=limit_s)).plan
+    except RematError:
+        return None
+    return [statement.node for statement in plan.statements if isinstance(statement, Compute)]
+
+
+def _step(graph: Any, statements: Any) -> Callable[[], Any]:
+    """A step by plan, as ``remat run`` runs it: with random weights and inputs."""
+    import torch
+
+    from remat_cli.frontends.torch.executing.inputs import place_tensor, seeded
+    from remat_cli.frontends.torch.executing.program import program
+    from remat_cli.frontends.torch.reading import read_step
+
+    function = program(graph, statements, "cpu")
+    generator = seeded("cpu", 0)
+    places = [place_tensor(place, "cpu", generator) for place in read_step(graph).given]
+    return lambda: function.run(places, lambda _: torch.ones(()))
+
+
+def _share(graph: Any, order: list[int]) -> float:
+    return _percent(sum(graph.nodes[k].cost for k in order) / graph.total_cost - 1)
+
+
+def _percent(share: float) -> float:
+    return round(100 * share, 2)
+
+
+def _timed(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """The shortest time of each step, in turn."""
+    import torch
+
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    best = dict.fromkeys(steps, float("inf"))
+    for _ in range(rounds):
+        for key, step in steps.items():
+            started = clock()
+            step()
+            best[key] = min(best[key], clock() - started)
+    return best
+
+
+def _peak(step: Callable[[], None]) -> int:
+    """Most bytes that a step allocates."""
+    from itertools import accumulate
+
+    from torch.profiler import ProfilerActivity, profile
+
+    step()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
+        step()
+    events = session.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
+    return max(accumulate((size for _, _, size in changes), initial=0))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    quick = "--quick" in (sys.argv[1:] if arguments is None else arguments)
+    title, _, about = (__doc__ or "").strip().partition("\n")
+    measured = Benchmark("times", title.rstrip("."), about.strip(), TABLES, run)
+    result = perform(measured, quick=quick)
+    from importlib.metadata import version
+
+    more = {name: version(name) for name in ("torch", "transformers", "diffusers")}
+    result["versions"]["packages"] = result["versions"]["packages"] | more
+    text = section(measured, result)
+    print(text)
+    if not quick:
+        (HERE / "results" / "times.json").write_text(dump(result), encoding="utf-8")
+        (HERE / "results" / "times.md").write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

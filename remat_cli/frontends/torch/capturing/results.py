@@ -1,0 +1,197 @@
+"""What a loop does with the results of a module: which take a gradient, and which stay until the backward pass.
+
+A module returns more than its loss: logits, keys and values, hidden states. A result that takes no gradient needs no
+backward pass of its own, and one that the loop lets go before the backward pass needs no memory there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from remat_cli.errors import UsageError
+from remat_cli.frontends.torch.capturing.capture import Captured
+from remat_cli.frontends.torch.capturing.pruning import tangent_numbers
+from remat_cli.frontends.torch.private import compiled_node
+from remat_cli.printable import printable
+
+Returns = str | int | Sequence[str | int]
+"""Results by key, attribute or position."""
+Number = int | str
+"""A result of a compiled graph: its position, or ``1.base`` for memory that results are views of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a loop does with the results of one compiled graph.
+
+    Attributes:
+        takes: The results that take a gradient.
+        holds: The results that the loop still has when the backward pass begins; they stay in memory to its end.
+    """
+
+    takes: frozenset[Number]
+    holds: frozenset[int]
+
+    def without_others(self) -> Use:
+        """The same, but the results that take no gradient are gone when the backward pass begins."""
+        return Use(self.takes, frozenset(k for k in self.holds if k in self.takes or f"{k}.base" in self.takes))
+
+
+@dataclass(slots=True)
+class Calls:
+    """What a module did when it was captured.
+
+    Attributes:
+        made: For each call of a compiled graph in order, its number (None without a backward pass) and its results.
+        given: The inputs of these calls.
+        output: What the module returned; None if it did not come to its end.
+    """
+
+    made: list[tuple[int | None, Sequence[Any]]] = field(default_factory=list)
+    given: list[Sequence[Any]] = field(default_factory=list)
+    output: Any = None
+
+    def watched(self, number: int | None, compiled: Any) -> Any:
+        """``compiled``, a compiled graph, with its calls recorded."""
+
+        def run(*args: Any) -> Any:
+            results = compiled(*args)
+            self.made.append((number, tuple(results)))
+            self.given.append(args)
+            return results
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The results of a module that are assumed to take a gradient.
+
+    Attributes:
+        tensors: Those tensors.
+        names: Their names.
+        others: Number of other results that could take one.
+        sure: Whether the user or a name says so; else it is a guess that the first step has to confirm.
+    """
+
+    tensors: tuple[Any, ...]
+    names: tuple[str, ...]
+    others: int
+    sure: bool
+
+
+def chosen_results(output: Any, returns: Returns | None) -> Chosen:
+    """The results in ``output``, what a module returned, that take a gradient.
+
+    These are those that ``returns`` names; else the ``loss``; else the first number; else all.
+
+    Raises:
+        UsageError: If there is no such result, or it cannot take a gradient.
+    """
+    found = [(name, tensor) for name, tensor in leaves(output) if tensor.requires_grad]
+    if returns is not None:
+        wanted = [returns] if isinstance(returns, str | int) else list(returns)
+        picked = [leaf for name in wanted for leaf in _named(output, name)]
+        return _chosen(picked, found, sure=True)
+    loss = _get(output, "loss")
+    if loss is not None and (named := [leaf for leaf in leaves(loss, "loss") if leaf[1].requires_grad]):
+        return _chosen(named, found, sure=True)
+    scalars = [leaf for leaf in found if leaf[1].numel() == 1][:1]
+    return _chosen(scalars or found, found, sure=len(found) == 1)
+
+
+def _chosen(picked: Sequence[tuple[str, Any]], found: Sequence[tuple[str, Any]], *, sure: bool) -> Chosen:
+    same = {id(tensor) for _, tensor in picked}
+    others = sum(id(tensor) not in same for _, tensor in found)
+    return Chosen(tuple(t for _, t in picked), tuple(name for name, _ in picked), others, sure)
+
+
+def _named(output: Any, name: str | int) -> list[tuple[str, Any]]:
+    """The tensors in the result ``name`` that can take a gradient.
+
+    Raises:
+        UsageError: If there are none.
+    """
+    item = _get(output, name)
+    found = [leaf for leaf in leaves(item, str(name)) if leaf[1].requires_grad]
+    if found:
+        return found
+    there = ", ".join(printable(path or "the result itself") for path, _ in leaves(output)) or "no tensors"
+    why = "there is no such result" if item is None else "it takes no gradient"
+    raise UsageError(f'returns="{printable(str(name))}": {why}', hint=f"the module returns {there}")
+
+
+def _get(output: Any, name: str | int) -> Any:
+    """An item of ``output`` by key, attribute or position; None if there is none."""
+    import torch
+
+    if isinstance(output, Mapping):
+        return output.get(name)
+    if isinstance(name, int):
+        items = [output] if isinstance(output, torch.Tensor) else output
+        return items[name] if isinstance(items, Sequence) and -len(items) <= name < len(items) else None
+    return None if isinstance(output, torch.Tensor) else getattr(output, name, None)
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Name and tensor of all tensors in nested tuples, lists, mappings and dataclasses."""
+    import torch
+
+    if isinstance(tree, torch.Tensor):
+        yield path, tree
+        return
+    if isinstance(tree, Mapping):
+        items: Iterable[tuple[Any, Any]] = tree.items()
+    elif isinstance(tree, list | tuple):
+        items = zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True)
+    elif hasattr(tree, "__dataclass_fields__"):
+        items = [(name, getattr(tree, name, None)) for name in tree.__dataclass_fields__]
+    else:
+        return
+    for key, item in items:
+        yield from leaves(item, f"{path}.{key}" if path else str(key))
+
+
+def uses(parts: Sequence[Captured], calls: Calls, chosen: Chosen | None) -> list[Use]:
+    """What is assumed of the results of each captured graph, if ``chosen`` take a gradient.
+
+    A graph's result takes a gradient if one of ``chosen`` depends on it through autograd. All results are assumed to
+    stay until the backward pass, which is safe. None for ``chosen``: nothing is known, and all take a gradient.
+    """
+    roots = [] if chosen is None else list(chosen.tensors)
+    reached = _reached(roots)
+    found = []
+    for part, captured in enumerate(parts):
+        numbers = frozenset(tangent_numbers(captured))
+        outs = [results for number, results in calls.made if number == part]
+        takes = {name for results in outs for at, name in result_names(results).items() if at in reached}
+        # What is only an input handed on has its node elsewhere, and no tangent here.
+        longest = max((len(results) for results in outs), default=len(numbers))
+        found.append(Use(frozenset(takes & numbers) or numbers, frozenset(range(longest))))
+    return found
+
+
+def result_names(results: Sequence[Any]) -> dict[tuple[Any, int], Number]:
+    """The number of each differentiable result of a compiled graph, by its node of autograd and its position there."""
+    names: dict[tuple[Any, int], Number] = {}
+    found = [(k, compiled_node(result)) for k, result in enumerate(results)]
+    for direct in (True, False):
+        for k, at in found:
+            if at is not None and at[2] == direct:
+                names.setdefault(at[:2], k if direct else f"{k}.base")
+    return names
+
+
+def _reached(tensors: Sequence[Any]) -> set[tuple[Any, int]]:
+    """The nodes of autograd that the gradients of ``tensors`` come to, each with the position of the result there."""
+    stack = [(tensor.grad_fn, tensor.output_nr) for tensor in tensors if tensor.grad_fn is not None]
+    seen, reached = set(), set()
+    while stack:
+        node, position = stack.pop()
+        reached.add((node, position))
+        if node not in seen:
+            seen.add(node)
+            stack += [edge for edge in node.next_functions if edge[0] is not None]
+    return reached

@@ -1,0 +1,60 @@
+"""What eager mode needs: the live storages of a step on tensors without data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from remat_cli.frontends.torch.capturing.capture import Model
+from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.private import silent_fakes
+from remat_cli.frontends.torch.tensors import storage, storage_bytes
+
+
+def eager_peak(model: Model, mode: Any, chosen: Callable[[Any], Sequence[Any]], inputs: Sequence[Any]) -> int | None:
+    """Peak bytes of one step of ``model`` in eager mode, workspace of operations left out.
+
+    The results are held until the end of the backward pass. Gradients are there at the end, and not at the start.
+
+    Args:
+        model: A model with fake tensors of ``mode``.
+        mode: The fake mode.
+        chosen: From what the module returns to the results that take a gradient.
+        inputs: All tensors of the batch.
+
+    Returns:
+        The bytes, parameters, buffers and inputs included; None if fake tensors cannot follow the step.
+    """
+    import torch
+
+    module = model.module
+    given = [*module.parameters(), *module.buffers(), *inputs]
+    fixed = sum({storage(tensor): storage_bytes(tensor) for tensor in given}.values())
+    try:
+        with silent_fakes(), mode, torch.enable_grad(), live_storages()(given) as live:
+            output = module(*model.inputs, **model.keywords)
+            losses = [_loss()(tensor) for tensor in chosen(output)]
+            torch.autograd.backward(losses)
+    except Exception:  # anything can happen in a user's model; the figure is for information only
+        return None
+    finally:
+        module.zero_grad(set_to_none=True)
+    return fixed + int(live.peak_bytes)
+
+
+def _loss() -> Callable[[Any], Any]:
+    """A loss that saves nothing, and whose gradient is as large as its argument; a number is its own loss."""
+    import torch
+
+    class Loss(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to the type checker
+        @staticmethod
+        def forward(ctx: Any, tensor: Any) -> Any:
+            ctx.form = tensor.shape, tensor.dtype, tensor.device
+            return tensor.new_zeros((), dtype=torch.float32)
+
+        @staticmethod
+        def backward(ctx: Any, *_tangents: Any) -> Any:
+            shape, dtype, device = ctx.form
+            return torch.empty(shape, dtype=dtype, device=device)
+
+    return lambda tensor: Loss.apply(tensor) if tensor.ndim else tensor

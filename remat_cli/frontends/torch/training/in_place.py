@@ -1,0 +1,211 @@
+"""Puts a compiled call into a module, in place, so that the module stays what it is: its class, names and signature.
+
+Without gradients (evaluation, ``generate``) the module runs as it is: there is no backward pass to plan, and every new
+length would be compiled for nothing. Copies, ``pickle`` and ``torch.save`` leave the compiled call behind, as those of
+``nn.Module.compile`` do: a copy runs as it is, and may be fitted where it trains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from remat_cli.errors import RematError, UsageError
+from remat_cli.frontends.torch.private import (
+    call_of,
+    is_compiled,
+    not_traced,
+    own_code,
+    plain_call,
+    recompile_limit,
+    set_call,
+    undistributed,
+)
+from remat_cli.frontends.torch.warning import warn
+from remat_cli.printable import printable
+
+MOST_FORMS = 64
+"""Forms of arguments, modes and autocast in which a module is compiled; PyTorch's limit, if that is larger. Untuned."""
+
+
+class OwnCall:
+    """What remat lets run when a module is called."""
+
+    plans: Sequence[Any] = ()
+    """The plans made so far; more may come."""
+    report: Any = None
+    """What a step needs, a ``Fitted``; None if there is no plan yet."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Nothing: some modules copy and pickle all that they hold, and a copy has no call but its own."""
+        return (type(None), ())
+
+
+class PlannedCall(OwnCall):
+    """What runs when a fitted module is called.
+
+    Args:
+        module: The fitted module.
+        backend: The backend for ``torch.compile`` that runs each graph by its plan.
+        parts: Number of graphs in which the module is compiled for one form of its arguments.
+        strict: Whether one form too many is an error; else it runs as it is, after one warning.
+        plans: The plans, for whoever asks; more may come.
+    """
+
+    def __init__(
+        self, module: Any, backend: Callable[[Any, list[Any]], Any], parts: int, *, strict: bool, plans: list[Any]
+    ) -> None:
+        import torch
+
+        self.plans = plans
+        self._module, self._parts, self._strict = module, max(1, parts), strict
+        self._kind = type(module)
+        self._graphs = 0
+        self._said = False
+
+        def counted(graph_module: Any, inputs: list[Any]) -> Any:
+            self._graphs += 1
+            return backend(graph_module, inputs)
+
+        # A code object of its own: PyTorch counts compilations by code object, and stops at its limit for all of them.
+        self._run = torch.compile(own_code(_call), backend=counted, dynamic=False)
+        # Inside another compiled function the call is not traced into: it would lose the plan there.
+        self._planned = not_traced(self._with_plan)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's results; with gradients by plan."""
+        import torch
+
+        if not torch.is_grad_enabled() or torch.jit.is_tracing():
+            return plain_call(self._module)(*args, **kwargs)
+        if type(self._module) is not self._kind:
+            now = printable(type(self._module).__name__)
+            raise UsageError(
+                f"the class of the fitted module was {printable(self._kind.__name__)} and is now {now}, as fully_shard "
+                "and parametrize do, and its plans are for the module before that",
+                hint="take the plans away with remat_cli.unfit(module); fit it after parametrize",
+            )
+        return self._planned(*args, **kwargs)
+
+    def _with_plan(self, *args: Any, **kwargs: Any) -> Any:
+        if self._graphs >= self._parts * max(MOST_FORMS, recompile_limit()):
+            return self._without_more(*args, **kwargs)
+        try:
+            with undistributed(self._parts * MOST_FORMS):
+                return self._run(self._module, *args, **kwargs)
+        except Exception as error:
+            wrapped = getattr(error, "inner_exception", None)  # PyTorch wraps what its backends raise
+            if isinstance(wrapped, RematError):
+                raise wrapped from None
+            raise
+
+    def _without_more(self, *args: Any, **kwargs: Any) -> Any:
+        """Forms that are compiled run by plan; new ones run as they are, or are errors."""
+        import torch
+
+        forms = self._graphs // self._parts
+        name, hint = (
+            printable(type(self._module).__name__),
+            "pad batches to a few lengths, and give them to fit as buckets",
+        )
+        if self._strict:
+            with torch.compiler.set_stance("fail_on_recompile"):
+                try:
+                    return self._run(self._module, *args, **kwargs)
+                except RuntimeError as error:
+                    if "fail_on_recompile" not in str(error):
+                        raise
+                    said = f"{name} was called in more than {forms} forms, the most that are compiled"
+                    raise UsageError(said, hint=hint) from error
+        if not self._said:
+            self._said = True
+            warn(
+                f"remat: {name} was called in {forms} forms (shapes, modes, numbers), the most that are compiled; "
+                f"these keep their plans, and new ones run without one: {hint}"
+            )
+        with torch.compiler.set_stance("eager_on_recompile"):
+            return self._run(self._module, *args, **kwargs)
+
+
+def install(module: Any, call: PlannedCall) -> Any:
+    """``module`` itself, which ``call`` runs from now on."""
+    set_call(module, call)
+    return module
+
+
+@contextlib.contextmanager
+def unchanged_on_error(module: Any) -> Iterator[None]:
+    """Within this context an exception leaves ``module`` with the call that it had before."""
+    before = call_of(module)
+    try:
+        yield
+    except BaseException:
+        set_call(module, before)
+        raise
+
+
+def unfit(module: Any) -> Any:
+    """``module`` itself, which runs as it did before it was fitted.
+
+    Raises:
+        UsageError: If it is not fitted.
+    """
+    _own_call(module)
+    set_call(module, None)
+    return module
+
+
+def report_of(module: Any) -> Any:
+    """What a step of a fitted ``module`` needs, a ``Fitted``; None if it has no plan yet.
+
+    Raises:
+        UsageError: If it is not fitted.
+    """
+    return _own_call(module).report
+
+
+def plans_of(module: Any) -> tuple[Any, ...]:
+    """The plans that a fitted module has so far.
+
+    Raises:
+        UsageError: If it is not fitted.
+    """
+    return tuple(_own_call(module).plans)
+
+
+def _own_call(module: Any) -> OwnCall:
+    import torch
+
+    call = call_of(module) if isinstance(module, torch.nn.Module) else None
+    if not isinstance(call, OwnCall):
+        raise UsageError(f"this {type(module).__name__} is not fitted")
+    return call
+
+
+def require_uncompiled(module: Any) -> None:
+    """Check that neither ``module`` nor a part of it is compiled; the module itself may be fitted.
+
+    Raises:
+        UsageError: If something is.
+    """
+    if is_compiled(module):
+        raise UsageError(
+            "the module is compiled by torch.compile already, and fit compiles it by plan",
+            hint="give fit the module itself, before torch.compile",
+        )
+    for name, part in module.named_modules():
+        call = call_of(part)
+        if is_compiled(part) or (call is not None and not isinstance(call, OwnCall)):
+            what = f"its part {printable(name)}" if name else "the module"
+            raise UsageError(f"{what} is compiled already, and fit compiles it by plan", hint="leave out compile()")
+        if name and call is not None:
+            raise UsageError(
+                f"its part {printable(name)} is fitted already",
+                hint="fit the whole or its parts; remat_cli.unfit(part) takes the plan from a part",
+            )
+
+
+def _call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """The module's own call, hooks included; compiled with a code object of its own."""
+    return plain_call(module)(*args, **kwargs)

@@ -1,0 +1,324 @@
+"""Modules that return more than their loss: other results cost nothing, and whatever is done with them is eager's."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from itertools import accumulate
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity
+from torch_plans import plain, plan_of, repeated
+
+from remat_cli.api import SolveOptions, fit
+from remat_cli.errors import Infeasible, UsageError
+from remat_cli.frontends.torch.private import profiler_events
+from remat_cli.frontends.torch.training.fitting import fit_module
+from remat_cli.frontends.torch.training.in_place import report_of
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+FAST = SolveOptions(time_limit_s=10)
+WIDE = 2000
+
+
+class Rich(nn.Module):
+    """Returns its loss, logits, keys (a view of what the loss depends on too), and a result of its own."""
+
+    def __init__(self, width=16, classes=32):
+        super().__init__()
+        self.keys = nn.Linear(width, width)
+        self.body = nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.GELU(), nn.Dropout(0.3))
+        self.head = nn.Linear(width, classes)
+        self.pooler = nn.Linear(width, width)
+
+    def forward(self, x, y):
+        keys = self.keys(x).view(len(x), 4, -1).transpose(0, 1)
+        hidden = self.body(keys.transpose(0, 1).reshape(len(x), -1))
+        logits = self.head(hidden)
+        loss = nn.functional.cross_entropy(logits, y)
+        return {"logits": logits, "loss": loss, "keys": keys, "pooled": torch.tanh(self.pooler(hidden))}
+
+
+USES = {
+    "loss": lambda out, y: out["loss"],
+    "smoothed": lambda out, y: nn.functional.cross_entropy(out["logits"], y, label_smoothing=0.1),
+    "auxiliary": lambda out, y: out["loss"] + out["pooled"].square().mean(),
+    "keys": lambda out, y: out["loss"] + out["keys"].square().sum(),
+    "all": lambda out, y: out["loss"] + out["keys"].sum() + out["pooled"].sum() + out["logits"].exp().mean(),
+}
+
+
+def by_hand(graph):
+    return plan_of(graph, repeated(graph))
+
+
+def batch(rows=32, width=16, classes=32):
+    return torch.randn(rows, width), torch.randint(0, classes, (rows,))
+
+
+def two(build=Rich, **options):
+    torch.manual_seed(11)
+    module = build(**options)
+    return module, copy.deepcopy(module)
+
+
+def assert_same_step(eager, fitted, owner, inputs, use, seed=5):
+    """One step of both: the loss, gradients (None where eager has None) and buffers."""
+    seen = []
+    for module, parameters in ((eager, eager), (fitted, owner)):
+        torch.manual_seed(seed)
+        loss = use(module(*inputs), inputs[1])
+        loss.backward()
+        seen.append((loss, [p.grad for p in parameters.parameters()], list(parameters.buffers())))
+    (loss, gradients, buffers), (other, others, theirs) = seen
+    assert torch.equal(loss, other)
+    assert [g is None for g in gradients] == [g is None for g in others]
+    assert all(a is None or torch.equal(a, b) for a, b in zip(gradients, others, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(buffers, theirs, strict=True))
+
+
+def surprises(seen):
+    return [str(w.message) for w in seen if "takes a gradient" in str(w.message)]
+
+
+def peak_bytes(step, owner, inputs):
+    """What PyTorch's allocator hands out during a step at most, by the events of its profiler, and what is there."""
+    owner.zero_grad(set_to_none=True)
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
+        step()
+    events = enumerate(profiler_events(session))
+    changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in events if e.name() == "[memory]")
+    there = sum(t.nbytes for t in [*owner.parameters(), *owner.buffers(), *inputs])
+    return there + max(accumulate((size for *_, size in changes), initial=0))
+
+
+@pytest.mark.parametrize("use", USES)
+def test_whatever_the_loop_does_with_the_results_is_as_in_eager_mode(use):
+    eager, planned = two()
+    inputs = batch()
+    fitted = fit_module(planned, inputs, by_hand, unknown="error")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for step in range(3):  # gradients are accumulated
+            assert_same_step(eager, fitted, planned, inputs, USES[use], seed=step)
+    assert len(surprises(seen)) == (use != "loss"), "said once, and later steps expect it"
+
+
+def test_a_loop_may_change_what_it_does():
+    eager, planned = two()
+    inputs = batch()
+    fitted = fit_module(planned, inputs, by_hand)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for use in ["loss", "auxiliary", "loss", "smoothed", "keys", "all", "loss"]:
+            assert_same_step(eager, fitted, planned, inputs, USES[use])
+            eager.zero_grad(set_to_none=True)
+            planned.zero_grad(set_to_none=True)
+    assert len(surprises(seen)) == 3
+
+
+def test_other_batches_and_modes_know_it_too():
+    eager, planned = two()
+    fitted = fit_module(planned, batch(), by_hand)
+    with pytest.warns(UserWarning, match="takes a gradient"):
+        assert_same_step(eager, fitted, planned, batch(), USES["auxiliary"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for mode in (True, False):
+            eager.train(mode)
+            planned.train(mode)
+            assert_same_step(eager, fitted, planned, batch(20), USES["auxiliary"])
+
+
+def test_the_user_can_say_which_results_take_a_gradient():
+    eager, planned = two()
+    inputs = batch()
+    fitted = fit_module(planned, inputs, by_hand, returns=["loss", "pooled"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same_step(eager, fitted, planned, inputs, USES["auxiliary"])
+    assert "of 4 results only loss, pooled takes a gradient" in repr(report_of(fitted))
+    with pytest.raises(UsageError, match='returns="los": there is no such result') as raised:
+        fit_module(planned, inputs, by_hand, returns="los")
+    assert "logits, loss, keys, pooled" in raised.value.hint
+
+
+def test_a_tuple_without_a_loss():
+    """The first number is the loss; without a number, all results may take gradients, until a step has been seen."""
+
+    class Pair(Rich):
+        def forward(self, x, y):
+            out = super().forward(x, y)
+            return out["logits"], out["pooled"]
+
+    eager, planned = two(Pair)
+    inputs = batch()
+    fitted = fit_module(planned, inputs, by_hand, unknown="error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for seed in range(2):
+            assert_same_step(eager, fitted, planned, inputs, lambda out, y: out[0].exp().mean(), seed)
+
+
+def test_what_is_changed_in_between_is_no_reason_to_guess():
+    """The second forward pass of a step needs the inputs as they were."""
+    _, planned = two()
+    x, y = batch()
+    fitted = fit_module(planned, (x, y), plain)
+    out = fitted(x, y)
+    with torch.no_grad():
+        planned.pooler.bias.add_(1)  # no backward pass reads it, so autograd does not mind
+    with (
+        pytest.warns(UserWarning, match="takes a gradient"),
+        pytest.raises(Exception, match="name all results") as seen,
+    ):
+        out["pooled"].sum().backward()
+    assert "returns=" in seen.value.hint
+
+
+def test_a_gradient_that_does_not_come_is_zero_for_what_reads_several():
+    """Parts of one memory take gradients together, so the undefined one is filled with zeros, as autograd does."""
+
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x, y):
+            first, second = torch.unbind(self.layer(x).tanh().reshape(2, -1, 8).flip(2), 0)
+            return first.exp().sum(), second.t() * 2
+
+    eager, planned = two(Parts)
+    inputs = batch(8, 8)
+    fitted = fit_module(planned, inputs, by_hand)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same_step(eager, fitted, planned, inputs, lambda out, y: out[0])
+    with pytest.warns(UserWarning, match="takes a gradient"):
+        assert_same_step(eager, fitted, planned, inputs, lambda out, y: out[0] + out[1].square().sum())
+
+
+# Memory
+
+
+def test_results_that_the_loop_lets_go_cost_nothing():
+    """Here logits are the largest tensor: eager lets them go before the backward pass, and so does the plan."""
+    eager, planned = two(width=16, classes=WIDE)
+    inputs = batch(256, 16, WIDE)
+    needs = peak_bytes(lambda: eager(*inputs)["loss"].backward(), eager, inputs)
+    fitted = fit(planned, inputs, needs + 20_000, options=FAST, cache="")
+    assert "the others are gone by then" in repr(report_of(fitted))
+    for _ in range(2):
+        assert peak_bytes(lambda: fitted(*inputs)["loss"].backward(), planned, inputs) <= needs + 20_000
+
+
+def test_results_that_the_loop_keeps_are_counted():
+    """The plan is as small as one with all results at hand, unless that is impossible: then the first step tells."""
+    _, planned = two(width=16, classes=WIDE)
+    inputs = batch(256, 16, WIDE)
+
+    def step():
+        out = fitted(*inputs)
+        out["loss"].backward()
+        return out
+
+    fitted = fit(planned, inputs, "100%", options=FAST, cache="")
+    assert "gone" not in repr(report_of(fitted))
+    assert peak_bytes(step, planned, inputs) <= report_of(fitted).budget_bytes + 8
+    least = report_of(fitted).least_bytes + 100_000
+    torch.compiler.reset()
+    fitted = fit(planned, inputs, least, options=FAST, cache="")
+    with pytest.warns(UserWarning, match="still there in the backward pass"):
+        step()
+
+
+def test_a_result_that_is_no_number_is_not_computed_a_second_time():
+    """The loop has it, and the gradient of it comes beside it: both count at a tight budget."""
+    layers = [layer for _ in range(8) for layer in (nn.Linear(32, 32), nn.Tanh())]
+    module, x = nn.Sequential(*layers), torch.randn(1024, 32)
+    weight = torch.randn(1024, 32)
+
+    def step(fitted):
+        out = fitted(x)
+        (out * weight).sum().backward()
+        return out
+
+    for budget in ("100%", "75%", "55%"):
+        torch.compiler.reset()
+        fitted = fit(module, x, budget, options=FAST, cache="")
+        assert peak_bytes(lambda one=fitted: step(one), module, [x]) <= report_of(fitted).budget_bytes * 1.002 + 16
+
+
+def test_what_eager_mode_needs_is_said():
+    eager, planned = two(width=16, classes=WIDE)
+    inputs = batch(256, 16, WIDE)
+
+    def step():
+        out = eager(*inputs)
+        out["loss"].backward()
+        return out
+
+    fitted = fit_module(planned, inputs, plain)
+    assert report_of(fitted).eager_bytes == pytest.approx(peak_bytes(step, eager, inputs), rel=1e-3)
+    assert report_of(fitted).least_bytes <= report_of(fitted).plan_bytes <= report_of(fitted).keep_all_bytes
+    assert "eager" in repr(report_of(fitted))
+
+
+# One budget
+
+
+class Parted(nn.Module):
+    """Two graphs, the first one larger."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.body = nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(width, width), nn.Tanh())])
+        self.head = nn.Linear(width, width)
+
+    def forward(self, x, y):
+        x = self.body(x)
+        torch._dynamo.graph_break()
+        return self.head(x).square().mean()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # asked for by PyTorch itself
+def test_parts_share_the_budget():
+    eager, planned = two(Parted)
+    inputs = batch(1024, 32)
+    whole = peak_bytes(lambda: eager(*inputs).backward(), eager, inputs)
+    for budget in ("100%", "85%", "75%"):
+        torch.compiler.reset()
+        fitted = fit(planned, inputs, budget, options=FAST, cache="", unknown="error")
+        assert report_of(fitted).parts == 2
+        assert report_of(fitted).keep_all_bytes <= whole
+        for seed in range(2):
+            eager.zero_grad(set_to_none=True)
+            planned.zero_grad(set_to_none=True)
+            assert_same_step(eager, fitted, planned, inputs, lambda out, y: out, seed)
+            assert (
+                peak_bytes(lambda one=fitted: one(*inputs).backward(), planned, inputs)
+                <= report_of(fitted).budget_bytes
+            )
+    with pytest.raises(Infeasible):
+        fit(planned, inputs, report_of(fitted).least_bytes - 1, options=FAST, cache="")
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("build", [Rich, Parted])
+def test_a_percentage_is_of_the_first_batch(build, capsys):
+    """A smaller last batch and evaluation have the bytes of the first batch, and nobody hears of it."""
+    eager, planned = two(build, width=32)
+    fitted = fit(planned, batch(512, 32), "85%", options=FAST, cache="")
+    assert capsys.readouterr().err.startswith(f"remat: {build.__name__}: budget ")
+    use = USES["loss"] if build is Rich else lambda out, y: out
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for rows, mode in ((512, True), (24, True), (512, False), (24, False)):
+            eager.train(mode)
+            planned.train(mode)
+            assert_same_step(eager, fitted, planned, batch(rows, 32), use)
+    assert not [w for w in seen if "remat" in str(w.message)]
+    assert capsys.readouterr().err == ""
