@@ -9,6 +9,7 @@ built once more, with real tensors only, and made fake afterwards. No number is 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
