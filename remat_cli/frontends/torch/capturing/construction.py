@@ -9,6 +9,7 @@ built once more, with real tensors only, and made fake afterwards. No number is 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,9 @@ def construct(function: Callable[[], Any], mode: Any, device: str, tell: Tell) -
                 convertible(mode),
                 silent_fakes(),
                 uninitialized_fakes(),
+                warnings.catch_warnings(),
             ):
+                warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copies of modules do
                 returned = function()
         except Exception as error:  # the user's code may do anything
             if not economical.fake_bytes or not (economical.reason or isinstance(error, _FOR_WANT_OF_DATA)):
