@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core lint check-types graphs docs bench paper mutations fuzz faults screenshots gpu hollow torch-versions clean
+.PHONY: setup system demo test test-core lint check-types graphs docs bench integrations paper mutations fuzz faults screenshots gpu hollow torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -50,7 +50,17 @@ lint: setup
 test: setup system lint
 	$(BIN)/python -m pytest -n 2
 
-# The same without the tests that need a program of the system.
+# The tests with transformers, accelerate, lightning and peft, in an environment of their own.
+integrations: build/integrations/.ready
+	build/integrations/bin/python -m pytest -n 0 -W default tests/integrations
+
+build/integrations/.ready: pyproject.toml constraints.txt tests/integrations/requirements.txt
+	$(PYTHON) -m venv build/integrations
+	build/integrations/bin/python -m pip install -q -c constraints.txt -r tests/integrations/requirements.txt \
+	  -e '.[torch]' pytest pytest-timeout pytest-xdist
+	touch $@
+
+# What `make test` runs, without the tests that need a program of the system.
 test-core: setup lint
 	$(BIN)/python -m pytest -n 2 -m 'not system'
 

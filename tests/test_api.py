@@ -109,6 +109,7 @@ def test_what_docstrings_raise_and_signatures_name_can_be_imported_from_the_top(
         "None",
         "Path",
         "PathLike",
+        "Sequence",
     }
     assert named - {*others, "Source", "Unknown", "Unplanned"} <= set(remat_cli.__all__)
 

@@ -2,11 +2,10 @@
 
 Four models of four layers, in training mode with dropout, return their loss. The budget of the first two plans of each
 is what checkpointing every layer needs; one plan is made for costs in FLOPs and one for times by the rates of the
-device. The third gets a quarter less, or as little as a search of some seconds can reach. "by FLOPs" and "by rates" are
-the recomputed share of a step as either count predicts it. "measured" is the shortest step by plan beside the shortest
-of the same graph without recomputation, in turn, over several rounds; with one thread in processor time, so that other
-programs count less. "off" is the difference of prediction by rates and measurement, as a share of the measured one.
-The last row of each model is checkpointing itself, beside eager mode.
+device. The third gets less. "by FLOPs" and "by rates" are the recomputed share of a step as either predicts it.
+"measured" is the shortest step by plan, as `remat run` runs it, beside the shortest without recomputation, in turn, in
+several rounds; with one thread in processor time, so that other programs count less. "off" is the prediction by rates
+minus the measurement. The last row of each model is checkpointing itself, beside eager mode.
 
 Needs transformers and diffusers, which remat does not: ``python -m benchmarks.torch.times`` in an environment with
 them.
@@ -17,7 +16,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from benchmarks.frame import Benchmark, Column, Row, Session, Table, dump, perfo
 from benchmarks.page import section
 
 HERE = Path(__file__).resolve().parent
-_SOLVE_S = 10.0
-_ROUNDS = 30
+_SOLVE_S = 6.0
+_ROUNDS = 20
 _LESS = 0.75
 """Share of the memory of checkpointing that the third plan gets."""
 
@@ -41,7 +40,7 @@ TABLES = (
             Column("flops", "by FLOPs, %", "number"),
             Column("rates", "by rates, %", "number"),
             Column("measured", "measured, %", "number"),
-            Column("off", "off, %", "number"),
+            Column("off", "off, % of a step", "number"),
             Column("step_ms", "step without, ms", "number"),
         ),
     ),
@@ -140,61 +139,10 @@ def _Denoising(model: Any) -> Any:  # noqa: N802 - a module, made where torch is
         def gradient_checkpointing_enable(self) -> None:
             self.model.enable_gradient_checkpointing()
 
+        def gradient_checkpointing_disable(self) -> None:
+            self.model.disable_gradient_checkpointing()
+
     return Denoising()
-
-
-@dataclass
-class Subject:
-    """A model in training.
-
-    Attributes:
-        make: Makes it anew, with the same weights.
-        inputs: Its inputs.
-    """
-
-    make: Callable[[], Any]
-    inputs: dict[str, Any]
-
-    def step(self, module: Any) -> Callable[[], None]:
-        """A training step without an optimizer."""
-
-        def run() -> None:
-            module.zero_grad(set_to_none=True)
-            module(**self.inputs).backward()
-
-        return run
-
-    def graph(self, cost: str) -> Any:
-        """The captured step."""
-        import torch
-
-        from remat_cli.api import SolveOptions, solve
-        from remat_cli.frontends.torch.training.fitting import fit_module
-
-        found = []
-
-        def planner(graph: Any) -> Any:
-            found.append(graph)
-            return solve(graph, None, SolveOptions(strategy="keep-all")).plan
-
-        torch.compiler.reset()
-        fit_module(self.make(), self.inputs, planner, cost=cost)
-        [graph] = found
-        return graph
-
-    def planned(self, statements: Any) -> Callable[[], None]:
-        """A step by plan, compiled."""
-        from remat_cli.frontends.torch.training.fitting import fit_module
-        from remat_cli.plan.model import Plan
-
-        def planner(graph: Any) -> Plan:
-            from remat_cli.api import SolveOptions, solve
-
-            return replace(solve(graph, None, SolveOptions(strategy="keep-all")).plan, statements=statements)
-
-        step = self.step(fit_module(self.make(), self.inputs, planner, unknown="error"))
-        step()
-        return step
 
 
 def run(session: Session) -> list[Row]:
@@ -206,80 +154,124 @@ def run(session: Session) -> list[Row]:
             continue
         session.say(name)
         torch.manual_seed(0)
-        made, inputs = make()
-        state = made.state_dict()
-
-        def again(make: Any = make, state: Any = state) -> Any:
-            module, _ = make()
-            module.load_state_dict(state)
-            return _loss_only(module.train())
-
-        rows += _rows(name, Subject(again, inputs), session)
+        module, inputs = make()
+        rows += _rows(name, _loss_only(module.train()), inputs, session)
         session.keep(rows)
     return rows
 
 
-def _rows(name: str, subject: Subject, session: Session) -> list[Row]:
+def _rows(name: str, module: Any, inputs: dict[str, Any], session: Session) -> list[Row]:
     """The rows of a model."""
+    from remat_cli.plan.derive import derive
+
+    def eager() -> None:
+        module.zero_grad(set_to_none=True)
+        module(**inputs).backward()
+
+    times, flops = _graphs(module, inputs)
+    module.module.gradient_checkpointing_enable()
+    activations = _peak(eager)
+    limit_s = 1.0 if session.quick else _SOLVE_S
+    like = times.fixed_memory + activations
+    plans = [("FLOPs", like, _order(flops, like, limit_s)), ("times", like, _order(times, like, limit_s))]
+    for share in (_LESS, 0.85, 0.95):
+        budget = times.fixed_memory + int(share * activations)
+        order = _order(times, budget, limit_s)
+        if order is not None:
+            plans.append(("times", budget, order))
+            break
+    steps: dict[str, Callable[[], Any]] = {"checkpoint": eager}
+    for key, order in {
+        "keep": range(len(times.nodes)),
+        **{str(k): order for k, (*_, order) in enumerate(plans)},
+    }.items():
+        if order is not None:
+            steps[key] = _step(times, derive(times, order))
+    best = _timed(steps, session.times(_ROUNDS))
+    module.module.gradient_checkpointing_disable()
+    plain_s = _timed({"eager": eager}, session.times(_ROUNDS))["eager"]
+    rows = []
+    for k, (what, budget, order) in enumerate(plans):
+        row: Row = {"table": "times", "model": name, "planned": what, "budget_bytes": budget}
+        row |= dict.fromkeys(("flops", "rates", "measured", "off"), None) | {"step_ms": round(1e3 * best["keep"], 2)}
+        if order is not None:
+            row |= {"flops": _share(flops, order), "rates": _share(times, order)}
+            row["measured"] = _percent(best[str(k)] / best["keep"] - 1)
+            row["off"] = round(row["rates"] - row["measured"], 2)
+        rows.append(row)
+    last: Row = {"table": "times", "model": name, "planned": "checkpointing", "budget_bytes": like}
+    last |= dict.fromkeys(("flops", "rates", "off"), None) | {"step_ms": round(1e3 * plain_s, 2)}
+    return [*rows, last | {"measured": _percent(best["checkpoint"] / plain_s - 1)}]
+
+
+def _graphs(module: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
+    """The captured step with costs in time, and in FLOPs; one capture."""
+    import torch
+
+    from remat_cli.api import SolveOptions, solve
+    from remat_cli.frontends.torch.capturing import costs
+    from remat_cli.frontends.torch.training import fitting
+
+    found, counted = [], []
+    model = costs.cost_model("device")
+
+    def cost(node: Any) -> float:
+        counted.append(costs.flops(node))
+        return model.cost(node)
+
+    def planner(graph: Any) -> Any:
+        found.append(graph)
+        return solve(graph, None, SolveOptions(strategy="keep-all")).plan
+
+    kept, fitting.cost_model = fitting.cost_model, lambda *given: replace(model, cost=cost)
+    try:
+        torch.compiler.reset()
+        fitting.fit_module(module, inputs, planner)
+    finally:
+        fitting.cost_model = kept
+    [graph] = found
+    left = iter(counted)
+    nodes = [replace(node, cost=next(left) if node.recompute else 1.0) for node in graph.nodes]
+    assert next(left, None) is None
+    return graph, replace(graph, nodes=tuple(nodes), cost_unit="flops")
+
+
+def _order(graph: Any, budget: int, limit_s: float) -> list[int] | None:
+    """The computations of a plan within the budget; None if none is found."""
     from remat_cli.api import SolveOptions, solve
     from remat_cli.errors import RematError
-    from remat_cli.plan.derive import derive
     from remat_cli.plan.model import Compute
 
-    times, flops = subject.graph("device"), subject.graph("flops")  # before others compile: these reset the compiler
-    fixed = sum(p.numel() * p.element_size() for p in [*subject.make().parameters(), *subject.inputs.values()])
-    ordinary, checkpointed = subject.make(), subject.make()
-    checkpointed.module.gradient_checkpointing_enable()
-    like = fixed + _peak(subject.step(checkpointed))
-    keep = derive(times, range(len(times.nodes)))
-    plans: list[tuple[str, int, Any]] = []
-    limit_s = 1.0 if session.quick else _SOLVE_S
-
-    def plan(graph: Any, budget: int, what: str) -> bool:
-        try:
-            solved = solve(graph, budget, SolveOptions(strategy="search", time_limit_s=limit_s))
-        except RematError as error:
-            session.say(f"{name}: {error.message}")
-            return False
-        order = [s.node for s in solved.plan.statements if isinstance(s, Compute)]
-        plans.append((what, budget, order))
-        return True
-
-    plan(flops, like, "FLOPs")
-    plan(times, like, "times")
-    shares = (_LESS, 0.8, 0.85, 0.9, 0.95)
-    next((s for s in shares if plan(times, fixed + int(s * (like - fixed)), "times")), None)
-    steps = {"eager": subject.step(ordinary), "checkpoint": subject.step(checkpointed)}
-    steps["keep"] = subject.planned(keep)
-    for k, (_, _, order) in enumerate(plans):
-        steps[str(k)] = subject.planned(derive(times, order))
-    best = _timed(steps, session.times(_ROUNDS))
-    rows = [_row(name, what, budget, order, times, flops) for what, budget, order in plans]
-    for k, row in enumerate(rows):
-        row["measured"] = _percent(best[str(k)] / best["keep"] - 1)
-        row["off"] = _percent(row["rates"] / row["measured"] - 1) if row["measured"] > 0 else None
-        row["step_ms"] = round(1e3 * best["keep"], 2)
-    last = dict.fromkeys((c.key for c in TABLES[0].columns), None)
-    last |= {"table": "times", "model": name, "planned": "checkpointing", "budget_bytes": like}
-    last |= {"measured": _percent(best["checkpoint"] / best["eager"] - 1), "step_ms": round(1e3 * best["eager"], 2)}
-    return [*rows, last]
+    try:
+        plan = solve(graph, budget, SolveOptions(strategy="search", time_limit_s=limit_s)).plan
+    except RematError:
+        return None
+    return [statement.node for statement in plan.statements if isinstance(statement, Compute)]
 
 
-def _row(name: str, what: str, budget: int, order: Any, times: Any, flops: Any) -> Row:
-    def share(graph: Any) -> float:
-        return _percent(sum(graph.nodes[k].cost for k in order) / graph.total_cost - 1)
+def _step(graph: Any, statements: Any) -> Callable[[], Any]:
+    """A step by plan, as ``remat run`` runs it: with random weights and inputs."""
+    import torch
 
-    return {"table": "times", "model": name, "planned": what, "budget_bytes": budget} | {
-        "flops": share(flops),
-        "rates": share(times),
-    }
+    from remat_cli.frontends.torch.executing.inputs import place_tensor, seeded
+    from remat_cli.frontends.torch.executing.program import program
+    from remat_cli.frontends.torch.reading import read_step
+
+    function = program(graph, statements, "cpu")
+    generator = seeded("cpu", 0)
+    places = [place_tensor(place, "cpu", generator) for place in read_step(graph).given]
+    return lambda: function.run(places, lambda _: torch.ones(()))
+
+
+def _share(graph: Any, order: list[int]) -> float:
+    return _percent(sum(graph.nodes[k].cost for k in order) / graph.total_cost - 1)
 
 
 def _percent(share: float) -> float:
     return round(100 * share, 2)
 
 
-def _timed(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+def _timed(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """The shortest time of each step, in turn."""
     import torch
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from remat_cli.api.documents import save_plan as save_plan
     from remat_cli.api.fitting import fit as fit
     from remat_cli.api.fitting import fitted as fitted
+    from remat_cli.api.fitting import plans_of as plans_of
     from remat_cli.api.fitting import unfit as unfit
     from remat_cli.api.importing import import_model as import_model
     from remat_cli.api.pytorch import export_torch as export_torch
@@ -144,6 +145,7 @@ else:
         "max_batch": "remat_cli.api.solving",
         "one_forward": "remat_cli.api.solving",
         "page": "remat_cli.api.showing",
+        "plans_of": "remat_cli.api.fitting",
         "profile": "remat_cli.api.pytorch",
         "remat_backend": "remat_cli.api.pytorch",
         "run_plan": "remat_cli.api.pytorch",

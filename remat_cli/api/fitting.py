@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.api.arguments import as_path, as_text, options_of
+from remat_cli.api.arguments import as_path, as_text, as_whole, options_of
 from remat_cli.errors import Infeasible, LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Plan, Statement
 from remat_cli.planning.cache import PlanCache, user_folder
+from remat_cli.planning.forms import carried
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
 from remat_cli.units import Budget, as_budget, as_size
@@ -54,6 +56,7 @@ def fit(
     cache: str | Path | None = None,
     unknown: Unknown = "plan",
     returns: str | int | Sequence[str | int] | None = None,
+    buckets: Sequence[int] = (),
 ) -> Any:
     """``module`` itself, compiled in place: a training step stays within ``budget``, with the same results bit for bit.
 
@@ -67,7 +70,8 @@ def fit(
 
     Args:
         module: The module, on its device and in the mode in which it trains. Only its call changes.
-        batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments.
+        batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments. None: what it is first called with in
+            training; errors are raised by that call then.
         budget: ``"8GB"``, ``"80%"`` of the peak without recomputation, or bytes; for parameters, inputs, gradients and
             everything in between. A percentage is of what the given batch needs; other batches and modes have the same
             bytes. If PyTorch divides the module into several graphs, all of them share the budget. On CUDA it limits
@@ -88,6 +92,9 @@ def fit(
             default the ``loss``; else the first number; else all. Other results cost nothing in the backward pass. If
             one takes a gradient after all, that step computes its forward pass twice, later ones have another plan, and
             a warning says so.
+        buckets: Lengths, such as ``[128, 256, 512]``, for which plans are made beforehand. The length of a batch is its
+            second dimension. A batch between two of them runs by the plan of the next larger one, or a cheaper one that
+            fits, so no search interrupts the training.
 
     Returns:
         The module. ``fitted(module)`` says what eager mode, the plan and any plan need.
@@ -101,18 +108,54 @@ def fit(
     if options.reorder:
         raise UsageError("fit keeps the order of operations", hint="another order draws other random numbers")
     asked, kept = as_budget(budget), as_size(reserve, "reserve")
+    ends = sorted({as_whole(end, "buckets") for end in buckets}, reverse=True)
     as_text(cost, "cost")
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.training.fitting import MEASURED, fit_module
+    from remat_cli.frontends.torch.training.first_batch import fit_first_call
+    from remat_cli.frontends.torch.training.fitting import MEASURED
+    from remat_cli.frontends.torch.training.processes import inside, require_whole
 
+    part = inside(module)
+    require_whole(part)
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
-    planner = CachedPlanner(asked, options, folder, kept)
-    fit_module(module, batch, planner, cost=cost, reserve_bytes=kept, unknown=unknown, returns=returns)
-    if (report := fitted(module)) is not None:
-        sys.stderr.write(f"remat: {report}\n")
+
+    def fit_now(batch: Any) -> None:
+        planner = CachedPlanner(asked, options, folder, kept)
+        _fit_together(
+            part, batch, planner, ends, {"cost": cost, "reserve_bytes": kept, "unknown": unknown, "returns": returns}
+        )
+        if (report := fitted(part)) is not None:
+            sys.stderr.write(f"remat: {report}\n")
+
+    if batch is None:
+        fit_first_call(part, fit_now)
+    else:
+        fit_now(batch)
     return module
+
+
+def _fit_together(
+    module: Any, batch: Any, planner: CachedPlanner, ends: Sequence[int], arguments: Mapping[str, Any]
+) -> None:
+    """Fit ``module`` in all processes at once: for batches of the lengths ``ends``, the longest first, then its own."""
+    from remat_cli.frontends.torch.training.fitting import fit_module
+    from remat_cli.frontends.torch.training.in_place import unchanged_on_error
+    from remat_cli.frontends.torch.training.lengths import buffer_bytes, stretched
+    from remat_cli.frontends.torch.training.processes import SharedPlanner, processes
+
+    shared = SharedPlanner(planner, planner.made.append)
+    # Graphs that come in training count buffers twice, see ``fit_module``.
+    more = dict(arguments) | {"reserve_bytes": arguments["reserve_bytes"] + buffer_bytes(module)}
+    with unchanged_on_error(module), shared.together() if processes() > 1 else contextlib.nullcontext():
+        # The longest first: a percentage is of what the first batch needs.
+        for other in stretched(batch, ends):
+            fit_module(module, other, shared, **more)
+        planner.carries = bool(ends)
+        fit_module(module, batch, shared, **arguments)
+    planner.carries, planner.foresees = True, bool(ends)
+    planner.searches = arguments["unknown"] == "plan"
 
 
 def fitted(module: Any) -> Fitted | None:
@@ -129,8 +172,9 @@ def fitted(module: Any) -> Fitted | None:
 
     require_torch()
     from remat_cli.frontends.torch.training.in_place import report_of
+    from remat_cli.frontends.torch.training.processes import inside
 
-    found: Fitted | None = report_of(module)
+    found: Fitted | None = report_of(inside(module))
     return found
 
 
@@ -145,8 +189,26 @@ def unfit(module: Any) -> Any:
 
     require_torch()
     from remat_cli.frontends.torch.training import in_place
+    from remat_cli.frontends.torch.training.processes import inside
 
-    return in_place.unfit(module)
+    in_place.unfit(inside(module))
+    return module
+
+
+def plans_of(module: Any) -> tuple[Plan, ...]:
+    """The plans that a fitted module has so far: one for each graph of each form in which it was called.
+
+    Raises:
+        UsageError: If it is not fitted.
+        FrameworkUnavailable: If PyTorch is missing.
+    """
+    from remat_cli.frontends.torch.installed import require_torch
+
+    require_torch()
+    from remat_cli.frontends.torch.training import in_place
+    from remat_cli.frontends.torch.training.processes import inside
+
+    return in_place.plans_of(inside(module))
 
 
 def plan_folder(cache: str | Path | None) -> Path | None:
@@ -166,6 +228,10 @@ class CachedPlanner:
         folder: Folder of the plans; None for no cache.
         state_bytes: Bytes of the graphs' fixed memory that are allocated only after the first step.
         budget_bytes: The budget in bytes, once it is settled.
+        carries: Whether a plan for a larger form of a graph is taken, if it fits, instead of searching for one.
+        searches: Whether to search for a plan if there is none.
+        foresees: Whether plans have been made for graphs that come later.
+        made: The plans made so far.
     """
 
     budget: Budget
@@ -173,6 +239,10 @@ class CachedPlanner:
     folder: Path | None
     state_bytes: int = 0
     budget_bytes: int | None = None
+    carries: bool = False
+    searches: bool = True
+    foresees: bool = False
+    made: list[Plan] = field(default_factory=list, repr=False)
 
     def settle(self, graphs: Sequence[Graph]) -> int:
         """Turn the budget into bytes, for all graphs from now on: a percentage is of the largest peak of ``graphs``.
@@ -238,7 +308,17 @@ class CachedPlanner:
         )
 
     def planned(self, graph: Graph, budget_bytes: int) -> Plan:
-        """A plan of ``graph`` that peaks at ``budget_bytes`` at most: a cached one, or a new one."""
+        """A plan of ``graph`` that peaks at ``budget_bytes`` at most: a cached one, a carried one, or a new one."""
+        plan = self._kept_or_new(graph, budget_bytes)
+        self.made.append(plan)
+        return plan
+
+    def _kept_or_new(self, graph: Graph, budget_bytes: int) -> Plan:
+        found = carried(graph, self.made, budget_bytes) if self.carries else None
+        if found is not None:
+            return found
+        if not self.searches:
+            raise UsageError("no plan that was made beforehand is for a graph of this form, or fits")
         if self.folder is None:
             return self._solved(graph, budget_bytes)
         cache = PlanCache(self.folder)

@@ -146,7 +146,7 @@ def test_everything_is_measured_in_the_time_given_and_nothing_else_changes():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             started = time.perf_counter()
             launch_us, view_us, per_s = measure.measure("cpu", 0.3)
-            assert time.perf_counter() - started < 60  # one call of everything takes a tenth of a second when alone
+            assert time.perf_counter() - started < 60  # a few calls of everything take a third of a second when alone
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(torch.rand(3), wanted)
@@ -341,6 +341,7 @@ def test_export_writes_times_and_which_rates_they_come_from(tmp_path, monkeypatc
     for _ in range(2):
         assert run(["export", "torch:train.py:build", "-o", "step.json"]) == 0
         texts.append(Path("step.json").read_text(encoding="utf-8"))
+        assert capsys.readouterr().err.endswith(" nodes, times on the machine of the tests with 1 thread\n")
     assert texts[0] == texts[1]
     document = json.loads(texts[0])
     described = document["metadata"]["costs"]

@@ -298,7 +298,7 @@ def test_without_a_plan_it_runs_with_one_clear_warning_or_not_at_all(repeats):
     assert repeats == []
     torch._dynamo.reset()
     strict = fit_module(planned, inputs, by_hand, unknown="error")
-    with pytest.raises(Exception, match=r"no plan was made for .*shape \[64, 16\] there"):
+    with pytest.raises(UsageError, match=r"no plan was made for .*shape \[64, 16\] there"):
         strict(other)
 
 

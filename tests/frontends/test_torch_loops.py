@@ -10,11 +10,11 @@ import warnings
 
 import pytest
 import torch
-from test_torch_fitting import Broken, Deep, assert_same, by_hand, pair, train
+from test_torch_fitting import FAST, Broken, Deep, assert_same, by_hand, pair, train
 from torch import nn
 
-from remat_cli import unfit
-from remat_cli.errors import UsageError
+from remat_cli import fit, unfit
+from remat_cli.errors import Infeasible, UsageError
 from remat_cli.frontends.torch.executing.forward_backward import forward_backward
 from remat_cli.frontends.torch.training import backend as training
 from remat_cli.frontends.torch.training import in_place
@@ -105,6 +105,28 @@ def test_copies_are_plain_modules_and_keep_the_weights(used, tmp_path):
     reference.load_state_dict(wanted)
     assert_same(steps(again, *inputs), steps(reference, *inputs))
     assert len(used) == 2
+
+
+class KeepsAll(Deep):
+    """Copies and pickles all that it holds, as ``LightningModule`` does."""
+
+    def __getstate__(self):
+        return dict(vars(self))
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_modules_that_copy_all_that_they_hold(used, batch):
+    module, plain, inputs, _ = pair(lambda: (KeepsAll(), (torch.randn(64, 16),), None))
+    fit(module, inputs if batch else None, "100MB", options=FAST, cache="", unknown="error")
+    fit(module, inputs if batch else None, "100MB", options=FAST, cache="", unknown="error")
+    copies = [copy.deepcopy(module), pickle.loads(pickle.dumps(module))]
+    assert_same(steps(module, *inputs), steps(plain, *inputs))
+    assert len(used) == 1
+    for one in copies:
+        one(torch.randn(7, 16))
+        with pytest.raises(UsageError, match="is not fitted"):
+            unfit(one)
+    assert len(used) == 1
 
 
 def test_unfit_gives_the_own_call_back(used):
@@ -317,4 +339,49 @@ def test_checkpointing_before_and_after_fit(used, before):
     fit_module(module, inputs, by_hand)
     module.checkpointing = True
     assert_same(steps(module, *inputs), steps(plain, *inputs))
+    assert len(used) == 1
+
+
+# The first batch
+
+
+def test_the_first_call_in_training_may_be_the_batch(used):
+    module, plain, inputs, _ = pair(deep)
+    assert fit(module, None, "100MB", options=FAST, cache="", unknown="error") is module
+    for one in (module, plain):
+        one.eval()
+    x = torch.randn(3, 16)
+    assert torch.equal(module(x), plain(x))
+    with torch.no_grad():
+        assert torch.equal(*(torch.manual_seed(1) and one.train()(x) for one in (module, plain)))
+    assert used == []
+    assert_same(steps(module, *inputs), steps(plain, *inputs))
+    assert len(used) == 1
+    assert unfit(module) is module
+
+
+def test_the_first_call_says_when_nothing_fits(used):
+    module, _, inputs, _ = pair(deep)
+    fit(module, None, "1kB", options=FAST, cache="")
+    for _ in range(2):
+        with pytest.raises(Infeasible, match="no plan fits a budget of 1 kB"):
+            module(*inputs)
+    unfit(module)
+    module(*inputs)
+    with pytest.raises(UsageError, match=r"a torch\.nn\.Module, but this is int"):
+        fit(3, None, "1kB")
+
+
+def test_positional_and_keyword_arguments_may_be_mixed_in_the_first_call(used):
+    class Two(Deep):
+        def forward(self, x, /, scale=1.0, *, shift=None):
+            return super().forward(x) * scale + shift
+
+    module, plain, (x,), _ = pair(lambda: (Two(), (torch.randn(64, 16),), None))
+    fit(module, None, "100MB", options=FAST, cache="", unknown="error")
+    for one in (module, plain):
+        torch.manual_seed(2)
+        one(x, 2.0, shift=torch.ones(16)).sum().backward()
+    pairs = zip(module.parameters(), plain.parameters(), strict=True)
+    assert all(torch.equal(a.grad, b.grad) for a, b in pairs if b.grad is not None)
     assert len(used) == 1

@@ -201,11 +201,8 @@ def test_parts_say_why_they_end_and_what_crosses(kind, ends, makers, capsys):
         captured = [place["name"] for place in graph.metadata["places"] if place["kind"] == "captured"]
         assert captured == [taken["name"]]
         assert graph.metadata["notes"] == []
-    unused = [
-        "parameter unused.weight has no part in these graphs",
-        "parameter unused.bias has no part in these graphs",
-    ]
-    assert sorted(graphs[0].metadata["notes"]) == sorted(unused)
+    [note] = graphs[0].metadata["notes"]
+    assert note.startswith("2 of 6 parameters (24 B), such as unused.weight, have no part in a graph: ")
     for graph in graphs:
         ran = run_plan(by_hand(graph), steps=1)
         assert ran.identical
@@ -250,6 +247,45 @@ def test_an_error_behind_a_graph_break_is_the_users_own(capsys):
     ) as raised:
         exported(Fails)
     assert "without remat" in raised.value.hint
+    capsys.readouterr()
+
+
+class Eager(nn.Module):
+    """PyTorch runs its layers as they are: there is a graph break inside of its own loop over them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH, momentum=None))
+
+    def forward(self, x):
+        return self.layers(x).square().mean()
+
+
+def test_a_step_of_which_no_graph_reads_a_parameter_is_refused():
+    with pytest.raises(CaptureFailed, match=r"could not be captured: ") as raised:
+        exported(Eager)
+    assert "captures no part of the step that reads a parameter that trains" in raised.value.hint
+
+
+class Begins(Net):
+    """One graph only, since nothing is computed before the graph break."""
+
+    def forward(self, x):
+        print("nothing to capture yet")  # noqa: T201 - as models do
+        return super().forward(x)
+
+    def between(self, x):
+        return x.sin()
+
+
+def test_a_single_part_has_the_name_of_the_step_and_says_what_it_lacks(capsys):
+    [graph], _ = exported(Begins)
+    assert graph.name == "Begins"
+    assert graph.metadata["part"]["parts"] == 1
+    note = graph.metadata["notes"][0]
+    assert note.startswith("the graph is not the whole step: test_torch_parts.py:")
+    assert "in forward: Failed to trace builtin operator" in note
+    assert trained(Begins, [graph])
     capsys.readouterr()
 
 

@@ -164,23 +164,23 @@ def test_logging_is_left_out_of_graphs(monkeypatch):
     """And a graph that ends early says why, with the place."""
     logger, messages = logging.Logger("x"), []
     monkeypatch.setattr(logger, "handle", messages.append)
-    monkeypatch.setattr(torch._dynamo.config, "ignore_logging_functions", set())
-    [first, last], said = logging_graphs(logger, messages)
-    assert said == 1
-    assert last is None
-    text, frames = first
-    assert text.startswith("logging.Logger method not supported")
-    assert "\n" in text
-    assert [Path(file).name for file, _, _ in frames] == [Path(__file__).name]
-    assert frames[0][2] == "step"
-    with private.without_logging():
+    with torch._dynamo.config.patch(ignore_logging_functions=set()):
+        [first, last], said = logging_graphs(logger, messages)
+        assert said == 1
+        assert last is None
+        text, frames = first
+        assert text.startswith("logging.Logger method not supported")
+        assert "\n" in text
+        assert [Path(file).name for file, _, _ in frames] == [Path(__file__).name]
+        assert frames[0][2] == "step"
+        with private.without_logging():
+            assert logging_graphs(logger, messages) == ([None], 1)
+        assert torch._dynamo.config.ignore_logging_functions == set()
+        private.leave_out_logging()
         assert logging_graphs(logger, messages) == ([None], 1)
-    assert torch._dynamo.config.ignore_logging_functions == set()
-    private.leave_out_logging()
-    assert logging_graphs(logger, messages) == ([None], 1)
-    left_out = torch._dynamo.config.ignore_logging_functions
-    assert logging.Logger.warning in left_out
-    assert not {logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.getChild} & left_out
+        left_out = torch._dynamo.config.ignore_logging_functions
+        assert logging.Logger.warning in left_out
+        assert not {logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.getChild} & left_out
 
 
 def test_compiled_functions_may_empty_their_list():

@@ -75,7 +75,7 @@ def command(
     for file, graph in zip(files, graphs, strict=True):
         write_text(file, document_text(graph_to_document(graph), format))
         if file != "-":
-            out.note(f"wrote {file}: {graph.name}, {len(graph.nodes)} nodes")
+            out.note(f"wrote {file}: {graph.name}, {len(graph.nodes)} nodes{_timed_on(graph)}")
     for note in [
         note for graph in graphs if isinstance(graph.metadata, dict) for note in graph.metadata.get("notes", [])
     ]:
@@ -86,6 +86,15 @@ def command(
         if Path(output).exists():
             out.note(f"note: {output} was there before, and is not of this export")
         out.aside(parts_text(files, graphs, out.style(sys.stderr)))
+
+
+def _timed_on(graph: Graph) -> str:
+    """Where the costs are times, for the note; nothing if they come from no machine."""
+    costs = graph.metadata.get("costs") if isinstance(graph.metadata, dict) else None
+    if not isinstance(costs, dict) or "machine" not in costs:
+        return ""
+    threads = costs.get("threads")
+    return f", times on {costs['machine']}" + (f" with {threads} thread{'s' * (threads != 1)}" if threads else "")
 
 
 def _files(output: str, parts: int) -> list[str]:

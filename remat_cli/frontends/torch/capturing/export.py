@@ -124,7 +124,7 @@ def _exported(
         if not parts:
             raise
         whole = error
-    return tuple(graphs_of(parts_of(model, mode, build, device, tell, whole), lowered, name))
+    return tuple(graphs_of(parts_of(model, mode, build, device, tell, whole), lowered, name, whole))
 
 
 def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str, device: str) -> Graph:

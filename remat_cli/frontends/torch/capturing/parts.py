@@ -6,7 +6,7 @@ it. Every part has a forward and a backward pass of its own. In a step, first al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from remat_cli.frontends.torch.capturing.source import build_real
 from remat_cli.frontends.torch.telling import Tell
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.graph.model import Graph
+from remat_cli.units import format_bytes
 
 _UNUSED = "parameter "
 """Begins the note on a parameter that a graph does not read."""
@@ -52,18 +53,21 @@ def parts_of(
         parts, problem = divided(real, None)
     if problem is not None:
         raise not_captured(problem) from problem
-    if not any(part.captured is not None for part in parts):
-        raise whole
+    if not any(_parameters(part) for part in parts):
+        raise whole.in_no_part()
     return parts
 
 
-def graphs_of(parts: Sequence[Part], lowered: Callable[[Captured, str], Graph], name: str) -> list[Graph]:
+def graphs_of(
+    parts: Sequence[Part], lowered: Callable[[Captured, str], Graph], name: str, whole: NotOneGraph
+) -> list[Graph]:
     """The graph of every part that has a backward pass; its metadata tells its place among the others.
 
     Args:
         parts: All parts, in order.
         lowered: Makes a graph with a name of a captured one.
         name: Name of the step.
+        whole: Why the step is not one graph.
     """
     trained = [(part, part.captured) for part in parts if part.captured is not None]
     graphs = []
@@ -77,7 +81,12 @@ def graphs_of(parts: Sequence[Part], lowered: Callable[[Captured, str], Graph], 
         }
         graph = lowered(captured, f"{name}.{number}" if len(trained) > 1 else name)
         graphs.append(replace(graph, metadata=graph.metadata | {"part": told}))
-    return list(_noted(graphs, [part for part in parts if part.captured is None]))
+    notes = _notes(parts, whole if len(trained) == 1 else None)
+    for number, graph in enumerate(graphs):
+        kept = [note for note in graph.metadata["notes"] if not note.startswith(_UNUSED)]
+        told = {"notes": kept + (notes if not number else [])}
+        graphs[number] = replace(graph, metadata=graph.metadata | told)
+    return graphs
 
 
 def _taken(captured: Captured, earlier: Sequence[Part]) -> list[dict[str, Any]]:
@@ -85,14 +94,12 @@ def _taken(captured: Captured, earlier: Sequence[Part]) -> list[dict[str, Any]]:
 
     ``from`` is the number of the part that made one; None if code between the parts made it.
     """
-    import torch
-
     model = captured.model
     given = [*model.module.parameters(), *model.module.buffers(), *leaves_of(model.inputs), *leaves_of(model.keywords)]
     known = set(map(id, given))
     taken = []
     for k, tensor in enumerate(captured.tensors):
-        if isinstance(tensor, torch.Tensor) and id(tensor) not in known:
+        if _is_tensor(tensor) and id(tensor) not in known:
             maker = next((number for number, part in enumerate(earlier) if _made(part, tensor)), None)
             taken.append({"name": f"captured{k}", "bytes": storage_bytes(tensor), "from": maker})
     return taken
@@ -104,17 +111,37 @@ def _made(part: Part, tensor: Any) -> bool:
     return any(result is tensor or storage(result) == storage(tensor) for result in results)
 
 
-def _noted(graphs: Sequence[Graph], without_graph: Sequence[Part]) -> Iterator[Graph]:
-    """``graphs``; the notes that hold for the whole step are in the first: a parameter that one part reads is read."""
-    unused = set.intersection(*({n for n in graph.metadata["notes"] if n.startswith(_UNUSED)} for graph in graphs))
-    failed = [refusal_of(part.error).sentence() for part in without_graph if part.error is not None]
-    without_backward = sum(1 for part in without_graph if part.error is None)
-    more = [f"PyTorch runs a part of the step as it is, since it cannot capture it: {reason}" for reason in failed]
-    if without_backward:
-        count = "one more graph" if without_backward == 1 else f"{without_backward} more graphs"
-        more.append(f"PyTorch compiles {count} of the step without a backward pass, which needs no plan")
-    for number, graph in enumerate(graphs):
-        notes = [n for n in graph.metadata["notes"] if not n.startswith(_UNUSED)]
-        if not number:  # PyTorch may run code that it does not capture, and that code may read them
-            notes += [note.replace("no part in the step", "no part in these graphs") for note in sorted(unused)]
-        yield replace(graph, metadata=graph.metadata | {"notes": notes + (more if not number else [])})
+def _notes(parts: Sequence[Part], whole: NotOneGraph | None) -> list[str]:
+    """What of a step is in no graph. ``whole`` says why there is one graph and not the whole step in it."""
+    notes = [] if whole is None else [f"the graph is not the whole step: {whole.refusal.sentence()}"]
+    failed = [refusal_of(part.error).sentence() for part in parts if part.error is not None]
+    notes += [f"PyTorch runs a part of the step as it is, since it cannot capture it: {reason}" for reason in failed]
+    count = sum(1 for part in parts if part.captured is None and part.error is None)
+    if count:
+        graphs = "one more graph" if count == 1 else f"{count} more graphs"
+        notes.append(f"PyTorch compiles {graphs} of the step without a backward pass, which needs no plan")
+    model = next(part.captured for part in parts if part.captured is not None).model
+    read = {key for part in parts for key in _parameters(part)}
+    others = {name: p for name, p in model.module.named_parameters() if storage(p) not in read}
+    if others:
+        first, size = next(iter(others)), sum({storage(p): storage_bytes(p) for p in others.values()}.values())
+        notes.append(
+            f"{len(others)} of {len(list(model.module.parameters()))} parameters ({format_bytes(size)}), such as "
+            f"{first}, have no part in a graph: the step, or what PyTorch compiles of it, does not read them"
+        )
+    return notes
+
+
+def _parameters(part: Part) -> set[int]:
+    """The memory of the parameters that the graph of a part reads."""
+    if part.captured is None:
+        return set()
+    known = set(map(storage, part.captured.model.module.parameters()))
+    return {storage(tensor) for tensor in filter(_is_tensor, part.tensors) if storage(tensor) in known}
+
+
+def _is_tensor(item: Any) -> bool:
+    """Whether an input of a graph is a tensor, and not a number."""
+    import torch
+
+    return isinstance(item, torch.Tensor)

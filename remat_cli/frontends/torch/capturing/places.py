@@ -8,11 +8,12 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+_OWN = Path(__file__).parents[3]
+"""The folder of remat."""
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$")
 """PyTorch's name for the rest of a function behind a graph break."""
 Frame = tuple[str, int, str]
 """File, line and function."""
-_PACKAGE = Path(__file__).parents[3]
 
 
 def frames_of(error: BaseException) -> list[Frame]:
@@ -42,7 +43,7 @@ def _is_ours(file: str) -> bool:
 
     if file.startswith("<"):  # frozen modules, and code that a library generated
         return True
-    inside = [Path(torch.__file__).parent, _PACKAGE]
+    inside = [Path(torch.__file__).parent, _OWN]
     if _installed(file) is None:
         inside.append(Path(sysconfig.get_path("stdlib")))
     return any(Path(file).is_relative_to(folder) for folder in inside)

@@ -19,12 +19,11 @@ _HINTED = re.compile(r"^ *Hint: ")
 _END = re.compile(r"^ *(Developer debug context:|For more details about|from user code:|User Stack|Set TORCHDYNAMO)")
 _JUMP = "generic_jump"
 """PyTorch's word for a branch, where it has already captured what comes before."""
+_FAILED = "the model could not be captured"
+_BREAK = "what PyTorch calls a graph break divides it: data-dependent control flow, .item(), printing"
+_PARTS = "export_torch_parts makes a graph of each part"
 _LONGEST = 400
 """Most characters of the first line: some errors hold whole tensors."""
-
-
-class NotOneGraph(CaptureFailed):
-    """A step that PyTorch captures in parts, and not as one graph: what it calls a graph break divides it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,26 @@ class Refusal:
         """What PyTorch has to say about it, a line for each statement."""
         lines = [f"  {'PyTorch: ' if not k else ' ' * 9}{text}" for k, text in enumerate(self.explanation)]
         return lines + [f"  PyTorch's hint: {text}" for text in self.hints]
+
+
+class NotOneGraph(CaptureFailed):
+    """A step that PyTorch captures in parts, and not as one graph: what it calls a graph break divides it.
+
+    Args:
+        refusal: The first graph break.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"{_FAILED}: {refusal.line()}", hint=f"{_BREAK}; {_PARTS}", details=refusal.details())
+        self.refusal = refusal
+
+    def in_no_part(self) -> CaptureFailed:
+        """The error if PyTorch captures no part that trains either."""
+        return CaptureFailed(
+            f"{_FAILED}: {self.refusal.line()}",
+            hint=f"{_BREAK}, and PyTorch captures no part of the step that reads a parameter that trains",
+            details=self.refusal.details(),
+        )
 
 
 def refusal_of(error: BaseException) -> Refusal:
@@ -100,14 +119,14 @@ def read_refusal(text: str, frames: Sequence[Frame]) -> Refusal:
 def not_captured(error: Exception) -> CaptureFailed:
     """The error for a step that ``error`` keeps from being captured as one graph."""
     refusal = refusal_of(error)
-    kind: type[CaptureFailed] = NotOneGraph
-    hint = "what PyTorch calls a graph break has to go: data-dependent control flow, .item(), printing"
+    hint = ""
     if _OWN_ERROR in str(error) or not type(error).__module__.startswith("torch"):
-        kind, hint = CaptureFailed, "does the step run as it is, without remat?"
+        hint = "does the step run as it is, without remat?"
     if "RNN, GRU, or LSTM" in str(error):
-        kind = CaptureFailed
         hint = "that setting will do for nn.RNN and nn.GRU; build an LSTM from nn.LSTMCell, which needs no setting"
-    return kind(f"the model could not be captured: {refusal.line()}", hint=hint, details=refusal.details())
+    if not hint:
+        return NotOneGraph(refusal)
+    return CaptureFailed(f"{_FAILED}: {refusal.line()}", hint=hint, details=refusal.details())
 
 
 def _place(frames: Sequence[Frame]) -> str:

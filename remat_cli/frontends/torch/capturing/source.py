@@ -17,7 +17,7 @@ from remat_cli.frontends.torch.capturing.construction import (
     made_fake,
 )
 from remat_cli.frontends.torch.capturing.places import frames_of, place_in
-from remat_cli.frontends.torch.telling import Tell
+from remat_cli.frontends.torch.telling import Tell, tell_stderr
 
 _EXPECTED = (
     "it returns (module, inputs) or (module, inputs, loss): inputs is a tuple of tensors, or a mapping of keyword "
@@ -75,7 +75,7 @@ def _not_loaded(what: str, done: str, error: Exception, *, hint: str = "") -> Us
     return UsageError(f"{what}: cannot be {done}: {type(error).__name__}{at}: {error}", hint=hint)
 
 
-def build_model(function: Any, mode: Any, device: str, tell: Tell) -> Model:
+def build_model(function: Any, mode: Any, device: str, tell: Tell = tell_stderr) -> Model:
     """Call ``function`` with ``device`` as the default, and check that it returned a model; its tensors are fake.
 
     Args:

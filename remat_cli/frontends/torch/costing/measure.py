@@ -19,9 +19,9 @@ from remat_cli.frontends.torch.costing.rates import DTYPES, PRODUCT, REQUIRED, C
 from remat_cli.frontends.torch.executing.out_of_memory import out_of_memory
 
 LIMIT_S = 2.0
-"""Seconds of a measurement, unless one call of everything takes longer."""
+"""Seconds of a measurement, unless a few calls of everything take longer, as on a very busy machine."""
 _FEWEST = 3
-"""Least turns of an operation before it may be passed over for having had its share of the time. Untuned."""
+"""Least turns of an operation, even if it has had its share of the time, or the time is over. Untuned."""
 _LARGE_SHARE = 0.15
 """Share of the time for tensors larger than the caches. Untuned."""
 _LEAST_SHARE = 0.05
@@ -103,7 +103,7 @@ def measure(device: str, limit_s: float = LIMIT_S) -> tuple[float, float, dict[s
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:1``.
-        limit_s: Seconds that it may take, unless one call of everything takes longer.
+        limit_s: Seconds that it may take, unless a few calls of everything take longer.
 
     Returns:
         Microseconds of a launch, those of a view, and rates by kind, see :class:`.rates.Rates`.
@@ -142,7 +142,7 @@ def _run(cases: list[_Case], device: str, deadline: float, share_s: float) -> No
     waiting = list(cases)
     while waiting:
         for case in waiting:
-            if case.turns and time.perf_counter() > deadline:
+            if case.turns >= _FEWEST and time.perf_counter() > deadline:
                 continue
             for again in (False, True):
                 _wait(device)
@@ -153,7 +153,7 @@ def _run(cases: list[_Case], device: str, deadline: float, share_s: float) -> No
                 case.add(again, clock() - started, _CALLS[kind])
             case.turns += 1
         late = time.perf_counter() > deadline
-        waiting = [] if late else [case for case in cases if case.turns < _FEWEST or case.spent_s < share_s]
+        waiting = [c for c in cases if c.turns < _FEWEST or (c.spent_s < share_s and not late)]
 
 
 def _works(case: _Case) -> bool:

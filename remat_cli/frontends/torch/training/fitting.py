@@ -26,6 +26,7 @@ from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, backend_of, chosen, no_plan
 from remat_cli.frontends.torch.training.eager import eager_peak
+from remat_cli.frontends.torch.training.first_batch import Arguments
 from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
 from remat_cli.frontends.torch.training.report import Fitted, likely_workspace
 from remat_cli.frontends.torch.training.sharing import Held, parts_of, planned, without_plan
@@ -60,7 +61,7 @@ def fit_module(
     Args:
         module: The module, on its device and in the mode in which it trains. Only its call changes. A module that is
             fitted already gets new plans.
-        batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments. Only their form matters.
+        batch: Its inputs: a tensor, a tuple, a mapping of keyword arguments, or ``Arguments``. Only their form matters.
         planner: Makes plans.
         cost: ``device``, ``flops``, ``roofline:NAME``, or ``measured``: every operation is run on the module's device.
         reserve_bytes: Fixed memory for things outside the graph, such as the optimizer's state.
@@ -76,7 +77,7 @@ def fit_module(
     require_device("cpu")
     _require_module(module, batch)
     require_uncompiled(module)
-    model = as_model((module, batch), "fit")
+    model = _model(module, batch)
     where = _device(module)
     costs = cost_model("flops" if cost == MEASURED else cost, where)
     found = _Plans(where, costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
@@ -247,7 +248,7 @@ class _Plans:
         plan, reasons = chosen(compiled, self.plans)
         if plan is not None:
             return plan
-        if self.unknown == "plan" or compiled.again:
+        if self.unknown == "plan" or compiled.again or getattr(self.planner, "foresees", False):
             try:
                 return self.add(self._graph(compiled))
             except RematError as error:
@@ -325,6 +326,12 @@ def _measured(graph: Graph, where: Any) -> Graph:
         return profile(graph, device=where.type, repeats=3, warmup=1, captured=True)
 
 
+def _model(module: Any, batch: Any) -> Model:
+    if isinstance(batch, Arguments):
+        return Model(module, batch.args, batch.kwargs, None)
+    return as_model((module, batch), "fit")
+
+
 def _require_module(module: Any, batch: Any) -> None:
     """Check that the arguments are a module and a batch.
 
@@ -338,7 +345,7 @@ def _require_module(module: Any, batch: Any) -> None:
             f"fit takes a torch.nn.Module, but this is {type(module).__name__}",
             hint="put a function into the forward method of a module",
         )
-    if not isinstance(batch, torch.Tensor | Mapping | tuple | list):
+    if not isinstance(batch, torch.Tensor | Mapping | tuple | list | Arguments):
         raise UsageError(
             f"a batch is a tensor, a tuple, or a mapping of keyword arguments, but this is {type(batch).__name__}",
             hint="one batch of a loader will do: next(iter(loader))",

@@ -7,10 +7,11 @@ length would be compiled for nothing. Copies, ``pickle`` and ``torch.save`` leav
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import RematError, UsageError
 from remat_cli.frontends.torch.private import (
     call_of,
     is_compiled,
@@ -28,7 +29,20 @@ MOST_FORMS = 64
 """Forms of arguments, modes and autocast in which a module is compiled; PyTorch's limit, if that is larger. Untuned."""
 
 
-class PlannedCall:
+class OwnCall:
+    """What remat lets run when a module is called."""
+
+    plans: Sequence[Any] = ()
+    """The plans made so far; more may come."""
+    report: Any = None
+    """What a step needs, a ``Fitted``; None if there is no plan yet."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Nothing: some modules copy and pickle all that they hold, and a copy has no call but its own."""
+        return (type(None), ())
+
+
+class PlannedCall(OwnCall):
     """What runs when a fitted module is called.
 
     Args:
@@ -37,9 +51,6 @@ class PlannedCall:
         parts: Number of graphs in which the module is compiled for one form of its arguments.
         strict: Whether one form too many is an error; else it runs as it is, after one warning.
         plans: The plans, for whoever asks; more may come.
-
-    Attributes:
-        report: What a step needs, a ``Fitted``; None if the module has no plan yet.
     """
 
     def __init__(
@@ -48,8 +59,8 @@ class PlannedCall:
         import torch
 
         self.plans = plans
-        self.report: Any = None
         self._module, self._parts, self._strict = module, max(1, parts), strict
+        self._kind = type(module)
         self._graphs = 0
         self._said = False
 
@@ -68,13 +79,26 @@ class PlannedCall:
 
         if not torch.is_grad_enabled() or torch.jit.is_tracing():
             return plain_call(self._module)(*args, **kwargs)
+        if type(self._module) is not self._kind:
+            now = printable(type(self._module).__name__)
+            raise UsageError(
+                f"the class of the fitted module was {printable(self._kind.__name__)} and is now {now}, as fully_shard "
+                "and parametrize do, and its plans are for the module before that",
+                hint="take the plans away with remat_cli.unfit(module); fit it after parametrize",
+            )
         return self._planned(*args, **kwargs)
 
     def _with_plan(self, *args: Any, **kwargs: Any) -> Any:
         if self._graphs >= self._parts * max(MOST_FORMS, recompile_limit()):
             return self._without_more(*args, **kwargs)
-        with undistributed(self._parts * MOST_FORMS):
-            return self._run(self._module, *args, **kwargs)
+        try:
+            with undistributed(self._parts * MOST_FORMS):
+                return self._run(self._module, *args, **kwargs)
+        except Exception as error:
+            wrapped = getattr(error, "inner_exception", None)  # PyTorch wraps what its backends raise
+            if isinstance(wrapped, RematError):
+                raise wrapped from None
+            raise
 
     def _without_more(self, *args: Any, **kwargs: Any) -> Any:
         """Forms that are compiled run by plan; new ones run as they are, or are errors."""
@@ -110,16 +134,24 @@ def install(module: Any, call: PlannedCall) -> Any:
     return module
 
 
+@contextlib.contextmanager
+def unchanged_on_error(module: Any) -> Iterator[None]:
+    """Within this context an exception leaves ``module`` with the call that it had before."""
+    before = call_of(module)
+    try:
+        yield
+    except BaseException:
+        set_call(module, before)
+        raise
+
+
 def unfit(module: Any) -> Any:
     """``module`` itself, which runs as it did before it was fitted.
 
     Raises:
         UsageError: If it is not fitted.
     """
-    import torch
-
-    if not isinstance(module, torch.nn.Module) or not isinstance(call_of(module), PlannedCall):
-        raise UsageError(f"this {type(module).__name__} is not fitted")
+    _own_call(module)
     set_call(module, None)
     return module
 
@@ -130,12 +162,25 @@ def report_of(module: Any) -> Any:
     Raises:
         UsageError: If it is not fitted.
     """
+    return _own_call(module).report
+
+
+def plans_of(module: Any) -> tuple[Any, ...]:
+    """The plans that a fitted module has so far.
+
+    Raises:
+        UsageError: If it is not fitted.
+    """
+    return tuple(_own_call(module).plans)
+
+
+def _own_call(module: Any) -> OwnCall:
     import torch
 
     call = call_of(module) if isinstance(module, torch.nn.Module) else None
-    if not isinstance(call, PlannedCall):
+    if not isinstance(call, OwnCall):
         raise UsageError(f"this {type(module).__name__} is not fitted")
-    return call.report
+    return call
 
 
 def require_uncompiled(module: Any) -> None:
@@ -151,7 +196,7 @@ def require_uncompiled(module: Any) -> None:
         )
     for name, part in module.named_modules():
         call = call_of(part)
-        if is_compiled(part) or (call is not None and not isinstance(call, PlannedCall)):
+        if is_compiled(part) or (call is not None and not isinstance(call, OwnCall)):
             what = f"its part {printable(name)}" if name else "the module"
             raise UsageError(f"{what} is compiled already, and fit compiles it by plan", hint="leave out compile()")
         if name and call is not None:

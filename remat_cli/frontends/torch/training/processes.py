@@ -1,0 +1,153 @@
+"""One plan for all processes of a distributed training.
+
+While all processes fit the same module, they meet at every plan: process 0 makes it, the others receive it. If their
+graphs differ (batches of several lengths, parts of a model), each makes its own. Plans that come later are each
+process's own too, since the others may not need one then; results do not depend on plans.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from remat_cli.errors import RematError, UsageError
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Plan
+from remat_cli.printable import printable
+
+
+def processes() -> int:
+    """The number of processes that train together."""
+    import torch
+
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def inside(module: Any) -> Any:
+    """The module in ``DistributedDataParallel``, which exchanges gradients by hooks of parameters; else ``module``."""
+    import torch
+
+    return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
+
+
+def require_whole(module: Any) -> None:
+    """Check that neither the module nor its parameters are split over devices or processes.
+
+    Raises:
+        UsageError: If they are.
+    """
+    import torch
+
+    if isinstance(module, torch.nn.DataParallel):
+        raise UsageError(
+            "DataParallel copies the module for every batch, and copies are not fitted",
+            hint="use DistributedDataParallel: torchrun --nproc-per-node, one process for each device",
+        )
+    if not torch.distributed.is_available() or not isinstance(module, torch.nn.Module):
+        return
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+    from torch.distributed.tensor import DTensor
+
+    split = any(isinstance(part, FSDPModule | FullyShardedDataParallel) for part in module.modules())
+    if split or any(isinstance(parameter, DTensor) for parameter in module.parameters()):
+        raise UsageError(
+            f"the parameters of this {printable(type(module).__name__)} are split over processes (FSDP, DTensor), and "
+            "plans do not count what they take when they are gathered",
+            hint="DistributedDataParallel works; with FSDP use torch.utils.checkpoint",
+        )
+
+
+class SharedPlanner:
+    """Makes the plans of all processes in process 0, inside of :meth:`together`; outside it is ``planner``.
+
+    Args:
+        planner: Makes plans.
+        received: Called with a plan that another process made.
+    """
+
+    def __init__(self, planner: Callable[[Graph], Plan], received: Callable[[Plan], None]) -> None:
+        self._planner, self._received = planner, received
+        self._meeting = False
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the planner has."""
+        return getattr(self._planner, name)
+
+    def __call__(self, graph: Graph) -> Plan:
+        """A plan of ``graph``, the same in all processes that ask for one now.
+
+        Raises:
+            RematError: From the planner, in all of them.
+        """
+        if not self._meeting:
+            return self._planner(graph)
+        asked = _gathered(("plan", _digest(graph)))
+        if any(entry != asked[0] for entry in asked):
+            return self._planner(graph)
+        import torch
+
+        first = torch.distributed.get_rank() == 0
+        answer: list[Any] = [_answer(self._planner, graph) if first else None]
+        torch.distributed.broadcast_object_list(answer, src=0)
+        plan, problem = answer[0]
+        if problem is not None:
+            kind, message, hint = problem
+            raise kind(message, hint=hint)
+        if not first:
+            self._received(plan)
+        return plan  # type: ignore[no-any-return]  # broadcast as an object
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Within this context all processes plan together; it ends when all have reached its end.
+
+        Raises:
+            UsageError: If another process has failed.
+        """
+        self._meeting, failed = True, ""
+        try:
+            yield
+        except Exception as error:
+            failed = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._meeting = False
+            others = _until_all_are_done(failed)
+            if others and not failed:
+                raise UsageError(f"another process could not fit its module: {others}")
+
+
+def _answer(planner: Callable[[Graph], Plan], graph: Graph) -> tuple[Plan | None, tuple[type, str, str] | None]:
+    """A plan, or the error instead, in a form that can be sent."""
+    try:
+        return planner(graph), None
+    except RematError as error:
+        return None, (type(error), error.message, error.hint)
+
+
+def _until_all_are_done(failed: str) -> str:
+    """Wait for processes that still plan. Returns what the first of those that failed says."""
+    while True:
+        entries = _gathered(("done", failed))
+        if all(kind == "done" for kind, _ in entries):
+            return next((said for _, said in entries if said), "")
+
+
+def _gathered(entry: tuple[str, str]) -> list[tuple[str, str]]:
+    """The entries of all processes, in their order."""
+    import torch
+
+    entries: list[Any] = [None] * processes()
+    torch.distributed.all_gather_object(entries, entry)
+    return entries
+
+
+def _digest(graph: Graph) -> str:
+    """A digest of operations and sizes, without costs and workspaces, since these may be measured."""
+    nodes = [[node.id, node.op, node.inputs, node.outputs, node.recompute] for node in graph.nodes]
+    text = json.dumps([nodes, graph.outputs, graph.fixed_memory])
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -1,0 +1,57 @@
+"""Hugging Face transformers: ``Trainer(..., callbacks=[RematCallback("8GB")])`` trains within a budget."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from remat_cli.api import fit
+from remat_cli.errors import UsageError
+from remat_cli.integrations.trained import gradient_bytes, state_bytes
+
+if TYPE_CHECKING:
+    from remat_cli.units import Budget
+
+
+class RematCallback(TrainerCallback):
+    """Fits the model of a ``Trainer`` on its first batch.
+
+    The budget is for the model, its gradients, the optimizer's state, and all that a step computes.
+
+    Args:
+        budget: ``"8GB"``, ``"80%"`` of what the first batch needs without recomputation, or bytes.
+        reserve: Memory outside the step; None for what the optimizer keeps, accumulated gradients and buckets of
+            ``DistributedDataParallel``.
+        options: Other arguments of :func:`remat_cli.fit`.
+    """
+
+    def __init__(self, budget: Budget | str | float, *, reserve: str | float | None = None, **options: Any) -> None:
+        self.budget, self.reserve, self.options = budget, reserve, options
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Fit the model when it is first called.
+
+        Raises:
+            UsageError: If the model would be split over devices or compiled in another way.
+        """
+        _require_plain(args)
+        model = given["model"]
+        reserve = self.reserve
+        if reserve is None:
+            copies = int(args.gradient_accumulation_steps > 1) + int(args.world_size > 1)
+            reserve = state_bytes(given["optimizer"]) + copies * gradient_bytes(model.parameters())
+        fit(model, None, self.budget, reserve=reserve, **self.options)
+
+
+def _require_plain(args: Any) -> None:
+    """Check that the trainer leaves the model whole, and compiles nothing itself."""
+    refused = {
+        "torch_compile=True": (args.torch_compile, "leave it out: remat compiles the model"),
+        "deepspeed": (args.deepspeed, "it splits the model over processes; use torchrun alone"),
+        "fsdp": (args.fsdp, "it splits the model over processes; use torchrun alone"),
+        "nn.DataParallel": (args.n_gpu > 1, "start one process for each device: torchrun --nproc-per-node"),
+    }
+    for name, (used, hint) in refused.items():
+        if used:
+            raise UsageError(f"RematCallback does not work with {name}", hint=hint)

@@ -1,0 +1,46 @@
+"""The benchmark of predicted and measured times, on a model without transformers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.frame import Session
+from benchmarks.torch import times
+
+
+class Net(torch.nn.Module):
+    """Layers, each of which can be checkpointed."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(32, 32) for _ in range(4)])
+        self.checkpointing = False
+
+    def gradient_checkpointing_enable(self):
+        self.checkpointing = True
+
+    def gradient_checkpointing_disable(self):
+        self.checkpointing = False
+
+    def forward(self, x):
+        from torch.utils.checkpoint import checkpoint
+
+        for layer in self.layers:
+            call = lambda y, layer=layer: torch.nn.functional.dropout(layer(y).tanh(), 0.1)  # noqa: E731
+            x = checkpoint(call, x, use_reentrant=False) if self.checkpointing else call(x)
+        return x.square().mean()
+
+
+def test_plans_are_predicted_and_measured(tmp_path):
+    session = Session(True, tmp_path, lambda text: None)
+    rows = times._rows("net", times._loss_only(Net()), {"x": torch.randn(256, 32)}, session)
+    *plans, checkpointing = rows
+    assert [row["planned"] for row in plans][:2] == ["FLOPs", "times"]
+    for row in plans:
+        if row["rates"] is not None:
+            assert row["off"] == pytest.approx(row["rates"] - row["measured"], abs=0.011)
+    assert any(row["rates"] is not None for row in plans)
+    assert checkpointing["planned"] == "checkpointing"
+    columns = {column.key for column in times.TABLES[0].columns} | {"table"}
+    assert all(set(row) == columns for row in rows)

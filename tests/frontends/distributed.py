@@ -1,0 +1,45 @@
+"""Runs a function in two processes that train together over gloo."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import torch
+
+
+def together(function, *arguments, count=2):
+    """What ``function(rank, *arguments)`` returns in each process."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = torch.multiprocessing.get_context("spawn")
+        started = [
+            context.Process(target=_run, args=(function, rank, count, folder, arguments)) for rank in range(count)
+        ]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join(240)
+        hanging = [process for process in started if process.is_alive()]
+        for process in hanging:
+            process.kill()
+        said = [Path(folder, f"{rank}.txt").read_text(encoding="utf-8") for rank in range(count)
+                if Path(folder, f"{rank}.txt").exists()]  # fmt: skip
+        assert not said, "\n".join(said)
+        assert not hanging, "the processes wait for each other"
+        return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(count)]
+
+
+def _run(function, rank, count, folder, arguments):
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    try:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=count)
+        torch.save(function(rank, *arguments), Path(folder) / f"{rank}.pt")
+    except BaseException:
+        Path(folder, f"{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        sys.exit(1)
+    finally:
+        torch.distributed.destroy_process_group()
