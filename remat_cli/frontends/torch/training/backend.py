@@ -273,7 +273,12 @@ class _Maker:
                 graph = lower(with_tangents(captured, takes), lambda node: 1.0, "compiled", use.holds)
                 return forward_backward(graph, derive(graph, range(len(graph.nodes))), device)
 
+        told: list[Use] = []
+
         def learned(seen: Use) -> None:
+            if seen in told:  # nearly every step: looking at the graph takes time
+                return
+            told.append(seen)
             if self.results is not None and self.results.learn(captured, use, seen):
                 self.stale = True
 
