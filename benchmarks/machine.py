@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from remat_cli.version import __version__
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     "click",
@@ -54,7 +56,7 @@ def versions() -> dict[str, Any]:
         "commit": _commit(),
         "packages": {name: _version(name) for name in PACKAGES},
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "remat": _version("remat"),
+        "remat": __version__,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_text, as_whole
@@ -61,6 +61,7 @@ def profile(
     warmup: int = 2,
     seed: int = 0,
     force: bool = False,
+    libraries: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Graph:
     """``graph`` with measured costs (microseconds), sizes and workspaces.
@@ -74,6 +75,7 @@ def profile(
         warmup: Calls before the samples.
         seed: Seed of the random inputs.
         force: Whether to measure even if the graph was exported for another PyTorch or device.
+        libraries: Python modules to import; the graph may use operators of their packages besides PyTorch's.
         progress: Called with the number of kinds of operations that are done, and of all kinds.
 
     Raises:
@@ -94,8 +96,13 @@ def profile(
         warmup=as_whole(warmup, "warmup", 0),
         seed=as_whole(seed, "seed", 0),
         force=force,
+        libraries=_modules(libraries),
         progress=progress,
     )
+
+
+def _modules(libraries: Sequence[str]) -> list[str]:
+    return [as_text(name, "a library") for name in ([libraries] if isinstance(libraries, str) else libraries)]
 
 
 def run_plan(
@@ -106,6 +113,7 @@ def run_plan(
     seed: int = 0,
     graph: Graph | Source | None = None,
     force: bool = False,
+    libraries: Sequence[str] = (),
 ) -> Ran:
     """Run ``plan`` with random weights and inputs, and compare it with the same graph without recomputation.
 
@@ -116,6 +124,7 @@ def run_plan(
         seed: Seed of weights, inputs and random operations.
         graph: The graph that the plan must be for; None for any.
         force: Whether to run it even if it was exported for another PyTorch or device.
+        libraries: Python modules to import; the graph may use operators of their packages besides PyTorch's.
 
     Raises:
         UsageError: If the plan is not valid, or its graph is not of PyTorch, or is not ``graph``, or was exported for
@@ -128,8 +137,15 @@ def run_plan(
     from remat_cli.frontends.torch.measuring import run
 
     wanted = None if graph is None else as_graph(graph)
-    counts = {"steps": as_whole(steps, "steps"), "seed": as_whole(seed, "seed", 0)}
-    return run.run_plan(as_plan(plan), device=device, graph=wanted, force=force, **counts)
+    return run.run_plan(
+        as_plan(plan),
+        device=device,
+        steps=as_whole(steps, "steps"),
+        seed=as_whole(seed, "seed", 0),
+        graph=wanted,
+        force=force,
+        libraries=_modules(libraries),
+    )
 
 
 def remat_backend(*plans: Plan | Solved | Source, unknown: Unplanned = "error") -> Callable[[Any, list[Any]], Any]:

@@ -93,6 +93,21 @@ def test_what_indices_are_computed_from_is_computed_too():
     assert profile(graph, repeats=1, warmup=0).cost_unit == "us"
 
 
+def test_masks_that_choose_what_is_copied_choose_no_more_than_there_is():
+    """As an image's patches take the places of words: a random mask would choose more places than there are patches."""
+
+    class Placed(torch.nn.Linear):
+        def forward(self, marked, patches):
+            places = marked[:, None].expand(-1, 4)
+            return torch.zeros(9, 4).masked_scatter(places, super().forward(patches)).square().sum()
+
+    inputs = (torch.arange(9) < 2, torch.randn(2, 4))
+    graph = export_model(lambda: (Placed(4, 4), inputs), name="placed", source="torch:x")
+    assert {"masked_scatter", "masked_scatter_backward"} <= {node.op for node in graph.nodes}
+    for seed in range(3):
+        assert profile(graph, repeats=1, warmup=0, seed=seed).cost_unit == "us"
+
+
 def test_profiling_again_changes_nothing_but_times(conv):
     again = profile(conv[1], repeats=1)
     same = [replace(node, cost=0.0) for node in again.nodes]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch_plans import graph_of, plain, plan_of, repeated
 
-from remat_cli.api import save_plan
+from remat_cli import api
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.torch.capturing.export import export_model
@@ -134,7 +134,7 @@ def test_operators_of_a_library_run_if_the_user_names_it(tmp_path, monkeypatch):
     assert "--library" in raised.value.hint
     with pytest.raises(ExecutionFailed, match="not one of the operators"):
         profile(graph, repeats=1, warmup=0)
-    ran = run_plan(plan, steps=1, libraries=["remat_test_library"])
+    ran = api.run_plan(plan, steps=1, libraries="remat_test_library")
     assert ran.identical
     assert ran.memory.measured == ran.memory.predicted_without_workspace
     assert profile(graph, repeats=1, warmup=0, libraries=["remat_test_library"]).cost_unit == "us"
@@ -144,7 +144,7 @@ def test_operators_of_a_library_run_if_the_user_names_it(tmp_path, monkeypatch):
 
 def test_a_library_is_named_on_the_command_line(tmp_path, capsys):
     graph = graph_of("mlp")
-    save_plan(plain(graph), tmp_path / "mlp.plan.json")
+    api.save_plan(plain(graph), tmp_path / "mlp.plan.json")
     assert run(["run", str(tmp_path / "mlp.plan.json"), "--steps", "1", "--library", "json"]) == 0
     assert run(["run", str(tmp_path / "mlp.plan.json"), "--steps", "1", "--library", "remat_test_absent"]) == 2
     assert "the library remat_test_absent cannot be imported" in capsys.readouterr().err

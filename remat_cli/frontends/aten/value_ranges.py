@@ -34,3 +34,5 @@ SHARES = {
     "aten.multinomial.default": (0,),
 }
 """Operators that refuse numbers outside of [0, 1] in these arguments."""
+MASKS = {"aten.masked_scatter.default": (1,), "aten.masked_scatter_backward.default": (1,)}
+"""Operators that fail if these masks choose too many elements: only one that chooses none is always valid."""

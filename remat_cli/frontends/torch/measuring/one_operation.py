@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.errors import ExecutionFailed
-from remat_cli.frontends.aten.value_ranges import SHARES
+from remat_cli.frontends.aten.value_ranges import MASKS, SHARES
 from remat_cli.frontends.torch.codec import decode_data
 from remat_cli.frontends.torch.document import (
     Argument,
@@ -85,23 +85,30 @@ class Operations:
     def _bound(self, index: int, made: dict[int, list[Any]]) -> Callable[[], Any]:
         node, operation = self.step.graph.nodes[index], self.step.operations[index]
         read = list(tensors_read((*operation.args, *operation.kwargs.values())))
-        shares = list(tensors_read([operation.args[k] for k in SHARES.get(operation.call, ())]))
         places = {tensor.number: self.step.places[tensor.number] for tensor in read if isinstance(tensor, Place)}
         given = {number: place_tensor(place, self.device, self._generator) for number, place in places.items()}
         numbers = [tensor.number for tensor in read if isinstance(tensor, Constant)]
         constants = {number: decode_data(self.step.constants[number], self.device) for number in numbers}
-        for tensor in shares:
-            if isinstance(tensor, Place):
-                given[tensor.number] = self._new(places[tensor.number].spec, below=1)
-        for tensor in shares:
-            if isinstance(tensor, Input):
-                value = node.inputs[tensor.position]
-                made[value] = [self._new(returned.spec, below=1) for returned in self.step.tensors(value)]
+        for positions, make in ((SHARES, self._share), (MASKS, self._empty_mask)):
+            for tensor in tensors_read([operation.args[k] for k in positions.get(operation.call, ())]):
+                if isinstance(tensor, Place):
+                    given[tensor.number] = make(places[tensor.number].spec)
+                elif isinstance(tensor, Input):
+                    value = node.inputs[tensor.position]
+                    made[value] = [make(returned.spec) for returned in self.step.tensors(value)]
         values = {value: self._value(value, made) for value in node.inputs}
         return call_function(self.step, index, self.device, Tensors(given, constants, values))
 
-    def _new(self, spec: TensorSpec, below: int | None = None) -> Any:
-        return new_tensor(spec, self.device, self._generator, below=below)
+    def _new(self, spec: TensorSpec) -> Any:
+        return new_tensor(spec, self.device, self._generator)
+
+    def _share(self, spec: TensorSpec) -> Any:
+        return new_tensor(spec, self.device, self._generator, below=1)
+
+    def _empty_mask(self, spec: TensorSpec) -> Any:
+        mask = self._new(spec)
+        mask.untyped_storage().fill_(0)
+        return mask
 
     def _value(self, value: int, made: dict[int, list[Any]]) -> list[Any]:
         """Valid tensors for ``value``. Integers come from the operation that makes them, and so does what they are
