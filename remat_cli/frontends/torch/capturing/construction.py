@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from remat_cli.errors import CaptureFailed
+from remat_cli.errors import CaptureFailed, TooLarge
 from remat_cli.frontends.torch.capturing.generators import undisturbed
 from remat_cli.frontends.torch.capturing.places import frames_of, place_in
 from remat_cli.frontends.torch.private import (
@@ -41,10 +41,6 @@ LARGE = 1 << 30
 """Bytes of a model from which its real construction is announced."""
 _FOR_WANT_OF_DATA = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError)
 """Errors that a lack of data may cause; others, such as a ``KeyError``, are taken for the user's own at once."""
-
-
-class TooLarge(CaptureFailed):
-    """The machine has too little memory to build the model for real."""
 
 
 def construct(function: Callable[[], Any], mode: Any, device: str, tell: Tell) -> Any:

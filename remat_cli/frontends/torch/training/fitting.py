@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from remat_cli.errors import CaptureFailed, Infeasible, RematError, UsageError
+from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured, Model, capture_parts, fake_mode, no_graph
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
 from remat_cli.frontends.torch.capturing.export import described
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.pruning import with_tangents
-from remat_cli.frontends.torch.capturing.results import Calls, Chosen, Returns, Use, chosen_results, leaves, uses
+from remat_cli.frontends.torch.capturing.results import Chosen, Returns, Use, chosen_results, leaves, uses
 from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_device
