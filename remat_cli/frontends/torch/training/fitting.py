@@ -255,6 +255,8 @@ class _Plans:
             try:
                 return self.add(self._graph(compiled), planner)
             except RematError as error:
+                if compiled.again:  # the plan that there is stays: it is right, and costs more
+                    return None
                 reasons = [error.message]  # training has begun: by default, go on without a plan and warn
         self.refuse(reasons)
         return None
