@@ -34,7 +34,7 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "device") -> Gra
     return export.export_torch(as_text(text, "text"), device=device, cost=as_text(cost, "cost"))
 
 
-def export_torch_parts(text: str, *, device: str = "cpu", cost: str = "flops") -> tuple[Graph, ...]:
+def export_torch_parts(text: str, *, device: str = "cpu", cost: str = "device") -> tuple[Graph, ...]:
     """As :func:`export_torch`; but if PyTorch captures the step in parts, the graph of each part, in their order.
 
     ``graph.metadata["part"]`` tells what a part takes from others, and why it ends. :func:`remat_backend` takes the
@@ -43,7 +43,7 @@ def export_torch_parts(text: str, *, device: str = "cpu", cost: str = "flops") -
     Args:
         text: The function: it returns (module, inputs) or (module, inputs, loss).
         device: ``cpu`` or ``cuda``: the device that the step is for.
-        cost: ``flops`` or ``roofline:NAME``.
+        cost: ``device``, ``flops`` or ``roofline:NAME``.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
