@@ -86,7 +86,7 @@ def _totals(rows: Sequence[Mapping[str, Any]]) -> str:
     ran = [row[step] for row in rows for step in ("run60", "run80") if step in row]
     right = sum(bool(answer.get("identical") and answer.get("exact")) for answer in ran)
     lines = [
-        f"- models: {len(rows)}",
+        f"- models measured: {len(rows)} of the {len(MODELS)} on the list; `make models` measures the others too",
         f"- exported: {count('export')}, {len(parted)} of them in parts",
         f"- `torch.compile(fullgraph=True)` refuses {both(refused)} of the {len(refused)} refused, "
         f"and {both(parted)} of the {len(parted)} in parts",
