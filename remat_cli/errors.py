@@ -178,6 +178,22 @@ class CaptureFailed(RematError):
     """A model could not be turned into a graph; the message names the part that failed, the hint a remedy."""
 
 
+class NotOneGraph(CaptureFailed):
+    """A step that PyTorch captures in parts, and not as one graph: what it calls a graph break divides it.
+
+    Attributes:
+        reason: The first graph break, in a sentence.
+    """
+
+    def __init__(self, message: str, *, reason: str, hint: str = "", details: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint, details=details)
+        self.reason = reason
+
+
+class TooLarge(CaptureFailed):
+    """The machine has too little memory to build a model with real tensors."""
+
+
 class ExecutionFailed(RematError):
     """A graph or a plan could not be run on the device; the message names the node and the reason."""
 

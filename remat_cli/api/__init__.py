@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from remat_cli.errors import InvalidStrategyPlan as InvalidStrategyPlan
     from remat_cli.errors import LicenceLimit as LicenceLimit
     from remat_cli.errors import LimitReached as LimitReached
+    from remat_cli.errors import NotOneGraph as NotOneGraph
     from remat_cli.errors import OutOfMemory as OutOfMemory
     from remat_cli.errors import Problem as Problem
     from remat_cli.errors import RematError as RematError
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from remat_cli.errors import StrategyMismatch as StrategyMismatch
     from remat_cli.errors import UsageError as UsageError
     from remat_cli.frontends.torch.measuring.run import Ran as Ran
+    from remat_cli.frontends.torch.training.report import Fitted as Fitted
     from remat_cli.graph.model import Graph as Graph
     from remat_cli.graph.model import Node as Node
     from remat_cli.graph.model import Phase as Phase
@@ -105,6 +107,7 @@ else:
         "InvalidStrategyPlan": "remat_cli.errors",
         "LicenceLimit": "remat_cli.errors",
         "LimitReached": "remat_cli.errors",
+        "NotOneGraph": "remat_cli.errors",
         "Limits": "remat_cli.planning.comparing.cell",
         "LocalExecutor": "remat_cli.planning.comparing.executors",
         "MaxBatch": "remat_cli.planning.batches",
@@ -118,6 +121,7 @@ else:
         "Problem": "remat_cli.errors",
         "Progress": "remat_cli.control",
         "Ran": "remat_cli.frontends.torch.measuring.run",
+        "Fitted": "remat_cli.frontends.torch.training.report",
         "RematError": "remat_cli.errors",
         "Report": "remat_cli.plan.check",
         "Row": "remat_cli.plan.comparison",

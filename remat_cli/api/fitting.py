@@ -307,6 +307,14 @@ class CachedPlanner:
             hint="take a larger budget",
         )
 
+    def always(self, graph: Graph) -> Plan:
+        """A plan of ``graph``, if necessary by a search."""
+        before, self.searches = self.searches, True
+        try:
+            return self(graph)
+        finally:
+            self.searches = before
+
     def planned(self, graph: Graph, budget_bytes: int) -> Plan:
         """A plan of ``graph`` that peaks at ``budget_bytes`` at most: a cached one, a carried one, or a new one."""
         plan = self._kept_or_new(graph, budget_bytes)

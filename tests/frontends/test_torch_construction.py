@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 from pathlib import Path
@@ -220,6 +221,40 @@ def test_the_system_says_how_much_memory_is_available(monkeypatch):
 
     monkeypatch.setattr(Path, "read_text", missing)
     assert construction.available_bytes() is None
+
+
+def test_without_a_listener_it_is_told_on_standard_error(monkeypatch, capsys):
+    monkeypatch.setattr(construction, "LARGE", 1 << 20)
+    export_model(of_large, name="x", source="torch:x", cost="flops")
+    assert capsys.readouterr().err.startswith("remat: of_large() is built with real tensors, since it reads a number")
+
+
+def loaded(path):
+    def build():
+        layer = nn.Sequential(nn.Linear(WIDE, WIDE), nn.Linear(WIDE, 3))
+        layer.load_state_dict(torch.load(path))
+        return layer.bfloat16(), (torch.randn(3, WIDE, dtype=torch.bfloat16),), mean
+
+    return build
+
+
+def test_weights_may_be_loaded(tmp_path):
+    """Without data: what is loaded into small tensors has none either."""
+    torch.save(nn.Sequential(nn.Linear(WIDE, WIDE), nn.Linear(WIDE, 3)).state_dict(), tmp_path / "weights.pt")
+    graph, told = exported(loaded(tmp_path / "weights.pt"))
+    assert told == []
+    assert {place["dtype"] for place in graph.metadata["places"]} == {"bfloat16"}
+
+
+def test_a_copy_of_a_module_is_made_without_a_warning():
+    def build():
+        layer = nn.Linear(WIDE, WIDE)
+        return nn.Sequential(layer, copy.deepcopy(layer)), (torch.randn(3, WIDE),), mean
+
+    graph, _ = exported(build)
+    assert [place["name"] for place in graph.metadata["places"] if place["kind"] == "parameter"] == [
+        "0.weight", "0.bias", "1.weight", "1.bias",
+    ]  # fmt: skip
 
 
 SOURCE = """\

@@ -13,9 +13,10 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.generators import undisturbed
 from remat_cli.frontends.torch.capturing.refusals import Refusal, not_captured, read_refusal, refusal_of
 from remat_cli.frontends.torch.private import (
@@ -28,9 +29,6 @@ from remat_cli.frontends.torch.private import (
     silent_fakes,
     without_logging,
 )
-
-if TYPE_CHECKING:
-    from remat_cli.frontends.torch.capturing.results import Calls
 
 
 @dataclass(frozen=True, slots=True)

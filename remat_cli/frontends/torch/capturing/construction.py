@@ -9,11 +9,12 @@ built once more, with real tensors only, and made fake afterwards. No number is 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from remat_cli.errors import CaptureFailed
+from remat_cli.errors import CaptureFailed, TooLarge
 from remat_cli.frontends.torch.capturing.generators import undisturbed
 from remat_cli.frontends.torch.capturing.places import frames_of, place_in
 from remat_cli.frontends.torch.private import (
@@ -40,10 +41,6 @@ LARGE = 1 << 30
 """Bytes of a model from which its real construction is announced."""
 _FOR_WANT_OF_DATA = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError)
 """Errors that a lack of data may cause; others, such as a ``KeyError``, are taken for the user's own at once."""
-
-
-class TooLarge(CaptureFailed):
-    """The machine has too little memory to build the model for real."""
 
 
 def construct(function: Callable[[], Any], mode: Any, device: str, tell: Tell) -> Any:
@@ -74,7 +71,9 @@ def construct(function: Callable[[], Any], mode: Any, device: str, tell: Tell) -
                 convertible(mode),
                 silent_fakes(),
                 uninitialized_fakes(),
+                warnings.catch_warnings(),
             ):
+                warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copies of modules do
                 returned = function()
         except Exception as error:  # the user's code may do anything
             if not economical.fake_bytes or not (economical.reason or isinstance(error, _FOR_WANT_OF_DATA)):

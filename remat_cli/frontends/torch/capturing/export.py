@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from remat_cli.errors import NotOneGraph
 from remat_cli.frontends.torch.document import FRONTEND, VERSION
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.telling import Tell, tell_stderr
@@ -108,7 +109,6 @@ def _exported(
     from remat_cli.frontends.torch.capturing.costs import cost_model
     from remat_cli.frontends.torch.capturing.lower import lower
     from remat_cli.frontends.torch.capturing.parts import graphs_of, parts_of
-    from remat_cli.frontends.torch.capturing.refusals import NotOneGraph
     from remat_cli.frontends.torch.capturing.source import build_model
 
     costs = cost_model(cost, device, tell)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from remat_cli.errors import NotOneGraph
 from remat_cli.frontends.torch.capturing.capture import Captured, Model, Part, called_once, divided
 from remat_cli.frontends.torch.capturing.construction import leaves_of
-from remat_cli.frontends.torch.capturing.refusals import NotOneGraph, not_captured, refusal_of
+from remat_cli.frontends.torch.capturing.refusals import in_no_part, not_captured, refusal_of
 from remat_cli.frontends.torch.capturing.source import build_real
 from remat_cli.frontends.torch.telling import Tell
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
@@ -54,7 +55,7 @@ def parts_of(
     if problem is not None:
         raise not_captured(problem) from problem
     if not any(_parameters(part) for part in parts):
-        raise whole.in_no_part()
+        raise in_no_part(whole)
     return parts
 
 
@@ -113,7 +114,7 @@ def _made(part: Part, tensor: Any) -> bool:
 
 def _notes(parts: Sequence[Part], whole: NotOneGraph | None) -> list[str]:
     """What of a step is in no graph. ``whole`` says why there is one graph and not the whole step in it."""
-    notes = [] if whole is None else [f"the graph is not the whole step: {whole.refusal.sentence()}"]
+    notes = [] if whole is None else [f"the graph is not the whole step: {whole.reason}"]
     failed = [refusal_of(part.error).sentence() for part in parts if part.error is not None]
     notes += [f"PyTorch runs a part of the step as it is, since it cannot capture it: {reason}" for reason in failed]
     count = sum(1 for part in parts if part.captured is None and part.error is None)

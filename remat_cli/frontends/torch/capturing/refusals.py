@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from remat_cli.errors import CaptureFailed
+from remat_cli.errors import CaptureFailed, NotOneGraph
 from remat_cli.frontends.torch.capturing.places import Frame, frames_of, place_in
 from remat_cli.frontends.torch.private import needs_numbers
 
@@ -56,24 +56,11 @@ class Refusal:
         return lines + [f"  PyTorch's hint: {text}" for text in self.hints]
 
 
-class NotOneGraph(CaptureFailed):
-    """A step that PyTorch captures in parts, and not as one graph: what it calls a graph break divides it.
-
-    Args:
-        refusal: The first graph break.
-    """
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(f"{_FAILED}: {refusal.line()}", hint=f"{_BREAK}; {_PARTS}", details=refusal.details())
-        self.refusal = refusal
-
-    def in_no_part(self) -> CaptureFailed:
-        """The error if PyTorch captures no part that trains either."""
-        return CaptureFailed(
-            f"{_FAILED}: {self.refusal.line()}",
-            hint=f"{_BREAK}, and PyTorch captures no part of the step that reads a parameter that trains",
-            details=self.refusal.details(),
-        )
+def in_no_part(whole: NotOneGraph) -> CaptureFailed:
+    """The error if PyTorch captures no part of the step that trains either."""
+    first, *details = whole.message.split("\n")
+    hint = f"{_BREAK}, and PyTorch captures no part of the step that reads a parameter that trains"
+    return CaptureFailed(first, hint=hint, details=details)
 
 
 def refusal_of(error: BaseException) -> Refusal:
@@ -125,7 +112,12 @@ def not_captured(error: Exception) -> CaptureFailed:
     if "RNN, GRU, or LSTM" in str(error):
         hint = "that setting will do for nn.RNN and nn.GRU; build an LSTM from nn.LSTMCell, which needs no setting"
     if not hint:
-        return NotOneGraph(refusal)
+        return NotOneGraph(
+            f"{_FAILED}: {refusal.line()}",
+            reason=refusal.sentence(),
+            hint=f"{_BREAK}; {_PARTS}",
+            details=refusal.details(),
+        )
     return CaptureFailed(f"{_FAILED}: {refusal.line()}", hint=hint, details=refusal.details())
 
 

@@ -7,10 +7,11 @@ backward pass of its own, and one that the loop lets go before the backward pass
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import UsageError
+from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.pruning import tangent_numbers
 from remat_cli.frontends.torch.private import compiled_node
@@ -37,32 +38,6 @@ class Use:
     def without_others(self) -> Use:
         """The same, but the results that take no gradient are gone when the backward pass begins."""
         return Use(self.takes, frozenset(k for k in self.holds if k in self.takes or f"{k}.base" in self.takes))
-
-
-@dataclass(slots=True)
-class Calls:
-    """What a module did when it was captured.
-
-    Attributes:
-        made: For each call of a compiled graph in order, its number (None without a backward pass) and its results.
-        given: The inputs of these calls.
-        output: What the module returned; None if it did not come to its end.
-    """
-
-    made: list[tuple[int | None, Sequence[Any]]] = field(default_factory=list)
-    given: list[Sequence[Any]] = field(default_factory=list)
-    output: Any = None
-
-    def watched(self, number: int | None, compiled: Any) -> Any:
-        """``compiled``, a compiled graph, with its calls recorded."""
-
-        def run(*args: Any) -> Any:
-            results = compiled(*args)
-            self.made.append((number, tuple(results)))
-            self.given.append(args)
-            return results
-
-        return run
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,8 +158,13 @@ class _Watched:
 
         if self._maker.stale:
             self._maker.stale = False
+            before = self._maker.watch
             with exact_sizes(), torch.enable_grad():
-                self._compiled = _compiled(self._graph_module, args, self._maker)
+                compiled = _compiled(self._graph_module, args, self._maker)
+            if self._maker.watch is None:  # no plan was found: the one that there is stays
+                self._maker.watch = before
+            else:
+                self._compiled = compiled
         results = self._compiled(*args)
         if self._maker.watch is not None:
             self._maker.watch.begun(results)
@@ -273,7 +278,12 @@ class _Maker:
                 graph = lower(with_tangents(captured, takes), lambda node: 1.0, "compiled", use.holds)
                 return forward_backward(graph, derive(graph, range(len(graph.nodes))), device)
 
+        told: list[Use] = []
+
         def learned(seen: Use) -> None:
+            if seen in told:  # nearly every step: looking at the graph takes time
+                return
+            told.append(seen)
             if self.results is not None and self.results.learn(captured, use, seen):
                 self.stale = True
 

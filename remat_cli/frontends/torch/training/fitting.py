@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from remat_cli.errors import CaptureFailed, Infeasible, RematError, UsageError
+from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured, Model, capture_parts, fake_mode, no_graph
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
 from remat_cli.frontends.torch.capturing.export import described
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.pruning import with_tangents
-from remat_cli.frontends.torch.capturing.results import Calls, Chosen, Returns, Use, chosen_results, leaves, uses
+from remat_cli.frontends.torch.capturing.results import Chosen, Returns, Use, chosen_results, leaves, uses
 from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_device
@@ -222,26 +223,26 @@ class _Plans:
             graph = _measured(graph, self.where)
         return replace(graph, fixed_memory=graph.fixed_memory + self.reserve_bytes)
 
-    def add(self, graph: Graph) -> Plan:
+    def add(self, graph: Graph, planner: Planner) -> Plan:
         """Plan a graph that comes later; if the module has several parts, beside what the others hold."""
         graph = self._prepared(graph)
-        plan = self._beside(graph)
+        plan = self._beside(graph, planner)
         self.plans.append(plan)
         return plan
 
-    def _beside(self, graph: Graph) -> Plan:
+    def _beside(self, graph: Graph, planner: Planner) -> Plan:
         same = [share for share in self.shares if share.operations == _operations(graph)]
         held = max(same or self.shares, key=lambda share: share.held.between_bytes, default=None)
         if held is None:
-            return self.planner(graph)
+            return planner(graph)
         factor = _above(graph) / max(1, held.above_bytes)
         try:
             # For a smaller batch, the others hold less than that; most often there is room for all of it.
-            return self.planner(held.held.scaled(max(1.0, factor)).added(graph))
+            return planner(held.held.scaled(max(1.0, factor)).added(graph))
         except Infeasible:
             if factor >= 1:
                 raise
-        return self.planner(held.held.scaled(factor).added(graph))
+        return planner(held.held.scaled(factor).added(graph))
 
     def find(self, compiled: Compiled) -> Plan | None:
         """A plan for the compiled graph: an existing one if one fits, else a new one."""
@@ -249,9 +250,13 @@ class _Plans:
         if plan is not None:
             return plan
         if self.unknown == "plan" or compiled.again or getattr(self.planner, "foresees", False):
+            # A graph that is planned again is one that ``fit`` was given: ``unknown`` is about others.
+            planner = getattr(self.planner, "always", self.planner) if compiled.again else self.planner
             try:
-                return self.add(self._graph(compiled))
+                return self.add(self._graph(compiled), planner)
             except RematError as error:
+                if compiled.again:  # the plan that there is stays: it is right, and costs more
+                    return None
                 reasons = [error.message]  # training has begun: by default, go on without a plan and warn
         self.refuse(reasons)
         return None

@@ -17,8 +17,9 @@ from typing import Any
 
 from remat_cli.errors import Infeasible
 from remat_cli.frontends.aten.program import TANGENTS
+from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured
-from remat_cli.frontends.torch.capturing.results import Calls, leaves
+from remat_cli.frontends.torch.capturing.results import leaves
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
