@@ -122,7 +122,7 @@ hollow:
 	PYTHONPATH=$(CURDIR) HOLLOW_WORKSPACE=67108864 $(GPU_PYTHON) -m benchmarks.torch.hollow \
 	  $(GPU_PYTHON) -m benchmarks.torch.gpu --parts fit,peaks,batch
 
-# Real models of four libraries, in an environment of their own: benchmarks/models. Two hours on one core; a later run only does
+# Real models of four libraries, in an environment of their own: benchmarks/models. About an hour on one core; a later run only does
 # what is missing. ASKED narrows it: make models ASKED='--only clip --again'.
 models: build/models-venv/.ready
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) build/models-venv/bin/python -m benchmarks.models $(ASKED)

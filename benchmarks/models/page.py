@@ -78,12 +78,18 @@ def _totals(rows: Sequence[Mapping[str, Any]]) -> str:
         return f"{sum(bool(answer.get(key)) for answer in asked)} of {len(asked)}"
 
     refused = [row for row in rows if not row.get("export", {"ok": True})["ok"]]
-    both = sum(not row.get("fullgraph", {"ok": True})["ok"] for row in refused)
+    parted = [row for row in rows if row.get("export", {}).get("parts", 1) > 1]
+
+    def both(some: Sequence[Mapping[str, Any]]) -> int:
+        return sum(not row.get("fullgraph", {"ok": True})["ok"] for row in some)
+
     ran = [row[step] for row in rows for step in ("run60", "run80") if step in row]
     right = sum(bool(answer.get("identical") and answer.get("exact")) for answer in ran)
     lines = [
-        f"- models: {len(rows)}",
-        f"- exported: {count('export')}; of the {len(refused)} refused, `torch.compile(fullgraph=True)` refuses {both}",
+        f"- models measured: {len(rows)} of the {len(MODELS)} on the list; `make models` measures the others too",
+        f"- exported: {count('export')}, {len(parted)} of them in parts",
+        f"- `torch.compile(fullgraph=True)` refuses {both(refused)} of the {len(refused)} refused, "
+        f"and {both(parted)} of the {len(parted)} in parts",
         f"- plans at 60%: {count('solve60')}; at 80%: {count('solve80')}",
         f"- runs bit-identical and predicted to the byte: {right} of {len(ran)}",
         f"- trained with the bits of eager mode or aot_eager: {count('fit')}, of eager: {count('fit', 'as_eager')}",
@@ -152,6 +158,10 @@ def _refusals(model: Listed, row: Mapping[str, Any]) -> list[dict[str, str]]:
     found = []
     for step, answer in row.items():
         problem = answer.get("problem") or answer.get("differs") or ""
+        if step == "fit" and answer["ok"] and not answer["within"]:
+            unplanned = [text for text in answer["said"] if "without" in text] or answer["said"]
+            problem = f"{answer['over']:+.1%} over the budget; {' '.join(unplanned)}"
+            found.append({"model": model.name, "step": "fit", "reason": problem[:400], "fullgraph": ""})
         if step == "fullgraph" or answer["ok"] or (step.startswith("solve") and too_small(answer)):
             continue
         told = ""

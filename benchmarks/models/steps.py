@@ -81,7 +81,7 @@ def _libraries(plan: Path) -> list[str]:
 
 
 def _answer(ended: Ended, limit_s: float) -> dict[str, Any]:
-    """Whether a process did what it was to do, and if not what it said: remat's error and hint, or the last lines."""
+    """Whether a process did what it was to do, and if not what it said: remat's error and hint, or the last line."""
     answer: dict[str, Any] = {"ok": ended.code == 0, "seconds": ended.seconds}
     if ended.code is None:
         return answer | {"problem": f"not done in {limit_s} s"}
@@ -89,7 +89,7 @@ def _answer(ended: Ended, limit_s: float) -> dict[str, Any]:
         return answer
     lines = [line.strip() for line in ended.err.splitlines() if line.strip() and "USDT:" not in line]
     starts = [k for k, line in enumerate(lines) if line.startswith("remat: error:")]
-    told = " ".join(lines[starts[-1] :] if starts else lines[-3:]) or f"exit code {ended.code}"
+    told = " ".join(lines[starts[-1] :] if starts else lines[-1:]) or f"exit code {ended.code}"
     return answer | {"problem": told.removeprefix("remat: error: ")[:_LONGEST]}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 import time
 import warnings
 from collections import Counter
@@ -76,13 +77,17 @@ class Subject:
         """Most bytes that PyTorch hands out during a step, by the events of its profiler, and the fixed ones."""
         from torch.profiler import ProfilerActivity, profile
 
+        seeded()
         self.step(owner, module)  # what is made once is not counted
         owner.zero_grad(set_to_none=True)
+        seeded()  # the same shapes again, where they are random
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
             self.step(owner, module)
         owner.zero_grad(set_to_none=True)
         events = session.profiler.kineto_results.events()
         changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
+        if not changes:
+            raise RuntimeError("PyTorch's profiler recorded no use of memory")
         return self.fixed_bytes() + max(accumulate((size for _, _, size in changes), initial=0))
 
     def flops(self, owner: Any) -> float:
@@ -237,7 +242,7 @@ def fit(subject: Subject, limit_s: float) -> dict[str, Any]:
             answer["refused"][f"{share:.0%}"] = _told(error)
             torch.compiler.reset()
     if fitted is None:
-        return answer | {"ok": False, "problem": "no budget works that eager mode keeps to"}
+        return answer | {"ok": False, "problem": f"not even with what eager mode needs: {answer['refused']['100%']}"}
     answer |= {"share": share, "budget_bytes": budget, "plans": len(fitted.plans), "fit_s": round(fitted.seconds, 1)}
     with warnings.catch_warnings(record=True) as later:
         warnings.simplefilter("always")
@@ -314,7 +319,7 @@ def fullgraph(subject: Subject) -> dict[str, Any]:
         torch.compile(step, backend=backend, fullgraph=True, dynamic=False)()
         return {"ok": True}
     except Exception as error:  # that is the question
-        said = " ".join(str(error).split())
+        said = re.sub(r"\S*/(site-packages|lib/python[0-9.]*)/", "", " ".join(str(error).split()))  # no paths
     torch.compiler.reset()
     graphs.clear()
     torch.compile(step, backend=backend, dynamic=False)()

@@ -90,7 +90,8 @@ def test_the_page_counts_and_tells_refusals():
         },
     }
     text = page({"rows": rows})
-    assert "exported: 2 of 3; of the 1 refused, `torch.compile(fullgraph=True)` refuses 1" in text
+    assert "exported: 2 of 3, 0 of them in parts" in text
+    assert "`torch.compile(fullgraph=True)` refuses 1 of the 1 refused" in text
     assert "predicted to the byte: 1 of 2" in text
     assert "trained within the budget: 2 of 3" in text
     assert "1,234 | 1.23%" in text

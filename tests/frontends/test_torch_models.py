@@ -87,6 +87,18 @@ def columns():
     return of(fold, nn.Conv2d(1, 2, 2), inputs=(torch.randn(2, 1, 4, 4),))
 
 
+def distances():
+    """Between so many points that PyTorch multiplies matrices; and noise as diffusers draws it, without a generator."""
+    points = torch.randn(30, 4)
+
+    def step(x):
+        near = torch.cdist(x, points).amin(1)
+        drawn = [torch.randn(30, generator=None), torch.rand(30, generator=None), torch.randperm(30, generator=None)]
+        return (near * sum(drawn) + torch.randint(0, 3, (30,), generator=None)).square().mean()
+
+    return of(step, nn.Linear(6, 4), inputs=(torch.randn(30, 6),))
+
+
 def noise():
     """Random operations that need shares, and one whose parameter is a target of a cross entropy by a view."""
 
@@ -99,7 +111,7 @@ def noise():
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@pytest.mark.parametrize("build", [bags, mixed, losses, columns, noise])
+@pytest.mark.parametrize("build", [bags, mixed, losses, columns, distances, noise])
 def test_the_peak_is_that_of_what_operators_really_keep(build):
     graph = export_model(build, name=build.__name__, source="torch:x")
     for computes in (range(len(graph.nodes)), repeated(graph, share=0.2)):
