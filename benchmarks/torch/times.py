@@ -209,6 +209,7 @@ def _graphs(module: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
     import torch
 
     from remat_cli.api import SolveOptions, solve
+    from remat_cli.frontends.aten.program import TANGENTS
     from remat_cli.frontends.torch.capturing import costs
     from remat_cli.frontends.torch.training import fitting
 
@@ -231,7 +232,7 @@ def _graphs(module: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
         fitting.cost_model = kept
     [graph] = found
     left = iter(counted)
-    nodes = [replace(node, cost=next(left) if node.recompute else 1.0) for node in graph.nodes]
+    nodes = [replace(node, cost=1.0 if node.payload["call"] == TANGENTS else next(left)) for node in graph.nodes]
     assert next(left, None) is None
     return graph, replace(graph, nodes=tuple(nodes), cost_unit="flops")
 
