@@ -24,7 +24,7 @@ from benchmarks.frame import Benchmark, Column, Row, Session, Table, dump, perfo
 from benchmarks.page import section
 
 HERE = Path(__file__).resolve().parent
-_SOLVE_S = 6.0
+_SOLVE_S = 10.0
 _ROUNDS = 20
 _LESS = 0.75
 """Share of the memory of checkpointing that the third plan gets."""
