@@ -208,7 +208,7 @@ def _graphs(module: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
     """The captured step with costs in time, and in FLOPs; one capture."""
     import torch
 
-    from remat_cli.api import SolveOptions, solve
+    from remat_cli.api import SolveOptions, solve, unfit
     from remat_cli.frontends.aten.program import TANGENTS
     from remat_cli.frontends.torch.capturing import costs
     from remat_cli.frontends.torch.training import fitting
@@ -227,7 +227,7 @@ def _graphs(module: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
     kept, fitting.cost_model = fitting.cost_model, lambda *given: replace(model, cost=cost)
     try:
         torch.compiler.reset()
-        fitting.fit_module(module, inputs, planner)
+        unfit(fitting.fit_module(module, inputs, planner))
     finally:
         fitting.cost_model = kept
     [graph] = found
