@@ -17,9 +17,10 @@ Made by `make models` from `models.json`; do not edit. Small sizes, random weigh
 
 *export*: nodes of the graph that `remat export torch:FILE.py:NAME` writes; where graph breaks divide the step, those
 of all its parts, and plans are of the largest. *60%*, *80%*: `remat solve` with these shares of the peak without
-recomputation, for at most {limit}: recomputation as a share of the cost, `*` where the plan is not proven optimal;
-"too small" where no plan can keep to the budget, since parameters and their gradients take more. *run*: `remat run` of
-these plans: all results bit for bit those without recomputation, and the measured peak the predicted one to the byte.
+recomputation. The limit of the last run was {limit}, and the longest search took {longest}. Recomputation is a share
+of the cost, with `*` where the plan is not proven optimal, and "too small" where no plan can keep to the budget, since
+parameters and their gradients take more. *run*: `remat run` of these plans: all results bit for bit those
+without recomputation, and the measured peak the predicted one to the byte.
 *fit*: three steps of AdamW by `fit` with `cost="measured"` and a budget of 80% of what eager mode needs (90% or 100%
 where no plan can keep to less): the peak by the events of PyTorch's profiler against that budget, and with what
 losses, gradients and buffers agree bit for bit. *checkpointing*: the library's own at its own peak against a plan for
@@ -61,7 +62,21 @@ _REFUSALS = Table(
 def page(document: Mapping[str, Any]) -> str:
     """The page of all answers."""
     rows = {model: document["rows"][model.name] for model in MODELS if model.name in document["rows"]}
-    parts = [_HEAD.format(limit=f"{document.get('limit_s', LIMIT_S):g} s"), "## Totals\n", _totals(list(rows.values()))]
+    longest_s = max(
+        (row[step].get("seconds", 0) for row in rows.values() for step in ("solve60", "solve80") if step in row),
+        default=0,
+    )
+    limit = f"{document.get('limit_s', LIMIT_S):g} s"
+    parts = [_HEAD.format(limit=limit, longest=f"{longest_s:.0f} s"), "## Totals\n", _totals(list(rows.values()))]
+    commits = sorted(
+        {
+            answer["commit"]
+            for row in rows.values()
+            for answer in row.values()
+            if isinstance(answer, dict) and "commit" in answer
+        }
+    )
+    parts.append(f"The answers were made at {len(commits)} commits: {', '.join(commits)}.\n")
     parts += ["## Models\n", written_table(_ROWS, [_row(model, row) for model, row in rows.items()])]
     refusals = [refusal for model, row in rows.items() for refusal in _refusals(model, row)]
     if refusals:

@@ -47,26 +47,12 @@ TABLES = (
 )
 
 
-_DECLARED: list[Any] = []
-
-
-def _declare() -> None:
-    """Declare two operators of torchvision, which transformers imports: a build for CUDA does not load on a CPU."""
-    import torch
-
-    try:
-        torch.ops.torchvision.nms  # noqa: B018
-    except AttributeError:
-        _DECLARED.append(torch.library.Library("torchvision", "DEF"))
-        _DECLARED[0].define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _DECLARED[0].define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
 def models() -> dict[str, Callable[[], tuple[Any, dict[str, Any]]]]:
     """A model that returns its loss, and its inputs, by name."""
     import torch
 
-    _declare()
+    from benchmarks.models import operators  # noqa: F401 - has to come before torchvision, which transformers imports
+
     ids = torch.randint(0, 1000, (4, 128))
 
     def llama() -> tuple[Any, dict[str, Any]]:
