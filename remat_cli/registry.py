@@ -15,7 +15,7 @@ from typing import Generic, TypeVar, cast
 
 from remat_cli.errors import UsageError
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 def suggestion(name: str, known: list[str]) -> str:
@@ -25,7 +25,7 @@ def suggestion(name: str, known: list[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Registry(Generic[T]):
+class Registry(Generic[T_co]):
     """A lazy table of classes of one kind.
 
     Attributes:
@@ -64,7 +64,7 @@ class Registry(Generic[T]):
         """All names, sorted."""
         return list(self.entries)
 
-    def load(self, name: str) -> type[T]:
+    def load(self, name: str) -> type[T_co]:
         """The class behind ``name``.
 
         Raises:
@@ -80,7 +80,7 @@ class Registry(Generic[T]):
             )
         module, _, attribute = target.partition(":")
         try:
-            return cast("type[T]", getattr(import_module(module), attribute))
+            return cast("type[T_co]", getattr(import_module(module), attribute))
         except (ImportError, AttributeError) as error:
             if name in self.table:  # remat's own: a defect, so the traceback matters
                 raise

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from remat_cli.api.fitting import fitted as fitted
     from remat_cli.api.fitting import plans_of as plans_of
     from remat_cli.api.fitting import unfit as unfit
+    from remat_cli.api.frameworks import export_torch as export_torch
+    from remat_cli.api.frameworks import export_torch_parts as export_torch_parts
+    from remat_cli.api.frameworks import profile as profile
+    from remat_cli.api.frameworks import remat_backend as remat_backend
+    from remat_cli.api.frameworks import run_plan as run_plan
     from remat_cli.api.importing import import_model as import_model
-    from remat_cli.api.pytorch import export_torch as export_torch
-    from remat_cli.api.pytorch import export_torch_parts as export_torch_parts
-    from remat_cli.api.pytorch import profile as profile
-    from remat_cli.api.pytorch import remat_backend as remat_backend
-    from remat_cli.api.pytorch import run_plan as run_plan
     from remat_cli.api.showing import describe as describe
     from remat_cli.api.showing import figure as figure
     from remat_cli.api.showing import page as page
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from remat_cli.errors import SolverUnavailable as SolverUnavailable
     from remat_cli.errors import StrategyMismatch as StrategyMismatch
     from remat_cli.errors import UsageError as UsageError
-    from remat_cli.frontends.torch.measuring.run import Ran as Ran
+    from remat_cli.frontends.ran import Ran as Ran
     from remat_cli.frontends.torch.training.report import Fitted as Fitted
     from remat_cli.graph.model import Graph as Graph
     from remat_cli.graph.model import Node as Node
@@ -120,7 +120,7 @@ else:
         "PointStatus": "remat_cli.planning.curve",
         "Problem": "remat_cli.errors",
         "Progress": "remat_cli.control",
-        "Ran": "remat_cli.frontends.torch.measuring.run",
+        "Ran": "remat_cli.frontends.ran",
         "Fitted": "remat_cli.frontends.torch.training.report",
         "RematError": "remat_cli.errors",
         "Report": "remat_cli.plan.check",
@@ -138,8 +138,8 @@ else:
         "describe": "remat_cli.api.showing",
         "diff": "remat_cli.api.checking",
         "explain": "remat_cli.api.checking",
-        "export_torch": "remat_cli.api.pytorch",
-        "export_torch_parts": "remat_cli.api.pytorch",
+        "export_torch": "remat_cli.api.frameworks",
+        "export_torch_parts": "remat_cli.api.frameworks",
         "figure": "remat_cli.api.showing",
         "fit": "remat_cli.api.fitting",
         "fitted": "remat_cli.api.fitting",
@@ -150,9 +150,9 @@ else:
         "one_forward": "remat_cli.api.solving",
         "page": "remat_cli.api.showing",
         "plans_of": "remat_cli.api.fitting",
-        "profile": "remat_cli.api.pytorch",
-        "remat_backend": "remat_cli.api.pytorch",
-        "run_plan": "remat_cli.api.pytorch",
+        "profile": "remat_cli.api.frameworks",
+        "remat_backend": "remat_cli.api.frameworks",
+        "run_plan": "remat_cli.api.frameworks",
         "save_figure": "remat_cli.api.showing",
         "save_graph": "remat_cli.api.documents",
         "save_page": "remat_cli.api.showing",

@@ -31,7 +31,7 @@ def run_text(ran: Mapping[str, Any], style: Style) -> str:
     headline = Text.assemble((f"{style.glyph(mark, ascii_mark)} {words}", f"bold {color}"), f": {_verdict(ran)}")
     rows = [
         ("graph", f"{ran['graph']}: {ran['computations']} computations, {ran['recomputations']} of them repeated"),
-        ("device", f"{ran['device']}, torch {ran['torch']}"),
+        ("device", f"{ran['device']}, {ran['framework']} {ran['version']}"),
         *_memory_rows(ran),
         ("time", _time(ran)),
     ]

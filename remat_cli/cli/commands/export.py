@@ -118,38 +118,41 @@ def _builder(
     source: str, device: str | None, cost: str | None, tell: Callable[[str], None]
 ) -> Callable[[], Sequence[Graph]]:
     """A function that makes the graphs of ``source``; names and options are checked now, before it is called."""
+    from remat_cli.frontends.frameworks import FRAMEWORKS
+
     scheme, separator, rest = source.partition(":")
-    if not separator or scheme not in {"zoo", "torch"}:
+    if separator and scheme in FRAMEWORKS.entries:
+        framework = FRAMEWORKS.load(scheme)()
+        device = device or framework.devices[0]
+        framework.require_device(device)
+        return lambda: framework.export(rest, device=device, cost=cost or "device", tell=tell)
+    if not separator or scheme != "zoo":
         raise UsageError(
             f'"{source}" is not a source',
             hint="write zoo:NAME, as in zoo:vgg16, or torch:FILE.py:NAME; remat export --list names all",
         )
-    if scheme == "torch":
-        from remat_cli.frontends.torch.capturing.export import export_torch_parts
-
-        return lambda: export_torch_parts(rest, device=device or "cpu", cost=cost or "device", tell=tell)
     if device is not None or cost is not None:
         raise UsageError(
             "--device and --cost are for torch:FILE.py:NAME",
             hint="models of the zoo take them as options, as in zoo:torch/resnet50{cost=roofline:a100}",
         )
-    if rest.lstrip().startswith("torch/"):
-        from remat_cli.frontends.torch.architectures import build_torch_graph
-
-        return lambda: [build_torch_graph(rest, tell)]
+    family, slash, _ = rest.strip().partition("/")
+    if slash and family in FRAMEWORKS.entries:
+        framework = FRAMEWORKS.load(family)()
+        return lambda: [framework.export_architecture(rest.strip(), tell=tell)]
     from remat_cli.zoo.registry import build_graph
 
     return lambda: [build_graph(rest)]
 
 
 def _architectures(out: Output) -> str:
-    from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
+    from remat_cli.frontends.frameworks import FRAMEWORKS
     from remat_cli.reports.listing import Entry, listing_text
     from remat_cli.spec import describe_options
     from remat_cli.zoo.registry import ARCHITECTURES
 
-    classes: list[type[Architecture]] = [ARCHITECTURES.load(name) for name in ARCHITECTURES.names()]
-    classes += [TORCH_ARCHITECTURES.load(name) for name in TORCH_ARCHITECTURES.names()]
+    tables = [ARCHITECTURES, *(FRAMEWORKS.load(name).architectures for name in FRAMEWORKS.names())]
+    classes: list[type[Architecture]] = [table.load(name) for table in tables for name in table.names()]
     entries = [
         Entry(f"zoo:{c.name}", c.summary, [c.reference] if c.reference else [], describe_options(c)) for c in classes
     ]

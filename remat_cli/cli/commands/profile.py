@@ -50,14 +50,24 @@ def command(
     with another minor version of PyTorch, or for another device, is refused. Needs the extra remat[torch].
     """
     from remat_cli.files import require_writable, write_text
-    from remat_cli.frontends.torch.measuring.profile import profile
+    from remat_cli.frontends.frameworks import framework_of
     from remat_cli.graph.io import document_text, graph_to_document, load_graph
 
     out = Output(color, quiet)
     format = document_format(output)
     require_writable(output)
-    measured = profile(
-        load_graph(graph), device=device, repeats=repeats, warmup=warmup, seed=seed, force=force, libraries=library
+    loaded = load_graph(graph)
+    framework = framework_of(loaded)
+    framework.require_device(device)
+    measured = framework.profile(
+        loaded,
+        device=device,
+        repeats=repeats,
+        warmup=warmup,
+        seed=seed,
+        force=force,
+        libraries=library,
+        progress=None,
     )
     write_text(output, document_text(graph_to_document(measured), format))
     if output != "-":

@@ -50,7 +50,7 @@ def command(
     """
     if plan == "-" and graph == "-":
         raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")
-    from remat_cli.frontends.torch.measuring.run import run_plan
+    from remat_cli.frontends.frameworks import framework_of
     from remat_cli.graph.io import load_graph
     from remat_cli.plan.io import load_plan
     from remat_cli.reports.jsonform import document_json
@@ -59,6 +59,8 @@ def command(
     out = Output(color)
     loaded, _ = load_plan(plan)
     wanted = None if graph is None else load_graph(graph)
-    ran = run_plan(loaded, device=device, steps=steps, seed=seed, graph=wanted, force=force, libraries=library)
+    framework = framework_of(loaded.graph)
+    framework.require_device(device)
+    ran = framework.run(loaded, device=device, steps=steps, seed=seed, graph=wanted, force=force, libraries=library)
     out.report(document_json(ran.document()) if format == "json" else run_text(ran.document(), out.style()))
     return ExitCode.NO if ran.identical is False else ExitCode.OK

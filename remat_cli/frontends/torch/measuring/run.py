@@ -6,12 +6,13 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import OutOfMemory, UsageError
+from remat_cli.frontends.ran import Memory, Ran
 from remat_cli.frontends.torch.codec import dtype_named
-from remat_cli.frontends.torch.document import Step
+from remat_cli.frontends.torch.document import FRONTEND, Step
 from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.executing.program import Program, Tangent, generator_state, program
@@ -28,79 +29,6 @@ from remat_cli.plan.model import Compute, Plan
 from remat_cli.plan.replay import Replay, Severity
 from remat_cli.printable import printable
 from remat_cli.units import format_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes at the peak, fixed memory included.
-
-    Attributes:
-        predicted: By the replay of the plan.
-        predicted_without_workspace: The same, if no operation had a workspace.
-        measured: On a CPU, all live storages after every operator; on CUDA, all bytes that the allocator handed out.
-        predicted_blocks: On CUDA, the bytes in allocated blocks, by simulation of the allocator
-            (:func:`remat_cli.frontends.torch.measuring.allocator.footprint`); None on a CPU.
-        predicted_reserved: On CUDA, the bytes taken from the device, by the same simulation; None on a CPU.
-        reserved: On CUDA, the bytes taken from the device; None on a CPU.
-        libraries: On CUDA, the bytes that libraries took permanently before the step; in no other number. None on a
-            CPU.
-        generator_states: Bytes of generator states saved to repeat random numbers, in host memory; in no other number.
-    """
-
-    predicted: int
-    predicted_without_workspace: int
-    measured: int
-    predicted_blocks: int | None
-    predicted_reserved: int | None
-    reserved: int | None
-    libraries: int | None
-    generator_states: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """The result of running a plan.
-
-    Attributes:
-        graph: Name of the graph.
-        device: ``cpu`` or ``cuda``.
-        torch: Version of PyTorch.
-        computations: Operations per step.
-        recomputations: Operations per step beyond the first of each node.
-        identical: Whether all results equal those of the same graph without recomputation bit for bit; None if that
-            run did not fit the device.
-        compared: Number of tensors compared.
-        differing: Names of the tensors that differ.
-        unsteady: Names of the tensors that differ even between two runs without recomputation.
-        finite: Whether the results hold no infinity and no NaN.
-        result: The first result, such as the loss; None if it is not a scalar.
-        memory: Bytes at the peak.
-        reference_peak: Measured peak without recomputation, fixed memory included; None if that run did not fit.
-        step_s: Median seconds of a step.
-        reference_step_s: The same without recomputation; None if that run did not fit.
-        steps: Number of steps timed.
-    """
-
-    graph: str
-    device: str
-    torch: str
-    computations: int
-    recomputations: int
-    identical: bool | None
-    compared: int
-    differing: tuple[str, ...]
-    unsteady: tuple[str, ...]
-    finite: bool
-    result: float | None
-    memory: Memory
-    reference_peak: int | None
-    step_s: float
-    reference_step_s: float | None
-    steps: int
-
-    def document(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
 
 
 def run_plan(
@@ -176,7 +104,8 @@ def _ran(plan: Plan, step: Step, replayed: Replay, device: str, steps: int, seed
     return Ran(
         graph=graph.name,
         device=device,
-        torch=str(torch.__version__),
+        framework=FRONTEND,
+        version=str(torch.__version__),
         computations=len(computes),
         recomputations=len(computes) - len(first),
         identical=None if reference is None else not differing,

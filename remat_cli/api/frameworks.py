@@ -1,4 +1,4 @@
-"""PyTorch: exports, measures and runs as the commands of that name do; and the backend that trains by plan."""
+"""Frameworks: exports, measures and runs as the commands of that name do; and the backend that trains by plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 
 if TYPE_CHECKING:
-    from remat_cli.frontends.torch.measuring.run import Ran
+    from remat_cli.frontends.ran import Ran
     from remat_cli.frontends.torch.training.backend import Unplanned
     from remat_cli.planning.job import Solved
 
@@ -69,7 +69,7 @@ def profile(
     Nodes with the same operation on tensors of the same form are measured once.
 
     Args:
-        graph: A graph of :func:`export_torch`, or the path or the data of one.
+        graph: A graph that ``remat export`` made from a framework, or the path or the data of one.
         device: ``cpu`` or ``cuda``.
         repeats: Samples per operation; their median is the cost.
         warmup: Calls before the samples.
@@ -79,24 +79,28 @@ def profile(
         progress: Called with the number of kinds of operations that are done, and of all kinds.
 
     Raises:
-        UsageError: If the graph is not of PyTorch, or was exported for another PyTorch or device, or a number is out
+        UsageError: If no framework made the graph, or another version of it, or for another device, or a number is out
             of range.
         InputError: If the graph's document is invalid.
-        FrameworkUnavailable: If PyTorch is missing, or there is no such device.
+        FrameworkUnavailable: If the framework is missing, or there is no such device.
         OutOfMemory: If the device's memory is too small for an operation and its inputs.
         ExecutionFailed: If an operation fails, with the node.
     """
-    from remat_cli.frontends.torch.measuring import profile as profiling
+    from remat_cli.frontends.frameworks import framework_of
 
     model = as_graph(graph)
-    return profiling.profile(
+    repeats, warmup, seed = as_whole(repeats, "repeats"), as_whole(warmup, "warmup", 0), as_whole(seed, "seed", 0)
+    modules = _modules(libraries)
+    framework = framework_of(model)
+    framework.require_device(device)
+    return framework.profile(
         model,
         device=device,
-        repeats=as_whole(repeats, "repeats"),
-        warmup=as_whole(warmup, "warmup", 0),
-        seed=as_whole(seed, "seed", 0),
+        repeats=repeats,
+        warmup=warmup,
+        seed=seed,
         force=force,
-        libraries=_modules(libraries),
+        libraries=modules,
         progress=progress,
     )
 
@@ -118,7 +122,7 @@ def run_plan(
     """Run ``plan`` with random weights and inputs, and compare it with the same graph without recomputation.
 
     Args:
-        plan: A plan for a graph of :func:`export_torch`: an object, a path, or the data of a document.
+        plan: A plan for a graph that ``remat export`` made from a framework: an object, a path, or a document's data.
         device: ``cpu`` or ``cuda``.
         steps: Steps to time; one more is run to measure memory.
         seed: Seed of weights, inputs and random operations.
@@ -127,25 +131,21 @@ def run_plan(
         libraries: Python modules to import; the graph may use operators of their packages besides PyTorch's.
 
     Raises:
-        UsageError: If the plan is not valid, or its graph is not of PyTorch, or is not ``graph``, or was exported for
-            another PyTorch or device.
+        UsageError: If the plan is not valid, or no framework made its graph, or it is not ``graph``, or was exported
+            for another version of the framework or device.
         InputError: If a document is invalid.
-        FrameworkUnavailable: If PyTorch is missing, or there is no such device.
+        FrameworkUnavailable: If the framework is missing, or there is no such device.
         OutOfMemory: If the device's memory is exhausted, with the place.
         ExecutionFailed: If an operation fails, with the node.
     """
-    from remat_cli.frontends.torch.measuring import run
+    from remat_cli.frontends.frameworks import framework_of
 
-    wanted = None if graph is None else as_graph(graph)
-    return run.run_plan(
-        as_plan(plan),
-        device=device,
-        steps=as_whole(steps, "steps"),
-        seed=as_whole(seed, "seed", 0),
-        graph=wanted,
-        force=force,
-        libraries=_modules(libraries),
-    )
+    loaded, wanted = as_plan(plan), None if graph is None else as_graph(graph)
+    steps, seed = as_whole(steps, "steps"), as_whole(seed, "seed", 0)
+    modules = _modules(libraries)
+    framework = framework_of(loaded.graph)
+    framework.require_device(device)
+    return framework.run(loaded, device=device, steps=steps, seed=seed, graph=wanted, force=force, libraries=modules)
 
 
 def remat_backend(*plans: Plan | Solved | Source, unknown: Unplanned = "error") -> Callable[[Any, list[Any]], Any]:

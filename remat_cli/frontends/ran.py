@@ -1,0 +1,82 @@
+"""What running a plan on a device gives, whatever the framework."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes at the peak, fixed memory included.
+
+    Attributes:
+        predicted: By the replay of the plan.
+        predicted_without_workspace: The same, if no operation had a workspace.
+        measured: On a CPU, all live buffers after every operation; on a GPU, all bytes that the allocator handed out.
+        predicted_blocks: On CUDA with PyTorch, the bytes in allocated blocks, by simulation of the allocator
+            (:func:`remat_cli.frontends.torch.measuring.allocator.footprint`); otherwise None.
+        predicted_reserved: On CUDA with PyTorch, the bytes taken from the device, by the same simulation; otherwise
+            None.
+        reserved: On CUDA with PyTorch, the bytes taken from the device; otherwise None.
+        libraries: On CUDA with PyTorch, the bytes that libraries took permanently before the step; in no other number.
+            Otherwise None.
+        generator_states: Bytes of generator states saved to repeat random numbers, in host memory; in no other number.
+    """
+
+    predicted: int
+    predicted_without_workspace: int
+    measured: int
+    predicted_blocks: int | None = None
+    predicted_reserved: int | None = None
+    reserved: int | None = None
+    libraries: int | None = None
+    generator_states: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The result of running a plan.
+
+    Attributes:
+        graph: Name of the graph.
+        device: The device as its framework calls it: ``cpu``, ``cuda``.
+        framework: The framework: ``torch``.
+        version: Version of the framework.
+        computations: Operations per step.
+        recomputations: Operations per step beyond the first of each node.
+        identical: Whether all results equal those of the same graph without recomputation bit for bit; None if that
+            run did not fit the device.
+        compared: Number of tensors compared.
+        differing: Names of the tensors that differ.
+        unsteady: Names of the tensors that differ even between two runs without recomputation.
+        finite: Whether the results hold no infinity and no NaN.
+        result: The first result, such as the loss; None if it is not a scalar.
+        memory: Bytes at the peak.
+        reference_peak: Measured peak without recomputation, fixed memory included; None if that run did not fit.
+        step_s: Median seconds of a step.
+        reference_step_s: The same without recomputation; None if that run did not fit.
+        steps: Number of steps timed.
+    """
+
+    graph: str
+    device: str
+    framework: str
+    version: str
+    computations: int
+    recomputations: int
+    identical: bool | None
+    compared: int
+    differing: tuple[str, ...]
+    unsteady: tuple[str, ...]
+    finite: bool
+    result: float | None
+    memory: Memory
+    reference_peak: int | None
+    step_s: float
+    reference_step_s: float | None
+    steps: int
+
+    def document(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
