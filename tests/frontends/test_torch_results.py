@@ -140,7 +140,7 @@ def test_the_user_can_say_which_results_take_a_gradient():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same_step(eager, fitted, planned, inputs, USES["auxiliary"])
-    assert "of 4 results only loss, pooled takes a gradient" in repr(report_of(fitted))
+    assert "of 4 results only loss, pooled take a gradient" in repr(report_of(fitted))
     with pytest.raises(UsageError, match='returns="los": there is no such result') as raised:
         fit_module(planned, inputs, by_hand, returns="los")
     assert "logits, loss, keys, pooled" in raised.value.hint
