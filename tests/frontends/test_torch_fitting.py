@@ -86,6 +86,21 @@ class Broken(nn.Module):
         return (self.second(x) ** 2).mean()
 
 
+class Mixture(nn.Module):
+    """The part behind the graph break writes into what the part before has made, as mixtures of experts do."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Deep(), Deep()
+
+    def forward(self, x):
+        found = self.first(x) * 1.5
+        torch._dynamo.graph_break()
+        found.index_add_(0, torch.arange(8), self.second(x[:8]))
+        torch._dynamo.graph_break()
+        return (self.second(found) ** 2).mean()
+
+
 class DependsOnNumbers(nn.Module):
     """Goes a way that depends on numbers, so that fake tensors cannot follow."""
 
@@ -226,6 +241,18 @@ def test_autocast(repeats):
     assert_same(train(reference, eager, **arguments), train(fitted, planned, **arguments))
     assert len(repeats) == 1
     assert repeats[0] > 0
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # asked for by PyTorch itself
+def test_a_part_that_cannot_be_planned_runs_without_a_plan(repeats):
+    eager, planned, inputs, loss = pair(lambda: (Mixture(), (torch.randn(64, 16),), lambda out: out))
+    with pytest.warns(UserWarning, match="1 of the 3 parts of the model run without a plan.*the step writes into"):
+        fitted = fit_module(planned, inputs, by_hand)
+    assert report_of(fitted).parts == 2
+    with pytest.warns(UserWarning, match="no plan for this graph.*writes into the tensor captured"):
+        found = train(fitted, planned, inputs, loss, "sgd")
+    assert_same(train(eager, eager, inputs, loss, "sgd"), found)
+    assert len(repeats) >= 2
 
 
 def test_results_that_a_cpu_lays_out_in_another_way_train_as_in_eager_mode(repeats):

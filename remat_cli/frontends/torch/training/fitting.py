@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from remat_cli.errors import Infeasible, RematError, UsageError
+from remat_cli.errors import CaptureFailed, Infeasible, LimitReached, RematError, UsageError
 from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured, Model, capture_parts, fake_mode, no_graph
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
 from remat_cli.frontends.torch.capturing.export import described
 from remat_cli.frontends.torch.capturing.lower import lower
+from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
 from remat_cli.frontends.torch.capturing.pruning import with_tangents
 from remat_cli.frontends.torch.capturing.results import Chosen, Returns, Use, chosen_results, leaves, uses
 from remat_cli.frontends.torch.capturing.source import as_model
@@ -92,6 +93,7 @@ def fit_module(
     numbers = ""
     if more:
         parts, more, calls, numbers = _reached(model, parts, more, calls)
+    parts, calls = _plannable(parts, calls)
     picked = chosen_results(calls.output, returns) if calls.output is not None else None
     found.uses.stated = returns is not None
     assumed = found.plan_all(type(module).__name__, parts, calls, picked)
@@ -166,7 +168,7 @@ class _Plans:
             self.uses.assumed_gone = not stay
             try:
                 self._plan_parts(name, captured, calls)
-            except Infeasible:
+            except (Infeasible, LimitReached):
                 if not stay or all(use == use.without_others() for use in found):
                     raise
             else:
@@ -383,6 +385,30 @@ def _bytes(module: Any) -> int:
     """Bytes of a module's tensors, each storage once."""
     tensors = [*module.parameters(), *module.buffers()]
     return sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
+
+
+def _plannable(parts: list[Captured], calls: Calls) -> tuple[list[Captured], Calls]:
+    """The parts that remat can plan; a warning tells of the others, which run without a plan.
+
+    Raises:
+        CaptureFailed: If there is but one part, and it cannot be planned; or if none can.
+    """
+    refused: dict[int, CaptureFailed] = {}
+    for number, part in enumerate(parts):
+        try:
+            joint_inputs(part)
+        except CaptureFailed as error:
+            refused[number] = error
+    if not refused:
+        return parts, calls
+    first = next(iter(refused.values()))
+    if len(refused) == len(parts):
+        raise first
+    warn(
+        f"remat: {len(refused)} of the {len(parts)} parts of the model run without a plan, and what they hold is not "
+        f"counted for the others: set reserve for that ({first.message})"
+    )
+    return [part for number, part in enumerate(parts) if number not in refused], calls.without(refused)
 
 
 def _reached(model: Model, parts: list[Captured], more: str, calls: Calls) -> tuple[list[Captured], str, Calls, str]:
