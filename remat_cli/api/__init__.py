@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from remat_cli.api.frameworks import remat_backend as remat_backend
     from remat_cli.api.frameworks import run_plan as run_plan
     from remat_cli.api.importing import import_model as import_model
+    from remat_cli.api.policies import policy as policy
     from remat_cli.api.showing import describe as describe
     from remat_cli.api.showing import figure as figure
     from remat_cli.api.showing import page as page
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from remat_cli.planning.curve import PointStatus as PointStatus
     from remat_cli.planning.job import Solved as Solved
     from remat_cli.planning.options import SolveOptions as SolveOptions
+    from remat_cli.planning.policies import Policy as Policy
     from remat_cli.units import Budget as Budget
     from remat_cli.zoo.registry import build_graph as build_graph
 else:
@@ -111,6 +113,7 @@ else:
         "Limits": "remat_cli.planning.comparing.cell",
         "LocalExecutor": "remat_cli.planning.comparing.executors",
         "MaxBatch": "remat_cli.planning.batches",
+        "Policy": "remat_cli.planning.policies",
         "Node": "remat_cli.graph.model",
         "OutOfMemory": "remat_cli.errors",
         "Outcome": "remat_cli.control",
@@ -147,6 +150,7 @@ else:
         "load_graph": "remat_cli.api.documents",
         "load_plan": "remat_cli.api.documents",
         "max_batch": "remat_cli.api.solving",
+        "policy": "remat_cli.api.policies",
         "one_forward": "remat_cli.api.solving",
         "page": "remat_cli.api.showing",
         "plans_of": "remat_cli.api.fitting",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 _ROOT = re.compile(r"^L\[['\"][^'\"]*['\"]\]\.?")
@@ -16,6 +17,12 @@ def module_path(node: Any) -> str:
     for path, _ in reversed(stack.values()):
         return clean_path(str(path))
     return ""
+
+
+def called_modules(nodes: Iterable[Any]) -> list[str]:
+    """All modules that are called around ``nodes``, sorted; a list of modules is none of them."""
+    stacks = (node.meta.get("nn_module_stack") or {} for node in nodes)
+    return sorted({clean_path(str(path)) for stack in stacks for path, _ in stack.values()} - {""})
 
 
 def clean_path(path: str) -> str:

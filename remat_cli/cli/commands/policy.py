@@ -1,0 +1,70 @@
+"""``remat policy``: the best plan that another tool can carry out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from remat_cli.cli import params
+from remat_cli.cli.output import Output
+from remat_cli.errors import ExitCode
+
+_EPILOG = """\b
+Examples:
+  remat export torch:train.py:build -o step.json
+  remat policy step.json --budget 8GB --to torch-checkpoint
+  remat policy step.json --budget 70% --to hf-every-n --format json
+
+Exits with 1 if nothing that the tool can express fits the budget."""
+
+
+@click.command("policy", epilog=_EPILOG)
+@click.argument("graph", type=params.READABLE)
+@click.option("-b", "--budget", type=params.BUDGET_OR_NONE, required=True, help="Memory for everything: 16GB, 80%.")
+@click.option(
+    "--to",
+    "tool",
+    type=click.Choice(["torch-checkpoint", "hf-every-n"]),
+    required=True,
+    help="torch-checkpoint: torch.utils.checkpoint around modules. hf-every-n: every n-th layer of Transformers.",
+)
+@params.solver_option
+@click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for all of it.")
+@click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
+@params.seed_option
+@params.format_option("text", "json")
+@params.node_link_option
+@params.quiet_option
+@params.color_option
+def command(graph: str, tool: str, **options: Any) -> int:
+    """Find the best plan of GRAPH that another tool's own recomputation can express, and print it as code to paste.
+
+    Such tools recompute whole modules. The cheapest choice of modules within the budget stands beside the cheapest of
+    all plans, so that one sees what the tool costs. GRAPH has to say which modules its nodes belong to, as graphs from
+    remat export torch:... do. Memory is that of the graph: a training loop may hold more, such as logits.
+    """
+    from remat_cli.api.policies import policy
+    from remat_cli.api.reading import read_graph
+    from remat_cli.cli.progress import ProgressLine, showing
+    from remat_cli.cli.session import current
+    from remat_cli.planning.options import SolveOptions
+    from remat_cli.reports.jsonform import document_json
+    from remat_cli.reports.policytext import policy_text
+
+    started_s = current().started_s
+    out = Output(options["color"], options["quiet"])
+    model = read_graph(graph, options["keys"])
+    chosen = SolveOptions(
+        solver=options["solver"],
+        time_limit_s=options["time_limit"],
+        threads=options["threads"],
+        seed=options["seed"],
+        started_s=started_s,
+    )
+    line = ProgressLine(model.total_cost, started_s)
+    with showing(line, quiet=out.quiet):
+        found = policy(model, options["budget"], tool, chosen, listener=line.update)
+    document = found.document()
+    out.report(document_json(document) if options["format"] == "json" else policy_text(document, out.style()))
+    return ExitCode.OK

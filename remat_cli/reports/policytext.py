@@ -1,0 +1,81 @@
+"""The output of ``remat policy``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from remat_cli.reports.style import Style, fields, render
+from remat_cli.units import format_bytes, format_percent
+
+_SHOWN = 8
+"""The number of names that are listed; the snippet has all."""
+
+
+def policy_text(policy: Mapping[str, Any], style: Style) -> str:
+    """What the tool recomputes, what that costs, and what the best of all plans costs.
+
+    Args:
+        policy: The document of the policy.
+        style: Where it goes.
+    """
+    from rich.text import Text
+
+    base = policy["no_remat_cost"]
+    head = Text.assemble(
+        (policy["tool"], "bold"),
+        f": {_chosen(policy)}, ",
+        (_over(policy["cost"], base), "bold"),
+        " over no-remat",
+    )
+    proven = "the cheapest that this tool can do" if policy["lower_bound"] >= policy["cost"] else _bound(policy, base)
+    rows = [
+        ("graph", style.clean(policy["graph"] or "graph")),
+        ("peak", f"{format_bytes(policy['peak_memory'])} of {_budget(policy)}"),
+        ("tool", f"{_over(policy['cost'], base)}, {proven}"),
+        ("any plan", _best(policy["best"], base)),
+    ]
+    if settings := _listed(policy):
+        rows.insert(1, ("modules", settings))
+    return f"{render(style, head, '', fields(rows, style))}\n{policy['snippet']}"
+
+
+def _chosen(policy: Mapping[str, Any]) -> str:
+    if "every-n-layers" in policy["strategy"]:
+        return f"every {_ordinal(int(policy['settings'][0]))} of {policy['candidates']} layers is recomputed"
+    count = len(policy["settings"])
+    if not count:
+        return "nothing has to be recomputed"
+    return f"{count} of {policy['candidates']} modules {'is' if count == 1 else 'are'} recomputed"
+
+
+def _ordinal(n: int) -> str:
+    if n == 1:
+        return "one"
+    return f"{n}{'th' if 10 < n % 100 < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
+
+
+def _listed(policy: Mapping[str, Any]) -> str:
+    if "every-n-layers" in policy["strategy"]:
+        return ""
+    names = policy["settings"]
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _budget(policy: Mapping[str, Any]) -> str:
+    return format_bytes(policy["budget"]) if policy["budget"] is not None else "any"
+
+
+def _bound(policy: Mapping[str, Any], base: float) -> str:
+    return f"bound {_over(policy['lower_bound'], base)}"
+
+
+def _best(best: Mapping[str, Any] | None, base: float) -> str:
+    if best is None:
+        return "none was found in time"
+    return f"{_over(best['cost'], base)}, bound {_over(best['lower_bound'], base)} ({best['scope']})"
+
+
+def _over(cost: float, base: float) -> str:
+    return f"+{format_percent(cost / base - 1)}" if base > 0 else f"{cost:g}"

@@ -1,0 +1,237 @@
+"""Recompute whole modules, as torch.utils.checkpoint and keras.RematScope do: the cheapest choice of modules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from remat_cli.errors import LimitReached, StrategyMismatch, UsageError
+from remat_cli.graph.modules import Module, lies_in, modules_of
+from remat_cli.graph.phases import Training
+from remat_cli.milp.module_choice import ModuleChoice, Step
+from remat_cli.plan.liveness import cost_of, heights
+from remat_cli.plan.model import Scope
+from remat_cli.registry import suggestion
+from remat_cli.solvers.base import Outcome, Termination
+from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Schedule, Strategy, Task
+
+_WORST = 12
+"""Steps above the budget that get a row at a time: the highest of as many stretches of steps. Untuned."""
+_BEST = "best"
+_PLAIN = re.compile(r"[\w./+-]+")
+"""Names that can stand in the text form of a strategy."""
+_NUMBERED = re.compile(r"(.+)[./_](\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCheckpoint(Strategy):
+    """The cheapest set of modules, each recomputed as a whole, that fits the budget.
+
+    A MILP over the modules, whose rows for memory are added where a choice exceeds the budget. The bound holds for all
+    sets of modules.
+
+    Attributes:
+        modules: Names of the modules to recompute, joined by +; ``best`` chooses the cheapest set.
+    """
+
+    modules: str = field(default=_BEST, metadata={"help": "modules to recompute, joined by +; best: the cheapest set"})
+
+    name: ClassVar[str] = "module-checkpoint"
+    summary: ClassVar[str] = "recompute the cheapest set of whole modules, as torch.utils.checkpoint can"
+    reference: ClassVar[str] = "PyTorch, torch.utils.checkpoint"
+    needs: ClassVar[Needs] = Needs.PHASES
+    uses_solver: ClassVar[bool] = True
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Choose, look where that exceeds the budget, and choose again.
+
+        Raises:
+            StrategyMismatch: If the names of nodes tell no modules, or a node has no phase.
+            LimitReached, Interrupted: If it has to stop and has no schedule.
+        """
+        choice = chosen_from(task, self.name)
+        if self.modules != _BEST:
+            return _given(choice, named(choice.modules, self.modules), task.budget_bytes)
+        budget = sum(task.graph.size) + task.graph.fixed_memory if task.budget_bytes is None else task.budget_bytes
+        bound = task.graph.total_cost
+        while True:
+            context.control.check()
+            solved = context.solver.solve(context.request(choice.model(budget), context.control, gap=0.0))
+            if solved.termination is Termination.INFEASIBLE:
+                return _nothing_fits(choice, budget)
+            if solved.bound is not None:
+                bound = max(bound, task.graph.total_cost + solved.bound)
+            if solved.values is None:
+                raise LimitReached("the search for a set of modules was stopped before it found one")
+            chosen = _chosen(choice, solved)
+            computes, steps = choice.schedule(chosen)
+            over = _worst(steps, heights(task.graph, computes), budget)
+            if not over:
+                names = "+".join(choice.modules[m].name for m in sorted(chosen))
+                maker = f"{self.name}{{modules={names}}}" if _PLAIN.fullmatch(names) else ""
+                bounds = (Bound(bound, Scope.RESTRICTED),)
+                return Found(Schedule(tuple(computes)), bounds, used_solver=True, maker=maker)
+            if choice.rows.issuperset(over):
+                choice.refused.append(chosen)
+            choice.rows.update(over)
+
+
+@dataclass(frozen=True, slots=True)
+class EveryNLayers(Strategy):
+    """Every n-th of the network's layers recomputed as a whole, for the n that costs least within the budget.
+
+    The layers are the largest family of modules whose names differ in a number, such as ``model.layers.0``.
+
+    Attributes:
+        n: Distance of the layers, of which the first is recomputed; none tries all.
+    """
+
+    n: int | None = field(default=None, metadata={"help": "recompute every n-th layer; none: the best n"})
+
+    name: ClassVar[str] = "every-n-layers"
+    summary: ClassVar[str] = "recompute every n-th layer as a whole, for the best n"
+    reference: ClassVar[str] = "Hugging Face Transformers, gradient_checkpointing_kwargs"
+    needs: ClassVar[Needs] = Needs.PHASES
+
+    def __post_init__(self) -> None:
+        """Refuse a distance below 1."""
+        if self.n is not None and self.n < 1:
+            raise UsageError(f"every-n-layers{{n={self.n}}}: a distance is 1 or more")
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Try every n.
+
+        Raises:
+            StrategyMismatch: If there are no layers, or a node has no phase.
+        """
+        choice = chosen_from(task, self.name)
+        layers = layers_of(choice.modules)
+        if not layers:
+            raise StrategyMismatch(
+                f"{self.name} needs modules whose names differ in a number, such as layers.0 and layers.1",
+                hint="module-checkpoint takes other modules",
+            )
+        graph = task.graph
+        found: list[tuple[float, int, list[int]]] = []
+        lowest: tuple[int, list[int]] | None = None
+        for n in range(1, len(layers) + 1) if self.n is None else (self.n,):
+            computes, _ = choice.schedule(every(layers, n))
+            peak = max(heights(graph, computes))
+            if lowest is None or peak < lowest[0]:
+                lowest = peak, computes
+            if task.budget_bytes is None or peak <= task.budget_bytes:
+                found.append((cost_of(graph, computes), n, computes))
+        if not found:
+            assert lowest is not None
+            return NotFound(
+                "recomputing every n-th layer as a whole does not fit, whatever the n,",
+                scope=Scope.RESTRICTED,
+                best=Schedule(tuple(lowest[1])),
+            )
+        cost, n, computes = min(found)
+        return Found(Schedule(tuple(computes)), (Bound(cost, Scope.RESTRICTED),), maker=f"{self.name}{{n={n}}}")
+
+
+def chosen_from(task: Task, strategy: str) -> ModuleChoice:
+    """The modules of a graph to choose from.
+
+    Raises:
+        StrategyMismatch: If there are none, or a node has no phase.
+    """
+    training = Training.of(task.graph, strategy)
+    modules = modules_of(training)
+    if not modules:
+        raise StrategyMismatch(
+            f"{strategy} needs modules in the names of nodes, as in blocks.0/mm and grad/blocks.0/mm",
+            hint="graphs of remat export torch:... have them",
+        )
+    return ModuleChoice(training, modules)
+
+
+def named(modules: Sequence[Module], names: str) -> list[int]:
+    """The positions of the modules with these names, joined by +.
+
+    Raises:
+        UsageError: If there is no such module, or one lies in another.
+    """
+    places = {module.name: position for position, module in enumerate(modules)}
+    wanted = names.split("+")
+    for name in wanted:
+        if name not in places:
+            raise UsageError(
+                f'there is no module "{name}" whose recomputation frees memory', hint=suggestion(name, list(places))
+            )
+        for other in wanted:
+            if other != name and lies_in(name, other):
+                raise UsageError(f'the module "{name}" lies in "{other}"', hint="name one of them")
+    return [places[name] for name in dict.fromkeys(wanted)]
+
+
+def _given(choice: ModuleChoice, chosen: Sequence[int], budget_bytes: int | None) -> Found | NotFound:
+    """The answer if the modules are given."""
+    graph = choice.training.graph
+    computes, _ = choice.schedule(chosen)
+    if budget_bytes is not None and max(heights(graph, computes)) > budget_bytes:
+        reason = "the recomputation of these modules does not fit"
+        return NotFound(reason, scope=Scope.RESTRICTED, best=Schedule(tuple(computes)))
+    return Found(Schedule(tuple(computes)), (Bound(cost_of(graph, computes), Scope.RESTRICTED),))
+
+
+def layers_of(modules: Collection[Module]) -> list[int]:
+    """The positions of the layers among ``modules``, in the order of their numbers.
+
+    They are the family of modules with names that differ only in a last number whose recomputation costs most.
+    """
+    families: dict[str, list[tuple[int, int, float]]] = {}
+    for position, module in enumerate(modules):
+        if (match := _NUMBERED.fullmatch(module.name)) is not None:
+            families.setdefault(match[1], []).append((int(match[2]), position, module.cost))
+    several = [family for family in families.values() if len(family) > 1]
+    largest = max(several, key=lambda family: sum(cost for *_, cost in family), default=[])
+    return [position for _, position, _ in sorted(largest)]
+
+
+def every(layers: Collection[int], n: int) -> list[int]:
+    """Every ``n``-th of ``layers``, the first among them."""
+    return [layer for k, layer in enumerate(layers) if k % n == 0]
+
+
+def _chosen(choice: ModuleChoice, solved: Outcome) -> frozenset[int]:
+    assert solved.values is not None
+    return frozenset(m for m in range(len(choice.modules)) if solved.values[m] > 0.5)
+
+
+def _worst(steps: list[Step], peaks: list[int], budget: int) -> set[Step]:
+    """Steps above the budget: the highest of each stretch of them, and of those the highest."""
+    tops: list[tuple[int, Step]] = []
+    inside = False
+    for step, height in zip(steps, peaks, strict=True):
+        if height <= budget:
+            inside = False
+        elif not inside:
+            tops.append((height, step))
+            inside = True
+        elif height > tops[-1][0]:
+            tops[-1] = height, step
+    return {step for _, step in sorted(tops, reverse=True)[:_WORST]}
+
+
+def _nothing_fits(choice: ModuleChoice, budget: int) -> NotFound:
+    """The answer if no set of modules fits, with the lowest of some natural ones."""
+    graph = choice.training.graph
+    layers = layers_of(choice.modules)
+    outermost = [
+        m
+        for m, module in enumerate(choice.modules)
+        if not any(other.name != module.name and module.name.startswith(f"{other.name}.") for other in choice.modules)
+    ]
+    tried = [choice.schedule(one)[0] for one in (layers, outermost, ()) if one is not None]
+    best = min(tried, key=lambda computes: max(heights(graph, computes)))
+    return NotFound(
+        "no set of modules, each recomputed as a whole, fits",
+        scope=Scope.RESTRICTED,
+        best=Schedule(tuple(best)),
+        hint="other strategies recompute single operations: remat solve without --strategy",
+    )

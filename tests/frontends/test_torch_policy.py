@@ -1,0 +1,90 @@
+"""Plans for torch.utils.checkpoint: what the snippet does in eager mode is what the plan says."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from remat_cli.api import SolveOptions, policy
+from remat_cli.errors import Infeasible, StrategyMismatch, UsageError
+from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.models.gpt import Gpt2
+from remat_cli.frontends.torch.models.unet import UNet
+from remat_cli.frontends.torch.tensors import storage, storage_bytes
+from remat_cli.zoo.registry import build_graph
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+FAST = SolveOptions(time_limit_s=10)
+
+
+def unet():
+    torch.manual_seed(3)
+    return UNet(8, 3, 2), (torch.randn(2, 3, 64, 64), torch.randint(0, 2, (2, 64, 64)))
+
+
+def gpt2():
+    torch.manual_seed(3)
+    return Gpt2(4, 2, 32, 32, 50, 0.1), (torch.randint(0, 50, (16, 32)), torch.randint(0, 50, (16, 32)))
+
+
+def step(model, inputs):
+    """The gradients of a step in eager mode, and the peak of all storages."""
+    given = [*model.parameters(), *model.buffers(), *inputs]
+    fixed = sum({storage(tensor): storage_bytes(tensor) for tensor in given}.values())
+    torch.manual_seed(7)
+    with live_storages()(given) as live:
+        model(*inputs).backward()
+    return [parameter.grad for parameter in model.parameters()], fixed + live.peak_bytes
+
+
+@pytest.mark.parametrize("percent", [85, 75])
+def test_the_snippet_does_in_eager_mode_what_the_plan_says(percent):
+    model, inputs = unet()
+    graph = export_model(unet, name="unet", source="torch:unet", cost="flops")
+    plain, before = step(copy.deepcopy(model), inputs)
+    found = policy(graph, f"{percent}%", "torch-checkpoint", FAST)
+    assert found.settings
+    exec(found.snippet, {"model": model})
+    gradients, peak = step(model, inputs)
+    assert all(torch.equal(a, b) for a, b in zip(plain, gradients, strict=True))
+    predicted = found.solved.report.replay.peak_bytes
+    assert peak < before
+    assert peak == pytest.approx(predicted, rel=0.01)
+    assert found.best.plan.claim.cost <= found.solved.plan.claim.cost
+    assert found.solved.plan.claim.lower_bound == pytest.approx(found.solved.plan.claim.cost)
+
+
+def test_every_nth_layer_of_a_transformer():
+    model, inputs = gpt2()
+    graph = export_model(gpt2, name="gpt2", source="torch:gpt2", cost="flops")
+    by_layers, by_modules = (policy(graph, "80%", tool, FAST) for tool in ("hf-every-n", "torch-checkpoint"))
+    [n] = by_layers.settings
+    assert by_layers.candidates == 4
+    assert f'"every_n_layers": {n}' in by_layers.snippet
+    assert by_modules.solved.plan.claim.cost <= by_layers.solved.plan.claim.cost
+    from functools import partial
+
+    from torch.utils.checkpoint import checkpoint
+
+    plain, before = step(copy.deepcopy(model), inputs)
+    for block in list(model.blocks)[:: int(n)]:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    gradients, peak = step(model, inputs)
+    assert all(torch.equal(a, b) for a, b in zip(plain, gradients, strict=True))
+    assert peak < before
+
+
+def test_what_cannot_be_is_refused():
+    graph = export_model(unet, name="unet", source="torch:unet", cost="flops")
+    with pytest.raises(Infeasible, match="no set of modules, each recomputed as a whole, fits a budget"):
+        policy(graph, "55%", "torch-checkpoint", FAST)
+    with pytest.raises(UsageError, match='there is no tool "keras"'):
+        policy(graph, "80%", "keras", FAST)
+    with pytest.raises(UsageError, match="plans for hf-every-n are those of every-n-layers"):
+        policy(graph, "80%", "hf-every-n", SolveOptions(strategy="dtr"))
+    with pytest.raises(StrategyMismatch, match="needs modules in the names of nodes"):
+        policy(build_graph("vgg16"), "80%", "torch-checkpoint", FAST)
