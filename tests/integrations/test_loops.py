@@ -60,7 +60,7 @@ def test_accelerate(prepare_first):
     losses, planned = accelerated(bert(), prepare_first, fitted=True)
     assert all(torch.equal(a, b) for a, b in zip(losses, wanted, strict=True))
     same_state(planned, eager)
-    assert len(plans_of(planned)) == 1
+    assert len(plans_of(planned)) <= 2  # one more if the first step shows that other results are let go
 
 
 @pytest.mark.parametrize("prepare_first", [True, False])
@@ -71,7 +71,7 @@ def test_accelerate_with_mixed_precision(prepare_first):
     losses, planned = accelerated(bert(), prepare_first, fitted=True, precision="bf16")
     assert all(torch.equal(a, b) for a, b in zip(losses, wanted, strict=True))
     same_state(planned, compiled)
-    assert len(plans_of(planned)) == 1
+    assert len(plans_of(planned)) <= 2  # one more if the first step shows that other results are let go
 
 
 # Lightning
@@ -168,7 +168,7 @@ def test_low_rank_adapters(tmp_path):
 
     eager, planned = run(adapted()), run(fit(adapted(), None, **FITTED))
     same_state(planned, eager)
-    assert len(plans_of(planned)) == 1
+    assert len(plans_of(planned)) <= 2  # one more if the first step shows that other results are let go
     planned.save_pretrained(tmp_path)
     back = peft.PeftModel.from_pretrained(llama(), tmp_path)
     ids = torch.arange(5, 25)[None]

@@ -72,7 +72,7 @@ def test_the_callback_trains_as_eager_does(tmp_path, name):
     assert sum("eval_loss" in entry for entry in log) == 2
     same_state(planned, eager)
     same_state(transformers.BertForSequenceClassification.from_pretrained(checkpoint), eager)
-    assert len(plans_of(planned)) == 1
+    assert len(plans_of(planned)) <= 2  # one more if the first step shows that other results are let go
 
 
 def test_a_fitted_model_trains_with_defaults(tmp_path):
@@ -84,7 +84,7 @@ def test_a_fitted_model_trains_with_defaults(tmp_path):
     )
     assert log == wanted
     same_state(planned, eager)
-    assert len(plans_of(planned)) == 1
+    assert len(plans_of(planned)) <= 2  # one more if the first step shows that other results are let go
 
 
 def test_mixed_precision_is_that_of_compiled_autocast(tmp_path):
@@ -95,7 +95,7 @@ def test_mixed_precision_is_that_of_compiled_autocast(tmp_path):
     log, _ = trained(planned, tmp_path / "planned", callbacks=[callback], bf16=True)
     assert [e for e in log if "eval_loss" not in e] == [e for e in wanted if "eval_loss" not in e]
     same_state(planned, compiled)
-    assert len(plans_of(planned)) == 1
+    assert len(plans_of(planned)) <= 2  # one more if the first step shows that other results are let go
 
 
 def test_language_models_and_their_methods(tmp_path):
@@ -105,7 +105,7 @@ def test_language_models_and_their_methods(tmp_path):
     callback = RematCallback("95%", cache="", unknown="error", options=FAST)
     log, _ = trained(planned, tmp_path / "planned", callbacks=[callback], data=data)
     assert log == wanted
-    assert len(plans_of(planned)) == 1
+    assert len(plans_of(planned)) <= 2  # one more if the first step shows that other results are let go
     prompt = torch.arange(5, 12)[None]
     generated = [m.eval().generate(prompt, max_new_tokens=40, do_sample=False) for m in (eager, planned)]
     assert torch.equal(*generated)
