@@ -22,6 +22,8 @@ from remat_cli.frontends.torch.capturing.source import load_function
 from remat_cli.plan.model import Compute
 
 STEPS = 3
+_SESSIONS = 5
+"""Sessions of the profiler before giving up: on a busy machine it sometimes loses all events of one."""
 _SHARES = (0.8, 0.9, 1.0)
 """Budgets for training, as shares of what eager mode needs; the first that a plan fits."""
 
@@ -80,15 +82,16 @@ class Subject:
         seeded()
         self.step(owner, module)  # what is made once is not counted
         owner.zero_grad(set_to_none=True)
-        seeded()  # the same shapes again, where they are random
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
-            self.step(owner, module)
-        owner.zero_grad(set_to_none=True)
-        events = session.profiler.kineto_results.events()
-        changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
-        if not changes:
-            raise RuntimeError("PyTorch's profiler recorded no use of memory")
-        return self.fixed_bytes() + max(accumulate((size for _, _, size in changes), initial=0))
+        for _ in range(_SESSIONS):
+            seeded()  # the same shapes again, where they are random
+            with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
+                self.step(owner, module)
+            owner.zero_grad(set_to_none=True)
+            events = session.profiler.kineto_results.events()
+            changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
+            if changes:
+                return self.fixed_bytes() + max(accumulate((size for _, _, size in changes), initial=0))
+        raise RuntimeError("PyTorch's profiler recorded no use of memory")
 
     def flops(self, owner: Any) -> float:
         """FLOPs of a step in eager mode, by PyTorch's formulas."""
