@@ -2,8 +2,10 @@
 
 Jain et al., Checkmate, MLSys 2020. Six networks; the bound on the cost is one extra forward pass (eq. 10 and 11). The
 paper prints the batches of U-Net and MobileNet and their gains; all else of the figure is its bars. The memory of a
-V100 is assumed to be 16 GB, including parameters and their gradients; only eight images of a batch count. Costs here are FLOPs, so one forward pass allows recomputing more values of few FLOPs but much memory. Compare the gains
-and not the batches. `auto` starts from the results of quick heuristics, and stops at the limit with what it has proven.
+V100 is assumed to be 16 GB, including parameters and their gradients; only eight images of a batch count. Costs
+here are FLOPs, so one forward pass allows recomputing more values of few FLOPs but much memory. Compare the
+gains and not the batches. `auto` starts from the results of quick heuristics, and stops at the limit with what it has
+proven.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ TABLES = (
         "Figure 5: overhead against budget",
         CELLS,
         f"{_LIMIT_S:g} s a cell, and {_ROUNDED_LIMIT_S:g} s for {_ROUNDED}; one thread. The points of the paper's "
-        "figure are a picture: the ILP is below all others at every budget and goes on to budgets at which they have no "
-        "schedule.",
+        "figure are a picture: the ILP is below all others at every budget and goes on to budgets at which they have "
+        "no schedule.",
         named_by=("graph", "strategy", "percent"),
     ),
 )
