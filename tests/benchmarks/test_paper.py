@@ -100,15 +100,19 @@ def test_geometric_ratio_is_over_the_budgets_of_both():
     assert (row["ratio"], row["budgets"], row["best_gap"]) == (2.0, 2, 75.0)
 
 
-def test_tree_recursion_takes_less_memory_the_deeper_it_goes():
+def test_tree_recursion_takes_less_memory_the_smaller_its_parts():
     told = treewidth.measured("linear{n=30}", "TWRemat")
-    shares = [level["share"] for level in told["levels"]]
-    lengths = [level["length"] for level in told["levels"]]
-    assert shares[0] == 100
-    assert lengths[0] == 1
+    shares = [point["share"] for point in told["bags"]]
+    lengths = [point["length"] for point in told["bags"]]
+    assert told["bags"][0]["k"] == 1
+    assert shares[-1] == 100
+    assert lengths[-1] == 1
     assert min(shares) < 40
-    assert lengths == sorted(lengths)
-    assert treewidth.measured("linear{n=30}", "Greedy")["row"]["share"] < 60
+    assert lengths == sorted(lengths, reverse=True)
+    assert told["graph"] == {"nodes": 61, "edges": told["graph"]["edges"], "width": 2}
+    one = treewidth.measured("linear{n=30}", treewidth._GREEDY)["row"]
+    blocks = treewidth.measured("linear{n=30}", treewidth._BLOCKS)["row"]
+    assert blocks["share"] < one["share"] < 100
 
 
 def test_a_process_that_fails_is_a_row(tmp_path, monkeypatch):
