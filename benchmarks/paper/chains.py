@@ -2,10 +2,10 @@
 
 Beaumont et al., Optimal checkpointing for heterogeneous chains, INRIA RR-9302, 2019. The graphs are those of the zoo,
 cut into chains of blocks at the nodes that every path passes. `sequential` is PyTorch's method of equal segments.
-`revolve` knows neither costs nor sizes of stages, `revolve-hetero` knows costs. The paper's curves plot throughput on a
-GPU and print no numbers. Compare the shapes: at no budget does Rotor cost more
-than the others. `auto` is not limited to chains of blocks, and shows the price of that limit. If it has no plan, time
-was too short for the larger graph.
+`revolve-bytes` is the paper's `revolve`: it knows costs and sizes, and keeps only the outputs of blocks. `revolve`
+knows neither, and `revolve-hetero` knows costs and counts values. The paper's curves plot throughput on a GPU and print
+no numbers. Compare the shapes: at no budget does Rotor cost more than the others. `auto` is not limited to chains of
+blocks, and shows the price of that limit. If it has no plan, time was too short for the larger graph.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LIMIT_S = 6.0
 _PERCENTS = (90.0, 75.0, 60.0, 50.0, 40.0, 30.0)
 _NETWORKS = ("resnet50", "resnet101", "densenet121")
 _BEST = "rotor"
-_STRATEGIES = ("sequential", "revolve", "revolve-hetero", _BEST)
+_STRATEGIES = ("sequential", "revolve", "revolve-hetero", "revolve-bytes", _BEST)
 
 TABLES = (
     Table(
