@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from benchmarks.__main__ import draw_pictures, run_one
 from benchmarks.frame import Benchmark, load
 from benchmarks.machine import ROOT
 from benchmarks.page import section
+from benchmarks.paper.published import QUOTES, quoted
 
 PARTS = ("gaps", "budgets", "batches", "rounding", "treewidth", "chains")
 """All parts, in the order in which they run and appear on the page."""
@@ -19,8 +23,10 @@ _HEAD = """\
 # The papers' tables
 
 Made by `make paper` (`python -m benchmarks.paper --help` for parts of it) from the results in `results/`; do not edit.
-Published numbers are cited where they stand; a column is empty where none is at hand. Costs are FLOPs of the zoo's
-graphs and not profiled times, so ratios and shapes can be compared, and digits cannot.
+Every number that is called published is in `published.py`, with its place in the paper; each section begins with all of
+them. A cell in a column of published numbers is empty where the paper prints none: many stand only in pictures. Costs
+are FLOPs of the zoo's graphs and not profiled times, so ratios and shapes can be compared, and digits cannot. Where
+rows were measured later than the rest of their table, a line below the table says which.
 """
 
 
@@ -29,22 +35,53 @@ def part(name: str) -> Benchmark:
     return replace(load(f"paper.{name}"), name=name)
 
 
+def written(name: str, result: Mapping[str, Any]) -> str:
+    """The section of one part: what the paper states, then what was measured, with what follows from both.
+
+    A part may have ``completed(rows)``, which adds what is computed from the measured rows and the published figures
+    beside them, and ``SHOWN``, its tables with these columns. So neither is stored.
+    """
+    module = import_module(f"benchmarks.paper.{name}")
+    completed = getattr(module, "completed", list)
+    shown = replace(part(name), tables=(QUOTES, *getattr(module, "SHOWN", module.TABLES)))
+    again = [{**record, "rows": _briefly(record["rows"])} for record in result.get("again", ())]
+    rows = [*quoted(name), *completed(result["rows"])]
+    return section(shown, {**result, "rows": rows, **({"again": again} if again else {})})
+
+
+def _briefly(names: list[str]) -> list[str]:
+    """Names of rows, once where they differ in the budget alone."""
+    return list(dict.fromkeys(" ".join(w for w in name.split() if not w.replace(".", "").isdigit()) for name in names))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper", description="Make the papers' tables again.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="tiny graphs: shows that a part works")
     parser.add_argument("--page", action="store_true", help="run nothing: rebuild page and pictures from the results")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for results; none with --quick")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="measure only the rows whose label has one of these in it, and keep the others of the stored result",
+    )
     asked = parser.parse_args(arguments)
     unknown = [name for name in asked.parts if name not in PARTS]
     if unknown:
         parser.error(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
+    for name in asked.parts if asked.only else ():
+        if not part(name).rows_have_names:
+            parser.error(f"--only is not for {name}: its rows have no names")
+    if asked.only and not asked.parts:
+        parser.error("--only takes a part: name it first")
     output: Path | None = asked.output
     if output is None and not asked.quick:
         output = ROOT / "benchmarks" / "paper"
     failed = False
     for name in [] if asked.page else asked.parts or PARTS:
-        failed |= not run_one(part(name), output, quick=asked.quick)
+        failed |= not run_one(part(name), output, quick=asked.quick, only=tuple(asked.only))
     if output is not None:
         _rebuild(output)
     return 1 if failed else 0
@@ -59,7 +96,7 @@ def _rebuild(output: Path) -> None:
         if path.is_file():
             result = json.loads(path.read_text(encoding="utf-8"))
             draw_pictures(part(name), result, path.parent)
-            sections.append(section(part(name), result))
+            sections.append(written(name, result))
         else:
             sections.append(f"## {part(name).title}\n\nNot measured yet: `python -m benchmarks.paper {name}`.\n")
     (output / "README.md").write_text("\n".join(sections), encoding="utf-8")

@@ -7,14 +7,17 @@ neither on profiles nor on solvers, so ours must be equal to the published ones.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.measure import call
+from benchmarks.paper.published import published
 
 _SPEC, _BUDGET = "unit-chain{n=17}", 4
 _LIMIT_S = 60.0
-_FORMS = (("frontier-advancing", True, 1.18), ("not partitioned", False, 21.56))
+_FORMS = (("frontier-advancing", True), ("not partitioned", False))
 
 TABLES = (
     Table(
@@ -25,25 +28,30 @@ TABLES = (
             Column("optimum", "optimum", "number"),
             Column("relaxed", "relaxation", "number"),
             Column("gap", "gap, ours", "number"),
-            Column("published", "gap, published", "number"),
             Column("wall_s", "relaxation, s", "number"),
             Column("ending", "ended"),
         ),
         "The optimum is that of the frontier-advancing form, as in the paper.",
     ),
 )
+SHOWN = (replace(TABLES[0], columns=(*TABLES[0].columns, Column("published", "gap, published", "number"))),)
 
 
 def run(session: Session) -> list[Row]:
     rows: list[Row] = []
-    for form, frontier, published in _FORMS:
+    for form, frontier in _FORMS:
         session.say(form)
         called = call("benchmarks.paper.gaps:relaxed", limit_s=2 * _LIMIT_S, frontier=frontier)
         empty = dict.fromkeys(("optimum", "relaxed", "gap", "wall_s"))
         values = called.values or {**empty, "ending": called.problem}
-        rows.append({"table": "gaps", "form": form, **values, "published": published})
+        rows.append({"table": "gaps", "form": form, **values})
         session.keep(rows)
     return rows
+
+
+def completed(rows: Iterable[Row]) -> list[Row]:
+    """The rows with the published gaps."""
+    return [{**row, "published": published("gaps", row["form"], "integrality gap")} for row in rows]
 
 
 def relaxed(frontier: bool) -> dict[str, Any]:

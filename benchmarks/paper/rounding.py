@@ -2,7 +2,7 @@
 
 Jain et al., Checkmate, MLSys 2020. S of the relaxation is rounded, and R is the least that S needs. Two-phase rounding
 at the threshold 0.5, with ever more of the budget held back, is compared with other thresholds, with random rounding,
-and with the optimum at the same budget. The numbers of the figure are not available, so they are not shown here. The
+and with the optimum at the same budget. The paper shows costs and peaks as points of a picture, without numbers. The
 relaxation is that of the retention model, which is nearly integral at moderate budgets, so most random roundings
 coincide here. Costs are FLOPs, not measured times.
 """

@@ -1,12 +1,15 @@
 """Kumar et al., figures 2 to 4 and table 2: peak and length against depth, and the recursion limit.
 
 Kumar et al., Efficient Rematerialization for Deep Networks, NeurIPS 2019, on the zoo's own graphs: ResNets, linear
-(feed-forward) networks and Transformers of several depths. NoRemat computes everything once. Greedy is XLA's pass
-(`xla-greedy`) at the smallest budget it reaches, found by bisection. TWRemat is the full recursion over a tree
-decomposition; each lower limit of recursion is one point of the recursion-limit curve. Nothing is kept afterwards to
-use the rest of a budget. Length is the number of computes over that of NoRemat. The numbers of the paper are not
-available, so they are not shown here. The results agree with its theorem: TWRemat's peak grows with the logarithm of
-the depth, NoRemat's grows linearly. TWRemat's length grows faster than the graph.
+(feed-forward) networks and Transformers of several depths. NoRemat computes everything once. GreedyRemat recomputes one
+operation at a time, as XLA's pass does by default (`xla-greedy{block=1}`), at the smallest budget that it reaches,
+found by bisection; `XLA, blocks` is the same pass with runs of up to 16 operations, which is stronger than the paper's.
+TWRemat is the full recursion over a tree decomposition, TWRemat(k) ends at parts with fewer than k bags. Nothing is
+kept afterwards to use the rest of a budget. Length is the number of computes over that of NoRemat. Peaks are sums of
+the bytes of live values, with no plan of their offsets in memory; the paper has an optimal static allocation. The
+results agree with the theorem: TWRemat's peak grows with the logarithm of the depth, NoRemat's grows linearly. They do
+not agree with the lengths of the paper's figure 3: TWRemat's length grows faster than the graph on ResNets here,
+because gradients here read more values than in TensorFlow's graphs.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from typing import Any
 from benchmarks.frame import Column, Picture, Row, Session, Table
 from benchmarks.measure import call
 
-_NO, _GREEDY, _TREE = "NoRemat", "Greedy", "TWRemat"
+_NO, _GREEDY, _BLOCKS, _TREE = "NoRemat", "GreedyRemat", "XLA, blocks", "TWRemat"
+_WAYS = (_NO, _GREEDY, _BLOCKS, _TREE)
 _FAMILIES: dict[str, tuple[tuple[int, str], ...]] = {
     "ResNet": ((50, "resnet50{batch=1}"), (101, "resnet101{batch=1}"), (152, "resnet152{batch=1}")),
     "FFN": tuple((n, f"linear{{n={n}}}") for n in (25, 50, 100, 200, 400)),
@@ -50,22 +54,38 @@ TABLES = (
         ),
         "Peaks are those of values, without fixed memory. Sizes of the FFN are 1 byte. Greedy has "
         f"{_GREEDY_S:g} s in all; where it took them it was stopped, and could have come lower.",
+        named_by=("family", "depth", "way"),
     ),
     Table(
-        "levels",
-        "The recursion limit",
+        "bags",
+        "Figure 4: TWRemat(k), the recursion limit",
         (
             Column("graph", "graph"),
-            Column("levels", "levels", "count"),
+            Column("k", "k", "count"),
             Column("share", "peak, % of NoRemat's", "number"),
             Column("length", "length, times", "number"),
         ),
+        "Every k from 1 to n makes one of these schedules: that of the next smaller k of the table.",
+        named_by=("graph", "k"),
+    ),
+    Table(
+        "graphs",
+        "Table 1: computation graphs",
+        (
+            Column("graph", "graph"),
+            Column("nodes", "n", "count"),
+            Column("edges", "m", "count"),
+            Column("width", "width", "count"),
+        ),
+        "Width: of the min-fill tree decomposition. TensorFlow's graphs, which the paper counts, have a node for each "
+        "gradient of a parameter, each update, reshape and constant; ours have one for each operation on large values.",
+        named_by=("graph",),
     ),
 )
 PICTURES = (
     Picture("peak", "Peak over NoRemat's against depth, for three families."),
     Picture("length", "Length of the schedule against depth, for three families."),
-    Picture("levels", "Length against peak for growing recursion limits, one curve for each graph."),
+    Picture("bags", "Length against peak of TWRemat(k) for all k, one curve for each graph."),
 )
 
 
@@ -73,19 +93,23 @@ def run(session: Session) -> list[Row]:
     rows: list[Row] = []
     for family, members in (_QUICK if session.quick else _FAMILIES).items():
         for depth, spec in members:
-            for way in (_NO, _GREEDY, _TREE):
+            for way in _WAYS:
+                if not session.wants(f"{spec} {way}"):
+                    continue
                 session.say(f"{spec}, {way}")
                 called = call("benchmarks.paper.treewidth:measured", limit_s=_LIMIT_S, spec=spec, way=way)
                 empty = dict.fromkeys(("nodes", "peak_bytes", "share", "length", "cost", "wall_s"))
-                values = called.values or {"row": {**empty, "ending": called.problem}, "levels": []}
+                values = called.values or {"row": {**empty, "ending": called.problem}, "bags": [], "graph": None}
                 rows.append({"table": "depth", "family": family, "depth": depth, "way": way, **values["row"]})
-                rows += [{"table": "levels", "graph": spec, **level} for level in values["levels"]]
+                rows += [{"table": "bags", "graph": spec, **point} for point in values["bags"]]
+                if values["graph"] is not None:
+                    rows.append({"table": "graphs", "graph": spec, **values["graph"]})
                 session.keep(rows)
     return rows
 
 
 def measured(spec: str, way: str) -> dict[str, Any]:
-    """One algorithm on one graph: its row, and one for each level of recursion."""
+    """One algorithm on one graph: its row, and of TWRemat one for every k that makes a schedule of its own."""
     import time
 
     from remat_cli.api import build_graph
@@ -107,25 +131,30 @@ def measured(spec: str, way: str) -> dict[str, Any]:
 
     started_s = time.monotonic()
     found: list[tuple[int, Sequence[int]]] = []
-    ending = "finished"
+    ending, facts_of_graph = "finished", None
     if way == _NO:
         found = [(0, range(len(graph.nodes)))]
-    elif way == _GREEDY:
-        found = [(0, _squeezed(graph))]
+    elif way in {_GREEDY, _BLOCKS}:
+        found = [(0, _squeezed(graph, 1 if way == _GREEDY else None))]
         if time.monotonic() - started_s > _GREEDY_S:
             ending = f"stopped after {_GREEDY_S:g} s"
     else:
-        found = list(enumerate(_recursive(graph)))
+        facts_of_graph, found = _recursive(graph)
     wall_s = round(time.monotonic() - started_s, 2)
     told = [facts(computes) for _, computes in found]
     best = min(told, key=lambda row: (row["peak_bytes"], row["length"]))
-    curve = [{"levels": k, "share": row["share"], "length": row["length"]} for k, row in enumerate(told)]
+    curve = [{"k": k, "share": row["share"], "length": row["length"]} for (k, _), row in zip(found, told, strict=True)]
     row = {"nodes": len(graph.nodes), **best, "wall_s": wall_s, "ending": ending}
-    return {"row": row, "levels": curve if way == _TREE else []}
+    return {"row": row, "bags": curve if way == _TREE else [], "graph": facts_of_graph}
 
 
-def _squeezed(graph: Any) -> Sequence[int]:
-    """The schedule with the least peak that XLA's pass makes, found by bisection over budgets."""
+def _squeezed(graph: Any, block: int | None) -> Sequence[int]:
+    """The schedule with the least peak that XLA's pass makes, found by bisection over budgets.
+
+    Args:
+        graph: The graph.
+        block: Operations to recompute together: 1, as in the paper, or None for up to 16.
+    """
     from remat_cli.control import Control
     from remat_cli.graph.analysis import no_remat_peak, peak_bound
     from remat_cli.plan.derive import peak
@@ -140,7 +169,7 @@ def _squeezed(graph: Any) -> Sequence[int]:
         if low >= high or context.control.stopping():
             break
         middle = (low + high) // 2
-        answer = XlaGreedy().solve(Task(graph, middle), context)
+        answer = XlaGreedy(block=block).solve(Task(graph, middle), context)
         schedule = answer.schedule if isinstance(answer, Found) else answer.best
         if schedule is not None and peak(graph, schedule.computes) < high:
             best, high = schedule.computes, peak(graph, schedule.computes)
@@ -148,20 +177,28 @@ def _squeezed(graph: Any) -> Sequence[int]:
     return best
 
 
-def _recursive(graph: Any) -> list[Sequence[int]]:
-    """The schedule of every recursion limit, down to the leaves of the decomposition."""
+def _recursive(graph: Any) -> tuple[dict[str, int], list[tuple[int, Sequence[int]]]]:
+    """The counts of table 1, and the schedule of TWRemat(k) for every k that makes one of its own."""
     from remat_cli.plan.derive import prune
     from remat_cli.strategies.published.eviction import in_document_order
-    from remat_cli.strategies.published.separators import recursive_schedule, tree_separators
+    from remat_cli.strategies.published.separators import recursive_schedule, skeleton, tree_separators
 
-    root = tree_separators(graph)[0]
-    schedules: list[Sequence[int]] = []
-    for levels in range(root.depth + 1):
-        computes = recursive_schedule(graph, root, levels, _LONGEST * len(graph.nodes))
+    root, width = tree_separators(graph)
+    counts, todo = set(), [root]
+    while todo:
+        part = todo.pop()
+        counts.add(part.bags)
+        todo.extend(part.below)
+    schedules: list[tuple[int, Sequence[int]]] = []
+    for k in (1, *(count + 1 for count in sorted(counts))):
+        computes = recursive_schedule(graph, root, root.depth, _LONGEST * len(graph.nodes), k)
         if computes is None:
-            break
-        schedules.append(prune(graph, in_document_order(graph, computes)))
-    return schedules
+            continue
+        schedule = prune(graph, in_document_order(graph, computes))
+        if not schedules or schedule != schedules[-1][1]:
+            schedules.append((k, schedule))
+    edges = sum(map(len, skeleton(graph))) // 2
+    return {"nodes": len(graph.nodes), "edges": edges, "width": width}, schedules
 
 
 def draw(rows: list[Row], folder: Path) -> None:
@@ -172,7 +209,7 @@ def draw(rows: list[Row], folder: Path) -> None:
     for key, label in (("peak", "peak of values, bytes"), ("length", "length / that of NoRemat")):
         panels = []
         for family in dict.fromkeys(row["family"] for row in depth):
-            lines: dict[str, list[tuple[float, float]]] = {way: [] for way in (_NO, _GREEDY, _TREE)}
+            lines: dict[str, list[tuple[float, float]]] = {way: [] for way in _WAYS}
             for row in depth:
                 value = row["peak_bytes" if key == "peak" else "length"]
                 if row["family"] == family and value is not None:
@@ -181,7 +218,7 @@ def draw(rows: list[Row], folder: Path) -> None:
         draw_curves(panels, "depth", label, folder / f"treewidth-{key}.svg", logarithmic="xy")
     lines = {}
     for row in rows:
-        if row["table"] == "levels":
+        if row["table"] == "bags":
             lines.setdefault(row["graph"], []).append((row["share"], row["length"]))
-    panel = Panel("recursion limits", lines)
-    draw_curves([panel], "peak, % of NoRemat's", "length / that of NoRemat", folder / "treewidth-levels.svg")
+    panel = Panel("TWRemat(k)", lines)
+    draw_curves([panel], "peak, % of NoRemat's", "length / that of NoRemat", folder / "treewidth-bags.svg")

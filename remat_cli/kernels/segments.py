@@ -80,6 +80,7 @@ def fill_persistent(
     again: Ints,
     nothing: Floats,
     value: Cube,
+    early: bool,
 ) -> None:
     """Rotor's dynamic programme (Beaumont et al., RR-9302, theorem 1), see ``rotor``.
 
@@ -98,6 +99,7 @@ def fill_persistent(
         nothing: float64[width] of zeros; the budget is width - 1 units.
         value: float64[L + 1, L + 1, width], all infinite; gets the least cost for the stages s .. t with m units, a_s
             not counted.
+        early: Whether a block may leave its tape before the stages after it have run.
     """
     n, width = len(prefix) - 1, len(nothing)
     for s in range(n, -1, -1):
@@ -118,6 +120,6 @@ def fill_persistent(
                 need = max(output[j], waiting[t] + sweep[s, j])
                 # With m units, m - output[j] are left for (j, t).
                 _admit(row[need:], prefix[j] - prefix[s], left[need:], value[j, t], need - output[j], width - need)
-            if taped[s]:
+            if early and taped[s]:
                 need = max(tape[s], waiting[t] + record[s], rest[s])
                 _admit(row[need:], block + back[s], nothing[need:], value[s + 1, t], need - tape[s], width - need)

@@ -30,6 +30,7 @@ STRATEGIES: Registry[Strategy] = Registry(
         "optimal": "remat_cli.strategies.optimal:Optimal",
         "pwremat": "remat_cli.strategies.published.twremat:PwRemat",
         "revolve": "remat_cli.strategies.chains.griewank:Revolve",
+        "revolve-bytes": "remat_cli.strategies.chains.rotor:RevolveBytes",
         "revolve-hetero": "remat_cli.strategies.chains.griewank:RevolveHetero",
         "rotor": "remat_cli.strategies.chains.rotor:Rotor",
         "search": "remat_cli.strategies.search:Search",

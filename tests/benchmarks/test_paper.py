@@ -3,28 +3,74 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from benchmarks import frame, measure
+from benchmarks.machine import ROOT
 from benchmarks.paper import budgets, chains, gaps, treewidth
-from benchmarks.paper.__main__ import PARTS, main, part
+from benchmarks.paper.__main__ import PARTS, main, part, written
 from benchmarks.paper.cells import compared, geometric_ratio
 from benchmarks.paper.plots import Panel, draw_bars, draw_curves
+from benchmarks.paper.published import CHECKMATE, FIGURES, PAPERS, published
 from benchmarks.scale import build as scale_graph
 from remat_cli.graph.analysis import no_remat_peak
 
 
 def test_the_gaps_of_appendix_a_are_the_published_ones(tmp_path):
     rows = gaps.run(frame.Session(False, tmp_path, print))
-    assert [row["gap"] for row in rows] == [row["published"] for row in rows] == [1.18, 21.56]
+    assert [row["gap"] for row in rows] == [row["published"] for row in gaps.completed(rows)] == [1.18, 21.56]
+
+
+def test_every_published_figure_has_its_source():
+    for figure in FIGURES:
+        assert figure.part in PARTS
+        assert figure.paper in PAPERS
+        assert re.search(r"(section|table|figure|appendix|algorithm|introduction|abstract)", figure.place), figure
+        assert figure.subject
+        assert figure.quantity
+        assert re.fullmatch(r"\d{1,3}(,\d{3})+|\d+(\.\d+)?", figure.digits), figure
+        assert figure.value > 0
+    names = [(figure.part, figure.subject, figure.quantity, figure.paper) for figure in FIGURES]
+    assert len(set(names)) == len(names)
+    with pytest.raises(ValueError, match="several published figures for unet, batch"):
+        published("batches", "unet", "batch, Checkmate")
+    assert published("batches", "unet", "batch, Checkmate", CHECKMATE) == 61
+    assert published("batches", "segnet", "batch, Checkmate") is None
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_whatever_the_page_calls_published_is_a_figure_of_its_part(name):
+    result = json.loads((ROOT / "benchmarks" / "paper" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    known = {figure.value for figure in FIGURES if figure.part == name}
+    seen, columns = set(), []
+    for line in written(name, result).splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if any("published" in cell for cell in cells) and "where" not in cells:
+            columns = [k for k, cell in enumerate(cells) if "published" in cell]
+        elif "where" in cells:
+            columns = [cells.index("published")]
+        elif not cells:
+            columns = []
+        elif not set(line) <= set("|-: "):
+            seen.update(float(cells[k].replace(",", "")) for k in columns if cells[k])
+    assert seen == known
+
+
+def test_the_stored_page_is_that_of_the_stored_results():
+    folder = ROOT / "benchmarks" / "paper"
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    for name in PARTS:
+        result = json.loads((folder / "results" / f"{name}.json").read_text(encoding="utf-8"))
+        assert written(name, result) in page
 
 
 @pytest.mark.parametrize("name", ["batches", "chains", "rounding", "treewidth"])
 def test_quick_run_makes_result_page_and_pictures(name, tmp_path):
     assert main([name, "--quick", "--output", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "results" / f"{name}.json").read_text(encoding="utf-8"))["rows"]
-    assert any(row.get("overhead") or row.get("gain") or row.get("length") for row in rows)
+    assert any(row.get("overhead") or row.get("batch") or row.get("length") for row in rows)
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     for picture in part(name).pictures:
         drawn = tmp_path / "results" / f"{name}-{picture.key}.svg"
@@ -54,15 +100,19 @@ def test_geometric_ratio_is_over_the_budgets_of_both():
     assert (row["ratio"], row["budgets"], row["best_gap"]) == (2.0, 2, 75.0)
 
 
-def test_tree_recursion_takes_less_memory_the_deeper_it_goes():
+def test_tree_recursion_takes_less_memory_the_smaller_its_parts():
     told = treewidth.measured("linear{n=30}", "TWRemat")
-    shares = [level["share"] for level in told["levels"]]
-    lengths = [level["length"] for level in told["levels"]]
-    assert shares[0] == 100
-    assert lengths[0] == 1
+    shares = [point["share"] for point in told["bags"]]
+    lengths = [point["length"] for point in told["bags"]]
+    assert told["bags"][0]["k"] == 1
+    assert shares[-1] == 100
+    assert lengths[-1] == 1
     assert min(shares) < 40
-    assert lengths == sorted(lengths)
-    assert treewidth.measured("linear{n=30}", "Greedy")["row"]["share"] < 60
+    assert lengths == sorted(lengths, reverse=True)
+    assert told["graph"] == {"nodes": 61, "edges": told["graph"]["edges"], "width": 2}
+    one = treewidth.measured("linear{n=30}", treewidth._GREEDY)["row"]
+    blocks = treewidth.measured("linear{n=30}", treewidth._BLOCKS)["row"]
+    assert blocks["share"] < one["share"] < 100
 
 
 def test_a_process_that_fails_is_a_row(tmp_path, monkeypatch):

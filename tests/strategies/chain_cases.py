@@ -87,8 +87,11 @@ State = tuple[frozenset[tuple[str, int]], int, int]
 """What is stored (``a`` or ``t`` for abar, and its number), the state that is at hand besides, the next backward."""
 
 
-def cheapest_persistent(chain: RotorChain, limit: int) -> int | None:
-    """Least cost of a memory-persistent schedule: what is stored goes only when its own backward has run."""
+def cheapest_persistent(chain: RotorChain, limit: int, *, early: bool = True) -> int | None:
+    """Least cost of a memory-persistent schedule: what is stored goes only when its own backward has run.
+
+    Without ``early`` a tape is made only for the backward stage that is due: revolve in bytes.
+    """
     ties = itertools.count()
     start: State = (frozenset(), 0, chain.length)
     queue: list[tuple[int, int, State]] = [(0, next(ties), start)]
@@ -100,13 +103,13 @@ def cheapest_persistent(chain: RotorChain, limit: int) -> int | None:
         done.add(state)
         if state[2] < 0:
             return cost
-        for extra, need, following in _steps(chain, state):
+        for extra, need, following in _steps(chain, state, early=early):
             if need <= limit:
                 heapq.heappush(queue, (cost + extra, next(ties), following))
     return None
 
 
-def _steps(chain: RotorChain, state: State) -> Iterator[tuple[int, int, State]]:
+def _steps(chain: RotorChain, state: State, *, early: bool) -> Iterator[tuple[int, int, State]]:
     """(cost, bytes while it runs, state afterwards) of whatever may run next."""
     stored, hand, due = state
     sizes = {"a": chain.a, "t": chain.abar}
@@ -123,7 +126,8 @@ def _steps(chain: RotorChain, state: State) -> Iterator[tuple[int, int, State]]:
         kept = stored | {("a", i)} if hand == i and i else stored
         yield chain.forward[i], need, (stored, i + 1, due)  # the input is dropped, unless it is stored
         yield chain.forward[i], need, (kept, i + 1, due)
-        yield chain.forward[i], need, (kept | {("t", i + 1)}, 0, due)
+        if early or i == due:
+            yield chain.forward[i], need, (kept | {("t", i + 1)}, 0, due)
     if not there(due) or hand not in {0, due}:
         return
     need = held + waiting + chain.d[due] + chain.backward_work[due]

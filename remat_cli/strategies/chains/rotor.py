@@ -73,16 +73,18 @@ class Rotor(Strategy):
     summary: ClassVar[str] = "optimal memory-persistent schedules of chains, by Rotor's dynamic programme"
     reference: ClassVar[str] = "Beaumont et al., Optimal checkpointing for heterogeneous chains, INRIA RR-9302, 2019"
     needs: ClassVar[Needs] = Needs.CHAIN
+    early: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
         if not 1 <= self.slots <= 1_000_000:
             raise UsageError(
-                f"rotor{{slots={self.slots}}}: out of range", hint="choose slots between 1 and 1000000, such as 500"
+                f"{self.name}{{slots={self.slots}}}: out of range",
+                hint="choose slots between 1 and 1000000, such as 500",
             )
         if not _FEWEST_BLOCKS <= self.blocks <= _MOST_BLOCKS:
             raise UsageError(
-                f"rotor{{blocks={self.blocks}}}: out of range",
+                f"{self.name}{{blocks={self.blocks}}}: out of range",
                 hint=f"choose from {_FEWEST_BLOCKS} to {_MOST_BLOCKS}: time grows with the third power of the number",
             )
 
@@ -95,10 +97,10 @@ class Rotor(Strategy):
         room = budget - task.graph.fixed_memory - chain.always
         # If units round bytes up, a plan for a slightly higher budget may fit.
         exact = chain.simple and _unit(chain, room, self.slots) == _divisor(chain)
-        program = Program.of(chain, room if exact else room + room // _BEYOND, self.slots)
+        program = Program.of(chain, room if exact else room + room // _BEYOND, self.slots, early=self.early)
         if program is not None:
             bound = program.bound(room)
-            if bound is not None:
+            if bound is not None and self.early:
                 incumbent.raise_bound(Bound(bound, Scope.CHAIN_PERSISTENT))
             for limit in _limits(room, exact=exact):
                 runs = program.runs(limit)
@@ -113,11 +115,29 @@ class Rotor(Strategy):
         most = sum(stage.tape for stage in chain.stages) + max(
             stage.waiting + max(stage.rest_peak, stage.plain_peak, stage.taped_peak) for stage in chain.stages
         )
-        program = Program.of(chain, 2 * most, self.slots)
+        program = Program.of(chain, 2 * most, self.slots, early=self.early)
         if program is not None and not incumbent.context.control.stopping():
             runs = program.least_runs()
             if runs is not None:
                 incumbent.offer(chain.computes(runs))
+
+
+@dataclass(frozen=True, slots=True)
+class RevolveBytes(Rotor):
+    """Revolve for stages that differ in cost and in bytes: Rotor's programme without tapes that wait.
+
+    Only the outputs of blocks are kept, and every block runs once more right before its backward stage. So its plans
+    cost at least one more forward pass, except of the last block, and larger budgets bring nothing. This is the
+    baseline ``revolve`` of Rotor's section 5.3. Its plans are the best of their kind; no plan is proven optimal.
+    """
+
+    name: ClassVar[str] = "revolve-bytes"
+    summary: ClassVar[str] = "checkpointing of a chain: optimal for unequal costs and sizes if tapes never wait"
+    reference: ClassVar[str] = (
+        "Gruslys et al., Memory-efficient backpropagation through time, NeurIPS 2016, appendix C; "
+        "Beaumont et al., INRIA RR-9302, section 5.3"
+    )
+    early: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,9 +158,10 @@ class Program:
     waiting: Ints
     again: Ints
     value: Floats
+    early: bool
 
     @classmethod
-    def of(cls, chain: Chain, room: int, slots: int) -> Program | None:
+    def of(cls, chain: Chain, room: int, slots: int, *, early: bool = True) -> Program | None:
         """The table for up to ``room`` bytes; None if that is negative.
 
         Sizes are divided by their greatest common divisor. Only if that gives more units than ``slots`` and than the
@@ -174,8 +195,8 @@ class Program:
         from remat_cli.kernels.segments import fill_persistent  # numba, which takes half a second
 
         value = np.full((n + 1, n + 1, room // unit + 1), np.inf)
-        fill_persistent(**parts, nothing=np.zeros(room // unit + 1), value=value)
-        return cls(chain=chain, unit=unit, value=value, **parts)
+        fill_persistent(**parts, nothing=np.zeros(room // unit + 1), value=value, early=early)
+        return cls(chain=chain, unit=unit, value=value, early=early, **parts)
 
     def bound(self, room: int) -> float | None:
         """A lower bound on memory-persistent schedules; None if sizes were rounded or blocks grouped."""
@@ -224,7 +245,7 @@ class Program:
     def _taping(self, s: int, t: int, m: int) -> float:
         """Cost of (s, t) with m units if block s leaves its tape."""
         need = max(int(self.tape[s]), int(self.waiting[t] + self.record[s]), int(self.rest[s]))
-        if not self.taped[s] or m < need:
+        if not self.early or not self.taped[s] or m < need:
             return math.inf
         return float(self.prefix[s + 1] - self.prefix[s] + self.back[s] + self.value[s + 1, t, m - self.tape[s]])
 

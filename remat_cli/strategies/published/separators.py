@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
-from remat_cli.strategies.published.tree_decomposition import Bags, min_fill
+from remat_cli.strategies.published.tree_decomposition import Bags, merged, min_fill
 
 _STARTS = 8
 _LOOK_EVERY = 256
@@ -28,22 +28,30 @@ class Separator:
         below: The parts.
         nodes: All nodes here and below.
         depth: Separators on the longest path down, this one included.
+        bags: Bags of the decomposition of the part, this one included.
     """
 
     bag: tuple[int, ...]
     below: tuple[Separator, ...]
     nodes: frozenset[int]
     depth: int
+    bags: int
 
     @classmethod
-    def over(cls, bag: Iterable[int], below: Iterable[Separator]) -> Separator:
-        """A separator over parts; empty ones, also this one, are left out where that is possible."""
+    def over(cls, bag: Iterable[int], below: Iterable[Separator], bags: int) -> Separator:
+        """A separator over parts; empty ones, also this one, are left out where that is possible.
+
+        Args:
+            bag: The nodes of this one.
+            below: The parts.
+            bags: Bags of the decomposition here and below, empty ones included.
+        """
         own = tuple(sorted(bag))
         parts = tuple(part for part in below if part.nodes)
         if not own and len(parts) == 1:
             return parts[0]
         nodes = frozenset(own).union(*(part.nodes for part in parts))
-        return cls(own, parts, nodes, 1 + max((part.depth for part in parts), default=0))
+        return cls(own, parts, nodes, 1 + max((part.depth for part in parts), default=0), bags)
 
 
 def skeleton(graph: Graph) -> list[set[int]]:
@@ -70,8 +78,8 @@ def tree_separators(graph: Graph, control: Control | None = None) -> tuple[Separ
         LimitReached, Interrupted: If it has to stop.
     """
     if not graph.nodes:
-        return Separator((), (), frozenset(), 0), 0
-    tree = min_fill(skeleton(graph), control or Control())
+        return Separator((), (), frozenset(), 0, 0), 0
+    tree = merged(min_fill(skeleton(graph), control or Control()))
     return _rooted(tree, 0, [False] * len(tree.bags), frozenset()), tree.width
 
 
@@ -84,12 +92,13 @@ def _rooted(tree: Bags, start: int, used: list[bool], above: frozenset[int]) -> 
         used: Bags that are separators above; those of the part are added.
         above: The nodes in them.
     """
+    count = len(_walked(tree, start, used)[0])
     root = _centroid(tree, start, used)
     used[root] = True
     covered = above | tree.bags[root]
     starts = sorted((bag for bag in tree.around[root] if not used[bag]), key=lambda bag: sorted(tree.bags[bag]))
     below = [_rooted(tree, bag, used, covered) for bag in starts]
-    return Separator.over(tree.bags[root] - above, below)
+    return Separator.over(tree.bags[root] - above, below, count)
 
 
 def _walked(tree: Bags, start: int, used: Sequence[bool]) -> tuple[list[int], dict[int, int]]:
@@ -134,11 +143,11 @@ def path_separators(graph: Graph, control: Control | None = None) -> tuple[Separ
 
     def halved(low: int, high: int, above: frozenset[int]) -> Separator:
         if low == high:
-            return Separator((), (), frozenset(), 0)
+            return Separator((), (), frozenset(), 0, 0)
         middle = (low + high) // 2
         covered = above | bags[middle]
         sides = (halved(low, middle, covered), halved(middle + 1, high, covered))
-        return Separator.over(bags[middle] - above, sides)
+        return Separator.over(bags[middle] - above, sides, high - low)
 
     return halved(0, len(bags), frozenset()), width
 
@@ -201,19 +210,22 @@ def _growth(around: Sequence[set[int]], edge: set[int], missing: Sequence[int], 
     return (missing[node] > 0) - sum(1 for other in around[node] if other in edge and missing[other] == 1)
 
 
-def recursive_schedule(graph: Graph, root: Separator, limit: int, longest: int) -> list[int] | None:
+def recursive_schedule(
+    graph: Graph, root: Separator, limit: int, longest: int, fewest_bags: int = 1
+) -> list[int] | None:
     """The schedule that computes the graph separator by separator (the paper's Algorithm 1).
 
     To provide nodes of a part, compute the nodes of its separator that they need, in order. The inputs of each from the
     parts below are made by recursion and freed at once. Then provide the other nodes from the parts below. The
     separators above stay meanwhile: memory holds a bag and one node's inputs per level, and all else is recomputed
-    whenever it is read.
+    whenever it is read. Nodes of a separator that are not needed are left out; the paper says nothing on that.
 
     Args:
         graph: The graph.
         root: Its separators.
         limit: Levels of recursion. Parts below are computed in document order and kept meanwhile.
         longest: Most computes; None is returned beyond.
+        fewest_bags: Parts with fewer bags are computed in document order too: TWRemat(k) of the paper's section 4.3.
 
     Returns:
         Nodes in the order in which they run, every node at least once; not in document order.
@@ -223,7 +235,7 @@ def recursive_schedule(graph: Graph, root: Separator, limit: int, longest: int) 
 
     def have(part: Separator, wanted: frozenset[int], levels: int) -> None:
         needed = _needed(before, wanted, part.nodes)
-        straight = levels == 0 or not part.below
+        straight = levels == 0 or not part.below or part.bags < fewest_bags
         for node in sorted(needed) if straight else part.bag:
             if node not in needed:
                 continue

@@ -61,6 +61,33 @@ def min_fill(around: Sequence[set[int]], control: Control) -> Bags:
     return Bags(tuple(bags), tuple(map(tuple, tree)))
 
 
+def merged(tree: Bags) -> Bags:
+    """The same decomposition without a bag that is a subset of a neighbour (Kumar et al., lemma 1): at most n bags."""
+    into = list(range(len(tree.bags)))
+
+    def final(bag: int) -> int:
+        while into[bag] != bag:
+            into[bag] = into[into[bag]]
+            bag = into[bag]
+        return bag
+
+    edges = [(a, b) for a, others in enumerate(tree.around) for b in others if a < b]
+    for a, b in edges:
+        first, second = final(a), final(b)
+        if tree.bags[first] <= tree.bags[second]:
+            into[first] = second
+        elif tree.bags[second] <= tree.bags[first]:
+            into[second] = first
+    number = {bag: k for k, bag in enumerate(bag for bag in range(len(into)) if into[bag] == bag)}
+    around: list[list[int]] = [[] for _ in number]
+    for a, b in edges:
+        first, second = number[final(a)], number[final(b)]
+        if first != second:
+            around[first].append(second)
+            around[second].append(first)
+    return Bags(tuple(tree.bags[bag] for bag in number), tuple(map(tuple, around)))
+
+
 def _eliminate(around: list[set[int]], control: Control) -> list[tuple[int, frozenset[int]]]:
     """Nodes in elimination order, each with its neighbours then, until the rest is a clique; consumes the graph."""
     missing = [_missing(around, node) for node in range(len(around))]

@@ -33,10 +33,15 @@ class _Separating(Strategy):
     Attributes:
         levels: Levels of recursion: more take less memory and more time. None tries growing numbers until the plan gets
             no cheaper.
+        bags: The paper's TWRemat(k): the recursion ends at parts whose decomposition has fewer bags. With k = 1 it is
+            the full recursion, and with k above the number of all bags nothing is recomputed.
     """
 
     levels: int | None = field(
         default=None, metadata={"help": "levels of recursion, from 0; none: what fits the budget best"}
+    )
+    bags: int | None = field(
+        default=None, metadata={"help": "recurse down to parts with fewer bags than this, from 1, instead of by levels"}
     )
 
     reference: ClassVar[str] = "Kumar et al., Efficient Rematerialization for Deep Networks, NeurIPS 2019"
@@ -45,6 +50,12 @@ class _Separating(Strategy):
         """Refuse a negative number."""
         if self.levels is not None and self.levels < 0:
             raise UsageError(f"{self.name}{{levels={self.levels}}}: there are no fewer levels than 0")
+        if self.bags is not None and self.bags < 1:
+            raise UsageError(f"{self.name}{{bags={self.bags}}}: there is no part with fewer bags than 1")
+        if self.bags is not None and self.levels is not None:
+            raise UsageError(
+                f"{self.name} ends its recursion either by levels or by bags", hint="leave out levels or bags"
+            )
 
     @abstractmethod
     def separators(self, graph: Graph, control: Control) -> Separator:
@@ -65,12 +76,14 @@ class _Separating(Strategy):
         incumbent = Incumbent.empty(task, context)
         root = self.separators(graph, context.control)
         idle = 0
-        for levels in range(root.depth) if self.levels is None else (self.levels,):
-            computes = recursive_schedule(graph, root, levels, _LONGEST * len(graph.nodes))
+        given = self.levels is not None or self.bags is not None
+        limit = root.depth if self.levels is None else self.levels
+        for levels in (limit,) if given else range(root.depth):
+            computes = recursive_schedule(graph, root, levels, _LONGEST * len(graph.nodes), self.bags or 1)
             if computes is None:
                 break
             before = incumbent.cost
-            maker = "" if self.levels is not None else self.options(levels)
+            maker = "" if given else self.options(levels)
             for schedule in fitted(graph, in_document_order(graph, computes), task.budget_bytes):
                 incumbent.offer(schedule, maker)
             idle = idle + 1 if incumbent.cost == before < math.inf else 0
