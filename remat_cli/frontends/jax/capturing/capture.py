@@ -33,7 +33,8 @@ class Loss:
         """The value and the gradients, by JAX."""
         import jax
 
-        return jax.value_and_grad(self.function, argnums=self.argnums, has_aux=self.has_aux)
+        step: Callable[..., Any] = jax.value_and_grad(self.function, argnums=self.argnums, has_aux=self.has_aux)
+        return step
 
 
 @dataclass(frozen=True, slots=True)

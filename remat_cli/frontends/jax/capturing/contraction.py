@@ -3,8 +3,8 @@
 Run one by one, equations write every intermediate result to memory: a batch norm leaves five arrays as large as its
 input. A compiler computes cheap results again wherever they are read instead. So does this:
 
-1. A cheap result (:data:`~.primitives.CHEAP`) is not kept if all it is computed from is hardly larger than itself: every
-   reader computes it again. A normalised, activated or dropped-out copy of a product lives on as that product.
+1. A cheap result (:data:`~.primitives.CHEAP`) is not kept if all it is computed from is hardly larger than itself:
+   every reader computes it again. A normalised, activated or dropped-out copy of a product lives on as that product.
 2. A cheap group joins its reader, if nothing larger than its own result has to live longer for it. If it is computed
    from one large array, it may join several: the sign of an array that is there anyway is not kept beside it.
 3. A cheap group joins the operation that makes what it reads, if that has no other reader: a sum of a product and a

@@ -214,15 +214,13 @@ class _Flattener:
             )
         makes = tuple(self.flat.new(variable.aval) for variable in equation.outvars)
         read = tuple(self.whole(atom) for atom in reads)
-        self.flat.equations.append(
-            Equation(equation.primitive, params, context_of(equation), read, makes, self.sweep)
-        )
+        self.flat.equations.append(Equation(equation.primitive, params, context_of(equation), read, makes, self.sweep))
         return list(makes)
 
     def short(self, params: Mapping[str, Any]) -> bool:
         """Whether a scan is unrolled: it has few steps, and goes over something."""
         goes_over = len(params["jaxpr"].jaxpr.invars) > params["num_consts"] + params["num_carry"]
-        return params["length"] <= LONGEST and goes_over
+        return bool(params["length"] <= LONGEST and goes_over)
 
     def unrolled(self, params: Mapping[str, Any], inner: tuple[Any, Sequence[Any]], reads: list[Atom]) -> list[Atom]:
         """Write a scan step by step."""

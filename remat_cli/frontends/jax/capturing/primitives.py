@@ -15,20 +15,16 @@ from remat_cli.frontends.jax.private import inner_jaxpr
 
 Shape = tuple[int, ...]
 
-MOVES = frozenset(
-    """broadcast_in_dim reshape transpose squeeze expand_dims slice rev concatenate pad iota stack unstack split
+_MOVES = """broadcast_in_dim reshape transpose squeeze expand_dims slice rev concatenate pad iota stack unstack split
     convert_element_type bitcast_convert_type dynamic_slice copy real imag reduce_precision random_wrap random_unwrap
-    empty tile""".split()
-)
+    empty tile"""
+_POINTWISE = """abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp clz complex conj cos cosh div
+    eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min mul ne neg
+    nextafter not or population_count pow rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical
+    sign sin sinh sqrt square sub tan tanh xor random_split random_fold_in random_seed"""
+MOVES = frozenset(_MOVES.split())
 """Primitives that move numbers, or write them in another type."""
-_POINTWISE = frozenset(
-    """abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp clz complex conj cos cosh div eq
-    eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min mul ne neg
-    nextafter not or population_count pow rem round rsqrt select_and select_n shift_left shift_right_arithmetic
-    shift_right_logical sign sin sinh sqrt square sub tan tanh xor mul_add random_split random_fold_in random_seed
-    threefry2x32_scalar""".split()
-)
-CHEAP = MOVES | _POINTWISE
+CHEAP = MOVES | frozenset(_POINTWISE.split())
 """Primitives that XLA computes again in every reader, or as it reads: they do little more than read and write memory.
 Splitting keys is among them: keys are a few bytes."""
 PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
@@ -72,18 +68,18 @@ def flops_of_jaxpr(jaxpr: Any) -> float:
 def _product(params: Mapping[str, Any], reads: Sequence[Shape], makes: Sequence[Shape]) -> float:
     """Every element of the result is a sum over the contracted axes."""
     (contracted, _), _ = params["dimension_numbers"]
-    return 2.0 * math.prod(makes[0]) * math.prod(reads[0][axis] for axis in contracted)
+    return float(2 * math.prod(makes[0]) * math.prod(reads[0][axis] for axis in contracted))
 
 
 def _convolution(params: Mapping[str, Any], reads: Sequence[Shape], makes: Sequence[Shape]) -> float:
     """Every element of the result is a sum over a window of the kernel.
 
-    Where the input is spread out (``lhs_dilation``), as in the gradient of a convolution with strides, all but one of so
-    many elements under the window are zeros, which are not counted.
+    Where the input is spread out (``lhs_dilation``), as in the gradient of a convolution with strides, all but one of
+    so many elements under the window are zeros, which are not counted.
     """
     kernel = params["dimension_numbers"].rhs_spec
     window = math.prod(reads[1][axis] for axis in kernel[1:])
-    return 2.0 * math.prod(makes[0]) * window / math.prod(params["lhs_dilation"])
+    return float(2 * math.prod(makes[0]) * window / math.prod(params["lhs_dilation"]))
 
 
 def _inner(name: str, times: str | None = None) -> Callable[..., float]:
