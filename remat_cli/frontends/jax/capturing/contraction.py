@@ -210,7 +210,7 @@ class _Contraction:
             self.readers[read] |= readers
         for made in group.makes:
             del self.maker[made]
-            del self.readers[made]
+            self.readers.pop(made, None)  # nobody reads a second result
         del self.groups[number]
 
     def repeats_well(self, group: Group) -> bool:
