@@ -22,6 +22,17 @@ def mlp():
     return loss, (parameters, _normal(7, 8, 16), _normal(8, 8, 1))
 
 
+def deep():
+    """Ten equal layers, whose activations are larger than their weights."""
+
+    def loss(parameters, x):
+        for w in parameters:
+            x = jnp.tanh(x @ w) + 1
+        return jnp.square(x).mean()
+
+    return loss, ([_normal(k, 16, 16) for k in range(10)], _normal(99, 256, 16))
+
+
 def cnn():
     """Batch norm with running means as an auxiliary result, dropout, strides, a pooling layer."""
 
@@ -118,4 +129,4 @@ def checkpointed():
     return loss, ([_normal(0, 4, 4), _normal(1, 4, 4)], _normal(2, 6, 4))
 
 
-ALL = ("mlp", "cnn", "transformer", "layers", "control", "mixed", "checkpointed")
+ALL = ("mlp", "deep", "cnn", "transformer", "layers", "control", "mixed", "checkpointed")

@@ -8,15 +8,22 @@ import random
 import jax_models
 
 from remat_cli.frontends.jax.capturing.export import export_built
+from remat_cli.frontends.jax.executing.functions import load
+from remat_cli.frontends.jax.reading import read_step
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
+
+HELD = []
+"""The functions of these graphs, so that they are compiled once."""
 
 
 @functools.cache
 def graph_of(name: str):
     """The exported graph of a model, the same object each time; graphs are frozen."""
     source = f"jax:jax_models.py:{name}"
-    return export_built(getattr(jax_models, name), name, source, device="cpu", cost="flops", tell=print)
+    graph = export_built(getattr(jax_models, name), name, source, device="cpu", cost="flops", tell=print)
+    HELD.append(load(read_step(graph), "cpu"))
+    return graph
 
 
 def plan_of(graph, computes) -> Plan:

@@ -6,6 +6,7 @@ import re
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.jax.document import ArraySpec, Step
@@ -18,9 +19,12 @@ _CALL = re.compile(r'custom_call\s+@(?:"([^"]*)"|([\w.$-]+))|call_target_name\s*
 _HARMLESS = frozenset({"Sharding", "annotate_device_placement", "mhlo.topk", "mhlo.erf", "chlo.top_k"})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Function:
     """A function of a document. It is compiled once, for the types that it states, whatever arrays come.
+
+    Equal functions of several plans are one object as long as one of the plans is in use: compiling takes most of the
+    time before a first step.
 
     Attributes:
         exported: The function as JAX reads it.
@@ -50,6 +54,10 @@ class Function:
     def __call__(self, *arrays: Any) -> Any:
         """The arrays that it makes."""
         return (self._compiled or self.compiled())(*arrays)
+
+
+_SHARED: WeakValueDictionary[tuple[bytes, str], Function] = WeakValueDictionary()
+"""The functions in use, by their text and device."""
 
 
 def wide_numbers() -> AbstractContextManager[Any]:
@@ -85,18 +93,10 @@ def load(step: Step, device: str) -> Loaded:
     """
     loaded = Loaded(step, device)
     for number, written in enumerate(step.functions):
-        exported = _read(step, written, number)
-        at = f"metadata.functions[{number}]"
-        if device not in exported.platforms:
-            raise UsageError(
-                f"the graph {printable(step.graph.name)} was exported for {' and '.join(exported.platforms)}, and "
-                f"this runs on {device}",
-                hint=f"export it again with --device {device}",
-            )
-        if exported.nr_devices != 1 or exported.ordered_effects or exported.unordered_effects:
-            raise damaged(step.graph, at, "it is not for one device, or has side effects")
-        _require_known_calls(step, exported, at)
-        loaded.functions.append(Function(exported, device, _specs(exported.in_avals), _specs(exported.out_avals)))
+        function = _SHARED.get((written, device))
+        if function is None:
+            function = _SHARED[written, device] = _read(step, written, number, device)
+        loaded.functions.append(function)
     for index, operation in enumerate(step.operations):
         function = loaded.functions[operation.function]
         if (_bare(step.read_specs(index)), _bare(operation.values)) != (_bare(function.reads), _bare(function.makes)):
@@ -105,17 +105,29 @@ def load(step: Step, device: str) -> Loaded:
     return loaded
 
 
-def _read(step: Step, function: bytes, number: int) -> Any:
+def _read(step: Step, written: bytes, number: int, device: str) -> Function:
+    """The function ``number`` of ``step``; see :func:`load` for errors."""
     import jax
 
     try:
-        return module_of(function)
+        exported = module_of(written)
     except Exception as error:  # whatever is in the document
         words = printable(str(error).splitlines()[0] if str(error) else type(error).__name__)
         raise ExecutionFailed(
             f"JAX cannot read function {number} of the graph {printable(step.graph.name)}: {words[:300]}",
             hint=f"it was written by JAX {printable(step.jax)}, and this is {jax.__version__}: export it again",
         ) from error
+    at = f"metadata.functions[{number}]"
+    if device not in exported.platforms:
+        raise UsageError(
+            f"the graph {printable(step.graph.name)} was exported for {' and '.join(exported.platforms)}, and this runs "
+            f"on {device}",
+            hint=f"export it again with --device {device}",
+        )
+    if exported.nr_devices != 1 or exported.ordered_effects or exported.unordered_effects:
+        raise damaged(step.graph, at, "it is not for one device, or has side effects")
+    _require_known_calls(step, exported, at)
+    return Function(exported, device, _specs(exported.in_avals), _specs(exported.out_avals))
 
 
 def _require_known_calls(step: Step, exported: Any, at: str) -> None:
