@@ -25,7 +25,7 @@ def model_format(path: str) -> str | None:
     The suffix decides; if it is unknown, the beginning of the file does.
 
     Raises:
-        InputError: If the file is a pickle, which runs code when it is read, or a listing without shapes, or in another format.
+        InputError: If the file is a pickle, which runs code when it is read, or a listing without shapes, or StableHLO.
     """
     suffix = Path(path).suffix.lower()
     if path == "-" or suffix in _DOCUMENTS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,7 @@ def mlp():
         return jnp.square(x @ parameters[-1]["w"] + parameters[-1]["b"] - y).mean()
 
     sizes = (16, 32, 24, 1)
-    parameters = [{"w": _normal(k, a, b), "b": jnp.zeros(b)} for k, (a, b) in enumerate(zip(sizes, sizes[1:]))]
+    parameters = [{"w": _normal(k, a, b), "b": jnp.zeros(b)} for k, (a, b) in enumerate(pairwise(sizes))]
     return loss, (parameters, _normal(7, 8, 16), _normal(8, 8, 1))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import jax_models
 import numpy as np
 import pytest
 from jax_plans import graph_of, plain, value_and_grad
-import jax_models
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.jax.capturing.capture import Loss, capture
@@ -82,8 +82,7 @@ def test_what_jax_checkpoint_computes_again_is_left_to_the_plan():
         function, arguments = jax_models.checkpointed()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(jax, "checkpoint", lambda f: f)
-            closed = capture(Loss(function), arguments)
-        return closed
+            return capture(Loss(function), arguments)
 
     plain_step, graph = without(), graph_of("checkpointed")
     function, arguments = jax_models.checkpointed()

@@ -128,7 +128,8 @@ def test_a_function_that_jax_cannot_read_is_an_error_of_one_line():
 
 def test_a_function_of_another_node_is_refused():
     graph = graph_of("mlp")
-    other = next(n.payload["function"] for n in graph.nodes if n.payload["function"] != graph.nodes[0].payload["function"])
+    numbers = [node.payload["function"] for node in graph.nodes]
+    other = next(number for number in numbers if number != numbers[0])
     with pytest.raises(UsageError, match="other types or shapes"):
         run_plan(plain(with_payload(graph, 0, function=other)), steps=1)
 
@@ -144,8 +145,11 @@ def test_a_function_that_calls_python_is_refused():
     try:
         written = bytes(export.export(function, disabled_checks=checks)(shape).serialize())
     except NotImplementedError:  # JAX itself does not write it
-        text = bytes(export.export(jax.jit(lambda x: jax.numpy.linalg.cholesky(x)))(
-            jax.ShapeDtypeStruct((2, 2), np.float32)).serialize())
+        text = bytes(
+            export.export(jax.jit(lambda x: jax.numpy.linalg.cholesky(x)))(
+                jax.ShapeDtypeStruct((2, 2), np.float32)
+            ).serialize()
+        )
         written = text.replace(b"lapack_spotrf_ffi", b"xla_python_call_1")
     assert b"call" in written
     functions = list(graph.metadata["functions"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import jax_models
 import numpy as np
 import optax
@@ -14,8 +13,8 @@ from jax_plans import graph_of, plain, plan_of, repeated
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.jax import value_and_grad
-from remat_cli.plan.io import plan_to_document
 from remat_cli.graph.io import document_text
+from remat_cli.plan.io import plan_to_document
 
 
 def trained(step, arguments, optimizer, steps=4):
@@ -72,19 +71,15 @@ def test_numbers_are_those_of_the_call():
     "around",
     [
         jax.jit,
-        lambda step: jax.vmap(lambda p, x, y: step(p, x, y), in_axes=(None, None, None), axis_size=2),
-        lambda step: jax.jit(lambda p, x, y: step(jax_models.mlp()[1][0], jnp.ones((8, 16)), jnp.ones((8, 1)))),
-        lambda step: jax.grad(lambda p, x, y: step(p, x, y)[0]),
+        lambda step: jax.vmap(step, in_axes=(None, None, 0), axis_size=8),
+        lambda step: jax.jit(lambda *given: step(*jax_models.mlp()[1])),
+        lambda step: jax.grad(lambda *given: step(*given)[0]),
     ],
     ids=["jit", "vmap", "inside", "grad"],
 )
 def test_other_transformations_around_it_are_refused_with_the_reason(around):
     function, arguments = jax_models.mlp()
     step = value_and_grad(function, plan=plain(graph_of("mlp")))
-    if around.__name__ == "<lambda>" and "vmap" in str(around.__code__.co_names):
-        arguments = jax.tree_util.tree_map(lambda a: a, arguments)
-        around = lambda step: jax.vmap(step, in_axes=(None, 0, None))  # noqa: E731
-        arguments = (arguments[0], jnp.stack([arguments[1]] * 2), arguments[2])
     with pytest.raises(UsageError, match=r"inside another transformation of JAX.*XLA would undo"):
         around(step)(*arguments)
 
@@ -99,7 +94,7 @@ def test_other_shapes_are_refused():
 def test_another_function_of_the_same_shapes_is_refused():
     function, arguments = jax_models.mlp()
     step = value_and_grad(lambda *a: 2 * function(*a), plan=plain(graph_of("mlp")))
-    with pytest.raises(UsageError, match="computes something else|has .* operations"):
+    with pytest.raises(UsageError, match=r"computes something else|has .* operations"):
         step(*arguments)
 
 
@@ -125,5 +120,5 @@ def test_a_plan_that_is_not_valid_is_refused():
 def test_arguments_by_name():
     function, (parameters, x, y) = jax_models.mlp()
     step = value_and_grad(function, plan=plain(graph_of("mlp")))
-    with pytest.raises(UsageError, match="x there is 1 here|1 there is x here"):
+    with pytest.raises(UsageError, match=r"x there is 1 here|1 there is x here"):
         step(parameters, x=x, y=y)

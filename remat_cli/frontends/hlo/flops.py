@@ -1,8 +1,8 @@
 """FLOPs of HLO instructions, by the conventions of the other importers.
 
-Two for every multiply-accumulate of products and convolutions, one per element of a reduction's operand, one per element
-of the result of everything else that computes; moving numbers costs nothing. A fusion costs what is in it, a loop its
-body as often as it runs, a condition its dearest branch.
+Two for every multiply-accumulate of products and convolutions, one per element of a reduction's operand, one per
+element of the result of everything else that computes; moving numbers costs nothing. A fusion costs what is in it, a
+loop its body as often as it runs, a condition its dearest branch.
 """
 
 from __future__ import annotations

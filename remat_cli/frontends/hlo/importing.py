@@ -60,11 +60,12 @@ def _with_workspaces(graph: Graph, lowered: Lowered) -> Graph:
 def _notes(module: Module, lowered: Lowered, costs: Costs) -> list[str]:
     scheduled = module.attributes.get("is_scheduled") == "true"
     notes = [
-        "costs: derived, FLOPs by formulas for products, convolutions and reductions, else 1 per element of the result; "
-        "the file has none",
+        "costs: derived, FLOPs by formulas for products, convolutions and reductions, else 1 per element of the result",
         "sizes: read, from shapes in the file; padding by the compiler is not in it",
         f"fixed memory: read, {lowered.given_bytes} bytes of parameters and constants",
-        "order: read, the schedule of the compiler" if scheduled else "order: that of the text; it is not scheduled yet",
+        "order: read, the schedule of the compiler"
+        if scheduled
+        else "order: that of the text; it is not scheduled yet",
     ]
     if lowered.loops:
         notes.append(

@@ -127,7 +127,9 @@ class _Lowering:
             return [leaf for operand in operands for leaf in operand]
         if opcode == "get-tuple-element":
             whole = computation.operands(instruction)[0].shape
-            begin = first_leaf(whole, int(instruction.attributes["index"])) if isinstance(whole, tuple) else 0
+            if not isinstance(whole, tuple):
+                raise ValueError("what it takes an item of is no tuple")
+            begin = first_leaf(whole, int(instruction.attributes["index"]))
             return operands[0][begin : begin + sum(1 for _ in leaves(instruction.shape))]
         if opcode in _VIEWS or instruction.attributes.get("custom_call_target", "").strip('"') in HARMLESS:
             return operands[0]
@@ -195,7 +197,8 @@ class _Lowering:
         if instruction.opcode not in keys:
             return 0
         self.lowered.loops.append(instruction.name)
-        return max(self.inside(self.module.called(instruction, name)) for name in instruction.called(*keys[instruction.opcode]))
+        names = instruction.called(*keys[instruction.opcode])
+        return max(self.inside(self.module.called(instruction, name)) for name in names)
 
     def inside(self, computation: Computation) -> int:
         """The most bytes of the values of a computation that live at once, without its results."""

@@ -158,7 +158,7 @@ def _joined(module: Module, lines: list[str], at: int) -> Iterator[tuple[int, st
     k = at
     while k < len(lines):
         line, begin = lines[k], k
-        if _INSTRUCTION.match(line) is not None and not line.rstrip().endswith("{"):
+        if _INSTRUCTION.match(line) is not None:
             while _open(line):
                 k += 1
                 if k >= len(lines) or k - begin > 10_000 or _INSTRUCTION.match(lines[k]) is not None:

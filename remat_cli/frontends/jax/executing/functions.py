@@ -120,8 +120,7 @@ def _read(step: Step, written: bytes, number: int, device: str) -> Function:
     at = f"metadata.functions[{number}]"
     if device not in exported.platforms:
         raise UsageError(
-            f"the graph {printable(step.graph.name)} was exported for {' and '.join(exported.platforms)}, and this runs "
-            f"on {device}",
+            f"the graph {printable(step.graph.name)} was exported for {' and '.join(exported.platforms)}, not {device}",
             hint=f"export it again with --device {device}",
         )
     if exported.nr_devices != 1 or exported.ordered_effects or exported.unordered_effects:
