@@ -140,4 +140,4 @@ RUN = {
     "ResNet-50, b16, 128 x 128": (partial(resnet50, 16, 128), "60%"),
     "VGG16, b16, 64 x 64": (partial(zoo, "jax/vgg16", batch=16, resolution=64, classes=10), "85%"),
 }
-"""Steps that run by plan on a CPU, and their budgets as shares of the peak. Parameters and gradients are most of VGG16."""
+"""Steps that run by plan on a CPU, and their budgets. Parameters and gradients are most of VGG16."""

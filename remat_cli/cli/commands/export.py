@@ -134,7 +134,7 @@ def _builder(
     if not separator or scheme != "zoo":
         raise UsageError(
             f'"{source}" is not a source',
-            hint="write zoo:NAME, as in zoo:vgg16, torch:FILE.py:NAME or jax:FILE.py:NAME; remat export --list names all",
+            hint="write zoo:NAME, as in zoo:vgg16, torch:FILE.py:NAME or jax:FILE.py:NAME; --list names all",
         )
     if device is not None or cost is not None:
         raise UsageError(
