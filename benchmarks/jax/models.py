@@ -105,12 +105,12 @@ def scanned(layers: int = 8, batch: int = 8, sequence: int = 64, width: int = 12
 
     def loss(parameters: Any, stacked: Any, tokens: Any) -> Any:
         def layer(x: Any, own: Any) -> tuple[Any, None]:
-            x = x + transformer._attention(own, x, 4)
-            wide = jax.nn.gelu(transformer._normalised(own["wide"], x) @ own["wide"]["in"])
+            x = x + transformer.attention(own, x, 4)
+            wide = jax.nn.gelu(transformer.normalised(own["wide"], x) @ own["wide"]["in"])
             return x + wide @ own["out"], None
 
         x, _ = jax.lax.scan(layer, parameters["tokens"][tokens] + parameters["positions"], stacked)
-        return _cross_entropy(transformer._normalised(parameters["last"], x) @ parameters["tokens"].T, tokens)
+        return _cross_entropy(transformer.normalised(parameters["last"], x) @ parameters["tokens"].T, tokens)
 
     return loss, (shapes, stacked, jax.ShapeDtypeStruct((batch, sequence), jnp.int32)), {"argnums": (0, 1)}
 

@@ -18,13 +18,6 @@ def is_literal(atom: Any) -> bool:
     return isinstance(atom, Literal)
 
 
-def is_dropped(variable: Any) -> bool:
-    """Whether a result of an equation is one that nobody reads."""
-    from jax._src.core import DropVar
-
-    return isinstance(variable, DropVar)
-
-
 def inner_jaxpr(value: Any) -> tuple[Any, Sequence[Any]] | None:
     """The jaxpr in a parameter of an equation, and its constants; None if the parameter is something else."""
     from jax.extend.core import ClosedJaxpr, Jaxpr

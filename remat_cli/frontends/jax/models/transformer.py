@@ -35,17 +35,18 @@ def loss(parameters: Parameters, tokens: Any, targets: Any, key: Any, *, heads: 
     x = parameters["tokens"][tokens] + parameters["positions"]
     for layer in parameters["layers"]:
         key, first, second = jax.random.split(key, 3)
-        x = x + _dropped(first, _attention(layer, x, heads), dropout)
-        wide = jax.nn.gelu(_normalised(layer["wide"], x) @ layer["wide"]["in"])
+        x = x + _dropped(first, attention(layer, x, heads), dropout)
+        wide = jax.nn.gelu(normalised(layer["wide"], x) @ layer["wide"]["in"])
         x = x + _dropped(second, wide @ layer["out"], dropout)
-    logits = _normalised(parameters["last"], x) @ parameters["tokens"].T
+    logits = normalised(parameters["last"], x) @ parameters["tokens"].T
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)
     return -chosen.mean()
 
 
-def _attention(layer: Parameters, x: Any, heads: int) -> Any:
+def attention(layer: Parameters, x: Any, heads: int) -> Any:
+    """What every position takes from itself and those before it."""
     batch, sequence, width = x.shape
-    split = (_normalised(layer["attention"], x) @ layer["attention"]["in"]).reshape(batch, sequence, 3, heads, -1)
+    split = (normalised(layer["attention"], x) @ layer["attention"]["in"]).reshape(batch, sequence, 3, heads, -1)
     queries, keys, values = split[:, :, 0], split[:, :, 1], split[:, :, 2]
     scores = jnp.einsum("bthd,bshd->bhts", queries, keys) / jnp.sqrt(width / heads)
     seen = jnp.tril(jnp.ones((sequence, sequence), bool))
@@ -53,7 +54,8 @@ def _attention(layer: Parameters, x: Any, heads: int) -> Any:
     return jnp.einsum("bhts,bshd->bthd", weights, values).reshape(x.shape) @ layer["mixed"]
 
 
-def _normalised(parameters: Parameters, x: Any) -> Any:
+def normalised(parameters: Parameters, x: Any) -> Any:
+    """Every position with mean 0 and variance 1, scaled and shifted."""
     mean = x.mean(-1, keepdims=True)
     variance = jnp.square(x - mean).mean(-1, keepdims=True)
     return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * parameters["scale"] + parameters["shift"]
