@@ -239,6 +239,17 @@ _STARTS = (
         most_s=30.0,
         kernels=("flow",),
     ),
+    Stage(
+        "annealing-short",
+        _ANNEALING,
+        "finds at once what it also finds in a second, before a large model takes most of the time",
+        options={"rounds": 3},
+        when=nodes(MEDIUM, LARGE - 1) & SPARSE & SCHEDULE,
+        until=Verdict.SETTLED,
+        share=0.1,
+        most_s=1.0,
+        kernels=("annealing",),
+    ),
 )
 """Schedules and bounds in time that grows with the edges of the graph, not with its square."""
 

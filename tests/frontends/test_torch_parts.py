@@ -98,6 +98,16 @@ class Repeats(Net):
         return self.second(x).sin()
 
 
+class Writes(Net):
+    """A part of its own writes into what the part before has made, and its gradient flows on."""
+
+    def between(self, x):
+        torch._dynamo.graph_break()
+        x.index_add_(0, torch.arange(4), self.second(x[4:].clone()))
+        torch._dynamo.graph_break()
+        return x
+
+
 class Locked(Net):
     """Code between the parts computes something as well."""
 
@@ -174,6 +184,14 @@ def test_what_a_first_call_does_is_no_reason_to_refuse():
     assert "call the model once before you compile it" in note
     assert {"tanh", "sin"} <= {node.op for node in graph.nodes}
     assert trained(Installs, [graph], warm=True)
+
+
+def test_a_part_that_remat_cannot_plan_is_named():
+    graphs, _ = exported(Writes)
+    assert len(graphs) == 2
+    notes = [note for graph in graphs for note in graph.metadata["notes"]]
+    [note] = [note for note in notes if "runs without a plan" in note]
+    assert "the step writes into the tensor captured" in note
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,3 +31,13 @@ class Calls:
             return results
 
         return run
+
+    def without(self, left_out: Collection[int]) -> Calls:
+        """The same, if the graphs with these numbers had no backward pass; the others are numbered anew."""
+
+        def renumbered(number: int | None) -> int | None:
+            if number is None or number in left_out:
+                return None
+            return number - sum(other < number for other in left_out)
+
+        return Calls([(renumbered(number), results) for number, results in self.made], self.given, self.output)

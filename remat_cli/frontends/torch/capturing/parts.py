@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from remat_cli.errors import NotOneGraph
+from remat_cli.errors import CaptureFailed, NotOneGraph
 from remat_cli.frontends.torch.capturing.capture import Captured, Model, Part, called_once, divided
 from remat_cli.frontends.torch.capturing.construction import leaves_of
+from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
 from remat_cli.frontends.torch.capturing.refusals import in_no_part, not_captured, refusal_of
 from remat_cli.frontends.torch.capturing.source import build_real
 from remat_cli.frontends.torch.telling import Tell
@@ -69,8 +70,14 @@ def graphs_of(
         lowered: Makes a graph with a name of a captured one.
         name: Name of the step.
         whole: Why the step is not one graph.
+
+    Raises:
+        CaptureFailed: If remat can plan none of the parts.
     """
-    trained = [(part, part.captured) for part in parts if part.captured is not None]
+    refused = _refused(parts)
+    trained = [(part, part.captured) for part in parts if part.captured is not None and id(part) not in refused]
+    if not trained and refused:
+        raise next(iter(refused.values()))
     graphs = []
     for number, (part, captured) in enumerate(trained):
         told = {
@@ -83,11 +90,24 @@ def graphs_of(
         graph = lowered(captured, f"{name}.{number}" if len(trained) > 1 else name)
         graphs.append(replace(graph, metadata=graph.metadata | {"part": told}))
     notes = _notes(parts, whole if len(trained) == 1 else None)
+    notes += [f"a part of the step has no graph, and runs without a plan: {e.message}" for e in refused.values()]
     for number, graph in enumerate(graphs):
         kept = [note for note in graph.metadata["notes"] if not note.startswith(_UNUSED)]
         told = {"notes": kept + (notes if not number else [])}
         graphs[number] = replace(graph, metadata=graph.metadata | told)
     return graphs
+
+
+def _refused(parts: Sequence[Part]) -> dict[int, CaptureFailed]:
+    """The parts with a backward pass that remat cannot plan, by identity, and why."""
+    found = {}
+    for part in parts:
+        try:
+            if part.captured is not None:
+                joint_inputs(part.captured)
+        except CaptureFailed as error:
+            found[id(part)] = error
+    return found
 
 
 def _taken(captured: Captured, earlier: Sequence[Part]) -> list[dict[str, Any]]:

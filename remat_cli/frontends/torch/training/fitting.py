@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from remat_cli.errors import CaptureFailed, Infeasible, RematError, UsageError
+from remat_cli.errors import CaptureFailed, Infeasible, LimitReached, RematError, UsageError
 from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured, Model, capture_parts, fake_mode, no_graph
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
 from remat_cli.frontends.torch.capturing.export import described
 from remat_cli.frontends.torch.capturing.lower import lower
+from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
 from remat_cli.frontends.torch.capturing.pruning import with_tangents
 from remat_cli.frontends.torch.capturing.results import Chosen, Returns, Use, chosen_results, leaves, uses
 from remat_cli.frontends.torch.capturing.source import as_model
@@ -29,6 +30,7 @@ from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, back
 from remat_cli.frontends.torch.training.eager import eager_peak
 from remat_cli.frontends.torch.training.first_batch import Arguments
 from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
+from remat_cli.frontends.torch.training.real_forward import captured_for_real, uncopied
 from remat_cli.frontends.torch.training.report import Fitted, likely_workspace
 from remat_cli.frontends.torch.training.sharing import Held, parts_of, planned, without_plan
 from remat_cli.frontends.torch.training.uses import Uses, copied_bytes
@@ -88,6 +90,10 @@ def fit_module(
     parts, more = capture_parts(fake, mode, calls)
     if not parts and not more:
         raise no_graph(fake, mode)
+    numbers = ""
+    if more:
+        parts, more, calls, numbers = _reached(model, parts, more, calls)
+    parts, calls = _plannable(parts, calls)
     picked = chosen_results(calls.output, returns) if calls.output is not None else None
     found.uses.stated = returns is not None
     assumed = found.plan_all(type(module).__name__, parts, calls, picked)
@@ -102,7 +108,7 @@ def fit_module(
         # After the capture, since the first call of a module may change it.
         batch_tensors = [tensor for _, tensor in leaves([fake.inputs, fake.keywords])]
         eager = eager_peak(fake, mode, lambda output: chosen_results(output, returns).tensors, batch_tensors)
-        call.report = found.report(type(module).__name__, eager, assumed)
+        call.report = found.report(type(module).__name__, eager, "; ".join(filter(None, (assumed, numbers))))
     return install(module, call)
 
 
@@ -162,7 +168,7 @@ class _Plans:
             self.uses.assumed_gone = not stay
             try:
                 self._plan_parts(name, captured, calls)
-            except Infeasible:
+            except (Infeasible, LimitReached):
                 if not stay or all(use == use.without_others() for use in found):
                     raise
             else:
@@ -314,8 +320,9 @@ def _assumption(picked: Chosen | None, stay: bool) -> str:
     if not picked.others:
         return loss
     names = ", ".join(name or "the result" for name in picked.names)
+    take = "takes" if len(picked.names) == 1 else "take"
     gone = "" if stay else ", and that the others are gone by then"
-    return f"assumes that of {len(picked.names) + picked.others} results only {names} takes a gradient{gone}" + (
+    return f"assumes that of {len(picked.names) + picked.others} results only {names} {take} a gradient{gone}" + (
         f"; {loss}" if loss else ""
     )
 
@@ -380,6 +387,47 @@ def _bytes(module: Any) -> int:
     return sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
 
 
+def _plannable(parts: list[Captured], calls: Calls) -> tuple[list[Captured], Calls]:
+    """The parts that remat can plan; a warning tells of the others, which run without a plan.
+
+    Raises:
+        CaptureFailed: If there is but one part, and it cannot be planned; or if none can.
+    """
+    refused: dict[int, CaptureFailed] = {}
+    for number, part in enumerate(parts):
+        try:
+            joint_inputs(part)
+        except CaptureFailed as error:
+            refused[number] = error
+    if not refused:
+        return parts, calls
+    first = next(iter(refused.values()))
+    if len(refused) == len(parts):
+        raise first
+    warn(
+        f"remat: {len(refused)} of the {len(parts)} parts of the model run without a plan, and what they hold is not "
+        f"counted for the others: set reserve for that ({first.message})"
+    )
+    return [part for number, part in enumerate(parts) if number not in refused], calls.without(refused)
+
+
+def _reached(model: Model, parts: list[Captured], more: str, calls: Calls) -> tuple[list[Captured], str, Calls, str]:
+    """What a forward pass on the batch reaches beyond ``parts``, where tensors without numbers stopped for ``more``.
+
+    A batch whose numbers do not suit the module (only their form matters otherwise) leaves things as they are. The last
+    item of the result says what was assumed.
+    """
+    found = Calls()
+    try:
+        reached, problem = captured_for_real(model, found)
+    except RematError:
+        return parts, more, calls, ""
+    if problem or len(reached) <= len(parts):
+        return parts, more, calls, ""
+    assumed = f"assumes that the model takes the same way as with this batch, since its way depends on numbers ({more})"
+    return reached, "", found, assumed
+
+
 def _fake(model: Model) -> tuple[Model, Any]:
     """``model`` with fake tensors, and their mode. Everything else in it is copied."""
     mode = fake_mode()
@@ -389,10 +437,7 @@ def _fake(model: Model) -> tuple[Model, Any]:
     try:
         module = copy.deepcopy(model.module, copies)
     except Exception as error:  # the user's module may hold anything
-        raise CaptureFailed(
-            f"the module cannot be copied: {type(error).__name__}: {error}",
-            hint="fit captures a copy without data; remat export torch:FILE.py:NAME needs none",
-        ) from error
+        raise uncopied(error) from error
     inputs = tuple(_fake_leaves(item, mode) for item in model.inputs)
     keywords = {key: _fake_leaves(item, mode) for key, item in model.keywords.items()}
     return Model(module, inputs, keywords, None), mode

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_cli.errors import Infeasible
+from remat_cli.errors import Infeasible, LimitReached
 from remat_cli.frontends.aten.program import TANGENTS
 from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured
@@ -26,8 +26,9 @@ from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Plan, Statement
 from remat_cli.plan.replay import replay
 
-_SHARES = (0.0, 0.25, 0.5, 0.75)
-"""How far to go from the least share to everything, for what the earlier parts hold. Untuned."""
+_STEPS = (0.0, 0.25, -0.25, 0.5, -0.5, 0.75, -0.75, -1.0)
+"""How far to go from the share with which the last part needs no plan: up to everything, or down to the least that the
+earlier parts can hold, which is what parts in the middle may need. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,47 +135,72 @@ def planned(
         plan: Makes a plan within the budget.
 
     Raises:
-        Infeasible: If no plans were found.
+        Infeasible, LimitReached: If no plans were found.
         RematError: From ``plan``.
     """
     if len(parts) == 1 and parts[0].calls == 1:
         return [plan(parts[0].graph)], [Held()]
     kept = [derive(part.graph, range(len(part.graph.nodes))) for part in parts]
+    crossing = [_Range.of(part, one) for part, one in zip(parts, kept, strict=True)]
     if budget_bytes is None:
-        return _inside_out(parts, kept, plan, 1.0), _held(parts, kept)
+        return _inside_out(parts, crossing, plan, 1.0), _held(parts, kept)
     last = parts[-1].graph
-    beside, need = _outer(parts, kept), replay(last, kept[-1]).peak_bytes - last.fixed_memory
-    least = (budget_bytes - last.fixed_memory + parts[-1].given_bytes - need) / max(1, beside)
+    need = replay(last, kept[-1]).peak_bytes - last.fixed_memory - parts[-1].given_bytes
+    low, high = (
+        sum(part.calls * one.at(end) for part, one in zip(parts[:-1], crossing, strict=False)) for end in (0, 1)
+    )
+    least = (budget_bytes - last.fixed_memory - need - low) / max(1, high - low)
     least = min(1.0, max(0.0, least))
-    refused: Infeasible | None = None
-    for step in _SHARES if least < 1 else (0.0,):
+    refused: Infeasible | LimitReached | None = None
+    for share in dict.fromkeys(least + step * (least if step < 0 else 1 - least) for step in _STEPS):
         try:
-            plans = _inside_out(parts, kept, plan, least + (1 - least) * step)
-        except Infeasible as error:
+            plans = _inside_out(parts, crossing, plan, share)
+        except (Infeasible, LimitReached) as error:
             refused = refused or error
             continue
         held = _held(parts, [one.statements for one in plans])
         pairs = zip(parts, held, plans, strict=True)
         if all(replay(h.added(p.graph), one.statements).peak_bytes <= budget_bytes for p, h, one in pairs):
             return plans, held
-    raise Infeasible(
+    raise (Infeasible if refused is None else type(refused))(
         f"no plans were found with which the {len(parts)} parts of the module fit together"
         + (f": {refused.message}" if refused else ""),
         hint=(refused.hint if refused else "") or "take a larger budget",
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """What a part holds between its two passes: at least, if all that can be is computed again, and without a plan."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def of(cls, part: Part, kept: Sequence[Statement]) -> _Range:
+        """Of a part whose statements without recomputation are ``kept``."""
+        graph, at = part.graph, _tangents(part.graph)
+        again = [k for k in range(at) if graph.nodes[k].recompute]
+        dropped = derive(graph, [*range(at + 1), *again, *range(at + 1, len(graph.nodes))])
+        most = _crossing(graph, kept)
+        return cls(min(most, _crossing(graph, dropped)), most)
+
+    def at(self, share: float) -> int:
+        """The bytes at a share of the way from the least to the most."""
+        return round(self.least + share * (self.most - self.least))
+
+
 def _inside_out(
-    parts: Sequence[Part], kept: Sequence[tuple[Statement, ...]], plan: Callable[[Graph], Plan], share: float
+    parts: Sequence[Part], crossing: Sequence[_Range], plan: Callable[[Graph], Plan], share: float
 ) -> list[Plan]:
-    """Plans from the last part to the first, if the parts before hold ``share`` of what they would without plans."""
+    """Plans from the last part to the first, if the parts before go ``share`` of the way to what they hold at most."""
     plans: list[Plan] = []
     later, gradients = 0, 0
     for number in reversed(range(len(parts))):
         part = parts[number]
-        own = _crossing(part.graph, kept[number])
-        before = share * (_outer(parts[: number + 1], kept) + (part.calls - 1) * own)
-        held = Held(_beside(part, round(before), gradients), _between(part, later, gradients))
+        before = sum(one.calls * at.at(share) for one, at in zip(parts[:number], crossing, strict=False))
+        before += (part.calls - 1) * crossing[number].at(share)
+        held = Held(_beside(part, before, gradients), _between(part, later, gradients))
         made = plan(held.added(part.graph))
         plans.insert(0, made)
         later, gradients = _needs(part, made.statements, later, gradients)
