@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core lint check-types graphs docs bench integrations paper mutations fuzz faults screenshots gpu hollow models torch-versions clean
+.PHONY: setup system demo test test-core lint check-types graphs docs bench integrations test-jax paper mutations fuzz faults screenshots gpu hollow models torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -58,6 +58,16 @@ build/integrations/.ready: pyproject.toml constraints.txt tests/integrations/req
 	$(PYTHON) -m venv build/integrations
 	build/integrations/bin/python -m pip install -q -c constraints.txt -r tests/integrations/requirements.txt \
 	  -e '.[torch]' pytest pytest-timeout pytest-xdist
+	touch $@
+
+# The tests with JAX, in an environment of its own.
+test-jax: build/jax/.ready
+	build/jax/bin/python -m pytest -n 2 tests/jax_frontend
+
+build/jax/.ready: pyproject.toml constraints.txt constraints-jax.txt tests/jax_frontend/requirements.txt
+	$(PYTHON) -m venv build/jax
+	build/jax/bin/python -m pip install -q -c constraints.txt -c constraints-jax.txt \
+	  -r tests/jax_frontend/requirements.txt -e '.[jax]' pytest pytest-timeout pytest-xdist
 	touch $@
 
 # What `make test` runs, without the tests that need a program of the system.

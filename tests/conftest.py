@@ -13,11 +13,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Costs must not depend on the machine, and no test waits for the measurement of one.
 os.environ["REMAT_RATES"] = str(Path(__file__).parent / "rates.json")
 
+APART = ("integrations", "jax_frontend")
+"""Folders of tests that have an environment of their own."""
+
 
 def pytest_ignore_collect(collection_path, config):
-    """Leave out what needs other libraries, unless it is named, as by ``make integrations``."""
-    apart = Path(__file__).parent / "integrations"
-    if apart not in [collection_path, *collection_path.parents]:
+    """Leave out what needs other libraries, unless it is named, as by ``make integrations`` and ``make test-jax``."""
+    inside = [collection_path, *collection_path.parents]
+    apart = next((Path(__file__).parent / name for name in APART if Path(__file__).parent / name in inside), None)
+    if apart is None:
         return None
     named = [(config.invocation_params.dir / str(argument).partition("::")[0]).resolve() for argument in config.args]
     return None if any(apart in [path, *path.parents] for path in named) else True

@@ -24,8 +24,9 @@ def import_model(
 ) -> Graph:
     """The graph of a model that another tool wrote. The model is not run, and its weights are not read.
 
-    Reads ONNX, archives of torch.export (``.pt2``), and the output of ``print_readable()`` of torch.fx. PyTorch need
-    not be installed. ``metadata["notes"]`` of the graph says which costs and sizes were read, and which were derived.
+    Reads ONNX, archives of torch.export (``.pt2``), the output of ``print_readable()`` of torch.fx, and HLO text as XLA
+    dumps it. Neither PyTorch nor JAX need be installed. ``metadata["notes"]`` of the graph says which costs and sizes
+    were read, and which were derived.
 
     >>> from pathlib import Path
     >>> import remat_cli as remat

@@ -105,7 +105,10 @@ class Framework(ABC):
 
 FRAMEWORKS: Registry[Framework] = Registry(
     kind="framework",
-    table={"torch": "remat_cli.frontends.torch.framework:Torch"},
+    table={
+        "jax": "remat_cli.frontends.jax.framework:Jax",
+        "torch": "remat_cli.frontends.torch.framework:Torch",
+    },
     group="remat.frameworks",
 )
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs_pages import DOCS, PAGES, ROOT, Block, blocks, commands_of, fits
+from docs_pages import APART, DOCS, PAGES, ROOT, Block, blocks, commands_of, fits
 
 from remat_cli.cli.main import _COMMANDS
 from remat_cli.errors import ExitCode
@@ -44,7 +44,9 @@ def run(command: str, place: Path, *, stops: bool = True) -> subprocess.Complete
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in APART], ids=lambda page: str(page.relative_to(DOCS))
+)
 def test_the_commands_of_a_page_run_and_print_what_it_says(page, place):
     for block in blocks(page):
         assert block.language in RUN + OTHER, f"{page.name} has a block of {block.language}"

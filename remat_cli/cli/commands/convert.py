@@ -26,6 +26,7 @@ Examples:
   remat convert model.onnx --dim batch=32 -o graph.json
   remat convert model.onnx --dim batch=32 --backward operator -o step.json
   remat convert model.pt2 --dim s77=32 -o graph.json
+  remat convert module.hlo.txt -o graph.json
   remat convert graph.json --costs trace.json -o measured.json
   remat convert graph.json --to dot | dot -Tsvg -o graph.svg"""
 
@@ -87,8 +88,9 @@ def command(
     """Write a graph or a plan in another format, in its canonical form and the newest version of its schema.
 
     Reads graph and plan documents (JSON, YAML), and node-link JSON and GraphML of networkx. Also reads models: ONNX
-    (needs remat[onnx]), archives of torch.export (.pt2), and dumps of print_readable() of torch.fx. Notes on standard
-    error say which costs and sizes were read, derived or set to defaults, and what the other format cannot express.
+    (needs remat[onnx]), archives of torch.export (.pt2), dumps of print_readable() of torch.fx, and HLO text as XLA
+    dumps it. Notes on standard error say which costs and sizes were read, derived or set to defaults, and what the
+    other format cannot express.
 
     With --costs, the cost of a node is the mean time of the events with its id, or else with the name of its operation.
     It is device time if the trace has any, else host time.
@@ -138,7 +140,7 @@ def _read(
         if wishes != Wishes():
             raise UsageError(
                 "--dim, --backward and --default-cost are for models, but this is not a model",
-                hint="leave them out, or give a .onnx or .pt2 file, or a dump of print_readable() of torch.fx",
+                hint="leave them out, or give a .onnx or .pt2 file, a dump of torch.fx, or HLO text",
             )
         document = read_source(file)
         return document if kind_of(document) == "plan" else _graph(document, keys)

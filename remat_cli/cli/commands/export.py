@@ -24,6 +24,7 @@ Examples:
   remat export zoo:vgg16 -o vgg16.json
   remat export 'zoo:vgg16{batch=64,backward=operator}' | remat show -
   remat export torch:train.py:build -o step.json
+  remat export jax:train.py:build -o step.json
   remat export 'zoo:torch/gpt2{batch=4}' -o gpt2.json
 
 `remat export --list` names the architectures and their options."""
@@ -33,8 +34,8 @@ Examples:
 @click.argument("source", required=False)
 @params.output_option
 @click.option("--list", "listing", is_flag=True, help="List the architectures and their options.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="torch: device for the step.  [default: cpu]")
-@click.option("--cost", metavar="MODEL", help="torch: device, flops or roofline:a100.  [default: device]")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="torch, jax: device for the step.  [default: cpu]")
+@click.option("--cost", metavar="MODEL", help="torch, jax: device, flops or roofline:a100.  [default: device]")
 @params.quiet_option
 @params.color_option
 def command(
@@ -53,6 +54,10 @@ def command(
     place of large ones; if it reads their numbers, with real ones, and says so if they take much memory. If PyTorch
     captures the step only in parts (it has graph breaks), -o step.json writes a graph for each part, step.0.json,
     step.1.json and so on, and prints what crosses between them. torch: needs the extra remat[torch].
+
+    jax:FILE.py:NAME is a function that returns (loss, arguments) or (loss, arguments, options): the step is
+    jax.value_and_grad(loss, **options)(*arguments), with argnums or has_aux as options. Arguments are arrays or
+    jax.ShapeDtypeStruct. jax: needs the extra remat[jax].
 
     The costs of a captured step are times on the device at hand. How fast it is, is measured once, in two seconds, and
     kept; the graph says it. REMAT_RATES names a file with the rates of another device.
@@ -129,11 +134,11 @@ def _builder(
     if not separator or scheme != "zoo":
         raise UsageError(
             f'"{source}" is not a source',
-            hint="write zoo:NAME, as in zoo:vgg16, or torch:FILE.py:NAME; remat export --list names all",
+            hint="write zoo:NAME, as in zoo:vgg16, torch:FILE.py:NAME or jax:FILE.py:NAME; --list names all",
         )
     if device is not None or cost is not None:
         raise UsageError(
-            "--device and --cost are for torch:FILE.py:NAME",
+            "--device and --cost are for torch:FILE.py:NAME and jax:FILE.py:NAME",
             hint="models of the zoo take them as options, as in zoo:torch/resnet50{cost=roofline:a100}",
         )
     family, slash, _ = rest.strip().partition("/")

@@ -45,9 +45,10 @@ def command(
 ) -> None:
     """Run every operation of GRAPH on a device, and write the graph with measured costs.
 
-    GRAPH comes from remat export torch:... or zoo:torch/.... Costs become the median time of a call in microseconds;
-    sizes of outputs and workspace become the bytes that were allocated. Inputs are random. A graph that was exported
-    with another minor version of PyTorch, or for another device, is refused. Needs the extra remat[torch].
+    GRAPH comes from remat export torch:..., jax:... or zoo:torch/.... Costs become the median time of a call in
+    microseconds; sizes of outputs and workspace become the bytes that were allocated (JAX: that XLA states). Inputs are
+    random. A graph that was exported with another minor version of its framework, or for another device, is refused.
+    Needs the extra remat[torch] or remat[jax].
     """
     from remat_cli.files import require_writable, write_text
     from remat_cli.frontends.frameworks import framework_of

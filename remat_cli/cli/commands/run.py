@@ -43,10 +43,11 @@ def command(
 ) -> int:
     """Run PLAN with random weights and inputs, and compare it with the same graph without recomputation.
 
-    The graph of PLAN comes from remat export torch:... or zoo:torch/...; your own code is not needed. The loss, every
-    gradient and every updated buffer are compared bit for bit, and the measured peak with the predicted one. On a CPU,
-    the peak is that of live storages; on CUDA, it is the allocated and the reserved memory. A plan that was exported
-    with another minor version of PyTorch, or for another device, is refused. Needs the extra remat[torch].
+    The graph of PLAN comes from remat export torch:..., jax:... or zoo:torch/...; your own code is not needed. The
+    loss, every gradient and every updated buffer are compared bit for bit, and the measured peak with the predicted
+    one. On a CPU, the peak is that of live storages; on CUDA with PyTorch, it is the allocated and the reserved memory.
+    A plan that was exported with another minor version of its framework, or for another device, is refused. Needs the
+    extra remat[torch] or remat[jax].
     """
     if plan == "-" and graph == "-":
         raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")

@@ -1,0 +1,85 @@
+"""Makes a graph of HLO text, with notes on the origin of every number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from remat_cli.errors import UsageError
+from remat_cli.files import read_text
+from remat_cli.frontends.hlo.flops import Costs
+from remat_cli.frontends.hlo.lower import Given, Lowered, lower
+from remat_cli.frontends.hlo.read import Module, read_module
+from remat_cli.frontends.imported import Imported, Model, Wishes, count, model_graph
+from remat_cli.graph.model import Graph
+from remat_cli.printable import printable
+from remat_cli.zoo.training import Backward
+
+_SHOWN = 8
+
+
+def import_hlo(path: str, wishes: Wishes) -> Imported:
+    """The graph of a module that XLA dumped as text.
+
+    Args:
+        path: The file.
+        wishes: How to import it; its default cost is for calls of libraries without a formula.
+
+    Raises:
+        InputError: If the file cannot be read, or is damaged, or costs cannot be determined, with the line.
+        UsageError: If sizes or a backward rule are given: the file states all sizes, and a step its gradients.
+    """
+    if wishes.backward is not Backward.NONE:
+        raise UsageError(
+            f"{path}: an HLO module is a whole program, with its gradients if it has any", hint="leave --backward out"
+        )
+    if wishes.sizes:
+        raise UsageError(f"{path}: all sizes are in the file", hint="leave --dim out")
+    module = read_module(*read_text(path))
+    costs = Costs(module, wishes.default_cost)
+    lowered = lower(module, costs)
+    outputs = tuple(dict.fromkeys(leaf for leaf in lowered.outputs if not isinstance(leaf, Given)))
+    described = {"model": "flops", "by": "formulas", "by_default": dict(sorted(costs.defaults.items()))}
+    model = Model(
+        name=module.name or Path(path).stem,
+        operations=tuple(lowered.operations),
+        outputs=outputs,
+        fixed_memory=lowered.given_bytes,
+        metadata={"format": "hlo", "costs": described, "sizes": {"by": "shapes in the file"}},
+    )
+    graph = _with_workspaces(model_graph(model, Backward.NONE, path), lowered)
+    notes = tuple(map(printable, _notes(module, lowered, costs)))
+    return Imported(replace(graph, metadata=dict(model.metadata) | wishes.facts(notes)), notes)
+
+
+def _with_workspaces(graph: Graph, lowered: Lowered) -> Graph:
+    nodes = zip(graph.nodes, lowered.workspaces, strict=True)
+    return replace(graph, nodes=tuple(replace(node, workspace=workspace) for node, workspace in nodes))
+
+
+def _notes(module: Module, lowered: Lowered, costs: Costs) -> list[str]:
+    scheduled = module.attributes.get("is_scheduled") == "true"
+    notes = [
+        "costs: derived, FLOPs by formulas for products, convolutions and reductions, else 1 per element of the result",
+        "sizes: read, from shapes in the file; padding by the compiler is not in it",
+        f"fixed memory: read, {lowered.given_bytes} bytes of parameters and constants",
+        "order: read, the schedule of the compiler"
+        if scheduled
+        else "order: that of the text; it is not scheduled yet",
+    ]
+    if lowered.loops:
+        notes.append(
+            f"whole, as one operation each: {count(len(lowered.loops), 'loop or condition')}; workspace: derived, what "
+            "lives inside. XLA may update a loop's arrays in place, which is not counted as a saving"
+        )
+    if costs.guessed:
+        names = ", ".join(costs.guessed[:_SHOWN])
+        notes.append(f"costs of one turn, because the file does not tell how often they run: {names}")
+    if costs.defaults:
+        notes.append("costs by --default-cost: " + ", ".join(f"{op} ({n})" for op, n in sorted(costs.defaults.items())))
+    if lowered.views:
+        notes.append(f"left out: {count(lowered.views, 'view')} (tuples, their items, bitcasts and reshapes)")
+    if once := [operation.id for operation in lowered.operations if not operation.recompute]:
+        more = f" and {len(once) - _SHOWN} more" if len(once) > _SHOWN else ""
+        notes.append(f"computed at most once, because of side effects: {', '.join(once[:_SHOWN])}{more}")
+    return notes

@@ -1,0 +1,44 @@
+"""JAX: capture of training steps, costs, measurement and execution. Needs the extra ``remat[jax]``.
+
+Nothing here imports jax before it is needed; nothing elsewhere imports it at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any
+
+from remat_cli.plan.io import load_plan
+from remat_cli.plan.model import Plan
+
+
+def value_and_grad(
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    *,
+    plan: Plan | str | PathLike[str],
+) -> Callable[..., Any]:
+    """As ``jax.value_and_grad``, but every call runs the operations of a plan, in its order.
+
+    The first call captures the function again for its arguments, and refuses the plan if it is for another graph. Do
+    not put ``jax.jit``, ``vmap``, ``grad`` or ``scan`` around it: they would compile one function of it, in which XLA
+    decides on its own what is kept.
+
+    Args:
+        function: The loss function that was exported. As with ``jax.jit``, arrays that it refers to are those of the
+            first call.
+        argnums: The arguments to differentiate by; those of the export.
+        has_aux: Whether the function returns a pair, of the loss and anything else; that of the export.
+        plan: A plan for a graph that ``remat export jax:FILE.py:NAME`` made, or its file.
+
+    Raises:
+        InputError: If the file holds no plan.
+        UsageError: If the plan is not valid, or its graph is not of JAX, or was exported for another version of it.
+        FrameworkUnavailable: If JAX or the plan's device is missing.
+    """
+    from remat_cli.frontends.jax.training.steps import planned_step
+
+    loaded = plan if isinstance(plan, Plan) else load_plan(str(plan))[0]
+    return planned_step(function, loaded, argnums=argnums, has_aux=has_aux)

@@ -1,0 +1,1 @@
+"""From a loss function to a graph: jaxpr, flat equations, contraction, costs, exported functions."""

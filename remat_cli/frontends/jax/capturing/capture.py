@@ -1,0 +1,156 @@
+"""Captures a training step: the jaxpr of the value and the gradients of a loss function, flat and pruned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from remat_cli.errors import CaptureFailed, RematError
+from remat_cli.frontends.jax.capturing.flat import LONGEST, Flat, flatten
+from remat_cli.frontends.jax.capturing.functions import spec_of
+from remat_cli.frontends.jax.capturing.pruning import pruned
+from remat_cli.frontends.jax.document import PlaceSpec
+from remat_cli.frontends.source import frames_of, place_in
+from remat_cli.printable import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss function, and what its step is.
+
+    Attributes:
+        function: Returns a scalar; with ``has_aux``, a scalar and anything else.
+        argnums: The arguments to differentiate by.
+        has_aux: See ``function``.
+    """
+
+    function: Callable[..., Any]
+    argnums: int | tuple[int, ...] = 0
+    has_aux: bool = False
+
+    def step(self) -> Callable[..., Any]:
+        """The value and the gradients, by JAX."""
+        import jax
+
+        step: Callable[..., Any] = jax.value_and_grad(self.function, argnums=self.argnums, has_aux=self.has_aux)
+        return step
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A captured step.
+
+    Attributes:
+        flat: Its program.
+        places: The arguments, in order.
+        results: For every result of the program its kind and name.
+        structure: The structure of what the step returns.
+        notes: What a user should know of the capture.
+    """
+
+    flat: Flat
+    places: tuple[PlaceSpec, ...]
+    results: tuple[tuple[str, str], ...]
+    structure: Any
+    notes: tuple[str, ...]
+
+
+def capture(loss: Loss, arguments: tuple[Any, ...], keywords: Mapping[str, Any] | None = None) -> Captured:
+    """The step of ``loss`` for arguments of these shapes. Nothing is computed.
+
+    Args:
+        loss: The loss function.
+        arguments: Arrays, ``jax.ShapeDtypeStruct`` or numbers, in any containers that JAX knows.
+        keywords: Arguments by name.
+
+    Raises:
+        CaptureFailed: If JAX cannot trace it, or the graph could not hold it.
+    """
+    import jax
+
+    keywords = dict(keywords or {})
+    step = loss.step()
+    try:
+        closed, shape = jax.make_jaxpr(step, return_shape=True)(*arguments, **keywords)
+    except RematError:
+        raise
+    except Exception as error:  # the user's code may do anything
+        raise _failed(error) from error
+    flat = pruned(flatten(closed))
+    leaves, _ = jax.tree_util.tree_flatten_with_path((arguments, keywords))
+    places = tuple(
+        PlaceSpec("argument", _argument_name(path), spec_of(flat.avals[place]), _below(leaf))
+        for (path, leaf), place in zip(leaves, flat.places, strict=True)
+    )
+    results, structure = jax.tree_util.tree_flatten_with_path(shape)
+    return Captured(flat, places, tuple(_result(path, loss) for path, _ in results), structure, _notes(flat))
+
+
+def _failed(error: Exception) -> CaptureFailed:
+    place = place_in(frames_of(error), "jax")
+    lines = [printable(line) for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    at = f"{place}: " if place else ""
+    return CaptureFailed(
+        f"the step could not be captured: {at}{type(error).__name__}: {lines[0][:400]}",
+        hint="does jax.value_and_grad of the function work for these arguments?",
+        details=[f"  {line}" for line in lines[1:6]],
+    )
+
+
+def path_name(path: Any) -> str:
+    """``0.layers.w`` for a path in a container."""
+    import jax
+
+    return printable(str(jax.tree_util.keystr(path, simple=True, separator=".")))
+
+
+def _argument_name(path: Any) -> str:
+    """The name of an argument: its number or keyword, and the path in it."""
+    return path_name(path[1:])
+
+
+def _result(path: Any, loss: Loss) -> tuple[str, str]:
+    """Kind and name of a result of ``value_and_grad``."""
+    if path[0].idx == 1:  # gradients: for one argument, or a tuple of them
+        numbers = (loss.argnums,) if isinstance(loss.argnums, int) else tuple(loss.argnums)
+        if isinstance(loss.argnums, int):
+            inner, number = path[1:], numbers[0]
+        else:
+            inner, number = path[2:], numbers[path[1].idx]
+        rest = path_name(inner)
+        return "gradient", f"{number}.{rest}" if rest else str(number)
+    if loss.has_aux and path[1].idx == 1:
+        return "auxiliary", path_name(path[2:]) or "auxiliary"
+    return "loss", "loss"
+
+
+def _below(leaf: Any) -> int | None:
+    """A limit of whole numbers, if they are there: random ones in their place must be valid too."""
+    import jax
+    import numpy as np
+
+    if not hasattr(leaf, "dtype") or not hasattr(leaf, "__array__") or getattr(leaf, "size", 0) == 0:
+        return None
+    if not jax.dtypes.issubdtype(leaf.dtype, np.integer):
+        return None
+    lowest, highest = int(leaf.min()), int(leaf.max())
+    return highest + 1 if lowest >= 0 else None
+
+
+def _notes(flat: Flat) -> tuple[str, ...]:
+    """What was done with loops, prints and ``jax.checkpoint``."""
+    notes = []
+    if flat.loops["unrolled"]:
+        notes.append(
+            f"unrolled: {flat.loops['unrolled']} scans of at most {LONGEST} steps; the plan tells their steps apart"
+        )
+    for kind in ("scan", "while", "cond"):
+        if flat.loops[kind]:
+            why = f", longer than {LONGEST} steps or over nothing" if kind == "scan" else ""
+            notes.append(f"kept whole, as one operation each: {flat.loops[kind]} of {kind}{why}")
+    if flat.prints:
+        notes.append(f"left out: {flat.prints} prints (jax.debug)")
+    if flat.calls["remat2"] or flat.calls["checkpoint"]:
+        notes.append("jax.checkpoint in the function is undone: the plan decides what is computed again")
+    return tuple(notes)

@@ -1,0 +1,277 @@
+"""A captured step as a flat list of equations: calls inlined, short loops over layers unrolled.
+
+JAX writes a function as a jaxpr, whose equations may hold further jaxprs. Of these, calls (``jit``,
+``jax.checkpoint``, functions with derivatives of their own) are inlined. A ``scan`` of few steps is unrolled, so that a
+plan can tell its layers apart. ``while``, ``cond`` and long scans stay single operations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.jax.private import context_of, inner_jaxpr, is_literal, scope_of
+
+_CALLS = frozenset(
+    {"jit", "pjit", "closed_call", "core_call", "call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call"}
+)
+_IDENTITIES = frozenset({"name", "optimization_barrier", "copy", "stop_gradient"})
+"""Operations that return what they read. ``name`` and barriers tell jax.checkpoint what to do, which a plan decides."""
+_PRINTS = frozenset({"debug_callback", "debug_print"})
+_REFUSED = {
+    "pure_callback": "calls Python code (jax.pure_callback)",
+    "io_callback": "calls Python code (jax.experimental.io_callback)",
+    "shard_map": "runs on several devices (jax.shard_map)",
+    "xla_pmap": "runs on several devices (jax.pmap)",
+    "psum": "exchanges numbers between devices",
+    "all_gather": "exchanges numbers between devices",
+    "infeed": "reads from outside",
+    "outfeed": "writes to the outside",
+}
+LONGEST = 64
+"""Most steps of a scan that is unrolled: more than the layers of most models, and fewer than steps of time."""
+_MOST_EQUATIONS = 50_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Number:
+    """A number in the program.
+
+    Attributes:
+        value: The number as JAX keeps it.
+        aval: Its type.
+    """
+
+    value: Any
+    aval: Any
+
+
+Atom = int | Number
+"""What an equation reads: a variable, by its number, or a number in the program."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Equation:
+    """One primitive operation.
+
+    Attributes:
+        primitive: JAX's primitive.
+        params: Its parameters.
+        context: The settings under which it was written.
+        reads: What it reads.
+        makes: The variables that it makes.
+        backward: Whether it belongs to the backward pass.
+    """
+
+    primitive: Any
+    params: Mapping[str, Any]
+    context: Any
+    reads: tuple[Atom, ...]
+    makes: tuple[int, ...]
+    backward: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the primitive."""
+        return str(self.primitive.name)
+
+    @property
+    def variables(self) -> tuple[int, ...]:
+        """The variables that it reads."""
+        return tuple(atom for atom in self.reads if isinstance(atom, int))
+
+
+@dataclass(slots=True)
+class Flat:
+    """A flat program.
+
+    Attributes:
+        avals: Type of every variable.
+        equations: In order of execution.
+        places: The variables of the arguments, in order.
+        constants: The array of every variable that stands for one.
+        results: In order.
+        loops: How often each kind of loop was unrolled (``unrolled``) or kept whole, by the kind.
+        prints: How many prints are left out.
+        calls: How often each kind of call was inlined.
+    """
+
+    avals: list[Any] = field(default_factory=list)
+    equations: list[Equation] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    constants: dict[int, Any] = field(default_factory=dict)
+    results: list[Atom] = field(default_factory=list)
+    loops: Counter[str] = field(default_factory=Counter)
+    prints: int = 0
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def new(self, aval: Any) -> int:
+        """A new variable."""
+        self.avals.append(aval)
+        return len(self.avals) - 1
+
+    def aval_of(self, atom: Atom) -> Any:
+        """The type of what an equation reads."""
+        return self.avals[atom] if isinstance(atom, int) else atom.aval
+
+
+def flatten(closed: Any) -> Flat:
+    """The flat program of a closed jaxpr.
+
+    Raises:
+        CaptureFailed: If it calls Python code or other devices, or is too long.
+    """
+    flattener = _Flattener()
+    flat = flattener.flat
+    flat.places = [flat.new(variable.aval) for variable in closed.jaxpr.invars]
+    results = flattener.inline(closed.jaxpr, closed.consts, flat.places, top=True)
+    flat.results = [flattener.whole(atom) for atom in results]
+    return flat
+
+
+@dataclass(slots=True)
+class _Flattener:
+    """Writes a flat program.
+
+    Attributes:
+        flat: The program so far.
+        stacks: The parts of variables that stand for a stack of arrays which is not made before something reads it.
+        made: The stacks that were made.
+        arrays: The variable of each constant, by the identity of its array.
+        sweep: Whether the backward pass has begun.
+    """
+
+    flat: Flat = field(default_factory=Flat)
+    stacks: dict[int, list[Atom]] = field(default_factory=dict)
+    made: dict[int, Atom] = field(default_factory=dict)
+    arrays: dict[int, int] = field(default_factory=dict)
+    sweep: bool = False
+
+    def constant(self, array: Any, aval: Any) -> int:
+        """The variable of a constant."""
+        if id(array) not in self.arrays:
+            self.arrays[id(array)] = variable = self.flat.new(aval)
+            self.flat.constants[variable] = array
+        return self.arrays[id(array)]
+
+    def inline(self, jaxpr: Any, consts: Sequence[Any], given: Sequence[Atom], *, top: bool = False) -> list[Atom]:
+        """Write the equations of ``jaxpr`` for the arguments ``given``; returns what its results are.
+
+        The transformations around an equation at the ``top`` say where the backward pass begins. Inside, they may be
+        those of a gradient that the loss itself takes.
+        """
+        env: dict[Any, Atom] = {}
+        for variable, array in zip(jaxpr.constvars, consts, strict=True):
+            env[variable] = self.constant(array, variable.aval)
+        env |= dict(zip(jaxpr.invars, given, strict=True))
+
+        def atom(operand: Any) -> Atom:
+            if not is_literal(operand):
+                return env[operand]
+            if operand.aval.shape:
+                return self.constant(operand.val, operand.aval)
+            return Number(operand.val, operand.aval)
+
+        for equation in jaxpr.eqns:
+            if top and scope_of(equation).startswith("transpose("):
+                self.sweep = True
+            made = self.equation(equation, [atom(operand) for operand in equation.invars])
+            env |= dict(zip(equation.outvars, made, strict=True))
+        return [atom(operand) for operand in jaxpr.outvars]
+
+    def equation(self, equation: Any, reads: list[Atom]) -> list[Atom]:
+        """Write one equation, or what it consists of; returns what its results are."""
+        name, params = str(equation.primitive.name), equation.params
+        if name in _REFUSED:
+            raise CaptureFailed(
+                f"the step {_REFUSED[name]}, which a graph cannot hold", hint="move it out of the loss function"
+            )
+        if name in _PRINTS:
+            self.flat.prints += 1
+            return []
+        if name in _IDENTITIES:
+            return reads
+        inner = inner_jaxpr(params.get("jaxpr", params.get("call_jaxpr"))) if name in _CALLS | {"scan"} else None
+        if inner is not None and name in _CALLS:
+            self.flat.calls[name] += 1
+            return self.inline(*inner, reads)
+        if inner is not None and self.short(params):
+            self.flat.loops["unrolled"] += 1
+            return self.unrolled(params, inner, reads)
+        if name in {"scan", "while", "cond"}:
+            self.flat.loops[name] += 1
+        if equation.effects:
+            raise CaptureFailed(
+                f"the step has an operation with side effects ({name}), which a graph cannot hold",
+                hint="move it out of the loss function",
+            )
+        if len(self.flat.equations) >= _MOST_EQUATIONS:
+            raise CaptureFailed(
+                f"the step has more than {_MOST_EQUATIONS:,} operations", hint="put repeated parts into jax.lax.scan"
+            )
+        makes = tuple(self.flat.new(variable.aval) for variable in equation.outvars)
+        read = tuple(self.whole(atom) for atom in reads)
+        self.flat.equations.append(Equation(equation.primitive, params, context_of(equation), read, makes, self.sweep))
+        return list(makes)
+
+    def short(self, params: Mapping[str, Any]) -> bool:
+        """Whether a scan is unrolled: it has few steps, and goes over something."""
+        goes_over = len(params["jaxpr"].jaxpr.invars) > params["num_consts"] + params["num_carry"]
+        return bool(params["length"] <= LONGEST and goes_over)
+
+    def unrolled(self, params: Mapping[str, Any], inner: tuple[Any, Sequence[Any]], reads: list[Atom]) -> list[Atom]:
+        """Write a scan step by step."""
+        jaxpr, consts = inner
+        shared = params["num_consts"]
+        first = shared + params["num_carry"]
+        carry, length = reads[shared:first], params["length"]
+        parts = [self.parts(atom, length) for atom in reads[first:]]
+        made: list[list[Atom]] = [[] for _ in jaxpr.outvars[params["num_carry"] :]]
+        for step in reversed(range(length)) if params["reverse"] else range(length):
+            given = [*reads[:shared], *carry, *(part[step] for part in parts)]
+            results = self.inline(jaxpr, consts, given)
+            carry = results[: params["num_carry"]]
+            for collected, result in zip(made, results[params["num_carry"] :], strict=True):
+                collected.append(result)
+        if params["reverse"]:
+            made = [collected[::-1] for collected in made]
+        return [*carry, *map(self.stack, made, jaxpr.outvars[params["num_carry"] :])]
+
+    def stack(self, parts: list[Atom], variable: Any) -> Atom:
+        """A variable for arrays on top of each other, which is made only if something reads it as a whole."""
+        aval = variable.aval
+        stacked = self.flat.new(aval.update(shape=(len(parts), *aval.shape)))
+        self.stacks[stacked] = parts
+        return stacked
+
+    def parts(self, atom: Atom, length: int) -> list[Atom]:
+        """The arrays in a stack, along the first axis."""
+        import jax
+
+        if isinstance(atom, int) and atom in self.stacks:
+            return self.stacks[atom]
+        aval = self.flat.aval_of(atom)
+        found: list[Atom] = []
+        for step in range(length):
+            closed = jax.make_jaxpr(lambda array, k=step: jax.lax.index_in_dim(array, k, keepdims=False))(aval)
+            found += self.inline(closed.jaxpr, closed.consts, [atom])
+        return found
+
+    def whole(self, atom: Atom) -> Atom:
+        """``atom``; if it is a stack that is not made yet, it is made now."""
+        import jax
+        import jax.numpy as jnp
+
+        if not isinstance(atom, int) or atom not in self.stacks:
+            return atom
+        if atom in self.made:
+            return self.made[atom]
+        parts = self.stacks[atom]
+        avals = [self.flat.aval_of(part) for part in parts]
+        closed = jax.make_jaxpr(lambda *arrays: jnp.stack(arrays))(*avals)
+        [made] = self.inline(closed.jaxpr, closed.consts, [self.whole(part) for part in parts])
+        self.made[atom] = made
+        return made

@@ -1,0 +1,1 @@
+"""How fast the device at hand is."""

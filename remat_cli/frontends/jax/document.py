@@ -1,0 +1,249 @@
+"""Documents that describe the operations and arrays of a captured step: payloads of nodes, and the graph's metadata.
+
+A node's payload names the function that computes it, and what that function reads::
+
+    {"function": 3, "reads": [{"input": 0}, {"place": 2}], "values": [{"dtype": "float32", "shape": [8, 16]}]}
+
+``{"input": k}`` is the k-th value that the node reads, ``{"place": p}`` the p-th array that the step is given, and
+``{"constant": c}`` the c-th array whose data is in the document. Every value is one array.
+
+The metadata holds ``functions`` (each written by ``jax.export``, compressed, in base64), ``places``, ``constants`` and
+``results``: the loss, auxiliary results and gradients, each with the place, the constant or the value that it is. So a
+document runs without the code that it came from.
+
+Arrays of random keys are kept as the numbers in them; ``key`` then names the generator.
+
+This module alone writes these documents, and :mod:`remat_cli.frontends.jax.reading` alone reads them. Neither needs
+jax.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from remat_cli.graph.model import Graph
+
+FRONTEND = "jax"
+VERSION = 1
+"""Version of the format of payloads and metadata."""
+
+ITEM_BYTES = {
+    **dict.fromkeys(("bool", "int8", "uint8"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
+    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float32"), 4),
+    **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
+    "complex128": 16,
+}
+"""Bytes of an element, by the name of its type. Documents hold arrays of no other type."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """Type and shape of an array.
+
+    Attributes:
+        dtype: ``float32``; that of the numbers in it, for an array of keys.
+        shape: Its shape; for an array of keys, that of the numbers in it.
+        key: The generator of an array of keys; None for one of numbers.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    key: str | None = None
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its elements."""
+        return self.elements * ITEM_BYTES[self.dtype]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        written: dict[str, Any] = {"dtype": self.dtype, "shape": list(self.shape)}
+        return written if self.key is None else written | {"key": self.key}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The ``position``-th value that a node reads."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value of the graph, by its number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An array that the step is given."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An array whose data is in the document."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The operation of a node.
+
+    Attributes:
+        function: Number of the function that computes it.
+        reads: What the function reads, in order.
+        values: The arrays that it makes, one for each value of the node.
+    """
+
+    function: int
+    reads: tuple[Input | Place | Constant, ...]
+    values: tuple[ArraySpec, ...]
+
+    def document(self) -> dict[str, Any]:
+        """The payload."""
+        return {
+            "function": self.function,
+            "reads": [_written(read, _no_name) for read in self.reads],
+            "values": [spec.document() for spec in self.values],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceSpec:
+    """An array that a step is given.
+
+    Attributes:
+        kind: ``argument``, or ``captured`` for an array that the code refers to.
+        name: ``0.layers.w``: the number of the argument, and the path in it.
+        spec: Its type and shape.
+        below: Its numbers must be below this and not negative. None if no limit is known.
+    """
+
+    kind: str
+    name: str
+    spec: ArraySpec
+    below: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        written = {"kind": self.kind, "name": self.name, **self.spec.document()}
+        return written if self.below is None else written | {"below": self.below}
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A small array with its data, in row-major order."""
+
+    spec: ArraySpec
+    data: bytes
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return self.spec.document() | {"data": base64.b64encode(self.data).decode("ascii")}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A result of a step.
+
+    Attributes:
+        kind: ``loss``, ``auxiliary`` or ``gradient``.
+        name: For a gradient, that of the argument; otherwise the path in the result.
+        array: What it is.
+        spec: Its type and shape.
+    """
+
+    kind: str
+    name: str
+    array: Value | Place | Constant
+    spec: ArraySpec
+
+    def document(self, name_of: Callable[[int], str]) -> dict[str, Any]:
+        """As JSON; ``name_of`` gives the names of values."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "array": _written(self.array, name_of),
+            **self.spec.document(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A graph of this frontend, with the contents of its documents.
+
+    Attributes:
+        graph: The graph.
+        operations: The operation of each node.
+        functions: The functions, as ``jax.export`` writes them.
+        places: The arrays that it is given, in order.
+        constants: The constants, by number.
+        results: The loss, auxiliary results, gradients.
+        device: Kind of device that it was captured for.
+        jax: Version of JAX that wrote its functions.
+    """
+
+    graph: Graph
+    operations: tuple[Operation, ...]
+    functions: tuple[bytes, ...]
+    places: tuple[PlaceSpec, ...]
+    constants: tuple[Data, ...]
+    results: tuple[Result, ...]
+    device: str
+    jax: str
+
+    def spec_of(self, value: int) -> ArraySpec:
+        """The array in a value."""
+        node = self.graph.producer[value]
+        return self.operations[node].values[value - self.graph.first_value[node]]
+
+    def read_specs(self, node: int) -> tuple[ArraySpec, ...]:
+        """The arrays that the operation of a node reads."""
+        found = []
+        for read in self.operations[node].reads:
+            match read:
+                case Input(position):
+                    found.append(self.spec_of(self.graph.nodes[node].inputs[position]))
+                case Place(number):
+                    found.append(self.places[number].spec)
+                case Constant(number):
+                    found.append(self.constants[number].spec)
+        return tuple(found)
+
+
+def function_text(function: bytes) -> str:
+    """A function as it stands in a document."""
+    return base64.b64encode(zlib.compress(function, 9)).decode("ascii")
+
+
+def _no_name(number: int) -> str:
+    raise AssertionError(f"an operation names value {number} of the graph, and not what its node reads")
+
+
+def _written(array: Input | Value | Place | Constant, name_of: Callable[[int], str]) -> dict[str, Any]:
+    """``array`` as JSON."""
+    match array:
+        case Input(position):
+            return {"input": position}
+        case Value(number):
+            return {"value": name_of(number)}
+        case Place(number):
+            return {"place": number}
+        case Constant(number):
+            return {"constant": number}

@@ -1,0 +1,79 @@
+"""Decides whether a plan is for a graph. If not, says what differs: JAX, shapes, types, or the function."""
+
+from __future__ import annotations
+
+from remat_cli.errors import UsageError
+from remat_cli.frontends.jax.document import Step
+from remat_cli.frontends.jax.reading import read_step
+from remat_cli.graph.model import Graph
+from remat_cli.printable import printable
+
+
+def difference(ours: Step, theirs: Step) -> str | None:
+    """Why a plan of ``theirs`` is not a plan of ``ours``, in a few words; None if it is. Costs do not matter."""
+    return _places(ours, theirs) or _operations(ours, theirs) or _rest(ours, theirs)
+
+
+def require_same(planned: Graph, wanted: Graph) -> None:
+    """Check that a plan of ``planned`` computes the same as ``wanted``. Costs and names do not matter.
+
+    Raises:
+        UsageError: If it does not, with the first difference.
+    """
+    reason = difference(read_step(wanted), read_step(planned))
+    if reason is not None:
+        raise UsageError(
+            f"the plan of {printable(planned.name)} is for another graph than {printable(wanted.name)}: {reason}",
+            hint="solve the graph that is to be run",
+        )
+
+
+def require_home(step: Step, device: str) -> None:
+    """Check that a graph was exported for this version of JAX and for ``device``.
+
+    Raises:
+        UsageError: If it was not, with the difference.
+    """
+    import jax
+
+    reason = None
+    if step.jax.split(".")[:2] != str(jax.__version__).split(".")[:2]:
+        reason = f"it was exported with JAX {printable(step.jax)}, but this is JAX {jax.__version__}"
+    elif step.device != device:
+        reason = f"it was exported for {step.device}, and this runs on {device}"
+    if reason is not None:
+        raise UsageError(
+            f"the graph {printable(step.graph.name)} is not for here: {reason}",
+            hint=f"export it again here, with --device {device}; or --force, and JAX may refuse its functions",
+        )
+
+
+def _places(ours: Step, theirs: Step) -> str | None:
+    if len(ours.places) != len(theirs.places):
+        return f"it has {len(theirs.places)} arrays in its arguments, and this has {len(ours.places)}"
+    for mine, other in zip(ours.places, theirs.places, strict=True):
+        if mine.name != other.name or mine.kind != other.kind:
+            return f"{printable(other.name)} there is {printable(mine.name)} here"
+        for what, found, wanted in (
+            ("type", other.spec.key or other.spec.dtype, mine.spec.key or mine.spec.dtype),
+            ("shape", list(other.spec.shape), list(mine.spec.shape)),
+        ):
+            if found != wanted:
+                return f"{printable(other.name)} has the {what} {found} there and {wanted} here"
+    return None
+
+
+def _operations(ours: Step, theirs: Step) -> str | None:
+    mine, others = ours.graph.nodes, theirs.graph.nodes
+    for k, (here, there) in enumerate(zip(mine, others, strict=False)):
+        own, other = ours.operations[k], theirs.operations[k]
+        same = own.reads == other.reads and own.values == other.values and here.inputs == there.inputs
+        if not same or ours.functions[own.function] != theirs.functions[other.function]:
+            return f"its operation {printable(there.id)} computes something else"
+    return None if len(mine) == len(others) else f"it has {len(others)} operations, and this has {len(mine)}"
+
+
+def _rest(ours: Step, theirs: Step) -> str | None:
+    if ours.constants != theirs.constants:
+        return "constants in the code have other values"
+    return None if ours.results == theirs.results else "it returns something else"

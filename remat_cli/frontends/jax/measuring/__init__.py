@@ -1,0 +1,1 @@
+"""Runs plans and single operations to measure time and memory."""

@@ -1,0 +1,188 @@
+"""Measures costs: runs every operation of a graph on the device, and puts its time and memory into the graph."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat_cli.cores import usable_cores
+from remat_cli.errors import ExecutionFailed, UsageError
+from remat_cli.frontends.jax.document import Place, Step
+from remat_cli.frontends.jax.executing.functions import Loaded, load, wide_numbers
+from remat_cli.frontends.jax.executing.inputs import random_array
+from remat_cli.frontends.jax.executing.same_graph import require_home
+from remat_cli.frontends.jax.installed import require_present
+from remat_cli.frontends.jax.reading import read_step
+from remat_cli.graph.model import Graph
+from remat_cli.printable import printable
+
+_SHORTEST_SAMPLE_S = 200e-6
+"""Least seconds of a sample: shorter operations are repeated, or the overhead of the clock would count. Untuned."""
+_MOST_CALLS = 100
+"""Most repeats in a sample. Untuned."""
+_LEAST_US = 1e-3
+"""Least cost of an operation. Costs are rounded to multiples of this, and none may be 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One function on a device.
+
+    Attributes:
+        median_us: Median time of a call, in microseconds.
+        spread: Distance of the quartiles, as a share of the median.
+        workspace_bytes: Bytes that the compiled function takes while it runs, without what it reads and makes.
+    """
+
+    median_us: float
+    spread: float
+    workspace_bytes: int
+
+
+def profile(
+    graph: Graph,
+    *,
+    device: str = "cpu",
+    repeats: int = 10,
+    warmup: int = 2,
+    seed: int = 0,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Graph:
+    """``graph`` with measured costs in microseconds, and with the workspaces that XLA states.
+
+    Equal operations are measured once.
+
+    Args:
+        graph: A graph that this frontend made.
+        device: ``cpu`` or ``cuda``.
+        repeats: Samples per operation; the cost is their median.
+        warmup: Calls before that.
+        seed: Seed of the arrays that operations read.
+        force: Whether to run operations that were exported for another JAX.
+        progress: Called with the number of operations measured so far, and the number of all.
+
+    Raises:
+        UsageError: If the graph is not of this frontend, or damaged, or was exported for another JAX or device, or a
+            number is out of range.
+        FrameworkUnavailable: If there is no such device.
+        ExecutionFailed: If an operation fails, with the node.
+    """
+    step = read_step(graph)
+    if repeats < 1 or warmup < 0:
+        raise UsageError("profiling needs at least one repeat, and no negative warm-up")
+    require_present(device)
+    if not force:
+        require_home(step, device)
+    with wide_numbers():
+        loaded = load(step, device)
+        found = _all_measured(loaded, repeats, warmup, seed, progress)
+    nodes = [
+        replace(
+            node,
+            cost=found[operation.function].median_us,
+            outputs=tuple(spec.bytes for spec in operation.values),
+            workspace=found[operation.function].workspace_bytes,
+        )
+        for node, operation in zip(graph.nodes, step.operations, strict=True)
+    ]
+    facts = _facts(device, repeats, warmup, len(found)) | {
+        "spread": {
+            node.id: round(found[operation.function].spread, 4)
+            for node, operation in zip(graph.nodes, step.operations, strict=True)
+        }
+    }
+    metadata = graph.metadata | {"costs": {"model": "measured"}, "profile": facts}
+    return replace(graph, nodes=tuple(nodes), cost_unit="us", metadata=metadata)
+
+
+def _all_measured(
+    loaded: Loaded, repeats: int, warmup: int, seed: int, progress: Callable[[int, int], None] | None
+) -> dict[int, Measured]:
+    """Every function that a node uses, measured with the first node that does."""
+    first: dict[int, int] = {}
+    for index, operation in enumerate(loaded.step.operations):
+        first.setdefault(operation.function, index)
+    found: dict[int, Measured] = {}
+    for done, (function, index) in enumerate(first.items()):
+        if progress is not None:
+            progress(done, len(first))
+        try:
+            found[function] = _measured(loaded, index, repeats, warmup, seed)
+        except Exception as error:  # operations may raise anything
+            node = loaded.step.graph.nodes[index]
+            words = printable(" ".join(str(error).split()))[:300]
+            raise ExecutionFailed(
+                f"node {printable(node.id)} failed on {loaded.device}: {words}",
+                hint="was the graph exported for another device or version of JAX?",
+            ) from error
+    return found
+
+
+def _measured(loaded: Loaded, index: int, repeats: int, warmup: int, seed: int) -> Measured:
+    import numpy as np
+
+    step = loaded.step
+    generator = np.random.default_rng(seed)
+    arrays = [
+        random_array(spec, loaded.device, generator, _limit(step, index, k))
+        for k, spec in enumerate(step.read_specs(index))
+    ]
+    call = loaded.functions[step.operations[index].function]
+    analysed = call.compiled().memory_analysis()
+    workspace = 0 if analysed is None else int(analysed.temp_size_in_bytes)
+
+    def once() -> None:
+        for array in call(*arrays):
+            array.block_until_ready()
+
+    once()
+    for _ in range(warmup):
+        once()
+    samples = _samples(once, repeats)
+    middle = statistics.median(samples)
+    quartiles = statistics.quantiles(samples, n=4) if len(samples) > 1 else [middle, middle, middle]
+    spread = (quartiles[2] - quartiles[0]) / middle if middle > 0 else 0.0
+    return Measured(max(round(middle, 3), _LEAST_US), spread, workspace)
+
+
+def _limit(step: Step, index: int, position: int) -> int | None:
+    """The limit of the whole numbers that an operation reads, if they are given to the step."""
+    read = step.operations[index].reads[position]
+    return step.places[read.number].below if isinstance(read, Place) else None
+
+
+def _samples(once: Callable[[], None], repeats: int) -> list[float]:
+    """Microseconds per call in each of several samples."""
+    started = time.perf_counter()
+    once()
+    taken = max(time.perf_counter() - started, 1e-9)
+    calls = min(_MOST_CALLS, max(1, round(_SHORTEST_SAMPLE_S / taken)))
+    samples = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        for _ in range(calls):
+            once()
+        samples.append((time.perf_counter() - started) / calls * 1e6)
+    return samples
+
+
+def _facts(device: str, repeats: int, warmup: int, kinds: int) -> dict[str, Any]:
+    """The machine and the settings of the measurement."""
+    import jax
+
+    facts: dict[str, Any] = {
+        "device": device,
+        "jax": str(jax.__version__),
+        "repeats": repeats,
+        "warmup": warmup,
+        "kinds": kinds,
+    }
+    if device == "cuda":
+        return facts | {"machine": str(jax.local_devices(backend="gpu")[0].device_kind)}
+    return facts | {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "threads": usable_cores()}

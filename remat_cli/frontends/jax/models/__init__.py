@@ -1,0 +1,1 @@
+"""Models of the zoo, in plain JAX."""

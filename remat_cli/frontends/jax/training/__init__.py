@@ -1,0 +1,1 @@
+"""Training steps by plan, in the user's own program."""

@@ -1,0 +1,162 @@
+"""Captured steps: they compute what JAX computes, hold what they should, and refuse what they cannot hold."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import jax_models
+import numpy as np
+import pytest
+from jax_plans import graph_of, plain, value_and_grad
+
+from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.jax.capturing.capture import Loss, capture
+from remat_cli.frontends.jax.capturing.export import export_built
+from remat_cli.frontends.jax.training.steps import planned_step
+from remat_cli.graph.model import Phase
+
+
+def exported(build):
+    return export_built(build, "build", "jax:test", device="cpu", cost="flops", tell=print)
+
+
+def notes_of(graph):
+    return " | ".join(graph.metadata["notes"])
+
+
+@pytest.mark.parametrize("name", jax_models.ALL)
+def test_a_graph_computes_what_jax_computes(name):
+    function, arguments, *options = getattr(jax_models, name)()
+    found = planned_step(function, plain(graph_of(name)), **(options[0] if options else {}))(*arguments)
+    step, arguments = value_and_grad(name)
+    wanted = jax.jit(step)(*arguments)
+    assert jax.tree_util.tree_structure(found) == jax.tree_util.tree_structure(wanted)
+    for mine, other in zip(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(wanted), strict=True):
+        assert mine.shape == other.shape
+        assert mine.dtype == other.dtype
+        if jnp.issubdtype(mine.dtype, jax.dtypes.prng_key):
+            mine, other = map(jax.random.key_data, (mine, other))
+        rough = 2e-2 if name == "mixed" else 2e-5
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(other), rtol=rough, atol=rough)
+
+
+@pytest.mark.parametrize("name", jax_models.ALL)
+def test_the_forward_pass_comes_first_and_nothing_is_free(name):
+    graph = graph_of(name)
+    phases = [node.phase for node in graph.nodes]
+    assert phases == sorted(phases, key=[Phase.FORWARD, Phase.BACKWARD].index)
+    assert set(phases) == {Phase.FORWARD, Phase.BACKWARD}
+    assert all(node.cost >= 1 for node in graph.nodes)
+    assert all(node.recompute for node in graph.nodes)
+
+
+def test_exports_are_the_same_every_time():
+    assert exported(jax_models.mlp).metadata["functions"] == exported(jax_models.mlp).metadata["functions"]
+
+
+def test_a_scan_over_layers_is_unrolled_and_a_long_one_is_not():
+    unrolled, whole = graph_of("layers"), graph_of("control")
+    assert sum(node.op == "dot_general" for node in unrolled.nodes) == 4 * 3 - 1  # the input needs no gradient
+    assert not any(node.op == "scan" for node in unrolled.nodes)
+    assert "unrolled: 2 scans" in notes_of(unrolled)
+    assert sum(node.op == "scan" for node in whole.nodes) == 2
+    assert "kept whole, as one operation each: 2 of scan" in notes_of(whole)
+    assert "1 of while" in notes_of(whole)
+
+
+def test_a_reversed_scan_with_stacked_results_is_unrolled_in_order():
+    def build():
+        def loss(w, xs):
+            _, ys = jax.lax.scan(lambda c, x: (c * w + x, c * x), jnp.float32(1), xs, reverse=True)
+            return (ys * jnp.arange(3.0)).sum()
+
+        return loss, (jnp.float32(0.5), jnp.array([1.0, 2.0, 3.0]))
+
+    function, arguments = build()
+    found = planned_step(function, plain(exported(build)))(*arguments)
+    np.testing.assert_allclose(found, jax.value_and_grad(function)(*arguments), rtol=1e-6)
+
+
+def test_what_jax_checkpoint_computes_again_is_left_to_the_plan():
+    def without():
+        function, arguments = jax_models.checkpointed()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(jax, "checkpoint", lambda f: f)
+            return capture(Loss(function), arguments)
+
+    plain_step, graph = without(), graph_of("checkpointed")
+    function, arguments = jax_models.checkpointed()
+    assert len(capture(Loss(function), arguments).flat.equations) == len(plain_step.flat.equations)
+    assert "jax.checkpoint in the function is undone" in notes_of(graph)
+
+
+def test_small_arrays_of_the_code_are_constants_and_large_ones_are_given():
+    metadata = graph_of("checkpointed").metadata
+    assert [place["name"] for place in metadata["places"] if place["kind"] == "captured"] == ["captured0"]
+    assert [4] in [constant["shape"] for constant in metadata["constants"]]
+
+
+def test_prints_are_left_out_and_said_so():
+    def build():
+        def loss(x):
+            jax.debug.print("{}", x)
+            return jnp.sin(x).sum()
+
+        return loss, (jnp.ones(3),)
+
+    assert "left out: 1 prints" in notes_of(exported(build))
+
+
+def test_shapes_are_enough():
+    def build():
+        function, arguments = jax_models.mlp()
+        return function, jax.tree_util.tree_map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments)
+
+    assert [node.outputs for node in exported(build).nodes] == [node.outputs for node in graph_of("mlp").nodes]
+
+
+def test_equal_operations_share_a_function():
+    graph = graph_of("transformer")
+    numbers = [node.payload["function"] for node in graph.nodes]
+    assert len(set(numbers)) == len(graph.metadata["functions"]) < len(numbers)
+
+
+def _calls_back(x):
+    return jax.pure_callback(np.sin, x, x).sum()
+
+
+def _has_effects(x):
+    return jax.experimental.io_callback(np.sin, x, x, ordered=True).sum()
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ((_calls_back, (jnp.ones(2),)), "JAX|callback"),
+        (3, "returned int"),
+        ((3, (1,)), "as the loss"),
+        ((jnp.sum, 3), "as the arguments"),
+        ((jnp.sum, (1.0,), {"argnum": 1}), "other options"),
+        ((lambda x: x, (jnp.ones(2),)), "could not be captured: .*TypeError"),
+        ((lambda x: x.sum(), (jnp.arange(3),)), "could not be captured: TypeError: grad requires"),
+    ],
+)
+def test_what_is_no_step_is_refused_with_the_reason(returned, message):
+    with pytest.raises(CaptureFailed, match=message):
+        exported(lambda: returned)
+
+
+def test_python_code_behind_a_stopped_gradient_is_refused():
+    def loss(x):
+        return (x * jax.lax.stop_gradient(jax.pure_callback(np.sin, x, jax.lax.stop_gradient(x)))).sum()
+
+    with pytest.raises(CaptureFailed, match=r"calls Python code \(jax.pure_callback\)"):
+        exported(lambda: (loss, (jnp.ones(2),)))
+
+
+def test_an_error_of_the_user_names_its_line(tmp_path):
+    def build():
+        raise ValueError("no data")
+
+    with pytest.raises(CaptureFailed, match=r"build\(\) failed at test_capture.py:\d+ in build: ValueError: no data"):
+        exported(build)
