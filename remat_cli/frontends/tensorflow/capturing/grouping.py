@@ -107,17 +107,26 @@ class _Grouping:
 
     def join_producers(self) -> None:
         """Join each group to its only reader where that is of no harm."""
-        for name in sorted(self.groups, key=lambda g: -self.groups[g].at):
-            group = self.groups[name]
-            reading = self.reading(group)
-            if not group.pure or len(reading) != 1 or any(root in self.kept for root in group.makes):
-                continue
-            [reader] = reading
-            other = self.groups[reader]
-            if not other.pure or other.phase != group.phase or not self._no_worse(group, other):
-                continue
-            if all(self._needed_after(root, group, other) for root in self.inputs(group)):
-                self.join(name, reader, other.at)
+        joined = True
+        while joined:
+            joined = False
+            for name in sorted(self.groups, key=lambda g: self.groups[g].at):
+                reader = self._only_reader(name)
+                if reader is not None:
+                    self.join(name, reader, self.groups[reader].at)
+                    joined = True
+
+    def _only_reader(self, name: int) -> int | None:
+        """The group that the group ``name`` may join; None if there is none."""
+        group = self.groups[name]
+        reading = self.reading(group)
+        if not group.pure or len(reading) != 1 or any(root in self.kept for root in group.makes):
+            return None
+        [reader] = reading
+        other = self.groups[reader]
+        if not other.pure or other.phase != group.phase or not self._no_worse(group, other):
+            return None
+        return reader if all(self._needed_after(root, group, other) for root in self.inputs(group)) else None
 
     def _no_worse(self, group: _Group, reader: _Group) -> bool:
         made, wanted = (sum(map(self.size, self.outside(g))) for g in (group, reader))
@@ -133,7 +142,7 @@ class _Grouping:
 
     def join_small(self) -> None:
         """Join small operations to the latest group that makes what they read, or to another such reader of it."""
-        recent: dict[tuple[int, int], int] = {}
+        recent: dict[tuple[int, int] | None, int] = {}
         for name in sorted(self.groups, key=lambda g: self.groups[g].at):
             group = self.groups[name]
             if not self._only_small_outside(group):
@@ -147,7 +156,7 @@ class _Grouping:
                 self.join(name, target, self.groups[target].at)
                 name = target
             if self._only_small_outside(self.groups[name]):
-                for root in large:
+                for root in large or ([] if inputs else [None]):
                     recent[root] = name
 
     def _only_small_outside(self, group: _Group) -> bool:
@@ -158,19 +167,18 @@ class _Grouping:
         group: _Group,
         latest: _Group | None,
         large: Sequence[tuple[int, int]],
-        recent: dict[tuple[int, int], int],
+        recent: dict[tuple[int, int] | None, int],
     ) -> int | None:
         """The group to join: it runs no earlier than everything that ``group`` reads."""
-        if latest is None or not group.pure:
-            return None
-        name = self.of[latest.items[0]]
-        alike = latest.pure and latest.phase == group.phase
-        if alike and (not large or self._only_small_outside(latest)):
-            return name
-        for root in large:
+        if latest is not None and latest.pure and latest.phase == group.phase:
+            if not large or self._only_small_outside(latest):
+                return self.of[latest.items[0]]
+        for root in large or ([] if latest is not None else [None]):
             found = recent.get(root)
             other = self.groups.get(found) if found is not None else None
-            if other is not None and other.at >= latest.at and other.phase == group.phase and other is not group:
+            if other is None or other is group or other.phase != group.phase:
+                continue
+            if latest is None or other.at >= latest.at:
                 return found
         return None
 
