@@ -12,7 +12,7 @@ class Memory:
 
     Attributes:
         predicted: By the replay of the plan.
-        predicted_without_workspace: The same, if no operation had a workspace.
+        predicted_without_workspace: The same, if no kernel had a workspace.
         measured: On a CPU, all live buffers after every operation; on a GPU, all bytes that the allocator handed out.
         predicted_blocks: On CUDA with PyTorch, the bytes in allocated blocks, by simulation of the allocator
             (:func:`remat_cli.frontends.torch.measuring.allocator.footprint`); otherwise None.

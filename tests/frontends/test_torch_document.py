@@ -16,7 +16,7 @@ from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.training.backend import remat_backend
 from remat_cli.plan.derive import derive
 
-MODELS = ("mlp", "conv", "tied", "in_place", "attention", "squared")
+MODELS = ("mlp", "conv", "tied", "in_place", "attention", "squared", "exchanged")
 
 
 @pytest.mark.parametrize("name", MODELS)

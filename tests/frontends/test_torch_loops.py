@@ -250,7 +250,6 @@ def test_one_form_too_many_may_be_an_error(used, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # asked for by PyTorch itself
-@pytest.mark.filterwarnings("ignore:remat. the model is not a single graph")
 def test_parts_do_not_count_as_forms(used, monkeypatch):
     monkeypatch.setattr(in_place, "MOST_FORMS", 3)
     torch.manual_seed(11)

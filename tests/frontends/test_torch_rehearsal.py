@@ -33,7 +33,7 @@ from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document
 from remat_cli.plan.derive import derive
 
-MODELS = ("mlp", "conv", "tied", "in_place", "attention", "squared")
+MODELS = ("mlp", "conv", "tied", "in_place", "attention", "squared", "exchanged")
 MORE = ("bags", "mixed", "losses", "columns", "noise")
 ZOO = {
     "torch/gpt2": "{batch=2,depth=1,heads=2,width=8,sequence=8,vocab=20,dropout=0.1}",

@@ -140,7 +140,7 @@ def test_the_user_can_say_which_results_take_a_gradient():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same_step(eager, fitted, planned, inputs, USES["auxiliary"])
-    assert "of 4 results only loss, pooled takes a gradient" in repr(report_of(fitted))
+    assert "of 4 results only loss, pooled take a gradient" in repr(report_of(fitted))
     with pytest.raises(UsageError, match='returns="los": there is no such result') as raised:
         fit_module(planned, inputs, by_hand, returns="los")
     assert "logits, loss, keys, pooled" in raised.value.hint
@@ -322,3 +322,29 @@ def test_a_percentage_is_of_the_first_batch(build, capsys):
             assert_same_step(eager, fitted, planned, batch(rows, 32), use)
     assert not [w for w in seen if "remat" in str(w.message)]
     assert capsys.readouterr().err == ""
+
+
+class Detector(nn.Module):
+    """Returns several losses by name, and a number that is none, as detectors do."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.classes, self.boxes = nn.Linear(16, 16), nn.Linear(16, 4), nn.Linear(16, 4)
+
+    def forward(self, x, y):
+        hidden = torch.tanh(self.body(x))
+        losses = {
+            "loss_classes": nn.functional.cross_entropy(self.classes(hidden), y),
+            "loss_boxes": self.boxes(hidden).square().mean(),
+        }
+        return {"mean": hidden.mean(), **losses}
+
+
+def test_all_results_that_are_called_losses_take_a_gradient():
+    eager, planned = two(Detector)
+    inputs = torch.randn(32, 16), torch.randint(0, 4, (32,))
+    fitted = fit_module(planned, inputs, by_hand, unknown="error")
+    assert "of 3 results only loss_classes, loss_boxes take a gradient" in report_of(fitted).assumed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same_step(eager, fitted, planned, inputs, lambda out, y: out["loss_classes"] + out["loss_boxes"])

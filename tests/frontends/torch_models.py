@@ -119,6 +119,24 @@ def breaks():
     return Breaks(), torch.randn(2, 4)
 
 
+class Exchanged(nn.Module):
+    """Series with time and features exchanged: kernels on a CPU answer in another layout than tensors without data."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.inner, self.head = nn.BatchNorm1d(16), nn.Linear(16, 16), nn.Linear(16, 6)
+
+    def forward(self, series, future):
+        normed = self.norm(series.transpose(1, 2)).transpose(1, 2)
+        steps, features = normed.shape[1:]
+        hidden = torch.relu(self.inner(normed.reshape(-1, features)).view(-1, steps, features))
+        return nn.functional.mse_loss(self.head(hidden).transpose(1, 2), future)
+
+
+def exchanged():
+    return Exchanged(), (torch.randn(4, 10, 16), torch.randn(4, 6, 10))
+
+
 def squared():
     y = torch.randn(64, 32)
     return nn.Linear(8, 32), (torch.randn(64, 8),), lambda out: nn.functional.mse_loss(out, y)

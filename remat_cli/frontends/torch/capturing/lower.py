@@ -43,6 +43,7 @@ from remat_cli.frontends.torch.document import (
     View,
     tensors_read,
 )
+from remat_cli.frontends.torch.layouts import copied_bytes
 from remat_cli.frontends.torch.private import frees_tangents
 from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in
 from remat_cli.graph.model import Graph, Node
@@ -172,6 +173,8 @@ class _Payloads:
             args, kwargs = self.arguments(self.joint.nodes[call.name], read)
         slots = {output[0]: slot for slot, output in enumerate(call.outputs) if output is not None}
         values = tuple(tuple(self._returned(call, slots[name]) for name in tensors) for tensors in made.values)
+        operation = Operation(call.target, args, kwargs, values, made.random)
+        made_on = next((output[1].device for output in call.outputs if output is not None), None)
         return Node(
             id=made.id,
             cost=float(made.cost),
@@ -180,7 +183,8 @@ class _Payloads:
             recompute=call.op != TANGENTS,
             op=made.op,
             phase=call.phase,
-            payload=Operation(call.target, args, kwargs, values, made.random).document(),
+            workspace=copied_bytes(operation, made_on or ""),
+            payload=operation.document(),
         )
 
     def _returned(self, call: Call, slot: int) -> Returned:

@@ -60,7 +60,8 @@ class Chosen:
 def chosen_results(output: Any, returns: Returns | None) -> Chosen:
     """The results in ``output``, what a module returned, that take a gradient.
 
-    These are those that ``returns`` names; else the ``loss``; else the first number; else all.
+    These are those that ``returns`` names; else the ``loss``; else all numbers that are called losses, as detectors of
+    torchvision return them; else the first number; else all.
 
     Raises:
         UsageError: If there is no such result, or it cannot take a gradient.
@@ -73,8 +74,9 @@ def chosen_results(output: Any, returns: Returns | None) -> Chosen:
     loss = _get(output, "loss")
     if loss is not None and (named := [leaf for leaf in leaves(loss, "loss") if leaf[1].requires_grad]):
         return _chosen(named, found, sure=True)
-    scalars = [leaf for leaf in found if leaf[1].numel() == 1][:1]
-    return _chosen(scalars or found, found, sure=len(found) == 1)
+    scalars = [leaf for leaf in found if leaf[1].numel() == 1]
+    losses = [leaf for leaf in scalars if "loss" in leaf[0].rpartition(".")[2]]
+    return _chosen(losses or scalars[:1] or found, found, sure=len(found) == 1)
 
 
 def _chosen(picked: Sequence[tuple[str, Any]], found: Sequence[tuple[str, Any]], *, sure: bool) -> Chosen:

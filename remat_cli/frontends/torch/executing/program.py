@@ -27,6 +27,7 @@ from remat_cli.frontends.torch.document import (
     View,
 )
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
+from remat_cli.frontends.torch.layouts import OTHER_STRIDES, in_layout
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Statement
@@ -205,10 +206,21 @@ class Writer:
             for name, item in parts:
                 self.line(f"{name} = t[{item}]", node.id)
             self.line("t = None")
+        if operation.call in OTHER_STRIDES:
+            self._in_layout(index)
         if repeated and self.done[index] > 1:
             self.line("set_state(now)")
         if repeated and self.done[index] == self.repeats[index]:
             self.line(f"del s{index}")
+
+    def _in_layout(self, index: int) -> None:
+        """Give the results of a node the strides that the graph says, since its readers may rely on them."""
+        step = self.step
+        self.names["in_layout"] = in_layout
+        for value, tensors in zip(step.graph.values_of(index), step.operations[index].values, strict=True):
+            for part, tensor in enumerate(tensors):
+                name = f"v{value}_{part}"
+                self.line(f"{name} = in_layout({name}, {tensor.spec.stride!r})", step.graph.nodes[index].id)
 
     def waiting(self, index: int) -> bool:
         """Whether a random node has been computed and will be recomputed, so its generator state is saved."""

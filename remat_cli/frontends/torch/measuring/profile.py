@@ -16,6 +16,7 @@ from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.executing.rehearsal import rehearse
 from remat_cli.frontends.torch.executing.same_graph import require_home
 from remat_cli.frontends.torch.installed import require_present
+from remat_cli.frontends.torch.layouts import copied_bytes
 from remat_cli.frontends.torch.measuring.allocator import BLOCK_BYTES, start_libraries
 from remat_cli.frontends.torch.measuring.one_operation import Operations
 from remat_cli.frontends.torch.measuring.workspace import workspaces
@@ -123,7 +124,7 @@ def _profiled(
         found |= dict.fromkeys(members, _measured(operations, members[0], repeats, warmup, workspace))
     block = _BLOCKS[device]
     cheapest = min((m.median_us for m in found.values()), default=_LEAST_US)
-    nodes = [_with(step, i, found.get(i), block, cheapest) for i in range(len(graph.nodes))]
+    nodes = [_with(step, i, found.get(i), device, cheapest) for i in range(len(graph.nodes))]
     facts = _facts(device, repeats, warmup, len(kinds)) | {
         "spread": {graph.nodes[i].id: round(m.spread, 4) for i, m in sorted(found.items())}
     }
@@ -138,9 +139,9 @@ def _profiled(
     )
 
 
-def _with(step: Step, index: int, measured: Measured | None, block: int, cheapest_us: float) -> Node:
+def _with(step: Step, index: int, measured: Measured | None, device: str, cheapest_us: float) -> Node:
     """A node with its measurements. The tangents are not run; their cost is that of the cheapest operation."""
-    node = step.graph.nodes[index]
+    node, block = step.graph.nodes[index], _BLOCKS[device]
     if measured is None:
         return replace(node, cost=cheapest_us, outputs=tuple(_blocks(size, block) for size in node.outputs))
     values = step.operations[index].values
@@ -149,7 +150,7 @@ def _with(step: Step, index: int, measured: Measured | None, block: int, cheapes
         node,
         cost=measured.median_us,
         outputs=tuple(_blocks(size, block) for size in sizes),
-        workspace=measured.workspace_bytes,
+        workspace=max(measured.workspace_bytes, copied_bytes(step.operations[index], device)),
     )
 
 

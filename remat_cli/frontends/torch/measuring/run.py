@@ -19,6 +19,7 @@ from remat_cli.frontends.torch.executing.program import Program, Tangent, genera
 from remat_cli.frontends.torch.executing.rehearsal import rehearse
 from remat_cli.frontends.torch.executing.same_graph import require_home, require_same
 from remat_cli.frontends.torch.installed import require_present
+from remat_cli.frontends.torch.layouts import copied_bytes
 from remat_cli.frontends.torch.measuring.allocator import footprint, start_libraries
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
@@ -116,7 +117,7 @@ def _ran(plan: Plan, step: Step, replayed: Replay, device: str, steps: int, seed
         result=_scalar(leading),
         memory=Memory(
             predicted=replayed.peak_bytes,
-            predicted_without_workspace=peak(without_workspace(graph), computes),
+            predicted_without_workspace=peak(without_workspace(step, device), computes),
             measured=planned.peak_bytes,
             predicted_blocks=None if blocks is None else blocks.allocated_bytes,
             predicted_reserved=None if blocks is None else blocks.reserved_bytes,
@@ -245,9 +246,13 @@ def result_names(step: Step) -> list[str]:
     return names
 
 
-def without_workspace(graph: Graph) -> Graph:
-    """``graph`` with all workspaces set to 0."""
-    return replace(graph, nodes=tuple(replace(node, workspace=0) for node in graph.nodes))
+def without_workspace(step: Step, device: str) -> Graph:
+    """The graph of ``step`` with all workspaces set to what the plan itself copies."""
+    nodes = [
+        replace(node, workspace=copied_bytes(operation, device))
+        for node, operation in zip(step.graph.nodes, step.operations, strict=True)
+    ]
+    return replace(step.graph, nodes=tuple(nodes))
 
 
 def _repeated_random(step: Step, computes: Sequence[int]) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from remat_cli.errors import CaptureFailed, Infeasible, RematError, UsageError
+from remat_cli.errors import Infeasible, RematError, UsageError
 from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured, Model, capture_parts, fake_mode, no_graph
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
@@ -29,6 +29,7 @@ from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, back
 from remat_cli.frontends.torch.training.eager import eager_peak
 from remat_cli.frontends.torch.training.first_batch import Arguments
 from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
+from remat_cli.frontends.torch.training.real_forward import captured_for_real, uncopied
 from remat_cli.frontends.torch.training.report import Fitted, likely_workspace
 from remat_cli.frontends.torch.training.sharing import Held, parts_of, planned, without_plan
 from remat_cli.frontends.torch.training.uses import Uses, copied_bytes
@@ -88,6 +89,9 @@ def fit_module(
     parts, more = capture_parts(fake, mode, calls)
     if not parts and not more:
         raise no_graph(fake, mode)
+    numbers = ""
+    if more:
+        parts, more, calls, numbers = _reached(model, parts, more, calls)
     picked = chosen_results(calls.output, returns) if calls.output is not None else None
     found.uses.stated = returns is not None
     assumed = found.plan_all(type(module).__name__, parts, calls, picked)
@@ -102,7 +106,7 @@ def fit_module(
         # After the capture, since the first call of a module may change it.
         batch_tensors = [tensor for _, tensor in leaves([fake.inputs, fake.keywords])]
         eager = eager_peak(fake, mode, lambda output: chosen_results(output, returns).tensors, batch_tensors)
-        call.report = found.report(type(module).__name__, eager, assumed)
+        call.report = found.report(type(module).__name__, eager, "; ".join(filter(None, (assumed, numbers))))
     return install(module, call)
 
 
@@ -314,8 +318,9 @@ def _assumption(picked: Chosen | None, stay: bool) -> str:
     if not picked.others:
         return loss
     names = ", ".join(name or "the result" for name in picked.names)
+    take = "takes" if len(picked.names) == 1 else "take"
     gone = "" if stay else ", and that the others are gone by then"
-    return f"assumes that of {len(picked.names) + picked.others} results only {names} takes a gradient{gone}" + (
+    return f"assumes that of {len(picked.names) + picked.others} results only {names} {take} a gradient{gone}" + (
         f"; {loss}" if loss else ""
     )
 
@@ -380,6 +385,23 @@ def _bytes(module: Any) -> int:
     return sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
 
 
+def _reached(model: Model, parts: list[Captured], more: str, calls: Calls) -> tuple[list[Captured], str, Calls, str]:
+    """What a forward pass on the batch reaches beyond ``parts``, where tensors without numbers stopped for ``more``.
+
+    A batch whose numbers do not suit the module (only their form matters otherwise) leaves things as they are. The last
+    item of the result says what was assumed.
+    """
+    found = Calls()
+    try:
+        reached, problem = captured_for_real(model, found)
+    except RematError:
+        return parts, more, calls, ""
+    if problem or len(reached) <= len(parts):
+        return parts, more, calls, ""
+    assumed = f"assumes that the model takes the same way as with this batch, since its way depends on numbers ({more})"
+    return reached, "", found, assumed
+
+
 def _fake(model: Model) -> tuple[Model, Any]:
     """``model`` with fake tensors, and their mode. Everything else in it is copied."""
     mode = fake_mode()
@@ -389,10 +411,7 @@ def _fake(model: Model) -> tuple[Model, Any]:
     try:
         module = copy.deepcopy(model.module, copies)
     except Exception as error:  # the user's module may hold anything
-        raise CaptureFailed(
-            f"the module cannot be copied: {type(error).__name__}: {error}",
-            hint="fit captures a copy without data; remat export torch:FILE.py:NAME needs none",
-        ) from error
+        raise uncopied(error) from error
     inputs = tuple(_fake_leaves(item, mode) for item in model.inputs)
     keywords = {key: _fake_leaves(item, mode) for key, item in model.keywords.items()}
     return Model(module, inputs, keywords, None), mode

@@ -1,0 +1,59 @@
+"""Layouts in memory that kernels on a CPU choose otherwise than PyTorch's capture expects.
+
+PyTorch captures a step with tensors without data. For some operators they have other strides than what the kernel
+returns. A captured step has views that rely on the strides, and fails where they are others, also in PyTorch's own
+``aot_eager``. So a plan copies such a result into the layout in which the graph has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from remat_cli.frontends.torch.document import Operation, TensorSpec
+
+_OTHER_STRIDES = """
+_log_softmax_backward_data _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional
+_native_batch_norm_legit_no_training copysign.Tensor div.Tensor_mode floor_divide huber_loss_backward
+log_sigmoid_forward mse_loss_backward native_batch_norm native_batch_norm_backward native_dropout_backward
+native_layer_norm_backward normal.Tensor_Tensor pow.Scalar smooth_l1_loss_backward
+"""
+
+OTHER_STRIDES = frozenset(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in _OTHER_STRIDES.split())
+"""Operators whose results may have other strides on a CPU than without data.
+
+Found by running all of PyTorch's samples of operators with two axes of each tensor exchanged in memory, with PyTorch
+2.13.
+"""
+
+
+def copied_bytes(operation: Operation, device: str) -> int:
+    """Bytes that the results of ``operation`` take a second time while they are copied into their layout; 0 for most.
+
+    Args:
+        operation: An operation of a captured step.
+        device: Where it runs.
+    """
+    if operation.call not in OTHER_STRIDES or device != "cpu":
+        return 0
+    specs: Iterable[TensorSpec] = (tensor.spec for tensors in operation.values for tensor in tensors)
+    return max((spec.bytes for spec in specs if not _is_usual(spec)), default=0)
+
+
+def _is_usual(spec: TensorSpec) -> bool:
+    """Whether a tensor is contiguous, or in ``channels_last``: kernels return such a tensor for such inputs."""
+    import torch
+
+    tensor = torch.empty_strided(spec.shape, spec.stride, device="meta")
+    other = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(spec.shape))
+    return bool(tensor.is_contiguous() or (other is not None and tensor.is_contiguous(memory_format=other)))
+
+
+def in_layout(tensor: Any, stride: Sequence[int]) -> Any:
+    """``tensor``, or a copy of it if it has other strides; None if an operator was not asked for it."""
+    if tensor is None or tensor.stride() == stride:
+        return tensor
+    axes = zip(tensor.shape, tensor.stride(), stride, strict=True)
+    if all(a == b for length, a, b in axes if length > 1):  # strides of axes of length 1 say nothing
+        return tensor
+    return tensor.new_empty_strided(tensor.shape, stride).copy_(tensor)

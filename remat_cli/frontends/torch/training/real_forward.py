@@ -1,0 +1,44 @@
+"""Captures the parts of a module that tensors without numbers do not reach, by one forward pass on the batch itself."""
+
+from __future__ import annotations
+
+import copy
+
+from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.torch.capturing.calls import Calls
+from remat_cli.frontends.torch.capturing.capture import Captured, Model, capture_parts
+
+
+def captured_for_real(model: Model, calls: Calls) -> tuple[list[Captured], str]:
+    """As :func:`capture_parts`, but the forward pass of ``model`` is computed.
+
+    A copy of the module runs: it shares the parameters, which a forward pass does not change, and has buffers and
+    everything else of its own. What the pass makes stays in memory until the caller drops the result and ``calls``.
+
+    Args:
+        model: The module, and a batch with numbers as those in training.
+        calls: Receives what the compiled graphs are given and return.
+
+    Raises:
+        CaptureFailed: If the module cannot be copied.
+    """
+    import torch
+
+    module = model.module
+    held = [item for part in module.modules() for item in vars(part).values()]
+    computed = [item for item in held if isinstance(item, torch.Tensor) and not item.is_leaf]
+    shared = {id(parameter): parameter for parameter in module.parameters()}
+    shared |= {id(tensor): tensor.detach().clone() for tensor in computed}
+    try:
+        twin = copy.deepcopy(module, shared)
+    except Exception as error:  # the user's module may hold anything
+        raise uncopied(error) from error
+    return capture_parts(Model(twin, model.inputs, model.keywords, None), None, calls)
+
+
+def uncopied(error: Exception) -> CaptureFailed:
+    """The error for a module that cannot be copied."""
+    return CaptureFailed(
+        f"the module cannot be copied: {type(error).__name__}: {error}",
+        hint="fit captures a copy without data; remat export torch:FILE.py:NAME needs none",
+    )
