@@ -18,7 +18,7 @@ import torch
 from benchmarks.models.listing import Listed
 from benchmarks.torch.peers import flop_counter
 from remat_cli.errors import Infeasible, LimitReached, RematError
-from remat_cli.frontends.torch.capturing.source import load_function
+from remat_cli.frontends.source import load_function
 from remat_cli.plan.model import Compute
 
 STEPS = 3
@@ -36,7 +36,7 @@ class Subject:
     """
 
     def __init__(self, model: Listed) -> None:
-        build = load_function(f"{model.file}:{model.name}")
+        build = load_function(f"{model.file}:{model.name}", "torch")
         seeded()
         built = build()
         self.module, self.inputs = built[:2]

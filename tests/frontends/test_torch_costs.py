@@ -24,7 +24,7 @@ from remat_cli.frontends.torch.capturing.costs import cost_model
 from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.capturing.naming import clean_path
 from remat_cli.frontends.torch.codec import decode, decode_data, encode, encode_data, operator_named
-from remat_cli.frontends.torch.costing.rates import LAUNCH_US, MACHINES
+from remat_cli.frontends.rates import LAUNCH_US, MACHINES
 from remat_cli.frontends.torch.document import Named, Operation, Placeholder, Returned, Step, TensorSpec
 from remat_cli.frontends.torch.executing.program import Writer
 from remat_cli.frontends.torch.reading import read_step

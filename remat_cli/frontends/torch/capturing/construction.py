@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, TooLarge
+from remat_cli.frontends.source import frames_of
 from remat_cli.frontends.torch.capturing.generators import undisturbed
-from remat_cli.frontends.torch.capturing.places import frames_of, place_in
+from remat_cli.frontends.torch.capturing.places import place_in
 from remat_cli.frontends.torch.private import (
     convertible,
     dispatch_mode,

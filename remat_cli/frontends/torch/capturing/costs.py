@@ -11,10 +11,9 @@ from typing import Any
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.costing.device import device_rates
-from remat_cli.frontends.torch.costing.rates import DTYPES, MACHINES, PRODUCT, Rates
+from remat_cli.frontends.rates import Rates, roofline
 from remat_cli.frontends.torch.costing.work import flops, microseconds
 from remat_cli.frontends.torch.telling import Tell, tell_stderr
-from remat_cli.registry import suggestion
 
 DEVICE, FLOPS = "device", "flops"
 _US_DIGITS = 3
@@ -59,22 +58,7 @@ def cost_model(text: str, device: Any = "cpu", tell: Tell = tell_stderr) -> Cost
     if kind != "roofline":
         hint = "write device for times on the device at hand, flops, or roofline:a100"
         raise UsageError(f'"{text}" is not a cost model', hint=hint)
-    if name not in MACHINES:
-        known = list(MACHINES)
-        raise UsageError(
-            f'the roofline model knows no device "{name}"',
-            hint=suggestion(name, known) or f"known: {', '.join(known)}; --cost device measures the device at hand",
-        )
-    machine = MACHINES[name]
-    peaks = {dtype: machine.per_s.get(f"{PRODUCT} {dtype}") for dtype in DTYPES}
-    description = {
-        "model": "roofline",
-        "device": machine.machine,
-        "flops_per_s": {dtype: curve[0][1] for dtype, curve in peaks.items() if curve is not None},
-        "bytes_per_s": machine.per_s["stream"][0][1],
-        "launch_us": machine.launch_us,
-    }
-    return _timed(text, machine, description)
+    return _timed(text, *roofline(name))
 
 
 def _timed(text: str, rates: Rates, description: dict[str, Any]) -> CostModel:

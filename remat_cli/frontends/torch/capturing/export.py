@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.errors import NotOneGraph
+from remat_cli.frontends.source import load_function
 from remat_cli.frontends.torch.document import FRONTEND, VERSION
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.telling import Tell, tell_stderr
@@ -46,10 +47,8 @@ def export_torch_parts(
 
 def _named(text: str, device: str) -> tuple[Callable[[], Any], str, str]:
     """The function that ``FILE.py:NAME`` names, the name of its graph, and its source."""
-    from remat_cli.frontends.torch.capturing.source import load_function
-
     require_present(device)
-    return load_function(text), text.rpartition(":")[2], f"torch:{text}"
+    return load_function(text, FRONTEND), text.rpartition(":")[2], f"torch:{text}"
 
 
 def export_model(

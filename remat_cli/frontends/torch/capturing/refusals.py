@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remat_cli.errors import CaptureFailed, NotOneGraph
-from remat_cli.frontends.torch.capturing.places import Frame, frames_of, place_in
+from remat_cli.frontends.source import Frame, frames_of
+from remat_cli.frontends.torch.capturing.places import place_in
 from remat_cli.frontends.torch.private import needs_numbers
 
 _OWN_ERROR = "when making fake tensor call"

@@ -1,14 +1,11 @@
-"""Makes a model of ``train.py:build``: loads the user's file, calls the function, and makes its tensors fake."""
+"""Makes a model of the user's function: calls it, and makes its tensors fake."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from remat_cli.errors import CaptureFailed, UsageError
+from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capturing.capture import Model
 from remat_cli.frontends.torch.capturing.construction import (
     construct,
@@ -16,63 +13,12 @@ from remat_cli.frontends.torch.capturing.construction import (
     leaves_of,
     made_fake,
 )
-from remat_cli.frontends.torch.capturing.places import frames_of, place_in
 from remat_cli.frontends.torch.telling import Tell, tell_stderr
 
 _EXPECTED = (
     "it returns (module, inputs) or (module, inputs, loss): inputs is a tuple of tensors, or a mapping of keyword "
     "arguments; loss takes the module's output and returns a scalar"
 )
-
-
-def load_function(text: str) -> Any:
-    """The function that ``FILE.py:NAME`` or ``package.module:NAME`` names.
-
-    Raises:
-        UsageError: If there is no such file, module or function, or loading it fails.
-    """
-    place, separator, name = text.rpartition(":")
-    if not separator or not place or not name:
-        raise UsageError(f'"{text}" does not name a function', hint="write it like torch:train.py:build")
-    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
-    found = getattr(module, name, None)
-    if not callable(found):
-        raise UsageError(f"there is no function {name} in {place}", hint="write it like torch:train.py:build")
-    return found
-
-
-def _load_file(path: Path) -> Any:
-    if not path.is_file():
-        raise UsageError(f"{path}: there is no such file")
-    spec = importlib.util.spec_from_file_location(f"_remat_source_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path}: this is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickling look there
-    folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)  # as Python does for a script: it may import its neighbours
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # the user's code may do anything
-        raise _not_loaded(str(path), "loaded", error) from error
-    finally:
-        sys.path.remove(folder)
-    return module
-
-
-def _load_module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:  # the user's code may do anything
-        hint = "a file is given with its suffix, as in torch:train.py:build"
-        raise _not_loaded(name, "imported", error, hint=hint) from error
-
-
-def _not_loaded(what: str, done: str, error: Exception, *, hint: str = "") -> UsageError:
-    """The error for a file or module that fails while it is imported, with the place in the user's code."""
-    place = place_in(frames_of(error))
-    at = f" at {place}" if place else ""  # a syntax error names its line itself, and a missing module has none
-    return UsageError(f"{what}: cannot be {done}: {type(error).__name__}{at}: {error}", hint=hint)
 
 
 def build_model(function: Any, mode: Any, device: str, tell: Tell = tell_stderr) -> Model:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from remat_cli.errors import InputError, UsageError
-from remat_cli.files import cache_folder, read_text, write_text
+from remat_cli.files import cache_folder, read_text
 from remat_cli.frontends.torch.costing.measure import LIMIT_S, measure
-from remat_cli.frontends.torch.costing.rates import Rates, read_rates
+from remat_cli.frontends.rates import Rates, kept_rates, processor, read_rates
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.telling import Tell, tell_stderr
 
@@ -73,7 +71,7 @@ class _Asked:
         if torch.device(device).type == "cuda":
             return cls(str(device), torch.cuda.get_device_name(device), 0, f"CUDA {torch.version.cuda}", version)
         capability = str(torch.backends.cpu.get_cpu_capability())
-        return cls("cpu", _processor(), torch.get_num_threads(), capability, version)
+        return cls("cpu", processor(), torch.get_num_threads(), capability, version)
 
     def path(self) -> Path:
         """The file in which the rates are kept."""
@@ -91,25 +89,11 @@ _SEEN: dict[_Asked, Rates] = {}
 
 def _kept_or_measured(asked: _Asked, tell: Tell) -> Rates:
     path = asked.path()
-    try:
-        return read_rates(*read_text(str(path)))
-    except InputError:  # not there yet, or damaged: it is written anew
-        pass
-    tell(f"measuring how fast {asked.machine} is, for {LIMIT_S:g} s; kept in {path}")
-    with memory_told(asked.device.partition(":")[0], "measuring its speed", "take --cost flops, or make room on it"):
-        rates = Rates(asked.machine, *measure(asked.device), facts=asked.facts())
-    try:
-        write_text(str(path), json.dumps(rates.document(), indent=1, sort_keys=True) + "\n")
-    except UsageError as error:  # the next process measures again
-        tell(f"the rates are not kept: {error.message}")
-    return rates
 
+    def measured() -> Rates:
+        tell(f"measuring how fast {asked.machine} is, for {LIMIT_S:g} s; kept in {path}")
+        device = asked.device.partition(":")[0]
+        with memory_told(device, "measuring its speed", "take --cost flops, or make room on it"):
+            return Rates(asked.machine, *measure(asked.device), facts=asked.facts())
 
-def _processor() -> str:
-    """The model of the CPU, as Linux names it; elsewhere what Python knows."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next(iter(models), "") or platform.processor() or platform.machine() or "CPU"
+    return kept_rates(path, measured, tell)

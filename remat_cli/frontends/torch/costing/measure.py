@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from remat_cli.frontends.torch.costing.rates import DTYPES, PRODUCT, REQUIRED, Curve
+from remat_cli.frontends.rates import DTYPES, PRODUCT, REQUIRED, Curve
 from remat_cli.frontends.torch.executing.out_of_memory import out_of_memory
 
 LIMIT_S = 2.0

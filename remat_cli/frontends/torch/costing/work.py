@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from remat_cli.frontends.torch.costing.rates import Rates
+from remat_cli.frontends.rates import Rates
 from remat_cli.frontends.torch.private import flop_formula, is_operator
 
 _BY_KIND = {

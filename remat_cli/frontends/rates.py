@@ -1,21 +1,25 @@
 """How fast a device is: a few rates, from which the time of every operation follows.
 
-The rates of the device at hand are measured once (:mod:`.measure`) and kept in a file (:mod:`.device`). Those of some
-GPUs stand here, as their vendors state them.
+The rates of the device at hand are measured once by its framework and kept in a file. Those of some GPUs stand here, as
+their vendors state them.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import platform
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from remat_cli.errors import InputError, Problem
+from remat_cli.errors import InputError, Problem, UsageError
+from remat_cli.files import read_text, write_text
 from remat_cli.printable import printable
+from remat_cli.registry import suggestion
 
 SCHEMA = "remat-rates/1"
 LAUNCH_US = 3.0
@@ -214,3 +218,56 @@ MACHINES = {
     ),
 }
 """Devices by their data sheets: dense, without sparsity. TF32 is not assumed for float32: PyTorch leaves it off."""
+
+
+def roofline(name: str) -> tuple[Rates, dict[str, Any]]:
+    """The rates of a device by its data sheet, and what the metadata of graphs say of them.
+
+    Raises:
+        UsageError: If its data sheet is not known here.
+    """
+    if name not in MACHINES:
+        known = list(MACHINES)
+        raise UsageError(
+            f'the roofline model knows no device "{name}"',
+            hint=suggestion(name, known) or f"known: {', '.join(known)}; --cost device measures the device at hand",
+        )
+    machine = MACHINES[name]
+    peaks = {dtype: machine.per_s.get(f"{PRODUCT} {dtype}") for dtype in DTYPES}
+    return machine, {
+        "model": "roofline",
+        "device": machine.machine,
+        "flops_per_s": {dtype: curve[0][1] for dtype, curve in peaks.items() if curve is not None},
+        "bytes_per_s": machine.per_s["stream"][0][1],
+        "launch_us": machine.launch_us,
+    }
+
+
+def kept_rates(path: Path, measured: Callable[[], Rates], tell: Callable[[str], None]) -> Rates:
+    """The rates that are kept in a file; if there is none, they are measured, and kept there.
+
+    Args:
+        path: The file.
+        measured: Measures them.
+        tell: Told if they cannot be kept.
+    """
+    try:
+        return read_rates(*read_text(str(path)))
+    except InputError:  # not there yet, or damaged: it is written anew
+        pass
+    rates = measured()
+    try:
+        write_text(str(path), json.dumps(rates.document(), indent=1, sort_keys=True) + "\n")
+    except UsageError as error:  # the next process measures again
+        tell(f"the rates are not kept: {error.message}")
+    return rates
+
+
+def processor() -> str:
+    """The model of the CPU, as Linux names it; elsewhere what Python knows."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(models), "") or platform.processor() or platform.machine() or "CPU"
