@@ -14,10 +14,9 @@ from typing import Any
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.formulas import einsum_flops
+from remat_cli.frontends.rates import DTYPES, PRODUCT, Rates, roofline
 from remat_cli.frontends.tensorflow.capturing.program import Op, Program
 from remat_cli.frontends.tensorflow.private import flop_statistics
-from remat_cli.frontends.torch.costing.rates import DTYPES, MACHINES, PRODUCT, Rates
-from remat_cli.registry import suggestion
 
 FLOPS = "flops"
 _US_DIGITS = 3
@@ -64,13 +63,7 @@ def cost_model(text: str) -> CostModel:
             f'"{text}" is not a cost model for TensorFlow',
             hint="write flops or roofline:a100; remat profile measures the device at hand",
         )
-    if name not in MACHINES:
-        known = list(MACHINES)
-        raise UsageError(
-            f'the roofline model knows no device "{name}"', hint=suggestion(name, known) or f"known: {', '.join(known)}"
-        )
-    rates = MACHINES[name]
-    description = {"model": "roofline", "device": rates.machine, "launch_us": rates.launch_us}
+    rates, description = roofline(name)
     return CostModel("us", description, lambda program, op, graph: _microseconds(program, op, graph, rates))
 
 
