@@ -82,6 +82,23 @@ def read_origin(graph: Graph) -> tuple[str | None, str | None]:
     return metadata.get("tensorflow"), metadata.get("device")
 
 
+def read_workspaces(graph: Graph) -> tuple[int, ...]:
+    """Bytes of values inside each node, without what kernels need besides, which profiling adds to its workspace.
+
+    Raises:
+        UsageError: If the metadata states anything else.
+    """
+    profile = graph.metadata.get("profile")
+    if profile is None:
+        return tuple(node.workspace for node in graph.nodes)
+    reader = _Reader(graph)
+    at = "metadata.profile.workspaces"
+    found = reader.items(profile.get("workspaces") if isinstance(profile, dict) else None, at)
+    if len(found) != len(graph.nodes):
+        raise reader.wrong(at, "it has another length than the list of nodes")
+    return tuple(reader.number(item, place) for item, place in found)
+
+
 def read_step(graph: Graph) -> Step:
     """The contents of the payloads and the metadata of ``graph``.
 

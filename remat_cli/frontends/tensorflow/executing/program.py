@@ -13,7 +13,7 @@ from typing import Any
 
 from remat_cli.errors import ExecutionFailed, OutOfMemory, RematError, UsageError
 from remat_cli.frontends.tensorflow.codec import kernel_attributes, tensor_of
-from remat_cli.frontends.tensorflow.document import Call, Constant, Input, Made, Place, Read, Ref, Step
+from remat_cli.frontends.tensorflow.document import Attribute, Call, Constant, Input, Made, Place, Read, Ref, Step
 from remat_cli.frontends.tensorflow.executing.library import add_functions, require_known
 from remat_cli.frontends.tensorflow.private import Execute, executor
 from remat_cli.plan.model import Compute, Deallocate, Statement
@@ -31,12 +31,14 @@ class Program:
         function: ``function(places, run)``: results in the order of the graph's metadata.
         text: Its source.
         nodes: For every line of the source, the id of the node that it computes, or None.
+        constants: The tensors of constants in the code.
         execute: Runs single kernels.
     """
 
     function: Callable[[Sequence[Any], Execute], list[Any]]
     text: str
     nodes: tuple[str | None, ...]
+    constants: Sequence[Any]
     execute: Execute
 
     def run(self, places: Sequence[Any], execute: Execute | None = None) -> list[Any]:
@@ -216,7 +218,7 @@ def program(
     scope: dict[str, Any] = {**writer.names, "constants": constants}
     exec(compile(text, _FILE, "exec"), scope)
     # Removed from its own namespace: a function in there would be a cycle, which keeps constants alive.
-    return Program(scope.pop("step"), text, (None, *writer.nodes), executor(device))
+    return Program(scope.pop("step"), text, (None, *writer.nodes), constants, executor(device))
 
 
 def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int, Any], Mapping[int, Any]], list[Any]]:
@@ -250,10 +252,8 @@ def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int,
     return call_node
 
 
-def read_attributes(step: Step, place: int) -> dict[str, Any]:
+def read_attributes(step: Step, place: int) -> dict[str, Attribute]:
     """The attributes of the operation that reads a variable."""
-    from remat_cli.frontends.tensorflow.document import Attribute
-
     return {"dtype": Attribute("type", step.places[place].spec.dtype)}
 
 
