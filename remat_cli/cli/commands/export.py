@@ -24,6 +24,7 @@ Examples:
   remat export zoo:vgg16 -o vgg16.json
   remat export 'zoo:vgg16{batch=64,backward=operator}' | remat show -
   remat export torch:train.py:build -o step.json
+  remat export tf:train.py:build -o step.json
   remat export 'zoo:torch/gpt2{batch=4}' -o gpt2.json
 
 `remat export --list` names the architectures and their options."""
@@ -33,8 +34,8 @@ Examples:
 @click.argument("source", required=False)
 @params.output_option
 @click.option("--list", "listing", is_flag=True, help="List the architectures and their options.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="torch: device for the step.  [default: cpu]")
-@click.option("--cost", metavar="MODEL", help="torch: device, flops or roofline:a100.  [default: device]")
+@click.option("--device", type=params.DEVICE, help="torch:, tf: device for the step.  [default: cpu]")
+@click.option("--cost", metavar="MODEL", help="torch: device, flops or roofline:a100.  [default: device]  tf: flops or roofline:a100.")
 @params.quiet_option
 @params.color_option
 def command(
@@ -54,7 +55,10 @@ def command(
     captures the step only in parts (it has graph breaks), -o step.json writes a graph for each part, step.0.json,
     step.1.json and so on, and prints what crosses between them. torch: needs the extra remat[torch].
 
-    The costs of a captured step are times on the device at hand. How fast it is, is measured once, in two seconds, and
+    tf:FILE.py:NAME is a model of Keras or TensorFlow: a function that returns (model, batch) for a model that is
+    compiled, (model, batch, loss), or (step, inputs). It needs the extra remat[tensorflow].
+
+    With PyTorch, the costs of a captured step are times on the device at hand. How fast it is, is measured once, in two seconds, and
     kept; the graph says it. REMAT_RATES names a file with the rates of another device.
     """
     out = Output(color, quiet)
@@ -125,15 +129,15 @@ def _builder(
         framework = FRAMEWORKS.load(scheme)()
         device = device or framework.devices[0]
         framework.require_device(device)
-        return lambda: framework.export(rest, device=device, cost=cost or "device", tell=tell)
+        return lambda: framework.export(rest, device=device, cost=cost or framework.default_cost, tell=tell)
     if not separator or scheme != "zoo":
         raise UsageError(
             f'"{source}" is not a source',
-            hint="write zoo:NAME, as in zoo:vgg16, or torch:FILE.py:NAME; remat export --list names all",
+            hint="write zoo:NAME, as in zoo:vgg16, torch:FILE.py:NAME or tf:FILE.py:NAME; remat export --list names all",
         )
     if device is not None or cost is not None:
         raise UsageError(
-            "--device and --cost are for torch:FILE.py:NAME",
+            "--device and --cost are for models of your own, such as torch:FILE.py:NAME",
             hint="models of the zoo take them as options, as in zoo:torch/resnet50{cost=roofline:a100}",
         )
     family, slash, _ = rest.strip().partition("/")

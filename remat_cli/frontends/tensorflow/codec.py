@@ -11,7 +11,8 @@ from remat_cli.frontends.tensorflow.document import ITEM_BYTES, PLURAL, Attribut
 from remat_cli.frontends.tensorflow.private import op_def
 from remat_cli.graph.quoting import quote
 
-_SKIPPED = ("_output_shapes", "_class", "_gradient_op_type")
+_SKIPPED = ("config_proto", "executor_type")
+"""Attributes of calls of functions that say how TensorFlow optimises them; those of the session hold."""
 _LISTS = {"i": "ints", "f": "floats", "b": "bools", "s": "texts", "type": "types", "shape": "shapes", "func": "functions"}
 _SINGULAR = {"i": "int", "f": "float", "b": "bool", "s": "text", "type": "type", "shape": "shape", "func": "function"}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import re
 import sys
@@ -70,9 +72,20 @@ def require_device(device: str) -> None:
 
 
 def quieten() -> None:
-    """Before TensorFlow is imported: no notes on standard error, unless the user has asked for some."""
-    if "tensorflow" not in sys.modules:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    """Import TensorFlow without the notes that it writes on standard error, unless the user has asked for some."""
+    if "tensorflow" in sys.modules or "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    # Some notes are written before that holds, by code that does not go through Python's standard error.
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # no standard error to keep silent
+            kept = os.dup(2)
+            silent = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silent, 2)
+            os.close(silent)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, 2)
+        importlib.import_module("tensorflow")
 
 
 def count_allocations() -> None:

@@ -12,10 +12,13 @@ LOOKS = frozenset(
 )
 """Operations whose outputs are the memory of their inputs, always."""
 
-MAYBE_LOOKS = frozenset(
-    """StridedSlice Slice Split SplitV Unpack Pack ConcatV2 Concat Transpose ConjugateTranspose BroadcastTo Tile Cast Sum
-    Mean Max Min Prod All Any AddN Pad PadV2 Conj Real Reverse ReverseV2 Roll SpaceToBatchND BatchToSpaceND DepthToSpace
-    SpaceToDepth MirrorPad MatrixBandPart Where GatherV2""".split()
+SLICES = frozenset("StridedSlice Slice Split SplitV Unpack".split())
+"""Operations that give out parts of the memory of an input, if the parts are aligned."""
+
+MAYBE_LOOKS = SLICES | frozenset(
+    """Pack ConcatV2 Concat Transpose ConjugateTranspose BroadcastTo Tile Cast Sum Mean Max Min Prod All Any AddN Pad
+    PadV2 Conj Real Reverse ReverseV2 Roll SpaceToBatchND BatchToSpaceND DepthToSpace SpaceToDepth MirrorPad
+    MatrixBandPart""".split()
 )
 """Operations that give out the memory of an input for some shapes; a trial with the shapes at hand decides."""
 

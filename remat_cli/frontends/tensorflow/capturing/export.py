@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.source import frames_of, load_function, place_in
 from remat_cli.frontends.tensorflow.capturing.capture import Captured, Model, as_model, capture
 from remat_cli.frontends.tensorflow.capturing.costs import CostModel, cost_model
 from remat_cli.frontends.tensorflow.capturing.looks import find_looks
@@ -16,6 +17,22 @@ from remat_cli.frontends.tensorflow.capturing.reading_graph import read_graph
 from remat_cli.frontends.tensorflow.document import FRONTEND, VERSION
 from remat_cli.frontends.tensorflow.installed import require_device
 from remat_cli.graph.model import Graph
+
+
+def export_tensorflow(text: str, *, device: str = "cpu", cost: str = "flops") -> Graph:
+    """The graph of the training step that ``FILE.py:NAME`` builds.
+
+    Args:
+        text: The function: it returns (model, batch), (model, batch, loss) or (step, inputs).
+        device: ``cpu`` or ``gpu``: the device that the step is for.
+        cost: ``flops`` or ``roofline:NAME``.
+
+    Raises:
+        UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+    """
+    cost_model(cost)
+    require_device(device)
+    return export_model(load_function(text, "tf"), text.rpartition(":")[2], f"tf:{text}", device=device, cost=cost)
 
 
 def export_model(
@@ -41,7 +58,9 @@ def export_model(
         try:
             returned = build()
         except Exception as error:  # the user's code may do anything
-            raise CaptureFailed(f"{name}() failed: {type(error).__name__}: {error}") from error
+            place = place_in(frames_of(error), "tensorflow")
+            at = f" at {place}" if place else ""
+            raise CaptureFailed(f"{name}() failed{at}: {type(error).__name__}: {error}") from error
         return graph_of_step(as_model(returned, name), name, source, device, costs)[0]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from remat_cli.frontends.tensorflow.capturing.program import Kind, Op, Program
 from remat_cli.frontends.tensorflow.codec import kernel_attributes, tensor_of
 from remat_cli.frontends.tensorflow.document import OPAQUE, Constant, Made, Ref
-from remat_cli.frontends.tensorflow.operators import LOOKS, MAYBE_LOOKS
+from remat_cli.frontends.tensorflow.operators import LOOKS, MAYBE_LOOKS, SLICES
 from remat_cli.frontends.tensorflow.private import address, executor
 
 Looks = tuple[int | None, ...]
@@ -32,12 +32,23 @@ def _looks(program: Program, op: Op, known: dict[str, Looks]) -> Looks:
         return (0,) if op.kind is Kind.UPDATE else (None,)
     if op.call.op in LOOKS:
         return tuple(range(outputs)) if op.call.op == "IdentityN" else (0,) * outputs
-    if op.call.op not in MAYBE_LOOKS or op.kind is Kind.ONCE or any(s.dtype in OPAQUE for s in op.call.outputs):
+    if op.call.op not in MAYBE_LOOKS or op.kind is Kind.ONCE or not _may_look(program, op):
         return (None,) * outputs
     key = repr((op.call.op, op.call.attributes, [_form(program, ref) for ref in op.call.inputs]))
     if key not in known:
         known[key] = _trial(program, op)
     return known[key]
+
+
+def _may_look(program: Program, op: Op) -> bool:
+    """Whether the shapes allow it; this spares most trials."""
+    made = op.call.outputs[0]
+    if any(spec.dtype in OPAQUE for spec in op.call.outputs):
+        return False
+    if op.call.op in SLICES:
+        return True
+    tensors = [spec for spec in map(program.spec, op.call.inputs) if spec.bytes == made.bytes]
+    return any(spec.dtype == made.dtype for spec in tensors) and not (op.call.op == "AddN" and len(tensors) > 1)
 
 
 def _form(program: Program, ref: Ref) -> Any:

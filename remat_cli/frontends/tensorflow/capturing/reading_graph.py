@@ -10,6 +10,7 @@ that depends on one, come last, in the order of the code. So whatever is recompu
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -321,13 +322,24 @@ class _GraphReader:
         if any(not ITEM_BYTES[spec.dtype] for spec in specs) or sum(spec.bytes for spec in specs) > _FOLDED_BYTES:
             return None
         if op.type in SHAPES:
-            return [self.made.constant(data) for data in _shapes(op, specs)]
+            return [self.made.constant(data) for data in self._shapes(op, inputs, specs)]
         if op.type in CALLS or not inputs or not all(isinstance(ref, Constant) for ref in inputs):
             return None
         given = [tensor_of(self.made.constants[ref.number], "cpu") for ref in inputs if isinstance(ref, Constant)]
         attributes = kernel_attributes(op.type, attributes_of(op.node_def, op.op_def, {}), ())
         results = executor("cpu")(op.type, given, attributes, len(specs))
         return [self.made.constant(data_of(result)) for result in results]
+
+    def _shapes(self, op: Any, inputs: Sequence[Ref], specs: Sequence[TensorSpec]) -> list[Data]:
+        """The results of Shape, Size or Rank; the shapes that they read are fixed."""
+        import tensorflow as tf
+
+        found = []
+        for ref, spec in zip(inputs, specs, strict=True):
+            shape = self.made.spec(ref).shape
+            number = {"Size": math.prod(shape), "Rank": len(shape)}.get(op.type)
+            found.append(data_of(tf.constant(list(shape) if number is None else number, spec.dtype, shape=spec.shape)))
+        return found
 
     def _notes(self) -> list[str]:
         found = [f"{count} times {kind} is left out" for kind, count in sorted(self.left_out.items())]
@@ -353,21 +365,6 @@ def _functions_in(node_def: Any) -> list[str]:
 
 def _holds_lists(op: Any) -> bool:
     return any(tensor.dtype.name == "variant" for tensor in op.outputs)
-
-
-def _shapes(op: Any, specs: Sequence[TensorSpec]) -> list[Data]:
-    """The results of Shape, Size or Rank; the shapes that they read are fixed."""
-    import numpy
-    import tensorflow as tf
-
-    found = []
-    for tensor, spec in zip(op.inputs, specs, strict=True):
-        shape = _spec(tensor).shape if op.type != "VariableShape" else None
-        if shape is None:
-            raise CaptureFailed(f"{op.name} asks for the shape of a variable in a way that graphs do not hold")
-        number = {"Size": int(numpy.prod(shape)), "Rank": len(shape)}.get(op.type)
-        found.append(data_of(tf.constant(list(shape) if number is None else number, spec.dtype, shape=spec.shape)))
-    return found
 
 
 def _spec(tensor: Any) -> TensorSpec:
