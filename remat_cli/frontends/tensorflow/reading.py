@@ -99,6 +99,19 @@ def read_workspaces(graph: Graph) -> tuple[int, ...]:
     return tuple(reader.number(item, place) for item, place in found)
 
 
+def read_groups(graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """The captured operations in each node but the update, by their number in the step.
+
+    Raises:
+        UsageError: If the metadata states anything else.
+    """
+    reader = _Reader(graph)
+    return tuple(
+        tuple(reader.number(item, place) for item, place in reader.items(found, at))
+        for found, at in reader.listed(graph.metadata, "groups")
+    )
+
+
 def read_step(graph: Graph) -> Step:
     """The contents of the payloads and the metadata of ``graph``.
 

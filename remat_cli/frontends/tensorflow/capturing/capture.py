@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.tensorflow.private import graph_of, is_traced, is_xla, python_function
+from remat_cli.frontends.tensorflow.private import function_definitions, functions_inlined, graph_of, is_traced, is_xla, python_function
 
 EXPECTED = (
     "it returns (model, batch) for a Keras model that is compiled, (model, batch, loss), or (step, inputs): a batch is "
@@ -118,8 +118,10 @@ def train_step_of(model: Any, name: str) -> Callable[..., Any]:
             hint="call model.compile(optimizer=..., loss=...), or return the loss as a third item",
         )
 
+    own = model.train_step
+
     def step(*data: Any) -> Any:
-        return model.train_step(data if len(data) > 1 else data[0])
+        return own(data if len(data) > 1 else data[0])
 
     return step
 
@@ -143,10 +145,10 @@ def capture(model: Model) -> Captured:
             raise refused_xla()
         step = python_function(step)
     arguments = tf.nest.map_structure(_spec, list(model.inputs))
-    _prepare(model)
+    if model.model is not None:
+        prepare_model(model.model, model.inputs)
     try:
-        tf.function(step).get_concrete_function(*arguments)
-        concrete = tf.function(step).get_concrete_function(*arguments)
+        concrete = _traced(step, arguments)
     except CaptureFailed:
         raise
     except Exception as error:  # the user's code may do anything
@@ -159,19 +161,33 @@ def capture(model: Model) -> Captured:
     return Captured(concrete, tuple(tf.nest.flatten(list(model.inputs))), parameters)
 
 
-def _prepare(model: Model) -> None:
+def _traced(step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """The concrete function of a step. Functions of ``tf.function`` that it calls become part of it where they can.
+
+    Raises:
+        CaptureFailed: If one of them is for XLA.
+    """
+    import tensorflow as tf
+
+    first = tf.function(step).get_concrete_function(*arguments)
+    if any(function.attr["_XlaMustCompile"].b for function in function_definitions(graph_of(first)).values()):
+        raise refused_xla()
+    try:
+        with functions_inlined():
+            return tf.function(step).get_concrete_function(*arguments)
+    except Exception:  # such as an ``if`` on a tensor, which only a function of its own can do
+        return tf.function(step).get_concrete_function(*arguments)
+
+
+def prepare_model(model: Any, inputs: Sequence[Any]) -> None:
     """Make the variables of a Keras model and of its optimizer, which are made when they are first needed."""
     import tensorflow as tf
 
-    keras_model = model.model
-    if keras_model is None:
-        return
-    if not keras_model.built:
-        first = tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), model.inputs[0])
-        keras_model(first)
-    optimizer = getattr(keras_model, "optimizer", None)
+    if not model.built:
+        model(tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), inputs[0]))
+    optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not optimizer.built:
-        optimizer.build(keras_model.trainable_variables)
+        optimizer.build(model.trainable_variables)
 
 
 def _spec(item: Any) -> Any:

@@ -78,6 +78,7 @@ def graph_of_step(model: Model, name: str, source: str, device: str, costs: Cost
     for op in program.ops:
         op.cost = costs.cost(program, op, captured.graph)
     graph = lower(program, name, costs.unit)
+    assert graph is not None  # the nodes were chosen for it
     metadata = {
         "frontend": FRONTEND,
         "version": VERSION,

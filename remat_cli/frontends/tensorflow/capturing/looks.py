@@ -30,9 +30,11 @@ def _looks(program: Program, op: Op, known: dict[str, Looks]) -> Looks:
     outputs = len(op.call.outputs)
     if op.call.op == "ReadVariableOp":
         return (0,) if op.kind is Kind.UPDATE else (None,)
+    if op.kind is Kind.ONCE:
+        return (None,) * outputs
     if op.call.op in LOOKS:
         return tuple(range(outputs)) if op.call.op == "IdentityN" else (0,) * outputs
-    if op.call.op not in MAYBE_LOOKS or op.kind is Kind.ONCE or not _may_look(program, op):
+    if op.call.op not in MAYBE_LOOKS or not _may_look(program, op):
         return (None,) * outputs
     key = repr((op.call.op, op.call.attributes, [_form(program, ref) for ref in op.call.inputs]))
     if key not in known:

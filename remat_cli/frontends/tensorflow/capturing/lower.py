@@ -41,9 +41,29 @@ Root = tuple[int, int]
 """An output of an operation with memory of its own: number of the operation and of the output."""
 
 
-def lower(program: Program, name: str, cost_unit: str) -> Graph:
-    """The graph of a program whose looks and costs are known; its metadata has everything that running it needs."""
-    return _Lowering(program).graph(name, cost_unit)
+def lower(
+    program: Program, name: str, cost_unit: str, groups: Sequence[Sequence[int]] | None = None
+) -> Graph | None:
+    """The graph of a program whose looks and costs are known; its metadata has everything that running it needs.
+
+    Args:
+        program: The program.
+        name: Name of the graph.
+        cost_unit: Unit of the costs.
+        groups: The operations of each node but the update, as another graph of the same step has them; None to find them.
+
+    Returns:
+        The graph; None if ``groups`` are not those of this program.
+    """
+    lowering = _Lowering(program)
+    if groups is None:
+        return lowering.graph(name, cost_unit, lowering.groups())
+    if sorted(k for found in groups for k in found) != lowering.planned:
+        return None
+    try:
+        return lowering.graph(name, cost_unit, groups)
+    except (KeyError, ValueError):  # a node would read what a later one makes
+        return None
 
 
 @dataclass(slots=True)
@@ -98,8 +118,8 @@ class _Lowering:
         made = Made(*root)
         return self.program.spec(made).bytes if self.program.root(made) == made else 0
 
-    def graph(self, name: str, cost_unit: str) -> Graph:
-        nodes = [_Node(ops, update=False) for ops in self._groups()]
+    def graph(self, name: str, cost_unit: str, groups: Sequence[Sequence[int]]) -> Graph:
+        nodes = [_Node(list(ops), update=False) for ops in groups]
         if self.late:
             nodes.append(_Node(self.late, update=True))
         self._outputs(nodes)
@@ -107,7 +127,7 @@ class _Lowering:
             self._calls(node)
         return self._assembled(nodes, name, cost_unit)
 
-    def _groups(self) -> list[list[int]]:
+    def groups(self) -> list[list[int]]:
         index = {k: i for i, k in enumerate(self.planned)}
         reads = [self.roots_read(self.ops[k]) for k in self.planned]
         items = [
@@ -262,6 +282,7 @@ class _Lowering:
             "constants": [constant.document() for constant in self.program.constants],
             "functions": [base64.b64encode(function).decode("ascii") for function in self.program.functions],
             "results": [result.document(graph) for result in results],
+            "groups": [list(node.ops) for node in nodes if not node.update],
             "update": graph.nodes[-1].id if self.late else None,
             "notes": list(self.program.notes),
         }

@@ -22,6 +22,7 @@ from remat_cli.frontends.tensorflow.capturing.program import Kind, Op, Program
 from remat_cli.frontends.tensorflow.codec import attributes_of, data_of, kernel_attributes, tensor_of
 from remat_cli.frontends.tensorflow.document import (
     ITEM_BYTES,
+    OPAQUE,
     Call,
     Constant,
     Data,
@@ -38,6 +39,7 @@ from remat_cli.frontends.tensorflow.operators import (
     GENERATORS,
     LEFT_OUT,
     LISTS,
+    LOOKS,
     RANDOM,
     REACHES_OUT,
     READS,
@@ -252,6 +254,8 @@ class _GraphReader:
         if draws:
             self.drawn.update(handles)
             return Kind.ONCE
+        if op.type in LOOKS:
+            return Kind.PURE
         return Kind.ONCE if self.drawn.intersection(handles) or op.type in LISTS or _holds_lists(op) else Kind.PURE
 
     def _is_variable(self, ref: Place) -> bool:
@@ -321,7 +325,7 @@ class _GraphReader:
         """The outputs as constants, if they depend on nothing but constants and shapes, and are small."""
         if any(not ITEM_BYTES[spec.dtype] for spec in specs) or sum(spec.bytes for spec in specs) > _FOLDED_BYTES:
             return None
-        if op.type in SHAPES:
+        if op.type in SHAPES and not any(self.made.spec(ref).dtype in OPAQUE and isinstance(ref, Made) for ref in inputs):
             return [self.made.constant(data) for data in self._shapes(op, inputs, specs)]
         if op.type in CALLS or not inputs or not all(isinstance(ref, Constant) for ref in inputs):
             return None

@@ -5,9 +5,12 @@ Names do not matter: Keras counts its layers anew in each process.
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.tensorflow.document import Step
+from remat_cli.frontends.tensorflow.document import Constant, Ref, Step
 from remat_cli.frontends.tensorflow.executing.library import same_functions
 from remat_cli.frontends.tensorflow.reading import read_origin, read_step
 from remat_cli.graph.model import Graph
@@ -17,6 +20,34 @@ from remat_cli.printable import printable
 def difference(compiled: Step, planned: Step) -> str | None:
     """Why a plan of ``planned`` is not a plan of ``compiled``, in a few words; None if it is."""
     return _places(compiled, planned) or _operations(compiled, planned) or _rest(compiled, planned)
+
+
+def resized(compiled: Step, planned: Step) -> bool:
+    """Whether ``compiled`` is ``planned`` with smaller inputs, such as a smaller batch, so that the plan fits it too."""
+    pairs = list(zip(compiled.places, planned.places, strict=False))
+    inputs = [(mine.spec.shape, other.spec.shape) for mine, other in pairs if mine.kind == other.kind == "input"]
+    graphs = (compiled.graph, planned.graph)
+    return (
+        len(compiled.places) == len(planned.places)
+        and all(mine.kind == other.kind and mine.spec.dtype == other.spec.dtype for mine, other in pairs)
+        and all(mine.spec == other.spec for mine, other in pairs if mine.kind == "variable")
+        and all(len(a) == len(b) and all(map(operator.le, a, b)) for a, b in inputs)
+        and _skeleton(compiled) == _skeleton(planned)
+        and all(map(operator.le, graphs[0].size, graphs[1].size))
+        and all(a.workspace <= b.workspace for a, b in zip(graphs[0].nodes, graphs[1].nodes, strict=True))
+    )
+
+
+def _skeleton(step: Step) -> Any:
+    """What a step computes, without sizes and constants."""
+
+    def bare(ref: Ref) -> Ref | None:
+        return None if isinstance(ref, Constant) else ref
+
+    return [
+        (node.inputs, node.recompute, found.values, [(call.op, [*map(bare, call.inputs)]) for call in found.calls])
+        for node, found in zip(step.graph.nodes, step.operations, strict=True)
+    ]
 
 
 def require_same(planned: Graph, wanted: Graph) -> None:
