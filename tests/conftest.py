@@ -14,10 +14,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["REMAT_RATES"] = str(Path(__file__).parent / "rates.json")
 
 
+APART = ("integrations", "tensorflow_frontend")
+"""Folders of tests that need an environment of their own."""
+
+
 def pytest_ignore_collect(collection_path, config):
     """Leave out what needs other libraries, unless it is named, as by ``make integrations``."""
-    apart = Path(__file__).parent / "integrations"
-    if apart not in [collection_path, *collection_path.parents]:
+    here = Path(__file__).parent
+    apart = next((here / name for name in APART if here / name in [collection_path, *collection_path.parents]), None)
+    if apart is None:
         return None
     named = [(config.invocation_params.dir / str(argument).partition("::")[0]).resolve() for argument in config.args]
     return None if any(apart in [path, *path.parents] for path in named) else True

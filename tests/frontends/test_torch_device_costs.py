@@ -14,10 +14,10 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 import remat_cli as remat
 from remat_cli.cli.main import run
 from remat_cli.errors import InputError
+from remat_cli.frontends.rates import KINDS, Rates, rate_at, read_rates
 from remat_cli.frontends.torch.capturing import export
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
 from remat_cli.frontends.torch.costing import device, measure, work
-from remat_cli.frontends.rates import KINDS, Rates, rate_at, read_rates
 
 ONE = ((1.0, 1e6),)
 """One unit of work in a microsecond."""

@@ -35,7 +35,7 @@ Examples:
 @params.output_option
 @click.option("--list", "listing", is_flag=True, help="List the architectures and their options.")
 @click.option("--device", type=params.DEVICE, help="torch:, tf: device for the step.  [default: cpu]")
-@click.option("--cost", metavar="MODEL", help="torch: device, flops or roofline:a100.  [default: device]  tf: flops or roofline:a100.")
+@click.option("--cost", metavar="MODEL", help="Costs: flops, roofline:a100, or device (torch: alone, its default).")
 @params.quiet_option
 @params.color_option
 def command(
@@ -58,8 +58,9 @@ def command(
     tf:FILE.py:NAME is a model of Keras or TensorFlow: a function that returns (model, batch) for a model that is
     compiled, (model, batch, loss), or (step, inputs). It needs the extra remat[tensorflow].
 
-    With PyTorch, the costs of a captured step are times on the device at hand. How fast it is, is measured once, in two seconds, and
-    kept; the graph says it. REMAT_RATES names a file with the rates of another device.
+    The costs of a step of PyTorch are times on the device at hand. How fast it is, is measured once, in two seconds,
+    and kept; the graph says it. REMAT_RATES names a file with the rates of another device. Those of TensorFlow are
+    FLOPs; remat profile measures times.
     """
     out = Output(color, quiet)
     if listing:
@@ -133,7 +134,8 @@ def _builder(
     if not separator or scheme != "zoo":
         raise UsageError(
             f'"{source}" is not a source',
-            hint="write zoo:NAME, as in zoo:vgg16, torch:FILE.py:NAME or tf:FILE.py:NAME; remat export --list names all",
+            hint="write zoo:NAME, as in zoo:vgg16, torch:FILE.py:NAME or tf:FILE.py:NAME; "
+            "remat export --list names all",
         )
     if device is not None or cost is not None:
         raise UsageError(

@@ -29,10 +29,11 @@ def compile(train_step: Callable[..., Any], *plans: Source, unknown: str = "erro
         unknown: How to treat shapes without a plan: ``error``, or ``warn`` and run the step as it is.
 
     Raises:
-        UsageError: If a plan is not valid, or its graph is not of TensorFlow, or ``unknown`` is neither. When the result
-            is called: if no plan is for the step.
+        UsageError: If a plan is not valid, or its graph is not of TensorFlow, or ``unknown`` is neither. When the
+            result is called: if no plan is for the step.
         InputError: If a file holds no plan.
-        CaptureFailed: If the step is for XLA (``jit_compile=True``). When the result is called: if it cannot be captured.
+        CaptureFailed: If the step is for XLA (``jit_compile=True``). When the result is called: if it cannot be
+            captured.
         FrameworkUnavailable: If TensorFlow is missing.
     """
     from remat_cli.frontends.tensorflow.training.step import PlannedStep, read_plans

@@ -13,7 +13,15 @@ from remat_cli.graph.quoting import quote
 
 _SKIPPED = ("config_proto", "executor_type")
 """Attributes of calls of functions that say how TensorFlow optimises them; those of the session hold."""
-_LISTS = {"i": "ints", "f": "floats", "b": "bools", "s": "texts", "type": "types", "shape": "shapes", "func": "functions"}
+_LISTS = {
+    "i": "ints",
+    "f": "floats",
+    "b": "bools",
+    "s": "texts",
+    "type": "types",
+    "shape": "shapes",
+    "func": "functions",
+}
 _SINGULAR = {"i": "int", "f": "float", "b": "bool", "s": "text", "type": "type", "shape": "shape", "func": "function"}
 
 
@@ -89,7 +97,7 @@ def kernel_attributes(op: str, attributes: Mapping[str, Attribute], functions: S
         ExecutionFailed: If this TensorFlow does not have the operation.
     """
     flat: list[Any] = []
-    for name, attribute in (_defaults(op) | attributes).items():
+    for name, attribute in {**_defaults(op), **attributes}.items():
         kind = PLURAL.get(attribute.kind)
         if kind is None:
             flat += [name, _kernel(attribute.kind, attribute.value, functions)]

@@ -1,6 +1,6 @@
 """All undocumented names of TensorFlow that this frontend uses. No other module uses such names.
 
-Each function here is small and has a test of its own (``tests/tensorflow/test_private.py``). If a new version of
+Each function here is small and has a test of its own (``tests/tensorflow_frontend/test_private.py``). If a new version of
 TensorFlow moves or changes a name, the test says which, before any plan goes wrong.
 """
 
@@ -33,7 +33,7 @@ def executor(device: str) -> Execute:
 
 
 def op_def(op: str) -> Any:
-    """The definition of an operation: ``is_stateful``, ``attr``, ``input_arg``, ``output_arg``; None if there is none."""
+    """The definition of an operation: ``is_stateful``, ``attr``, ``input_arg``, ``output_arg``; None if unknown."""
     from tensorflow.python.framework import op_def_registry
 
     return op_def_registry.get(op)

@@ -276,7 +276,9 @@ class _Reader:
             raise self.wrong(at, "it is not an object with one entry")
         [(kind, found)] = value.items()
         if kind in PLURAL:
-            return Attribute(kind, tuple(self.single(PLURAL[kind], item, where) for item, where in self.items(found, at)))
+            return Attribute(
+                kind, tuple(self.single(PLURAL[kind], item, where) for item, where in self.items(found, at))
+            )
         return Attribute(self.text(kind, at, KINDS), self.single(kind, found, at))
 
     def single(self, kind: str, value: Any, at: str) -> Any:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.tensorflow.private import function_definitions, functions_inlined, graph_of, is_traced, is_xla, python_function
+from remat_cli.frontends.tensorflow.private import (
+    function_definitions,
+    functions_inlined,
+    graph_of,
+    is_traced,
+    is_xla,
+    python_function,
+)
 
 EXPECTED = (
     "it returns (model, batch) for a Keras model that is compiled, (model, batch, loss), or (step, inputs): a batch is "

@@ -1,8 +1,8 @@
 """Costs of operations: FLOPs, or time on a GPU by its data sheet.
 
 TensorFlow counts the FLOPs of products, convolutions, pooling and most pointwise operations. What it does not count
-(ReLU, batch normalisation, their gradients, products by einsum) counts here. No cost is 0: free operations lead to ties,
-and to plans that recompute them any number of times.
+(ReLU, batch normalisation, their gradients, products by einsum) counts here. No cost is 0: free operations lead to
+ties, and to plans that recompute them any number of times.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _elements(program: Program, op: Op) -> int:
 
 
 def _microseconds(program: Program, op: Op, graph: Any, rates: Rates) -> float:
-    """launch + max(FLOPs of products / rate, bytes / bandwidth)."""
+    """Launch + max(FLOPs of products / rate, bytes / bandwidth)."""
     moved = sum(program.spec(ref).bytes for ref in op.call.inputs) + sum(spec.bytes for spec in op.call.outputs)
     own = 0.0
     if any(part in op.call.op for part in _PRODUCTS):

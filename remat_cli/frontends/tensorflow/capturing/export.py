@@ -64,7 +64,9 @@ def export_model(
         return graph_of_step(as_model(returned, name), name, source, device, costs)[0]
 
 
-def graph_of_step(model: Model, name: str, source: str, device: str, costs: CostModel) -> tuple[Graph, Program, Captured]:
+def graph_of_step(
+    model: Model, name: str, source: str, device: str, costs: CostModel
+) -> tuple[Graph, Program, Captured]:
     """The graph of a step, its program, which knows what places are in this process, and what was captured.
 
     Raises:

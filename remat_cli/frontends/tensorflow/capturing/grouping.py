@@ -1,15 +1,15 @@
 """Joins operations into nodes: those whose results are of no use alone, and small ones. Knows nothing of TensorFlow.
 
-Keras writes a batch normalisation as twenty operations, most of them on a number per channel. As nodes of their own they
-would triple the graph, and no plan would gain by them. Two rules join them, and each keeps the order one in which
+Keras writes a batch normalisation as twenty operations, most of them on a number per channel. As nodes of their own
+they would triple the graph, and no plan would gain by them. Two rules join them, and each keeps the order one in which
 everything can run:
 
-*A producer joins its only reader* if what it makes is at least as large as what the reader makes: whoever would keep the
-first could keep the second instead. All that it reads and that takes memory must still be needed after the reader;
+*A producer joins its only reader* if what it makes is at least as large as what the reader makes: whoever would keep
+the first could keep the second instead. All that it reads and that takes memory must still be needed after the reader;
 otherwise it would live longer than before.
 
-*A small operation joins an earlier node*, the latest of those that make what it reads, if it reads nothing large or that
-node makes nothing large: its results are small enough to be kept always, wherever they are made.
+*A small operation joins an earlier node*, the latest of those that make what it reads, if it reads nothing large or
+that node makes nothing large: its results are small enough to be kept always, wherever they are made.
 """
 
 from __future__ import annotations
@@ -156,8 +156,9 @@ class _Grouping:
                 self.join(name, target, self.groups[target].at)
                 name = target
             if self._only_small_outside(self.groups[name]):
-                for root in large or ([] if inputs else [None]):
-                    recent[root] = name
+                recent |= dict.fromkeys(large, name)
+                if not inputs:
+                    recent[None] = name
 
     def _only_small_outside(self, group: _Group) -> bool:
         return group.pure and all(self.size(root) <= self.small for root in self.outside(group))
@@ -170,10 +171,11 @@ class _Grouping:
         recent: dict[tuple[int, int] | None, int],
     ) -> int | None:
         """The group to join: it runs no earlier than everything that ``group`` reads."""
-        if latest is not None and latest.pure and latest.phase == group.phase:
-            if not large or self._only_small_outside(latest):
-                return self.of[latest.items[0]]
-        for root in large or ([] if latest is not None else [None]):
+        alike = latest is not None and latest.pure and latest.phase == group.phase
+        if latest is not None and alike and (not large or self._only_small_outside(latest)):
+            return self.of[latest.items[0]]
+        nothing: list[tuple[int, int] | None] = [] if latest is not None else [None]
+        for root in large or nothing:
             found = recent.get(root)
             other = self.groups.get(found) if found is not None else None
             if other is None or other is group or other.phase != group.phase:

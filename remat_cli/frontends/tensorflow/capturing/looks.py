@@ -10,7 +10,7 @@ from typing import Any
 
 from remat_cli.frontends.tensorflow.capturing.program import Kind, Op, Program
 from remat_cli.frontends.tensorflow.codec import kernel_attributes, tensor_of
-from remat_cli.frontends.tensorflow.document import OPAQUE, Constant, Made, Ref
+from remat_cli.frontends.tensorflow.document import OPAQUE, Constant, Ref
 from remat_cli.frontends.tensorflow.operators import LOOKS, MAYBE_LOOKS, SLICES
 from remat_cli.frontends.tensorflow.private import address, executor
 
@@ -70,7 +70,9 @@ def _trial(program: Program, op: Op) -> Looks:
 
     try:
         inputs = [given(ref) for ref in op.call.inputs]
-        results = executor("cpu")(op.call.op, inputs, kernel_attributes(op.call.op, op.call.attributes, ()), len(op.call.outputs))
+        results = executor("cpu")(
+            op.call.op, inputs, kernel_attributes(op.call.op, op.call.attributes, ()), len(op.call.outputs)
+        )
     except (tf.errors.OpError, TypeError, ValueError):  # zeros are not valid for it, so it does more than look
         return (None,) * len(op.call.outputs)
     memory = [address(tensor) for tensor in inputs]
@@ -84,4 +86,3 @@ def _inside(place: tuple[int, int] | None, memory: list[tuple[int, int] | None])
         if found is not None and found[0] <= place[0] and place[0] + place[1] <= found[0] + found[1]:
             return position
     return None
-

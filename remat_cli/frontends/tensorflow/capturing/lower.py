@@ -41,16 +41,14 @@ Root = tuple[int, int]
 """An output of an operation with memory of its own: number of the operation and of the output."""
 
 
-def lower(
-    program: Program, name: str, cost_unit: str, groups: Sequence[Sequence[int]] | None = None
-) -> Graph | None:
+def lower(program: Program, name: str, cost_unit: str, groups: Sequence[Sequence[int]] | None = None) -> Graph | None:
     """The graph of a program whose looks and costs are known; its metadata has everything that running it needs.
 
     Args:
         program: The program.
         name: Name of the graph.
         cost_unit: Unit of the costs.
-        groups: The operations of each node but the update, as another graph of the same step has them; None to find them.
+        groups: The operations of each node but the update, as another graph of the step has them; None to find them.
 
     Returns:
         The graph; None if ``groups`` are not those of this program.
@@ -254,10 +252,7 @@ class _Lowering:
         for position, k in enumerate(node.ops):
             op = self.ops[k]
             reads = [names.setdefault(root, len(names)) for root in self.roots_read(op)]
-            makes = [
-                (names.setdefault((k, o), len(names)), self.bytes((k, o)))
-                for o in range(len(op.call.outputs))
-            ]
+            makes = [(names.setdefault((k, o), len(names)), self.bytes((k, o))) for o in range(len(op.call.outputs))]
             for copied, size, last in alive.by(position, op):
                 makes.append((names.setdefault(copied, len(names)), size))
                 alive.until(names[copied], last)
@@ -360,4 +355,3 @@ def _sorted_reads(calls: list[Call], reads: list[int]) -> tuple[list[Call], list
     """``reads`` ascending, and ``calls`` with positions to match."""
     order = sorted(reads)
     return _renumbered(calls, {k: order.index(value) for k, value in enumerate(reads)}), order
-

@@ -325,7 +325,9 @@ class _GraphReader:
         """The outputs as constants, if they depend on nothing but constants and shapes, and are small."""
         if any(not ITEM_BYTES[spec.dtype] for spec in specs) or sum(spec.bytes for spec in specs) > _FOLDED_BYTES:
             return None
-        if op.type in SHAPES and not any(self.made.spec(ref).dtype in OPAQUE and isinstance(ref, Made) for ref in inputs):
+        if op.type in SHAPES and not any(
+            self.made.spec(ref).dtype in OPAQUE and isinstance(ref, Made) for ref in inputs
+        ):
             return [self.made.constant(data) for data in self._shapes(op, inputs, specs)]
         if op.type in CALLS or not inputs or not all(isinstance(ref, Constant) for ref in inputs):
             return None
@@ -387,8 +389,8 @@ def _spec(tensor: Any) -> TensorSpec:
             return TensorSpec(name, (0,))
         raise CaptureFailed(
             f"the shape of {tensor.name} ({tensor.op.type}) is {tensor.shape}: it depends on numbers, not on shapes",
-            hint="sizes of memory need fixed shapes: give every input a fixed shape, and do not use tf.where, tf.unique "
-            "or tf.boolean_mask for a number of elements that is not known",
+            hint="sizes of memory need fixed shapes: give every input a fixed shape, and do not use tf.where, "
+            "tf.unique or tf.boolean_mask for a number of elements that is not known",
         )
     return TensorSpec(name, tuple(tensor.shape.as_list()))
 

@@ -1,7 +1,7 @@
 """Checks the operations of a graph before anything of it runs, and makes its functions known to TensorFlow.
 
-A document may come from a stranger. Graphs hold operations that compute tensors, read and write variables and draw random
-numbers; everything that reaches files, networks or Python is refused, in functions as well.
+A document may come from a stranger. Graphs hold operations that compute tensors, read and write variables and draw
+random numbers; everything that reaches files, networks or Python is refused, in functions as well.
 """
 
 from __future__ import annotations

@@ -180,9 +180,7 @@ class Writer:
         return f"[{', '.join(found)}]"
 
 
-def program(
-    step: Step, statements: Sequence[Statement], device: str, *, unseeded: int | None = None
-) -> Program:
+def program(step: Step, statements: Sequence[Statement], device: str, *, unseeded: int | None = None) -> Program:
     """The function that does what ``statements`` say.
 
     Args:
@@ -266,7 +264,7 @@ def _reads(step: Step) -> set[int]:
 
 
 def _drop_reads(writer: Writer, read: set[int]) -> None:
-    """Before the update: drop what was read of variables and is not used there, or each write would copy its variable."""
+    """Before the update: drop what was read of variables and is not used there, or each write would copy its own."""
     step = writer.step
     assert step.update is not None
     used = {ref.place for call in step.operations[step.update].calls for ref in call.inputs if isinstance(ref, Read)}

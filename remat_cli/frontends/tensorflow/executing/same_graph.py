@@ -8,7 +8,6 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-
 from remat_cli.errors import UsageError
 from remat_cli.frontends.tensorflow.document import Constant, Ref, Step
 from remat_cli.frontends.tensorflow.executing.library import same_functions
@@ -23,7 +22,7 @@ def difference(compiled: Step, planned: Step) -> str | None:
 
 
 def resized(compiled: Step, planned: Step) -> bool:
-    """Whether ``compiled`` is ``planned`` with smaller inputs, such as a smaller batch, so that the plan fits it too."""
+    """Whether ``compiled`` is ``planned`` with smaller inputs, such as a smaller batch, so that its plan fits too."""
     pairs = list(zip(compiled.places, planned.places, strict=False))
     inputs = [(mine.spec.shape, other.spec.shape) for mine, other in pairs if mine.kind == other.kind == "input"]
     graphs = (compiled.graph, planned.graph)

@@ -71,8 +71,8 @@ def profile(
         progress: Called with the number of kinds of nodes that are done, and of all kinds.
 
     Raises:
-        UsageError: If the graph is not of this frontend, or damaged, or was exported for another TensorFlow or device, or
-            a number is out of range.
+        UsageError: If the graph is not of this frontend, or damaged, or was exported for another TensorFlow or device,
+            or a number is out of range.
         FrameworkUnavailable: If there is no such device.
         OutOfMemory: If the device's memory is too small for a node and its inputs.
         ExecutionFailed: If a node fails.
@@ -105,9 +105,7 @@ def _with(graph: Graph, found: Mapping[int, Measured], facts: dict[str, Any]) ->
     nodes = []
     for index, (node, inside) in enumerate(zip(graph.nodes, spaces, strict=True)):
         measured = found[index]
-        nodes.append(
-            replace(node, cost=measured.median_us, workspace=max(inside, measured.workspace_bytes or 0))
-        )
+        nodes.append(replace(node, cost=measured.median_us, workspace=max(inside, measured.workspace_bytes or 0)))
     facts |= {
         "spread": {graph.nodes[i].id: round(m.spread, 4) for i, m in sorted(found.items())},
         "workspaces": list(spaces),

@@ -21,7 +21,7 @@ def bert(vocab: int, sequence: int, depth: int, width: int, heads: int, dropout:
 
     layers = keras.layers
 
-    class Positions(layers.Layer):  # type: ignore[misc]  # Keras is Any to the type checker
+    class Positions(keras.layers.Layer):  # type: ignore[misc]  # Keras is Any to the type checker
         """Adds a learned vector to each position."""
 
         def build(self, shape: Any) -> None:

@@ -137,8 +137,8 @@ class PlannedStep:
         if self._unknown == "error":
             raise UsageError(
                 f"no plan is for this step: {'; '.join(reasons)}",
-                hint="export and solve the step with the shapes that it is called with; several plans may be given, and "
-                'unknown="warn" runs other shapes without one',
+                hint="export and solve the step with the shapes that it is called with; several plans may be given, "
+                'and unknown="warn" runs other shapes without one',
             )
         warnings.warn(f"this step runs without a plan: {'; '.join(reasons)}", stacklevel=3)
         return None

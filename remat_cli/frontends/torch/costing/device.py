@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.files import cache_folder, read_text
-from remat_cli.frontends.torch.costing.measure import LIMIT_S, measure
 from remat_cli.frontends.rates import Rates, kept_rates, processor, read_rates
+from remat_cli.frontends.torch.costing.measure import LIMIT_S, measure
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.telling import Tell, tell_stderr
 
