@@ -60,7 +60,7 @@ ASSIGNS = _named("""
 """Operations that write variables."""
 
 CALLS = _named("""
-    While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall StatefulPartitionedCall SymbolicGradient
+    While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall StatefulPartitionedCall
 """)
 """Operations that run functions."""
 

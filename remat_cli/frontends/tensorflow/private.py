@@ -82,13 +82,20 @@ def function_definitions(graph: Any) -> dict[str, Any]:
 
 
 def add_function(definition: Any) -> None:
-    """Make a FunctionDef known to eager kernels that call it by name, such as While."""
+    """Make a FunctionDef known, so that graphs with operations that call it by name, such as While, can be made."""
     from tensorflow.python.eager import context
 
     here = context.context()
     here.ensure_initialized()
     if not here.has_function(definition.signature.name):
         here.add_function_def(definition)
+
+
+def graph_of_function(definition: Any) -> Any:
+    """The graph of a FunctionDef, with ``inputs`` and ``outputs``; functions that it calls have to be known."""
+    from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
+
+    return function_def_to_graph(definition)
 
 
 def is_xla(function: Any) -> bool:

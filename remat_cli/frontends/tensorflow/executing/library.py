@@ -47,8 +47,8 @@ def _require(op: str, where: str, *, inside: bool = False) -> None:
         )
 
 
-def add_functions(step: Step) -> list[str]:
-    """Make the functions of a step known to TensorFlow; their names here.
+def add_functions(step: Step) -> dict[str, Any]:
+    """Make the functions of a step known to TensorFlow; the FunctionDefs by their names here, in the step's order.
 
     Names hold a digest of all functions of the step, so that those of different graphs do not meet.
 
@@ -56,7 +56,7 @@ def add_functions(step: Step) -> list[str]:
         ExecutionFailed: If one cannot be read, or holds what no graph holds.
     """
     if not step.functions:
-        return []
+        return {}
     digest = hashlib.sha256(b"".join(step.functions)).hexdigest()[:16]
     definitions = [_definition(data, number) for number, data in enumerate(step.functions)]
     names = {f"remat_{number}": f"remat_{digest}_{number}" for number in range(len(definitions))}
@@ -68,7 +68,7 @@ def add_functions(step: Step) -> list[str]:
         definition.signature.name = names[definition.signature.name]
     for definition in reversed(definitions):
         add_function(definition)
-    return list(names.values())
+    return {definition.signature.name: definition for definition in definitions}
 
 
 def _definition(data: bytes, number: int) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from remat_cli.errors import ExecutionFailed, OutOfMemory, RematError, UsageError
 from remat_cli.frontends.tensorflow.codec import kernel_attributes, tensor_of
 from remat_cli.frontends.tensorflow.document import Attribute, Call, Constant, Input, Made, Place, Read, Ref, Step
+from remat_cli.frontends.tensorflow.executing.control_flow import ControlFlow
 from remat_cli.frontends.tensorflow.executing.library import add_functions, require_known
 from remat_cli.frontends.tensorflow.private import Execute, executor
 from remat_cli.plan.model import Compute, Deallocate, Statement
@@ -33,6 +34,7 @@ class Program:
         nodes: For every line of the source, the id of the node that it computes, or None.
         constants: The tensors of constants in the code.
         execute: Runs single kernels.
+        flow: Runs control flow, if there is any.
     """
 
     function: Callable[[Sequence[Any], Execute], list[Any]]
@@ -40,6 +42,7 @@ class Program:
     nodes: tuple[str | None, ...]
     constants: Sequence[Any]
     execute: Execute
+    flow: ControlFlow | None = None
 
     def run(self, places: Sequence[Any], execute: Execute | None = None) -> list[Any]:
         """Run one step.
@@ -55,7 +58,8 @@ class Program:
         import tensorflow as tf
 
         try:
-            return self.function(places, execute or self.execute)
+            run = execute or self.execute
+            return self.function(places, run if self.flow is None else self.flow.over(run))
         except tf.errors.ResourceExhaustedError as error:
             raise OutOfMemory(
                 f"{self._place(error)} does not fit the memory of the device: {words(error)}",
@@ -195,7 +199,8 @@ def program(step: Step, statements: Sequence[Statement], device: str, *, unseede
     """
     require_known(step)
     _require_update_last(step, statements)
-    writer = Writer(step, add_functions(step), unseeded)
+    functions = add_functions(step)
+    writer = Writer(step, list(functions), unseeded)
     read = _reads(step)
     for place in sorted(read):
         call = Call(_READ, (Place(place),), (step.places[place].spec,), read_attributes(step, place))
@@ -216,7 +221,8 @@ def program(step: Step, statements: Sequence[Statement], device: str, *, unseede
     scope: dict[str, Any] = {**writer.names, "constants": constants}
     exec(compile(text, _FILE, "exec"), scope)
     # Removed from its own namespace: a function in there would be a cycle, which keeps constants alive.
-    return Program(scope.pop("step"), text, (None, *writer.nodes), constants, executor(device))
+    flow = ControlFlow(functions) if functions else None
+    return Program(scope.pop("step"), text, (None, *writer.nodes), constants, executor(device), flow)
 
 
 def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int, Any], Mapping[int, Any]], list[Any]]:
@@ -227,7 +233,8 @@ def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int,
         index: The node.
         device: ``cpu`` or ``gpu``.
     """
-    writer = Writer(step, add_functions(step), 0)
+    functions = add_functions(step)
+    writer = Writer(step, list(functions), 0)
     node, operation = step.graph.nodes[index], step.operations[index]
     for place in sorted({ref.place for call in operation.calls for ref in call.inputs if isinstance(ref, Read)}):
         call = Call(_READ, (Place(place),), (step.places[place].spec,), read_attributes(step, place))
@@ -241,7 +248,8 @@ def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int,
     constants = {number: tensor_of(step.constants[number], device) for number in used}
     scope: dict[str, Any] = {**writer.names, "constants": constants}
     exec(compile(text, _FILE, "exec"), scope)
-    function, execute = scope.pop("call"), executor(device)
+    function = scope.pop("call")
+    execute = ControlFlow(functions).over(executor(device))
 
     def call_node(places: Mapping[int, Any], values: Mapping[int, Any]) -> list[Any]:
         found: list[Any] = function(places, values, execute)
