@@ -6,9 +6,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
-from remat_cli.cli.main import main as cli
+from remat_cli.cli.main import run
 from remat_cli.errors import UsageError
 from remat_cli.frontends.tensorflow.capturing.grouping import Item, group
 from remat_cli.frontends.tensorflow.capturing.memory import highest
@@ -24,13 +23,13 @@ def item(*reads, sizes=(BIG,), pure=True, phase="forward"):
 
 
 def test_a_producer_joins_its_only_reader_where_its_inputs_live_on():
-    items = [item(), item(0), item(1), item(2, 0)]
+    items = [item(pure=False), item(0), item(1), item(2, 0)]
     assert group(items, [(3, 0)], SMALL) == [[0], [1, 2, 3]]
 
 
 def test_a_producer_whose_input_dies_stays_apart():
-    items = [item(), item(0), item(1), item(2)]
-    assert group(items, [(3, 0)], SMALL) == [[0], [1], [2], [3]] or all(len(g) == 1 for g in group(items, [(3, 0)], SMALL))
+    items = [item(pure=False), item(0), item(1)]
+    assert group(items, [(2, 0)], SMALL) == [[0], [1], [2]]
 
 
 def test_a_producer_that_is_smaller_than_its_reader_s_result_stays_apart():
@@ -141,15 +140,15 @@ def test_damaged_payloads_are_refused(call, message):
         read_step(replace(graph, nodes=nodes))
 
 
-def test_commands_say_that_tensorflow_is_missing(tmp_path, monkeypatch):
+def test_commands_say_that_tensorflow_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("def build(): ...", encoding="utf-8")
     for source in ("tf:train.py:build", "zoo:tf/vgg16{batch=1}"):
-        result = CliRunner().invoke(cli, ["export", source, "-o", "step.json"])
-        assert "TensorFlow, which is not installed" in str(result.exception or result.output)
+        assert run(["export", source, "-o", "step.json"]) == 2
+        assert "TensorFlow, which is not installed" in capsys.readouterr().err
 
 
-def test_devices_belong_to_frameworks(tmp_path, monkeypatch):
+def test_devices_belong_to_frameworks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(cli, ["export", "tf:train.py:build", "--device", "cuda"])
-    assert "TensorFlow knows no device" in str(result.exception or result.output)
+    assert run(["export", "tf:train.py:build", "--device", "cuda"]) == 2
+    assert "TensorFlow knows no device cuda" in capsys.readouterr().err

@@ -116,5 +116,3 @@ def _attributes(op: Any) -> tuple[Any, ...]:
 
     found = attributes_of(op.node_def, op.op_def, _Numbers())
     return kernel_attributes(op.type, found, list(names))
-
-
