@@ -60,8 +60,10 @@ def same(first, second):
     return all(numpy.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [*((name, "float32") for name in OPTIMIZERS), ("adam", "mixed_bfloat16"), ("scaled", "mixed_float16")],
+)
 def test_a_loop_of_one_s_own_trains_as_without_a_plan(name, policy):
     keras.mixed_precision.set_global_policy(policy)
     batches = [images() for _ in range(STEPS)]

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from remat_cli.frontends.tensorflow.document import Call, Constant, Data, Made, Placeholder, Ref, TensorSpec
+from remat_cli.frontends.tensorflow.document import (
+    Call,
+    Constant,
+    Data,
+    Made,
+    Place,
+    Placeholder,
+    Read,
+    Ref,
+    TensorSpec,
+)
 from remat_cli.graph.model import Phase
 
 
@@ -90,7 +100,9 @@ class Program:
                 return self.ops[op].call.outputs[output]
             case Constant(number):
                 return self.constants[number].spec
-        return self.places[ref.number if hasattr(ref, "number") else ref.place].spec  # type: ignore[union-attr]
+            case Place(number) | Read(number):
+                return self.places[number].spec
+        raise AssertionError(f"{ref} is no tensor of a captured step")
 
     def root(self, ref: Ref) -> Ref:
         """The tensor whose memory ``ref`` is."""
