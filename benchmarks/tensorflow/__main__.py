@@ -119,8 +119,8 @@ def table(found: dict[str, dict]) -> str:
         "recomputation by turns. *Recomputed* is the share of measured costs that the plan computes again: it should",
         "take that much longer.",
         "",
-        "| model | budget | nodes (operations) | no-remat | predicted | measured | difference | with kernels | allocator "
-        "| equal | step | without | extra time | recomputed |",
+        "| model | budget | nodes (operations) | no-remat | predicted | measured | difference | with kernels "
+        "| allocator | equal | step | without | extra time | recomputed |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, row in found.items():

@@ -111,6 +111,17 @@ def test_a_step_function_with_sparse_gradients():
     assert len(graph.metadata["results"]) == 4  # the loss; values, indices and shape of the gradient
 
 
+def test_sparse_gradients_of_an_optimizer_have_lengths_that_are_not_known():
+    def build():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Embedding(20, 8), keras.layers.Dense(3)])
+        model.compile("rmsprop", LOSS)
+        return model, (tf.constant([[1, 2, 3, 4]]), tf.constant([[0, 1, 2, 0]]))
+
+    graph = graph_of(build)
+    assert any("depend on numbers" in note for note in graph.metadata["notes"])
+    assert graph.nodes[-1].op == "update"
+
+
 def test_costs_fill_the_gaps_of_tensorflow():
     graph = graph_of(cnn)
     assert graph.cost_unit == "flops"

@@ -122,6 +122,7 @@ class _GraphReader:
     drawn: set[int] = field(default_factory=set)
     left_out: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     opaque: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    open: int = 0
     last_gradient: int = -1
     first_gradient: int | None = None
 
@@ -140,7 +141,7 @@ class _GraphReader:
         for k, op in enumerate(operations):
             self._operation(k, op)
         self.made.results = [self.refs[tensor.name] for tensor in graph.outputs]
-        self.made.specs = [_spec(tensor) for tensor in graph.outputs]
+        self.made.specs = [self.made.spec(ref) for ref in self.made.results]
         self._loss()
         self.made.functions = [self._serialised(name) for name in self.numbers]
         self.made.notes = self._notes()
@@ -196,7 +197,7 @@ class _GraphReader:
         if op.type == "ReadVariableOp" and kind is Kind.PURE and isinstance(inputs[0], Place):
             self.refs[op.outputs[0].name] = Read(inputs[0].number)
             return
-        specs = tuple(map(_spec, op.outputs))
+        specs = tuple(self._made(tensor, kind) for tensor in op.outputs)
         folded = self._folded(op, inputs, specs) if kind is Kind.PURE else None
         if folded is not None:
             self.refs.update(zip((tensor.name for tensor in op.outputs), folded, strict=True))
@@ -205,6 +206,15 @@ class _GraphReader:
         number = len(self.made.ops)
         self.made.ops.append(Op(op.name, call, kind, self._phase(position, kind), op.node_def))
         self.refs.update({tensor.name: Made(number, k) for k, tensor in enumerate(op.outputs)})
+
+    def _made(self, tensor: Any, kind: Kind) -> TensorSpec:
+        """Type and shape of a tensor. In the update, an axis whose length depends on numbers counts as empty."""
+        if kind is not Kind.UPDATE or tensor.shape.is_fully_defined() or tensor.dtype.name in OPAQUE:
+            return _spec(tensor)
+        self.open += 1
+        return TensorSpec(
+            tensor.dtype.name, tuple(n or 0 for n in tensor.shape.as_list()) if tensor.shape.rank else (0,)
+        )
 
     def _constant(self, op: Any) -> Ref:
         import tensorflow as tf
@@ -352,6 +362,8 @@ class _GraphReader:
         if self.opaque:
             told = ", ".join(f"{kind} {count} times" for kind, count in sorted(self.opaque.items()))
             found.append(f"control flow and calls of functions are one operation each: {told}")
+        if self.open:
+            found.append(f"{self.open} tensors of the update have lengths that depend on numbers, and no bytes here")
         lists = sum(
             1 for op in self.made.ops for spec in op.call.outputs if spec.dtype == "variant" and op.kind is Kind.ONCE
         )
