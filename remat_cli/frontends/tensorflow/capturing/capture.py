@@ -193,7 +193,7 @@ def prepare_model(model: Any, inputs: Sequence[Any]) -> None:
     if not model.built:
         model(tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), inputs[0]))
     optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None and not optimizer.built:
+    if optimizer is not None and not getattr(optimizer, "built", False):  # Keras 2 does not tell, and may build twice
         optimizer.build(model.trainable_variables)
 
 

@@ -58,6 +58,8 @@ _BACKWARD = "gradient_tape/"
 """Part of the names that TensorFlow gives the operations of gradients."""
 _FOLDED_BYTES = 1 << 16
 """Most bytes of the result of an operation on constants that becomes a constant itself. Untuned."""
+_LEFT_OPEN = ("BroadcastGradientArgs", "FusedBatchNormV3")
+"""Operations that make small tensors of a shape that TensorFlow does not tell; their bytes are left out."""
 _LARGEST_CONSTANT = 1 << 20
 """Most bytes of a constant whose data goes into the document; larger ones are places. Untuned."""
 
@@ -397,7 +399,7 @@ def _spec(tensor: Any) -> TensorSpec:
     if name in {"variant", "resource"}:
         return TensorSpec(name, ())
     if not tensor.shape.is_fully_defined():
-        if tensor.op.type == "BroadcastGradientArgs" or ITEM_BYTES[name] == 0:
+        if tensor.op.type in _LEFT_OPEN or ITEM_BYTES[name] == 0:
             return TensorSpec(name, (0,))
         raise CaptureFailed(
             f"the shape of {tensor.name} ({tensor.op.type}) is {tensor.shape}: it depends on numbers, not on shapes",
