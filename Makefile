@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core lint check-types graphs docs bench integrations test-jax paper mutations fuzz faults screenshots gpu hollow models torch-versions clean
+.PHONY: setup system demo test test-core test-tensorflow test-jax lint check-types graphs docs bench integrations paper mutations fuzz faults screenshots gpu hollow models torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -68,6 +68,17 @@ build/jax/.ready: pyproject.toml constraints.txt constraints-jax.txt tests/jax_f
 	$(PYTHON) -m venv build/jax
 	build/jax/bin/python -m pip install -q -c constraints.txt -c constraints-jax.txt \
 	  -r tests/jax_frontend/requirements.txt -e '.[jax]' pytest pytest-timeout pytest-xdist
+	touch $@
+
+# The tests with TensorFlow, in an environment of their own: it does not go together with PyTorch's.
+test-tensorflow: build/tensorflow/.ready
+	OMP_NUM_THREADS=1 build/tensorflow/bin/python -m pytest -n 0 -W default tests/tensorflow_frontend
+
+# tensorflow-cpu is what the extra remat[tensorflow] asks for, without CUDA (1.3 GB instead of 4).
+build/tensorflow/.ready: pyproject.toml constraints-tensorflow.txt
+	$(PYTHON) -m venv build/tensorflow
+	build/tensorflow/bin/python -m pip install -q -c constraints-tensorflow.txt tensorflow-cpu -e . \
+	  pytest pytest-timeout pytest-xdist
 	touch $@
 
 # What `make test` runs, without the tests that need a program of the system.

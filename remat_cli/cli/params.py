@@ -118,6 +118,8 @@ BUDGETS = _Parsed("budgets", _budgets)
 DURATION = _Parsed("duration", parse_duration)
 STRATEGY = _Spec("strategy", _strategy_names)
 SOLVER = _Spec("solver", _solver_names)
+DEVICE = click.Choice(["cpu", "cuda", "gpu"])
+"""The devices of all frameworks; each refuses those that it does not know."""
 READABLE = click.Path(allow_dash=True)
 """A file to read. Its reader reports errors, not Click."""
 

@@ -26,12 +26,14 @@ class Framework(ABC):
             the graphs that it makes, as ``frontend``.
         title: Its name as people write it.
         devices: The devices that it knows, the default first.
+        default_cost: The cost model of an export that names none.
         architectures: Its models in the zoo.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     devices: ClassVar[tuple[str, ...]]
+    default_cost: ClassVar[str] = "device"
     architectures: ClassVar[Registry[Architecture]]
 
     @abstractmethod
@@ -41,7 +43,7 @@ class Framework(ABC):
         Args:
             source: ``FILE.py:NAME`` of the function.
             device: The device that the step is for.
-            cost: The cost model: ``device``, ``flops`` or ``roofline:NAME``.
+            cost: The cost model: ``flops``, ``roofline:NAME``, or ``device`` where the framework has it.
             tell: Told what takes time or memory.
 
         Raises:
@@ -107,6 +109,7 @@ FRAMEWORKS: Registry[Framework] = Registry(
     kind="framework",
     table={
         "jax": "remat_cli.frontends.jax.framework:Jax",
+        "tf": "remat_cli.frontends.tensorflow.framework:TensorFlow",
         "torch": "remat_cli.frontends.torch.framework:Torch",
     },
     group="remat.frameworks",

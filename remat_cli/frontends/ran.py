@@ -21,6 +21,8 @@ class Memory:
         reserved: On CUDA with PyTorch, the bytes taken from the device; otherwise None.
         libraries: On CUDA with PyTorch, the bytes that libraries took permanently before the step; in no other number.
             Otherwise None.
+        allocator: With TensorFlow, the bytes that its allocator handed out, kernels' own needs and rounding included;
+            otherwise None, or where it does not count.
         generator_states: Bytes of generator states saved to repeat random numbers, in host memory; in no other number.
     """
 
@@ -31,6 +33,7 @@ class Memory:
     predicted_reserved: int | None = None
     reserved: int | None = None
     libraries: int | None = None
+    allocator: int | None = None
     generator_states: int = 0
 
 

@@ -65,6 +65,8 @@ def _memory_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.insert(1, ("", f"{_exact(memory['predicted_without_workspace'])} without workspace"))
     if memory["reserved"] is not None:
         rows += _blocks_rows(memory)
+    if memory["allocator"] is not None:
+        rows.append(("", f"{_exact(memory['allocator'])} handed out by the allocator, with what kernels need besides"))
     if memory["generator_states"]:
         rows.append(("", f"and {memory['generator_states']} bytes for states of the random generator, on the host"))
     if ran["reference_peak"] is not None:

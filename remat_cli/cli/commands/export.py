@@ -25,6 +25,7 @@ Examples:
   remat export 'zoo:vgg16{batch=64,backward=operator}' | remat show -
   remat export torch:train.py:build -o step.json
   remat export jax:train.py:build -o step.json
+  remat export tf:train.py:build -o step.json
   remat export 'zoo:torch/gpt2{batch=4}' -o gpt2.json
 
 `remat export --list` names the architectures and their options."""
@@ -34,8 +35,8 @@ Examples:
 @click.argument("source", required=False)
 @params.output_option
 @click.option("--list", "listing", is_flag=True, help="List the architectures and their options.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="torch, jax: device for the step.  [default: cpu]")
-@click.option("--cost", metavar="MODEL", help="torch, jax: device, flops or roofline:a100.  [default: device]")
+@click.option("--device", type=params.DEVICE, help="torch, jax, tf: device for the step.  [default: cpu]")
+@click.option("--cost", metavar="MODEL", help="Costs: flops, roofline:a100, or device (torch and jax: the default).")
 @params.quiet_option
 @params.color_option
 def command(
@@ -59,8 +60,12 @@ def command(
     jax.value_and_grad(loss, **options)(*arguments), with argnums or has_aux as options. Arguments are arrays or
     jax.ShapeDtypeStruct. jax: needs the extra remat[jax].
 
-    The costs of a captured step are times on the device at hand. How fast it is, is measured once, in two seconds, and
-    kept; the graph says it. REMAT_RATES names a file with the rates of another device.
+    tf:FILE.py:NAME is a model of Keras or TensorFlow: a function that returns (model, batch) for a model that is
+    compiled, (model, batch, loss), or (step, inputs). It needs the extra remat[tensorflow].
+
+    The costs of a step of PyTorch or JAX are times on the device at hand. How fast it is, is measured once, in two
+    seconds, and kept; the graph says it. REMAT_RATES names a file with the rates of another device. Those of TensorFlow
+    are FLOPs; remat profile measures times.
     """
     out = Output(color, quiet)
     if listing:
@@ -130,15 +135,15 @@ def _builder(
         framework = FRAMEWORKS.load(scheme)()
         device = device or framework.devices[0]
         framework.require_device(device)
-        return lambda: framework.export(rest, device=device, cost=cost or "device", tell=tell)
+        return lambda: framework.export(rest, device=device, cost=cost or framework.default_cost, tell=tell)
     if not separator or scheme != "zoo":
         raise UsageError(
             f'"{source}" is not a source',
-            hint="write zoo:NAME, as in zoo:vgg16, torch:FILE.py:NAME or jax:FILE.py:NAME; --list names all",
+            hint="write zoo:NAME, as in zoo:vgg16, or torch:, jax: or tf:FILE.py:NAME; remat export --list names all",
         )
     if device is not None or cost is not None:
         raise UsageError(
-            "--device and --cost are for torch:FILE.py:NAME and jax:FILE.py:NAME",
+            "--device and --cost are for models of your own, such as torch:FILE.py:NAME",
             hint="models of the zoo take them as options, as in zoo:torch/resnet50{cost=roofline:a100}",
         )
     family, slash, _ = rest.strip().partition("/")

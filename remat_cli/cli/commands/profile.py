@@ -18,7 +18,7 @@ Examples:
 @click.argument("graph", type=params.READABLE)
 @click.option(
     "--device",
-    type=click.Choice(["cpu", "cuda"]),
+    type=params.DEVICE,
     default="cpu",
     show_default=True,
     help="Where to run the operations.",
@@ -26,7 +26,7 @@ Examples:
 @click.option("--repeats", type=click.IntRange(1, 1000), default=10, show_default=True, help="Samples per operation.")
 @click.option("--warmup", type=click.IntRange(0, 1000), default=2, show_default=True, help="Calls before the samples.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
-@click.option("--force", is_flag=True, help="Accept a GRAPH that was exported for another PyTorch or device.")
+@click.option("--force", is_flag=True, help="Accept a GRAPH that was exported for another version or device.")
 @params.library_option
 @params.output_option
 @params.quiet_option
@@ -45,10 +45,10 @@ def command(
 ) -> None:
     """Run every operation of GRAPH on a device, and write the graph with measured costs.
 
-    GRAPH comes from remat export torch:..., jax:... or zoo:torch/.... Costs become the median time of a call in
-    microseconds; sizes of outputs and workspace become the bytes that were allocated (JAX: that XLA states). Inputs are
-    random. A graph that was exported with another minor version of its framework, or for another device, is refused.
-    Needs the extra remat[torch] or remat[jax].
+    GRAPH comes from remat export torch:..., jax:... or tf:..., or from zoo:torch/..., zoo:jax/... or zoo:tf/....
+    Costs become the median time of a call in microseconds; sizes of outputs and workspace become the bytes that were
+    allocated (JAX: that XLA states). Inputs are random. A graph that was exported with another minor version of its
+    framework, or for another device, is refused. Needs the extra remat[torch], remat[jax] or remat[tensorflow].
     """
     from remat_cli.files import require_writable, write_text
     from remat_cli.frontends.frameworks import framework_of

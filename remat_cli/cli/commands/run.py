@@ -20,13 +20,11 @@ device runs out of memory."""
 
 @click.command("run", epilog=_EPILOG)
 @click.argument("plan", type=params.READABLE)
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run the plan."
-)
+@click.option("--device", type=params.DEVICE, default="cpu", show_default=True, help="Where to run the plan.")
 @click.option("--steps", type=click.IntRange(1, 100_000), default=3, show_default=True, help="Steps to time.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of weights, inputs and random operations.")
 @click.option("--graph", type=params.READABLE, help="Also check that the plan is for this graph.")
-@click.option("--force", is_flag=True, help="Accept a PLAN that was exported for another PyTorch or device.")
+@click.option("--force", is_flag=True, help="Accept a PLAN that was exported for another version or device.")
 @params.library_option
 @params.format_option("text", "json")
 @params.color_option
@@ -43,11 +41,12 @@ def command(
 ) -> int:
     """Run PLAN with random weights and inputs, and compare it with the same graph without recomputation.
 
-    The graph of PLAN comes from remat export torch:..., jax:... or zoo:torch/...; your own code is not needed. The
-    loss, every gradient and every updated buffer are compared bit for bit, and the measured peak with the predicted
-    one. On a CPU, the peak is that of live storages; on CUDA with PyTorch, it is the allocated and the reserved memory.
-    A plan that was exported with another minor version of its framework, or for another device, is refused. Needs the
-    extra remat[torch] or remat[jax].
+    The graph of PLAN comes from remat export torch:..., jax:... or tf:..., or from zoo:torch/..., zoo:jax/... or
+    zoo:tf/...; your own code is not needed. The loss, every gradient and every updated variable are compared bit for
+    bit, and the measured peak with the predicted one. On a CPU, the peak is that of live tensors; on a GPU, it is the
+    allocated memory. A plan that was exported with another minor version of its framework, or for another device, is
+    refused. Devices are cpu and cuda for PyTorch and JAX, cpu and gpu for TensorFlow. Needs the extra remat[torch],
+    remat[jax] or remat[tensorflow].
     """
     if plan == "-" and graph == "-":
         raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")

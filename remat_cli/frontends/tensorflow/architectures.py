@@ -1,0 +1,229 @@
+"""Models of the zoo that are written in Keras and captured: ``zoo:tf/resnet50{batch=32}``."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from remat_cli.errors import UsageError
+from remat_cli.frontends.tensorflow.capturing.export import export_model
+from remat_cli.graph.model import Graph
+from remat_cli.registry import Registry
+from remat_cli.spec import build, format_spec, split_spec
+from remat_cli.zoo.base import Architecture, option
+
+PREFIX = "tf/"
+_DEEPEST_UNET = 8
+
+
+@dataclass(frozen=True)
+class TensorFlowArchitecture(Architecture):
+    """A model written in Keras, trained with the cross entropy of classes.
+
+    Attributes:
+        batch: Items per batch.
+        device: The device that the graph is for.
+        cost: The cost model.
+    """
+
+    batch: int = option(8, "items per batch")
+    device: str = option("cpu", "cpu or gpu: where it is meant to run")
+    cost: str = option("flops", "flops, or roofline:NAME; remat profile measures times")
+
+    @abstractmethod
+    def make(self) -> tuple[Any, Any]:
+        """The model and its batch: inputs and classes."""
+
+    def check(self) -> None:
+        """Refuse options out of range; subclasses that add options check them and call this."""
+        self.require("batch", 1)
+
+    def build(self) -> Graph:
+        """The captured graph.
+
+        Raises:
+            UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+        """
+
+        def made() -> Any:
+            import keras
+
+            return *self.make(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        source = f"zoo:{format_spec(self.name, self)}"
+        return export_model(made, self.name.removeprefix(PREFIX), source, device=self.device, cost=self.cost)
+
+
+@dataclass(frozen=True)
+class _Images(TensorFlowArchitecture):
+    batch: int = option(32, "images per batch")
+    resolution: int = option(224, "height and width of the images")
+    classes: int = option(1000, "number of classes")
+
+    def check(self) -> None:
+        """Refuse options out of range."""
+        super().check()
+        self.require("resolution", 32, 4096)
+        self.require("classes", 2)
+
+    def batch_of(self, *labels: int) -> tuple[Any, Any]:
+        """Images, and classes in this shape."""
+        import tensorflow as tf
+
+        images = tf.TensorSpec((self.batch, self.resolution, self.resolution, 3))
+        return images, tf.fill(labels, self.classes - 1)
+
+    def application(self, name: str) -> tuple[Any, Any]:
+        """A model of ``keras.applications`` without weights, and its batch."""
+        import keras
+
+        model = getattr(keras.applications, name)(
+            weights=None,
+            input_shape=(self.resolution, self.resolution, 3),
+            classes=self.classes,
+            classifier_activation=None,
+        )
+        return model, self.batch_of(self.batch)
+
+
+@dataclass(frozen=True)
+class Vgg16(_Images):
+    """VGG16."""
+
+    name: ClassVar[str] = "tf/vgg16"
+    summary: ClassVar[str] = "VGG with 16 layers of keras.applications, captured from TensorFlow"
+    reference: ClassVar[str] = "Simonyan and Zisserman, ICLR 2015"
+
+    def make(self) -> tuple[Any, Any]:
+        """The model and its batch."""
+        return self.application("VGG16")
+
+
+@dataclass(frozen=True)
+class ResNet50(_Images):
+    """ResNet-50."""
+
+    name: ClassVar[str] = "tf/resnet50"
+    summary: ClassVar[str] = "ResNet-50 of keras.applications, captured from TensorFlow"
+    reference: ClassVar[str] = "He et al., CVPR 2016"
+
+    def make(self) -> tuple[Any, Any]:
+        """The model and its batch."""
+        return self.application("ResNet50")
+
+
+@dataclass(frozen=True)
+class MobileNet(_Images):
+    """MobileNet."""
+
+    name: ClassVar[str] = "tf/mobilenet"
+    summary: ClassVar[str] = "MobileNet of keras.applications, captured from TensorFlow"
+    reference: ClassVar[str] = "Howard et al., 2017"
+
+    def make(self) -> tuple[Any, Any]:
+        """The model and its batch."""
+        return self.application("MobileNet")
+
+
+@dataclass(frozen=True)
+class UNet(_Images):
+    """U-Net."""
+
+    batch: int = option(8, "images per batch")
+    resolution: int = option(256, "height and width of the images")
+    classes: int = option(2, "number of classes")
+    width: int = option(64, "channels of the first level; every level doubles them")
+    depth: int = option(4, "how often the image is halved")
+
+    name: ClassVar[str] = "tf/unet"
+    summary: ClassVar[str] = "U-Net with batch normalisation, captured from TensorFlow"
+    reference: ClassVar[str] = "Ronneberger et al., MICCAI 2015"
+
+    def check(self) -> None:
+        """Refuse options out of range."""
+        super().check()
+        self.require("width", 1, 4096)
+        self.require("depth", 1, _DEEPEST_UNET)
+        step = 2**self.depth
+        if self.resolution % step:
+            raise UsageError(
+                f"{self.name}{{resolution}}: {self.resolution} is not a multiple of {step}",
+                hint=f"choose {-(-self.resolution // step) * step}",
+            )
+
+    def make(self) -> tuple[Any, Any]:
+        """The model and its batch."""
+        from remat_cli.frontends.tensorflow.models.unet import unet
+
+        model = unet(self.resolution, self.width, self.depth, self.classes)
+        return model, self.batch_of(self.batch, self.resolution, self.resolution)
+
+
+@dataclass(frozen=True)
+class Bert(TensorFlowArchitecture):
+    """BERT; the defaults are BERT base."""
+
+    batch: int = option(8, "sequences per batch")
+    depth: int = option(12, "number of blocks")
+    heads: int = option(12, "attention heads of a block")
+    width: int = option(768, "features of a position; a multiple of heads")
+    sequence: int = option(128, "positions per sequence; as many have a learned vector")
+    vocab: int = option(30522, "size of the vocabulary")
+    dropout: float = option(0.1, "probability of dropping a feature")
+
+    name: ClassVar[str] = "tf/bert"
+    summary: ClassVar[str] = "BERT (defaults: BERT base) that predicts tokens, captured from TensorFlow"
+    reference: ClassVar[str] = "Devlin et al., NAACL 2019"
+
+    def check(self) -> None:
+        """Refuse options out of range."""
+        super().check()
+        for name in ("depth", "heads", "width", "sequence", "vocab"):
+            self.require(name, 1)
+        self.require("dropout", 0, 1)
+        if self.width % self.heads:
+            raise UsageError(
+                f"{self.name}{{width}}: {self.width} is not a multiple of {self.heads} heads",
+                hint=f"choose a width such as {-(-self.width // self.heads) * self.heads}",
+            )
+
+    def make(self) -> tuple[Any, Any]:
+        """The model and its batch."""
+        import tensorflow as tf
+
+        from remat_cli.frontends.tensorflow.models.bert import bert
+
+        model = bert(self.vocab, self.sequence, self.depth, self.width, self.heads, self.dropout)
+        tokens = tf.fill((self.batch, self.sequence), self.vocab - 1)
+        return model, (tokens, tokens)
+
+
+TENSORFLOW_ARCHITECTURES: Registry[TensorFlowArchitecture] = Registry(
+    kind="TensorFlow architecture",
+    table={
+        f"{PREFIX}{name}": f"{__name__}:{cls.__name__}"
+        for name, cls in {
+            "bert": Bert,
+            "mobilenet": MobileNet,
+            "resnet50": ResNet50,
+            "unet": UNet,
+            "vgg16": Vgg16,
+        }.items()
+    },
+    group="remat.zoo.tf",
+)
+
+
+def build_tensorflow_graph(spec_text: str) -> Graph:
+    """The graph of a specification such as ``tf/resnet50{batch=32}``.
+
+    Args:
+        spec_text: The specification.
+
+    Raises:
+        UsageError: If there is no such architecture, or an option is unknown or out of range.
+        FrameworkUnavailable, CaptureFailed: As their names say.
+    """
+    name, options = split_spec(spec_text)
+    return build(TENSORFLOW_ARCHITECTURES.load(name), name, options).build()

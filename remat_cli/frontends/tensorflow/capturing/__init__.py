@@ -1,0 +1,1 @@
+"""Capturing: from a user's step to a graph."""

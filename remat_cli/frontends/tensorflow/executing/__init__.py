@@ -1,0 +1,1 @@
+"""Executing: from a plan to a function of eager kernels."""

@@ -1,0 +1,122 @@
+"""Checks whether a plan is for a graph: for the same operations, on tensors of the same types and shapes.
+
+Names do not matter: Keras counts its layers anew in each process.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from remat_cli.errors import UsageError
+from remat_cli.frontends.tensorflow.document import Constant, Ref, Step
+from remat_cli.frontends.tensorflow.executing.library import same_functions
+from remat_cli.frontends.tensorflow.reading import read_origin, read_step
+from remat_cli.graph.model import Graph
+from remat_cli.printable import printable
+
+
+def difference(compiled: Step, planned: Step) -> str | None:
+    """Why a plan of ``planned`` is not a plan of ``compiled``, in a few words; None if it is."""
+    return _places(compiled, planned) or _operations(compiled, planned) or _rest(compiled, planned)
+
+
+def resized(compiled: Step, planned: Step) -> bool:
+    """Whether ``compiled`` is ``planned`` with smaller inputs, such as a smaller batch, so that its plan fits too."""
+    pairs = list(zip(compiled.places, planned.places, strict=False))
+    inputs = [(mine.spec.shape, other.spec.shape) for mine, other in pairs if mine.kind == other.kind == "input"]
+    graphs = (compiled.graph, planned.graph)
+    return (
+        len(compiled.places) == len(planned.places)
+        and all(mine.kind == other.kind and mine.spec.dtype == other.spec.dtype for mine, other in pairs)
+        and all(mine.spec == other.spec for mine, other in pairs if mine.kind == "variable")
+        and all(len(a) == len(b) and all(map(operator.le, a, b)) for a, b in inputs)
+        and _skeleton(compiled) == _skeleton(planned)
+        and all(map(operator.le, graphs[0].size, graphs[1].size))
+        and all(a.workspace <= b.workspace for a, b in zip(graphs[0].nodes, graphs[1].nodes, strict=True))
+    )
+
+
+def _skeleton(step: Step) -> Any:
+    """What a step computes, without sizes and constants."""
+
+    def bare(ref: Ref) -> Ref | None:
+        return None if isinstance(ref, Constant) else ref
+
+    return [
+        (node.inputs, node.recompute, found.values, [(call.op, [*map(bare, call.inputs)]) for call in found.calls])
+        for node, found in zip(step.graph.nodes, step.operations, strict=True)
+    ]
+
+
+def require_same(planned: Graph, wanted: Graph) -> None:
+    """Check that a plan of ``planned`` computes the same as ``wanted``. Costs and names do not matter.
+
+    Raises:
+        UsageError: If it does not, with the first difference, or a payload is damaged.
+    """
+    reason = difference(read_step(wanted), read_step(planned))
+    if reason is not None:
+        raise UsageError(
+            f"the plan of {printable(planned.name)} is for another graph than {printable(wanted.name)}: {reason}",
+            hint="solve the graph that is to be run",
+        )
+
+
+def require_home(graph: Graph, device: str) -> None:
+    """Check that a graph was exported for this TensorFlow and for ``device``: kernels may differ in another.
+
+    Raises:
+        UsageError: If it was not, with the difference.
+    """
+    import tensorflow as tf
+
+    made, planned = read_origin(graph)
+    reason = None
+    if made is not None and made.split(".")[:2] != tf.__version__.split(".")[:2]:
+        reason = f"it was exported with TensorFlow {printable(made)}, but this is {tf.__version__}"
+    elif planned is not None and planned != device:
+        reason = f"it was exported for {printable(planned)}, and this runs on {device}"
+    if reason is not None:
+        raise UsageError(
+            f"the graph {printable(graph.name)} is not for here: {reason}",
+            hint=f"export it again here, with --device {device}; or --force, and operations may be missing or do "
+            "something else",
+        )
+
+
+def _places(compiled: Step, planned: Step) -> str | None:
+    ours, theirs = compiled.places, planned.places
+    if len(ours) != len(theirs):
+        return f"it has {len(theirs)} inputs and variables, and this has {len(ours)}"
+    for mine, other in zip(ours, theirs, strict=True):
+        for what, found, wanted in (
+            ("kind", other.kind, mine.kind),
+            ("type", other.spec.dtype, mine.spec.dtype),
+            ("shape", list(other.spec.shape), list(mine.spec.shape)),
+        ):
+            if found != wanted:
+                return f"{printable(other.name)} has the {what} {found} there and {wanted} here"
+    return None
+
+
+def _operations(compiled: Step, planned: Step) -> str | None:
+    ours, theirs = compiled.graph.nodes, planned.graph.nodes
+    for k, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
+        here, there = compiled.operations[k], planned.operations[k]
+        if (here, mine.inputs, mine.recompute) != (there, other.inputs, other.recompute):
+            kinds = [[call.op for call in found.calls] for found in (there, here)]
+            if kinds[0] == kinds[1]:
+                return f"its operation {printable(other.id)} has other arguments"
+            return f"its operation {printable(other.id)} is {'+'.join(kinds[0])} there and {'+'.join(kinds[1])} here"
+    if len(ours) != len(theirs):
+        return f"it has {len(theirs)} operations, and this has {len(ours)}"
+    return None
+
+
+def _rest(compiled: Step, planned: Step) -> str | None:
+    if compiled.constants != planned.constants:
+        return "constants in the code have other values"
+    if not same_functions(compiled.functions, planned.functions):
+        return "functions inside it do something else"
+    return None if compiled.results == planned.results else "it returns something else"

@@ -1,0 +1,94 @@
+"""Checks that TensorFlow is installed, in a version that this frontend supports."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import sys
+from importlib import metadata
+
+from remat_cli.errors import FrameworkUnavailable, UsageError
+from remat_cli.extras import install_command
+
+OLDEST = (2, 15)
+BELOW = (2, 22)
+"""Versions of TensorFlow from ``OLDEST`` up to, but not including, ``BELOW`` are supported; pyproject.toml says the
+same."""
+DEVICES = ("cpu", "gpu")
+_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")
+
+
+def tensorflow_version() -> str:
+    """The version of TensorFlow that is installed, without importing it.
+
+    Raises:
+        FrameworkUnavailable: If it is missing.
+    """
+    for name in _DISTRIBUTIONS:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    raise FrameworkUnavailable(
+        "this needs TensorFlow, which is not installed", hint=f"run {install_command('tensorflow')}"
+    )
+
+
+def require_tensorflow() -> None:
+    """Check that TensorFlow can be imported, without importing it.
+
+    Raises:
+        FrameworkUnavailable: If it is missing, or its version is not supported.
+    """
+    version = tensorflow_version()
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if not OLDEST <= found < BELOW:
+        known = f"{'.'.join(map(str, OLDEST))} up to, but not including, {'.'.join(map(str, BELOW))}"
+        raise FrameworkUnavailable(
+            f"this needs TensorFlow from {known}, and {version} is installed",
+            hint=f"run {install_command('tensorflow')}",
+        )
+
+
+def require_device(device: str) -> None:
+    """Check that TensorFlow is here, and has ``device``, ``cpu`` or ``gpu``.
+
+    Raises:
+        UsageError: If there is no such kind of device.
+        FrameworkUnavailable: If TensorFlow or the device is missing.
+    """
+    if device not in DEVICES:
+        raise UsageError(f'TensorFlow knows no device "{device}"', hint=f"choose one of {', '.join(DEVICES)}")
+    require_tensorflow()
+    quieten()
+    import tensorflow as tf
+
+    if device == "gpu" and not tf.config.list_physical_devices("GPU"):
+        raise FrameworkUnavailable(
+            f"TensorFlow {tf.__version__} sees no GPU here", hint="run it where there is one, or --device cpu"
+        )
+
+
+def quieten() -> None:
+    """Import TensorFlow without the notes that it writes on standard error, unless the user has asked for some."""
+    if "tensorflow" in sys.modules or "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    # Some notes are written before that holds, by code that does not go through Python's standard error.
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # no standard error to keep silent
+            kept = os.dup(2)
+            silent = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silent, 2)
+            os.close(silent)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, 2)
+        importlib.import_module("tensorflow")
+
+
+def count_allocations() -> None:
+    """Before TensorFlow is imported: let its allocator on the CPU count bytes, as it does on a GPU."""
+    if "tensorflow" not in sys.modules:
+        os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")

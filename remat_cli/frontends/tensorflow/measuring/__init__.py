@@ -1,0 +1,1 @@
+"""Measuring: memory and time of plans and operations on a device."""

@@ -1,0 +1,235 @@
+"""Runs a plan on a device: checks its results against a run without recomputation, and measures its peak and time."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat_cli.errors import OutOfMemory, UsageError
+from remat_cli.frontends.ran import Memory, Ran
+from remat_cli.frontends.tensorflow.document import FRONTEND, Step
+from remat_cli.frontends.tensorflow.executing.inputs import Given
+from remat_cli.frontends.tensorflow.executing.program import Program, program
+from remat_cli.frontends.tensorflow.executing.same_graph import require_home, require_same
+from remat_cli.frontends.tensorflow.installed import count_allocations, require_device
+from remat_cli.frontends.tensorflow.measuring.buffers import LiveBuffers
+from remat_cli.frontends.tensorflow.reading import read_step, read_workspaces, require_tensorflow_graph
+from remat_cli.graph.model import Graph
+from remat_cli.plan.check import check
+from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.model import Compute, Plan
+from remat_cli.plan.replay import Replay, Severity
+from remat_cli.printable import printable
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    device: str = "cpu",
+    steps: int = 3,
+    seed: int = 0,
+    graph: Graph | None = None,
+    force: bool = False,
+    libraries: Sequence[str] = (),
+) -> Ran:
+    """Run ``plan`` with random weights and inputs, and compare it with the same graph without recomputation.
+
+    Args:
+        plan: A plan of a graph that this frontend made.
+        device: ``cpu`` or ``gpu``.
+        steps: Steps to time; one more is run to measure memory.
+        seed: Seed of weights, inputs and random operations.
+        graph: The graph that the plan must be for; None for any.
+        force: Whether to run it even if it was exported for another TensorFlow or device.
+        libraries: Python modules to import, which register operations.
+
+    Raises:
+        UsageError: If the plan is not valid, or its graph is not of this frontend, or damaged, or not ``graph``, or was
+            exported for another TensorFlow or device.
+        FrameworkUnavailable: If there is no such device.
+        OutOfMemory: If the device's memory is exhausted, with the place.
+        ExecutionFailed: If an operation fails, with the node.
+    """
+    require_tensorflow_graph(plan.graph)
+    if steps < 1:
+        raise UsageError("at least one step has to be run")
+    replayed = _replayed(plan)
+    if graph is not None:
+        require_tensorflow_graph(graph)
+    count_allocations()
+    require_device(device)
+    import_libraries(libraries)
+    if graph is not None:
+        require_same(plan.graph, graph)
+    if not force:
+        require_home(plan.graph, device)
+    return _ran(plan, read_step(plan.graph), replayed, device, steps, seed)
+
+
+def import_libraries(names: Sequence[str]) -> None:
+    """Import modules, which register operations.
+
+    Raises:
+        UsageError: If one cannot be imported.
+    """
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a library may do anything while it is imported
+            raise UsageError(f"the library {name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _ran(plan: Plan, step: Step, replayed: Replay, device: str, steps: int, seed: int) -> Ran:
+    """Run a plan that passed all checks; ``step`` are the contents of its graph."""
+    import numpy
+    import tensorflow as tf
+
+    graph = plan.graph
+    computes = [s.node for s in plan.statements if isinstance(s, Compute)]
+    first = list(dict.fromkeys(computes))  # in the plan's own order, so that random numbers are drawn in that order
+    bench = _Bench(step, device, Given(step.places, device, seed))
+    plain = program(step, derive(graph, first), device, unseeded=seed)
+    reference = bench.attempt(plain, steps)
+    planned = bench.measure(program(step, plan.statements, device, unseeded=seed), steps)
+    differing = () if reference is None else _differing(planned.results, reference.results)
+    unsteady: tuple[str, ...] = ()
+    if differing and reference is not None:
+        unsteady = _differing(bench.measure(plain, 1).results, reference.results)
+    leading = planned.results.get("result 0")
+    return Ran(
+        graph=graph.name,
+        device=device,
+        framework=FRONTEND,
+        version=str(tf.__version__),
+        computations=len(computes),
+        recomputations=len(computes) - len(first),
+        identical=None if reference is None else not differing,
+        compared=0 if reference is None else len(planned.results),
+        differing=differing,
+        unsteady=unsteady,
+        finite=all(bool(numpy.isfinite(a.astype("float64")).all()) for a in planned.results.values() if _numeric(a)),
+        result=_scalar(leading),
+        memory=Memory(
+            predicted=replayed.peak_bytes,
+            predicted_without_workspace=peak(values_only(graph), computes),
+            measured=planned.peak_bytes,
+            allocator=planned.allocator_bytes,
+        ),
+        reference_peak=None if reference is None else reference.peak_bytes,
+        step_s=planned.step_s,
+        reference_step_s=None if reference is None else reference.step_s,
+        steps=steps,
+    )
+
+
+def _replayed(plan: Plan) -> Replay:
+    """The replay of ``plan``.
+
+    Raises:
+        UsageError: If the plan is not valid.
+    """
+    seen = check(plan).replay
+    errors = [finding for finding in seen.findings if finding.severity is Severity.ERROR]
+    if errors:
+        raise UsageError(f"the plan is not valid: {errors[0].message}", hint="remat check says more")
+    return seen
+
+
+def values_only(graph: Graph) -> Graph:
+    """``graph`` with workspaces that hold values alone, and not what kernels need besides."""
+    spaces = read_workspaces(graph)
+    nodes = (replace(node, workspace=space) for node, space in zip(graph.nodes, spaces, strict=True))
+    return replace(graph, nodes=tuple(nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Results and updated variables by name, peaks and time of a program."""
+
+    results: dict[str, Any]
+    peak_bytes: int
+    allocator_bytes: int | None
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """Weights and inputs, and programs that run with them."""
+
+    step: Step
+    device: str
+    given: Given
+
+    def attempt(self, runnable: Program, steps: int) -> _Measured | None:
+        """As :meth:`measure`; None if it does not fit the device's memory."""
+        try:
+            return self.measure(runnable, steps)
+        except OutOfMemory:
+            return None
+
+    def measure(self, runnable: Program, steps: int) -> _Measured:
+        """Run twice for results and memory, then ``steps`` times for the time."""
+        fixed = self.step.graph.fixed_memory
+        self.given.restore()
+        before = allocated(self.device)
+        results = runnable.run(self.given.places)
+        above = allocated(self.device)
+        found = {f"result {k}": tensor.numpy().copy() for k, tensor in enumerate(results)}
+        del results
+        for number, variable in self.given.variables.items():
+            found[printable(f"update of {self.step.places[number].name} ({number})")] = variable.numpy().copy()
+        allocator = None if before is None or above is None else fixed + above[1] - before[0]
+        highest = allocator
+        if self.device == "cpu":
+            self.given.restore()
+            live = LiveBuffers(runnable.execute, self.given.places, runnable.constants)
+            runnable.run(self.given.places, live)
+            highest = fixed + live.peak_bytes
+        self.given.restore()
+        times = [self._time(runnable) for _ in range(steps)]
+        assert highest is not None  # a GPU's allocator always counts
+        return _Measured(found, highest, allocator, statistics.median(times))
+
+    def _time(self, runnable: Program) -> float:
+        started = time.perf_counter()
+        for tensor in runnable.run(self.given.places)[:1]:
+            tensor.numpy()  # a GPU works on while Python goes ahead; this waits
+        return time.perf_counter() - started
+
+
+def allocated(device: str) -> tuple[int, int] | None:
+    """Bytes that TensorFlow's allocator has handed out now, and at most since this was asked last; None if unknown."""
+    import tensorflow as tf
+
+    name = f"{device.upper()}:0"
+    try:
+        info = tf.config.experimental.get_memory_info(name)
+        tf.config.experimental.reset_memory_stats(name)
+    except (ValueError, tf.errors.OpError):  # without TF_CPU_ALLOCATOR_USE_BFC nothing is counted on a CPU
+        return None
+    return int(info["current"]), int(info["peak"])
+
+
+def _differing(found: dict[str, Any], wanted: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(name for name, array in found.items() if not same_bits(array, wanted[name]))
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Whether two arrays are equal bit for bit; this compares NaNs and the sign of zero too."""
+    return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
+
+
+def _numeric(array: Any) -> bool:
+    return array.dtype.kind in "fV" or array.dtype.name in {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
+
+
+def _scalar(array: Any) -> float | None:
+    if array is None or array.size != 1 or array.dtype.kind == "c":
+        return None
+    number = float(array)
+    return number if math.isfinite(number) else None

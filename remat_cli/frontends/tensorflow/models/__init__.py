@@ -1,0 +1,1 @@
+"""Models of the zoo, written with Keras."""

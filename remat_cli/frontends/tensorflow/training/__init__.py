@@ -1,0 +1,1 @@
+"""Training: steps of the user that run by plan."""

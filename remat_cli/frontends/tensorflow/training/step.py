@@ -1,0 +1,159 @@
+"""A training step of the user that runs by plan."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat_cli.errors import UsageError, wrong_type
+from remat_cli.frontends.tensorflow.capturing.capture import Model, refused_xla
+from remat_cli.frontends.tensorflow.capturing.costs import FLOPS, cost_model
+from remat_cli.frontends.tensorflow.capturing.export import graph_of_step
+from remat_cli.frontends.tensorflow.capturing.lower import lower
+from remat_cli.frontends.tensorflow.capturing.program import Program as Captured
+from remat_cli.frontends.tensorflow.document import Step
+from remat_cli.frontends.tensorflow.executing.program import Program, program
+from remat_cli.frontends.tensorflow.executing.same_graph import difference, require_home, resized
+from remat_cli.frontends.tensorflow.installed import require_tensorflow
+from remat_cli.frontends.tensorflow.private import is_traced, is_xla
+from remat_cli.frontends.tensorflow.reading import read_groups, read_step, require_tensorflow_graph
+from remat_cli.graph.model import Graph
+from remat_cli.plan.check import check
+from remat_cli.plan.io import load_plan
+from remat_cli.plan.model import Plan
+from remat_cli.plan.replay import Severity
+from remat_cli.printable import printable
+
+UNKNOWN = ("error", "warn")
+
+
+def read_plans(plans: Sequence[Any]) -> tuple[tuple[Plan, Step], ...]:
+    """The plans, with the contents of their graphs.
+
+    Raises:
+        UsageError: If one is not valid, or its graph is not of TensorFlow, or there is none.
+        InputError: If a file holds no plan.
+    """
+    if not plans:
+        raise UsageError("there is no plan", hint="make one: remat export tf:train.py:build, then remat solve")
+    found = []
+    for given in plans:
+        plan = given if isinstance(given, Plan) else getattr(given, "plan", None) or load_plan(str(given))[0]
+        require_tensorflow_graph(plan.graph)
+        errors = [f for f in check(plan).replay.findings if f.severity is Severity.ERROR]
+        if errors:
+            raise UsageError(f"the plan is not valid: {errors[0].message}", hint="remat check says more")
+        found.append((plan, read_step(plan.graph)))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A step for arguments of some shapes.
+
+    Attributes:
+        program: The plan as a function.
+        given: For each place, the number of an argument, or a tensor or variable.
+        outputs: The structure that the step returns.
+    """
+
+    program: Program
+    given: tuple[Any, ...]
+    outputs: Any
+
+    def __call__(self, tensors: Sequence[Any]) -> Any:
+        """Run a step with tensors for its arguments, flat."""
+        import tensorflow as tf
+
+        places = [tensors[item] if isinstance(item, int) else getattr(item, "handle", item) for item in self.given]
+        results = iter(self.program.run(places))
+        leaves = [
+            next(results) if isinstance(leaf, tf.Tensor) else leaf
+            for leaf in tf.nest.flatten(self.outputs, expand_composites=True)
+        ]
+        return tf.nest.pack_sequence_as(self.outputs, leaves, expand_composites=True)
+
+
+class PlannedStep:
+    """A training step that runs by plan; called like the step that it was made from.
+
+    Attributes:
+        step: The user's step.
+    """
+
+    def __init__(self, step: Callable[..., Any], plans: Sequence[tuple[Plan, Step]], unknown: str) -> None:
+        require_tensorflow()
+        if not callable(step):
+            raise wrong_type("train_step", step, "a function of tensors")
+        if unknown not in UNKNOWN:
+            raise UsageError(f'unknown="{printable(str(unknown))}" is neither error nor warn')
+        if is_traced(step) and is_xla(step):
+            raise refused_xla()
+        self.step = step
+        self._plans = tuple(plans)
+        self._unknown = unknown
+        self._compiled: dict[Any, _Compiled | None] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """Run a step.
+
+        Raises:
+            UsageError: If no plan is for the step with arguments of these shapes.
+            CaptureFailed, OutOfMemory, ExecutionFailed: As their names say.
+        """
+        import tensorflow as tf
+
+        arguments = tf.nest.map_structure(_as_tensor, args)
+        leaves = tf.nest.flatten(arguments)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
+        forms = [(leaf.dtype.name, tuple(leaf.shape)) if isinstance(leaf, tf.Tensor) else repr(leaf) for leaf in leaves]
+        key = repr((tf.nest.map_structure(lambda _: 0, args), forms))
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(arguments)
+        found = self._compiled[key]
+        return self.step(*args) if found is None else found(tensors)
+
+    def _compile(self, arguments: tuple[Any, ...]) -> _Compiled | None:
+        """The step for arguments like these; None if it is to run as it is."""
+        graph, captured_program, captured = graph_of_step(
+            Model(self.step, arguments), "step", "compile", "cpu", cost_model(FLOPS)
+        )
+        step = read_step(graph)
+        reasons = []
+        for plan, planned in self._plans:
+            reason = difference(step, planned)
+            found = step if reason is None else _smaller(captured_program, graph, plan, planned)
+            if found is not None:
+                device = str(plan.graph.metadata.get("device", "cpu"))
+                require_home(plan.graph, device)
+                return _Compiled(
+                    program(found, plan.statements, device),
+                    tuple(captured_program.bound),
+                    captured.concrete.structured_outputs,
+                )
+            reasons.append(f"the plan of {printable(plan.graph.name)}: {reason}")
+        if self._unknown == "error":
+            raise UsageError(
+                f"no plan is for this step: {'; '.join(reasons)}",
+                hint="export and solve the step with the shapes that it is called with; several plans may be given, "
+                'and unknown="warn" runs other shapes without one',
+            )
+        warnings.warn(f"this step runs without a plan: {'; '.join(reasons)}", stacklevel=3)
+        return None
+
+
+def _smaller(captured: Captured, graph: Graph, plan: Plan, planned: Step) -> Step | None:
+    """The captured step with the nodes of the plan's graph, if it is that of the plan with smaller inputs."""
+    again = lower(captured, graph.name, graph.cost_unit, read_groups(plan.graph))
+    if again is None:
+        return None
+    step = read_step(replace(again, metadata=graph.metadata | again.metadata))
+    return step if resized(step, planned) else None
+
+
+def _as_tensor(item: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(item) if hasattr(item, "__array__") and not isinstance(item, tf.Tensor) else item

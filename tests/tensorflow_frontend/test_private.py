@@ -1,0 +1,107 @@
+"""Each undocumented name of TensorFlow that the frontend uses, so that a new version tells which one has moved."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import tensorflow as tf
+
+from remat_cli.frontends.tensorflow import private
+
+FLOAT = tf.float32.as_datatype_enum
+
+
+def test_single_kernels_run_and_outputs_come_in_a_list():
+    a = tf.constant([1.0, 2.0])
+    [total] = private.executor("cpu")("AddV2", [a, a], ("T", FLOAT), 1)
+    assert total.numpy().tolist() == [2.0, 4.0]
+
+
+def test_a_kernel_does_not_take_the_memory_of_its_input():
+    a = tf.ones((64,))
+    [b] = private.executor("cpu")("Neg", [a], ("T", FLOAT), 1)
+    assert private.address(a) != private.address(b)
+    assert a.numpy().tolist() == [1.0] * 64
+
+
+def test_definitions_tell_what_is_stateful():
+    assert private.op_def("RandomUniform").is_stateful
+    assert not private.op_def("Conv2D").is_stateful
+    assert private.op_def("NoSuchOperation") is None
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16, tf.int64, tf.bool])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 5)])
+def test_addresses_are_those_of_the_memory(dtype, shape):
+    tensor = tf.cast(tf.zeros(shape), dtype)
+    look = tf.reshape(tensor, [-1])
+    assert private.address(tensor) == private.address(look)
+    assert private.address(tensor)[1] == dtype.size * tensor.shape.num_elements()
+    assert private.address(tf.constant("text")) is None
+
+
+def test_the_memory_of_a_variable_is_that_of_what_is_read():
+    variable = tf.Variable(tf.ones((8,)))
+    read = [private.executor("cpu")("ReadVariableOp", [variable.handle], ("dtype", FLOAT), 1)[0] for _ in range(2)]
+    assert private.address(read[0]) == private.address(read[1])
+
+
+def test_tensors_are_gone_with_their_last_reference():
+    tensor = tf.ones((8,)) + 1
+    reference = weakref.ref(tensor)
+    del tensor
+    gc.collect()
+    assert reference() is None
+
+
+def test_what_a_concrete_function_holds():
+    variable = tf.Variable(1.0)
+
+    def step(x):
+        variable.assign_add(1.0)
+        return x * variable
+
+    concrete = tf.function(step).get_concrete_function(tf.TensorSpec(()))
+    [(held, placeholder)] = private.captures_of(concrete)
+    assert held is variable.handle
+    assert placeholder.op.type == "Placeholder"
+    assert "AssignAddVariableOp" in {op.type for op in private.control_outputs_of(concrete)}
+    assert private.graph_of(concrete).outputs
+
+
+def test_statistics_of_flops():
+    graph = tf.Graph()
+    with graph.as_default():
+        a = tf.compat.v1.placeholder(tf.float32, (4, 5))
+        product, relu = tf.matmul(a, a, transpose_b=True), tf.nn.relu(a)
+    assert private.flop_statistics(graph, product.op.node_def) == 2 * 4 * 5 * 4
+    assert private.flop_statistics(graph, relu.op.node_def) == 0
+
+
+def test_functions_are_known_by_name():
+    @tf.function
+    def outer(x):
+        return tf.while_loop(lambda v: tf.reduce_sum(v) < 10, lambda v: (v + 1,), [x])[0]
+
+    concrete = outer.get_concrete_function(tf.TensorSpec((2,)))
+    definitions = private.function_definitions(private.graph_of(concrete))
+    assert len(definitions) == 2
+    for definition in definitions.values():
+        private.add_function(definition)
+        private.add_function(definition)  # a second time does nothing
+
+
+def test_functions_of_tensorflow_are_told_apart():
+    assert private.is_traced(tf.function(len))
+    assert not private.is_traced(len)
+    assert private.is_xla(tf.function(abs, jit_compile=True))
+    assert not private.is_xla(tf.function(abs))
+    assert private.python_function(tf.function(abs)) is abs
+
+
+def test_functions_are_inlined_only_within_the_context():
+    with private.functions_inlined():
+        assert tf.config.functions_run_eagerly()
+    assert not tf.config.functions_run_eagerly()

@@ -1,0 +1,34 @@
+"""Measured costs."""
+
+from __future__ import annotations
+
+import pytest
+from steps import compiled_cnn, graph_of, plan_of, recurrent
+
+from remat_cli.errors import UsageError
+from remat_cli.frontends.tensorflow.measuring.profile import profile
+from remat_cli.frontends.tensorflow.measuring.run import run_plan
+
+
+def test_times_and_workspace_are_measured():
+    graph = graph_of(compiled_cnn)
+    measured = profile(graph, repeats=2, warmup=1)
+    assert measured.cost_unit == "us"
+    assert measured.size == graph.size
+    assert all(node.cost > 0 for node in measured.nodes)
+    assert all(m.workspace >= n.workspace for m, n in zip(measured.nodes, graph.nodes, strict=True))
+    ran = run_plan(plan_of(measured), steps=1)
+    assert ran.identical
+    assert ran.memory.measured == pytest.approx(ran.memory.predicted_without_workspace, abs=2048)
+    again = profile(measured, repeats=2, warmup=1)
+    assert [n.outputs for n in again.nodes] == [n.outputs for n in graph.nodes]
+
+
+def test_loops_are_measured_too():
+    measured = profile(graph_of(recurrent), repeats=1, warmup=0)
+    assert any("While" in (node.op or "") for node in measured.nodes)
+
+
+def test_numbers_out_of_range_are_refused():
+    with pytest.raises(UsageError, match="at least one repeat"):
+        profile(graph_of(recurrent), repeats=0)
