@@ -278,7 +278,7 @@ def _note_start(out: Output, solved: Solved, path: str) -> None:
     """Say what the plan to start from was good for."""
     from remat_cli.units import format_bytes, format_percent
 
-    old, budget_bytes, cost = solved.plan.provenance["start"], solved.plan.budget_bytes, solved.report.replay.cost
+    old, budget_bytes, cost = solved.plan.provenance["start"], solved.plan.budget_bytes, solved.report.replay.time
     if budget_bytes is not None and old["peak_memory"] > budget_bytes:
         over = format_bytes(old["peak_memory"] - budget_bytes)
         out.note(f"remat: the plan in {path} was of no use: its peak is {over} over the budget")

@@ -94,7 +94,7 @@ def run_cell(cell: Cell, graph: Graph, limits: Limits) -> Row:
         cell.budget_bytes,
         Ended.PLAN,
         peak_bytes=report.replay.peak_bytes,
-        cost=report.replay.cost,
+        cost=report.replay.time,
         overhead=report.overhead if graph.total_cost > 0 else None,
         computes=len(graph.nodes) + sum(r.times - 1 for r in report.recomputed),
         lower_bound=claim.lower_bound,
