@@ -25,6 +25,7 @@ STRATEGIES: Registry[Strategy] = Registry(
         "lns": "remat_cli.strategies.search:Lns",
         "min-cut": "remat_cli.strategies.published.min_cut:MinCut",
         "moccasin": "remat_cli.strategies.published.moccasin.strategy:Moccasin",
+        "offload": "remat_cli.strategies.copying.offload:Offload",
         "optimal": "remat_cli.strategies.optimal:Optimal",
         "pwremat": "remat_cli.strategies.published.twremat:PwRemat",
         "revolve": "remat_cli.strategies.chains.griewank:Revolve",

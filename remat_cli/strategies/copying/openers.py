@@ -1,0 +1,123 @@
+"""Where plans with copies come from: the longest idle stretches leave first, and a solution of the crossing MILP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from remat_cli.graph.model import Graph
+from remat_cli.milp.crossing import Crossing
+from remat_cli.mip import Floats
+from remat_cli.strategies.copying.steps import Timed, Walker
+
+_HALF = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A value between two of its uses, by node; ``reader`` is the number of nodes for the end."""
+
+    value: int
+    use: int
+    reader: int
+    worth: float
+
+
+def idle_first(graph: Graph, walker: Walker, budget_bytes: int) -> Timed | None:
+    """No recomputation: of the values that wait while memory is short, those with the longest wait per byte leave.
+
+    Returns:
+        The first of these sequences that fits, or the last one; None if no value may be copied.
+    """
+    n = len(graph.nodes)
+    readers = _returns_for(walker, graph)
+    chosen: dict[int, list[int]] = {}
+    timed = walker.timed(range(n))
+    for stretch in sorted(readers, key=lambda s: -s.worth):
+        if timed is not None and timed.excess_bytes == 0:
+            break
+        if timed is not None and not _helps(walker, stretch, chosen):
+            continue
+        chosen.setdefault(stretch.reader, []).append(n + stretch.value)
+        steps: list[int] = []
+        for node in range(n):
+            steps += [*chosen.get(node, ()), node]
+        timed = walker.timed([*steps, *chosen.get(n, ())])
+    return timed
+
+
+def _returns_for(walker: Walker, graph: Graph) -> list[_Stretch]:
+    """The stretches of values that may be copied, with their idle time per byte."""
+    n = len(graph.nodes)
+    clock = [0.0, *accumulate(node.cost for node in graph.nodes)]
+    found = []
+    outputs = set(graph.outputs)
+    for v, size in enumerate(graph.size):
+        if not graph.may_offload(v) or size == 0:
+            continue
+        uses = [graph.producer[v], *graph.readers[v], *([n] if v in outputs else [])]
+        for use, reader in pairwise(uses):
+            idle = clock[reader] - clock[use + 1]
+            if reader > use + 1:
+                found.append(_Stretch(v, use, reader, idle / size))
+    return found
+
+
+def _helps(walker: Walker, stretch: _Stretch, chosen: dict[int, list[int]]) -> bool:
+    """Whether memory is short during a stretch, in the sequence that was timed last; it computes every node once."""
+    heights = walker.scratch.height[stretch.use + 1 : stretch.reader]
+    return bool((heights > int(walker.now.room)).any())
+
+
+def rounded(stated: Crossing, values: Floats, nodes: int) -> list[int]:
+    """The steps of a solution of the crossing MILP, integral or not; within the budget or not.
+
+    At a cut what is kept less than half is dropped. What is needed and not there is made again or comes back, as the
+    solution has more of the one or of the other.
+
+    Args:
+        stated: The model.
+        values: A solution.
+        nodes: Number of nodes without the closing node.
+    """
+    graph = stated.graph
+    there = [False] * len(graph.size)
+    steps: list[int] = []
+
+    def need(wanted: Sequence[int], b: int) -> None:
+        """Make ``wanted`` resident in block b; deep chains are followed without recursion."""
+        stack = [(v, False) for v in reversed(wanted)]
+        while stack:
+            v, ready = stack.pop()
+            if there[v]:
+                continue
+            maker = graph.producer[v]
+            back, again = stated.back.get((b, v)), stated.again.get((b, maker))
+            comes = 0.0 if back is None else float(values[back])
+            made = 0.0 if again is None else float(values[again])
+            if back is not None and (comes >= made or not graph.nodes[maker].recompute):
+                steps.append(nodes + v)
+                there[v] = True
+            elif ready:
+                steps.append(maker)
+                for u in graph.values_of(maker):
+                    there[u] = True
+            else:
+                stack.append((v, True))
+                stack.extend((u, False) for u in reversed(graph.nodes[maker].inputs))
+
+    cut_after = {cut: b for b, cut in enumerate(stated.cuts, 1)}
+    for j, node in enumerate(graph.nodes):
+        need(node.inputs, stated.block(j))
+        if j < nodes:
+            steps.append(j)
+            for v in graph.values_of(j):
+                there[v] = True
+        b = cut_after.get(j)
+        if b is not None:
+            for v in range(graph.first_value[j + 1]):
+                kept = stated.kept.get((b, v), -1)
+                if kept is not None:
+                    there[v] = kept >= 0 and there[v] and float(values[kept]) >= _HALF
+    return steps
