@@ -17,7 +17,13 @@ from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.host import Host
 
 
-def least_time(graph: Graph, budget: int, host: Host, *, recompute: bool = True, most: int = 400_000) -> float | None:
+class TooMany(Exception):
+    """A graph with too many states for the search."""
+
+
+def least_time(  # noqa: C901
+    graph: Graph, budget: int, host: Host, *, recompute: bool = True, most: int = 400_000
+) -> float | None:
     """Least time of a plan within ``budget`` bytes, or None if there is none.
 
     Args:
@@ -25,10 +31,13 @@ def least_time(graph: Graph, budget: int, host: Host, *, recompute: bool = True,
         budget: Fixed memory included.
         host: Bandwidths, latency and memory.
         recompute: Whether nodes may be computed again.
-        most: Most states before the search gives up with an AssertionError.
+        most: Most states before the search gives up.
+
+    Raises:
+        TooMany: If it gives up.
     """
     n, room = len(graph.nodes), budget - graph.fixed_memory
-    size, producer = graph.size, graph.producer
+    size = graph.size
     out = [host.latency_s + s / host.out_bytes_per_s for s in size]
     back = [host.latency_s + s / host.in_bytes_per_s for s in size]
     outputs = frozenset(graph.outputs)
@@ -60,7 +69,8 @@ def least_time(graph: Graph, budget: int, host: Host, *, recompute: bool = True,
         if best.get(state, float("inf")) <= clock + 1e-12:
             continue
         best[state] = clock
-        assert len(best) < most, "too many states"
+        if len(best) > most:
+            raise TooMany
         frontier, dev, slo, o, i = state
         device = {v: (clock + a, clock + b) for v, a, b in dev}
         slots = {v: (clock + a, clock + b) for v, a, b in slo}
@@ -90,7 +100,7 @@ def least_time(graph: Graph, budget: int, host: Host, *, recompute: bool = True,
             if used + sum(node.outputs) + node.workspace > room:
                 continue
             now = max([clock, *(device[v][0] for v in node.inputs)]) + node.cost
-            push(now, frontier + new, {**device, **{v: (0.0, 0.0) for v in made}}, slots, o, i)
+            push(now, frontier + new, {**device, **dict.fromkeys(made, (0.0, 0.0))}, slots, o, i)
     return None
 
 

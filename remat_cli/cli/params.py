@@ -250,9 +250,9 @@ def host_of(options: dict[str, Any]) -> Host | None:
     """
     from remat_cli.plan.host import Host
 
-    rates = options["host_bandwidth"]
-    if rates is not None:
-        return Host(*rates, options["host_latency"] or 0.0, options["host_memory"])
+    if options["host_bandwidth"] is not None:
+        out, back = options["host_bandwidth"]
+        return Host(out, back, options["host_latency"] or 0.0, options["host_memory"])
     for name in ("host_memory", "host_latency"):
         if options[name] is not None:
             raise UsageError(

@@ -130,6 +130,9 @@ class Now(Record):
         used: Bytes of host memory in use now.
         staying: Number of values that stay for their copies alone now.
         staying_bytes: Their bytes.
+        level: Bytes that are there between two steps.
+        value: A value that was chosen for a move; -1 for none.
+        place: The step for which it waits.
         stuck: A compute up to which the next trip cannot come back early.
         current_excess: The same as ``excess`` of the current sequence.
         room: Bytes beside the fixed memory.
@@ -137,6 +140,7 @@ class Now(Record):
         random: State of the random generator.
         copying: Whether moves may copy.
         computing: Whether moves may compute again.
+        waiting: Bytes of the values among which one is chosen.
         clock: When the compute queue is idle.
         to_host: When the queue to the host is idle.
         from_host: When the queue from the host is idle.
@@ -158,6 +162,9 @@ class Now(Record):
     used: int
     staying: int
     staying_bytes: int
+    level: int
+    value: int
+    place: int
     stuck: int
     current_excess: int
     room: int
@@ -165,6 +172,7 @@ class Now(Record):
     random: int
     copying: int
     computing: int
+    waiting: float
     clock: float
     to_host: float
     from_host: float
@@ -191,77 +199,99 @@ def _below(now: Now, n: int) -> int:
 
 
 @inner
-def _look_back(m: Machine, w: Scratch, now: Now, steps: Ints, length: int) -> bool:
-    """Liveness from the end to the beginning: heights, deadlines and departures; False if something is never made."""
-    n, values = len(m.cost), len(m.size)
+def _begin(m: Machine, w: Scratch, now: Now, steps: Ints, length: int) -> None:
+    """Find the first step of each node, and what is there at the end."""
+    n = len(m.cost)
     for i in range(n):
         w.first[i] = -1
-    computes = 0
+    now.computes, now.trips, now.level = 0, 0, 0
     for s in range(length):
         x = steps[s]
         w.kept[s] = 1
         if x < n:
-            computes += 1
+            now.computes += 1
             if w.first[x] < 0:
                 w.first[x] = s
-    k, level = computes, 0
-    for v in range(values):
-        w.trip[v], w.wanted[v], w.ends[v] = DEAD, 0, DEAD
-        w.next_use[v] = DEAD
+    for v in range(len(m.size)):
+        w.trip[v], w.wanted[v], w.ends[v], w.next_use[v] = DEAD, 0, DEAD, DEAD
         if m.output[v]:
-            w.next_use[v] = w.ends[v] = computes
-            level += m.size[v]
-    excess, peak, trips = max(0, level - now.room), level, 0
+            w.next_use[v] = w.ends[v] = now.computes
+            now.level += m.size[v]
+    now.excess, now.peak = max(0, now.level - now.room), now.level
+
+
+@inner
+def _came_back(m: Machine, w: Scratch, now: Now, s: int, v: int) -> None:
+    """Before step s, which brings value v back."""
+    if w.next_use[v] < 0:
+        w.kept[s] = 0
+        return
+    w.deadline[s], w.trip[v], w.next_use[v] = w.next_use[v], s, DEAD
+    now.level -= m.size[v]
+    w.wanted[v] += 1
+    now.trips += 1
+
+
+@inner
+def _ended(w: Scratch, v: int, k: int) -> None:
+    """An instance of v is not needed after compute k."""
+    w.ends[v] = k
+    if w.trip[v] >= 0:
+        w.departure[w.trip[v]], w.trip[v] = k, DEAD
+
+
+@inner
+def _serves(m: Machine, w: Scratch, x: int) -> bool:
+    """Whether a value of node x is read later."""
+    serves = False
+    for v in range(m.first_value[x], m.first_value[x + 1]):
+        serves = serves or w.next_use[v] >= 0
+    return serves
+
+
+@inner
+def _was_computed(m: Machine, w: Scratch, now: Now, x: int, k: int) -> None:
+    """Before compute k, of node x: the memory during it."""
+    height = now.level + m.workspace[x]
+    for v in range(m.first_value[x], m.first_value[x + 1]):
+        if w.next_use[v] >= 0:
+            w.next_use[v] = DEAD
+            now.level -= m.size[v]
+        else:
+            height += m.size[v]
+            _ended(w, v, k)
+    for e in range(m.input_start[x], m.input_start[x + 1]):
+        v = m.inputs[e]
+        if w.next_use[v] < 0:
+            now.level += m.size[v]
+            height += m.size[v]
+            _ended(w, v, k)
+        w.next_use[v] = k
+    w.node[k], w.height[k] = x, height
+    now.excess += max(0, height - now.room)
+    now.peak = max(now.peak, height)
+
+
+@inner
+def _look_back(m: Machine, w: Scratch, now: Now, steps: Ints, length: int) -> bool:
+    """Liveness from the end to the beginning: heights, deadlines and departures; False if something is never made."""
+    n = len(m.cost)
+    _begin(m, w, now, steps, length)
+    k = now.computes
     for s in range(length - 1, -1, -1):
         x = steps[s]
         if x >= n:
-            v = x - n
-            if w.next_use[v] < 0:
-                w.kept[s] = 0
-                continue
-            w.deadline[s] = w.next_use[v]
-            w.next_use[v] = DEAD
-            level -= m.size[v]
-            w.trip[v] = s
-            w.wanted[v] += 1
-            trips += 1
+            _came_back(m, w, now, s, x - n)
             continue
         k -= 1
-        if w.first[x] != s:
-            serves = False
-            for v in range(m.first_value[x], m.first_value[x + 1]):
-                serves = serves or w.next_use[v] >= 0
-            if not serves:
-                w.kept[s] = 0
-                w.node[k], w.height[k] = -1, 0
-                continue
-        height = level + m.workspace[x]
-        for v in range(m.first_value[x], m.first_value[x + 1]):
-            if w.next_use[v] >= 0:
-                w.next_use[v] = DEAD
-                level -= m.size[v]
-            else:
-                height += m.size[v]
-                w.ends[v] = k
-                if w.trip[v] >= 0:
-                    w.departure[w.trip[v]], w.trip[v] = k, DEAD
-        for e in range(m.input_start[x], m.input_start[x + 1]):
-            v = m.inputs[e]
-            if w.next_use[v] < 0:
-                level += m.size[v]
-                height += m.size[v]
-                w.ends[v] = k
-                if w.trip[v] >= 0:
-                    w.departure[w.trip[v]], w.trip[v] = k, DEAD
-            w.next_use[v] = k
-        w.node[k], w.height[k] = x, height
-        excess += max(0, height - now.room)
-        peak = max(peak, height)
-    now.computes, now.trips, now.excess, now.peak = computes, trips, excess, peak
-    for v in range(values):
-        if w.next_use[v] >= 0 or w.trip[v] >= 0:
-            return False
-    return True
+        if w.first[x] != s and not _serves(m, w, x):
+            w.kept[s], w.node[k], w.height[k] = 0, -1, 0
+        else:
+            _was_computed(m, w, now, x, k)
+    open_ends = 0
+    for v in range(len(m.size)):
+        open_ends += w.next_use[v] >= 0 or w.trip[v] >= 0
+    return open_ends == 0
 
 
 @inner
@@ -549,51 +579,70 @@ def _crowded(w: Scratch, now: Now) -> int:
 
 
 @inner
-def _give_up(m: Machine, w: Scratch, now: Now) -> int:
-    """A trial in which a value that waits at a crowded step is made anew for its next reader; its length, 0 for none."""
-    n, target = len(m.cost), _crowded(w, now)
-    k, at = -1, 0
-    for v in range(len(m.size)):
-        w.mark[v] = 0
-    while at < now.length:
-        if w.steps[at] < n:
+def _step_of(m: Machine, w: Scratch, now: Now, target: int) -> int:
+    """The step of a compute of the current sequence."""
+    k = -1
+    for s in range(now.length):
+        if w.steps[s] < len(m.cost):
             k += 1
             if k == target:
-                break
-        at += 1
-    if at == now.length:
-        return 0
+                return s
+    return now.length
+
+
+@inner
+def _chosen(m: Machine, w: Scratch, now: Now, v: int, s: int) -> None:
+    """Perhaps choose value v, which waits for step s: each by its share of the bytes that wait."""
+    if w.mark[v] == 0 and m.size[v] > 0:
+        now.waiting += m.size[v]
+        if _uniform(now) * now.waiting < m.size[v]:
+            now.value, now.place = v, s
+    w.mark[v] = 1
+
+
+@inner
+def _choose(m: Machine, w: Scratch, now: Now, at: int) -> None:
+    """Choose a value that waits during step ``at``, and the step for which it waits: ``value`` and ``place``."""
+    n = len(m.cost)
+    now.waiting, now.value, now.place = 0.0, -1, -1
+    for v in range(len(m.size)):
+        w.mark[v] = 0
     x = w.steps[at]
     for v in range(m.first_value[x], m.first_value[x + 1]):
         w.mark[v] = 1
-    # The values that are read later and were not made in between wait here; one is chosen by its size.
-    total, chosen, place = 0.0, -1, -1
+    # What is read later, and was not made in between, waits here.
     for s in range(at + 1, now.length):
         y = w.steps[s]
         if y >= n:
             w.mark[y - n] = 1
             continue
         for e in range(m.input_start[y], m.input_start[y + 1]):
-            v = m.inputs[e]
-            if w.mark[v] == 0:
-                w.mark[v] = 1
-                total += m.size[v]
-                if m.size[v] > 0 and _uniform(now) * total < m.size[v]:
-                    chosen, place = v, s
+            _chosen(m, w, now, m.inputs[e], s)
         for v in range(m.first_value[y], m.first_value[y + 1]):
             w.mark[v] = 1
     for v in range(len(m.size)):
-        if m.output[v] and w.mark[v] == 0 and m.size[v] > 0 and w.first[m.producer[v]] < at:
-            total += m.size[v]
-            if _uniform(now) * total < m.size[v]:
-                chosen, place = v, now.length
-    if chosen < 0:
+        if m.output[v] and w.first[m.producer[v]] < at:
+            _chosen(m, w, now, v, now.length)
+
+
+@inner
+def _give_up(m: Machine, w: Scratch, now: Now) -> int:
+    """A trial in which a value that waits at a crowded step is made anew for its next reader; its length, 0 for none.
+
+    What it reads may be made anew with it.
+    """
+    at = _step_of(m, w, now, _crowded(w, now))
+    if at == now.length:
         return 0
-    count = _again(m, w, now, chosen)
+    _choose(m, w, now, at)
+    place = now.place
+    if now.value < 0:
+        return 0
+    count = _again(m, w, now, now.value)
     if count == 0 or now.length + count >= len(w.trial):
         return 0
-    # Before what comes back for the same reader, which need not be there yet.
-    while place > 0 and w.steps[place - 1] >= n and w.inserted[0] < n:
+    # A compute goes before what comes back for the same reader, which need not be there yet.
+    while place > 0 and w.steps[place - 1] >= len(m.cost) and w.inserted[0] < len(m.cost):
         place -= 1
     return _splice(w, now, place, -1, count)
 

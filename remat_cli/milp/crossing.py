@@ -260,7 +260,8 @@ def _copies(stated: Crossing) -> Iterator[Row]:
     for b, v in sorted(stated.absent, reverse=True):
         x, reader = stated.absent[b, v], stated.next_reader(b, v)
         kept = stated.kept[b, v]
-        assert reader is not None and kept is not None
+        assert reader is not None
+        assert kept is not None
         blocks = range(b, stated.block(reader) + 1)
         again = [stated.again[c, graph.producer[v]] for c in blocks if (c, graph.producer[v]) in stated.again]
         columns = [x, kept, *again]

@@ -21,9 +21,9 @@ from remat_cli.errors import (
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report, check
 from remat_cli.plan.derive import derive
-from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.host import seconds_in
 from remat_cli.plan.io import host_to_document
+from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Claim, ClaimStatus, Copies, PeakClaim, Plan
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.published import published_for

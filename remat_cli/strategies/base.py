@@ -34,6 +34,8 @@ class Needs(StrEnum):
     PHASES = "phases"
     """Every node says whether it is forward, loss, backward or update."""
     CHAIN = "chain"
+    HOST = "a host"
+    """The task has a host to copy to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from remat_cli.control import Control, Progress
-from remat_cli.errors import Interrupted, LimitReached, UsageError
+from remat_cli.errors import Interrupted, LimitReached, StrategyMismatch
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.kernels import compiling
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Copies, Scope
-from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Strategy, Task
+from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.engine import pursue
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.tolerances import SAME_COST
@@ -24,8 +26,8 @@ _PROVING = (0.5, 30.0)
 """The share of the time left for each part, and its most seconds. Untuned."""
 _HEAT = ((3e-2, 1e-5), (3e-3, 1e-6), (1e-3, 1e-7))
 """First and last temperatures of walks, in shares of C0. Untuned."""
-_SLICE = 4_000_000
-"""Moves of a walk times the steps of its sequence: half a second. Untuned."""
+_SLICE, _MOST_MOVES = 4_000_000, 40_000
+"""Moves of a walk times the steps of its sequence, and most moves: half a second. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,37 +40,41 @@ class Offload(Strategy):
 
     Attributes:
         recompute: Whether nodes may be computed again.
+        copy: Whether values may be copied. The bound is for all plans, with any copies, all the same.
     """
 
-    recompute: bool = field(default=True, metadata={"help": "whether nodes may be computed again, beside copies"})
+    recompute: bool = field(default=True, metadata={"help": "whether nodes may be computed again"})
+    copy: bool = field(default=True, metadata={"help": "whether values may be copied to the host"})
 
     name: ClassVar[str] = "offload"
     summary: ClassVar[str] = "keep, recompute or copy to the host, by time; needs --host-bandwidth"
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
     copies: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs.HOST
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Open, bound, walk and prove until the gap is reached."""
         if task.host is None:
-            raise UsageError("offload needs a host to copy to", hint="add --host-bandwidth, such as 25GB/s")
+            raise StrategyMismatch("offload needs a host to copy to", hint="add --host-bandwidth, such as 25GB/s")
         graph = task.graph
         if task.budget_bytes is None or no_remat_peak(graph) <= task.budget_bytes:
             bound = Bound(graph.total_cost, Scope.ANY_ORDER, Copies.ANY)
             schedule = Schedule(tuple(range(len(graph.nodes))))
             return Found(schedule, (bound,), maker="keep-all", time=graph.total_cost)
-        return _Search(task, task.budget_bytes, task.host, context, self.recompute).run()
+        return _Search(task, task.budget_bytes, task.host, context, self).run()
 
 
 class _Search:
     """One search: the best schedule so far, and the bound."""
 
-    def __init__(self, task: Task, budget_bytes: int, host: Host, context: Context, recompute: bool) -> None:
+    def __init__(self, task: Task, budget_bytes: int, host: Host, context: Context, allowed: Offload) -> None:
         # Numba and numpy are loaded only for a search.
         from remat_cli.strategies.copying.bounding import Bounding
         from remat_cli.strategies.copying.steps import Timed, Walker
 
-        self.task, self.context, self.recompute = task, context, recompute
+        self.task, self.context = task, context
+        self.recompute, self.copy = allowed.recompute, allowed.copy
         self.graph, self.budget_bytes = task.graph, budget_bytes
         self.walker = Walker(task.graph, budget_bytes - task.graph.fixed_memory, host, context.seed)
         self.bounding = Bounding.of(task.graph, budget_bytes, host)
@@ -112,11 +118,13 @@ class _Search:
         if self.recompute:
             self.report("recomputing alone")
             self._recompute_alone()
+        if not self.copy:
+            return
         self.report("copying alone")
         start = idle_first(self.graph, self.walker, self.budget_bytes)
         if start is not None:
             self.take(start)
-            moves = max(2000, _SLICE // len(start.steps))
+            moves = _moves(start.steps)
             self.take(self.walker.anneal(start, moves, _HEAT[0], computing=False))
 
     def _recompute_alone(self) -> None:
@@ -127,29 +135,32 @@ class _Search:
         alone = Task(self.graph, self.budget_bytes)
         context = replace(self.context, control=control, publish=lambda found: None, write_model=None)
         incumbent = Incumbent.of(alone, context)
-        try:
+        with suppress(LimitReached, Interrupted):  # what was found until then counts
             pursue(AUTO, incumbent)
-        except (LimitReached, Interrupted):
-            pass  # what was found until then counts
         if incumbent.computes is not None:
             self._take_schedule(Schedule(incumbent.computes))
 
     def _take_schedule(self, schedule: Schedule) -> None:
         from remat_cli.strategies.copying.steps import steps_of
 
-        if schedule.copying is None and not self.recompute and len(schedule.computes) > len(self.graph.nodes):
+        if not self._allowed(schedule):
             return
         timed = self.walker.timed(steps_of(self.graph, schedule))
         if timed is not None:
             self.take(timed)
 
+    def _allowed(self, schedule: Schedule) -> bool:
+        """Whether the schedule does only what the strategy may do."""
+        once = len(schedule.computes) == len(self.graph.nodes)
+        return (self.copy or schedule.copying is None) and (self.recompute or once)
+
     def _round(self) -> None:
-        """The last solution of the crossing MILP as a start."""
+        """The last solutions of the crossing MILP as starts."""
         from remat_cli.strategies.copying.openers import rounded
 
-        if self.bounding.values is not None:
-            timed = self.walker.timed(rounded(self.bounding.stated, self.bounding.values, len(self.graph.nodes)))
-            if timed is not None and (self.recompute or len(timed.schedule.computes) == len(self.graph.nodes)):
+        for stated, values in self.bounding.solutions:
+            timed = self.walker.timed(rounded(stated, values, len(self.graph.nodes)))
+            if timed is not None and self._allowed(timed.schedule):
                 self.take(timed)
 
     def _walk(self, control: Control) -> None:
@@ -161,14 +172,19 @@ class _Search:
                 if start is None or control.stopping() or self._done():
                     continue
                 for _ in range(3 if limited else 2):
-                    moves = max(2000, _SLICE // len(start.steps))
-                    start = self.walker.anneal(start, moves, heat, computing=self.recompute)
+                    moves = _moves(start.steps)
+                    start = self.walker.anneal(start, moves, heat, copying=self.copy, computing=self.recompute)
                     self.take(start)
                     if control.stopping():
                         break
 
-    def take(self, timed: object) -> None:
-        """Consider a sequence: a start for walks, and the best one if it fits and takes less time."""
+    def take(self, timed: object, *, tidied: bool = False) -> None:
+        """Consider a sequence: a start for walks, and the best one if it fits and takes less time.
+
+        Args:
+            timed: The sequence.
+            tidied: Whether it has fewer copies than the best one, and so replaces it in the same time.
+        """
         from remat_cli.strategies.copying.steps import Timed
 
         assert isinstance(timed, Timed)
@@ -176,7 +192,8 @@ class _Search:
             self.lowest = timed
         if timed not in self.starts:
             self.starts = sorted([*self.starts, timed], key=lambda t: (t.excess_bytes, t.time))[:3]
-        if timed.excess_bytes == 0 and (self.best is None or timed.time < self.best.time):
+        same = tidied and self.best is not None and timed.time <= self.best.time
+        if timed.excess_bytes == 0 and (self.best is None or timed.time < self.best.time or same):
             self.best = timed
             self.context.publish(self._found(exhausted=False))
 
@@ -203,7 +220,13 @@ class _Search:
 
     def _answer(self) -> Found | NotFound:
         if self.best is not None:
+            self.take(self.walker.tidied(self.best, self.context.control.out_of_time), tidied=True)
             return self._found(exhausted=not self.context.control.stopping())
         if self.bounding.impossible:
             return NotFound("no schedule in document order fits, with any copies", Scope.DOCUMENT_ORDER)
         return NotFound("no schedule with copies within the budget was found")
+
+
+def _moves(steps: Sequence[int]) -> int:
+    """Moves of a walk."""
+    return min(_MOST_MOVES, max(2000, _SLICE // max(1, len(steps))))

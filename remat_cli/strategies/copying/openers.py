@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from remat_cli.graph.model import Graph
@@ -81,43 +81,61 @@ def rounded(stated: Crossing, values: Floats, nodes: int) -> list[int]:
         values: A solution.
         nodes: Number of nodes without the closing node.
     """
-    graph = stated.graph
-    there = [False] * len(graph.size)
-    steps: list[int] = []
+    writer = _Rounding(stated, values, nodes, [False] * len(stated.graph.size))
+    cut_after = {cut: b for b, cut in enumerate(stated.cuts, 1)}
+    for j, node in enumerate(stated.graph.nodes):
+        writer.need(node.inputs, stated.block(j))
+        if j < nodes:
+            writer.compute(j)
+        if j in cut_after:
+            writer.cut(cut_after[j], stated.graph.first_value[j + 1])
+    return writer.steps
 
-    def need(wanted: Sequence[int], b: int) -> None:
+
+@dataclass(slots=True)
+class _Rounding:
+    """Steps under construction, and the values that are there."""
+
+    stated: Crossing
+    values: Floats
+    nodes: int
+    there: list[bool]
+    steps: list[int] = field(default_factory=list)
+
+    def compute(self, node: int) -> None:
+        """Compute a node."""
+        self.steps.append(node)
+        for v in self.stated.graph.values_of(node):
+            self.there[v] = True
+
+    def need(self, wanted: Sequence[int], b: int) -> None:
         """Make ``wanted`` resident in block b; deep chains are followed without recursion."""
+        graph = self.stated.graph
         stack = [(v, False) for v in reversed(wanted)]
         while stack:
             v, ready = stack.pop()
-            if there[v]:
-                continue
             maker = graph.producer[v]
-            back, again = stated.back.get((b, v)), stated.again.get((b, maker))
-            comes = 0.0 if back is None else float(values[back])
-            made = 0.0 if again is None else float(values[again])
-            if back is not None and (comes >= made or not graph.nodes[maker].recompute):
-                steps.append(nodes + v)
-                there[v] = True
+            if self.there[v]:
+                continue
+            if self.comes_back(v, maker, b):
+                self.steps.append(self.nodes + v)
+                self.there[v] = True
             elif ready:
-                steps.append(maker)
-                for u in graph.values_of(maker):
-                    there[u] = True
+                self.compute(maker)
             else:
                 stack.append((v, True))
                 stack.extend((u, False) for u in reversed(graph.nodes[maker].inputs))
 
-    cut_after = {cut: b for b, cut in enumerate(stated.cuts, 1)}
-    for j, node in enumerate(graph.nodes):
-        need(node.inputs, stated.block(j))
-        if j < nodes:
-            steps.append(j)
-            for v in graph.values_of(j):
-                there[v] = True
-        b = cut_after.get(j)
-        if b is not None:
-            for v in range(graph.first_value[j + 1]):
-                kept = stated.kept.get((b, v), -1)
-                if kept is not None:
-                    there[v] = kept >= 0 and there[v] and float(values[kept]) >= _HALF
-    return steps
+    def comes_back(self, v: int, maker: int, b: int) -> bool:
+        """Whether value v rather comes back in block b than is made again."""
+        back, again = self.stated.back.get((b, v)), self.stated.again.get((b, maker))
+        if back is None:
+            return False
+        return again is None or self.values[back] >= self.values[again]
+
+    def cut(self, b: int, made: int) -> None:
+        """Drop what is not kept past cut b, of the first ``made`` values."""
+        for v in range(made):
+            kept = self.stated.kept.get((b, v), -1)
+            if kept is not None:
+                self.there[v] = kept >= 0 and self.there[v] and float(self.values[kept]) >= _HALF

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +121,37 @@ class Walker:
         best = self.timed(w.best[: int(now.best_length)].tolist())
         return start if best is None else best
 
+    def tidied(self, timed: Timed, stopping: Callable[[], bool]) -> Timed:
+        """``timed`` without the steps that can be left out one by one at no loss of time, the smallest values first.
+
+        Args:
+            timed: A sequence within the room.
+            stopping: Ends it early.
+        """
+        n, graph = len(self.graph.nodes), self.graph
+        best = timed
+        extras = [x for x in dict.fromkeys(timed.steps) if x >= n]
+        for x in sorted(extras, key=lambda x: graph.size[x - n]):
+            for place in range(timed.steps.count(x) - 1, -1, -1):
+                places = [s for s, y in enumerate(best.steps) if y == x]
+                if stopping():
+                    return best
+                if place >= len(places):
+                    continue
+                without = self._time(best.steps[: places[place]] + best.steps[places[place] + 1 :])
+                if without is not None and without <= best.time:
+                    better = self.timed(best.steps[: places[place]] + best.steps[places[place] + 1 :])
+                    best = best if better is None else better
+        return best
+
+    def _time(self, steps: Sequence[int]) -> float | None:
+        """The time of a sequence within the room; None for another."""
+        self.scratch.steps[: len(steps)] = steps
+        self.now.length = len(steps)
+        if not evaluate(self.machine, self.scratch, self.now) or self.now.excess > 0:
+            return None
+        return float(self.now.time)
+
 
 def steps_of(graph: Graph, schedule: Schedule) -> tuple[int, ...]:
     """The steps of a schedule; what comes back does so right before its first reader."""
@@ -141,8 +172,8 @@ def _scratch(n: int, values: int, most: int) -> Scratch:
     def ints(length: int) -> Any:
         return np.zeros(length, dtype=np.int64)
 
-    by_step = "steps trial best kept node height early departure deadline trips back".split()
-    by_value = "next_use ends wanted trip issued ranked leaves staying waiting mark".split()
+    by_step = ["steps", "trial", "best", "kept", "node", "height", "early", "departure", "deadline", "trips", "back"]
+    by_value = ["next_use", "ends", "wanted", "trip", "issued", "ranked", "leaves", "staying", "waiting", "mark"]
     return Scratch(
         **{name: ints(most) for name in by_step},
         **{name: ints(values + 1) for name in by_value},
