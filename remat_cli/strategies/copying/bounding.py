@@ -43,21 +43,23 @@ class Bounding:
 
     Attributes:
         graph: The graph.
-        models: Models with different cuts; each bound holds by itself.
+        budget_bytes: Fixed memory included.
+        host: Bandwidths, latency and memory.
+        models: Models with different cuts where memory is short; each bound holds by itself. Stated by :meth:`relax`.
         cost: The bound, in the graph's cost unit; C0 at least.
         impossible: Whether a model has no solution: no plan in document order fits.
     """
 
     graph: Graph
-    models: list[_Model]
-    cost: float
+    budget_bytes: int
+    host: Host
+    models: list[_Model] = field(default_factory=list)
+    cost: float = 0.0
     impossible: bool = False
 
-    @classmethod
-    def of(cls, graph: Graph, budget_bytes: int, host: Host) -> Bounding:
-        """Models with cuts where memory is short without recomputation."""
-        stated = [build(graph, budget_bytes, host, cuts) for cuts in cut_sets(graph, budget_bytes)]
-        return cls(graph, [_Model(one, one.model()) for one in stated], graph.total_cost)
+    def __post_init__(self) -> None:
+        """Begin with C0, which every plan costs."""
+        self.cost = self.graph.total_cost
 
     @property
     def bound(self) -> Bound:
@@ -72,7 +74,12 @@ class Bounding:
     def relax(self, context: Context, control: Control) -> None:
         """Solve the relaxations; in small models, with windows until none is violated."""
         small = len(self.graph.nodes) <= _ALL_CUTS
-        for one in self.models:
+        for cuts in cut_sets(self.graph, self.budget_bytes):
+            if control.stopping():
+                return
+            stated = build(self.graph, self.budget_bytes, self.host, cuts)
+            one = _Model(stated, stated.model())
+            self.models.append(one)
             for _ in range(_ROUNDS if small else 1):
                 if control.stopping() or not self._solve(one, one.model.relaxed(), context, control):
                     break

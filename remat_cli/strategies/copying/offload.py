@@ -77,16 +77,23 @@ class _Search:
         self.recompute, self.copy = allowed.recompute, allowed.copy
         self.graph, self.budget_bytes = task.graph, budget_bytes
         self.walker = Walker(task.graph, budget_bytes - task.graph.fixed_memory, host, context.seed)
-        self.bounding = Bounding.of(task.graph, budget_bytes, host)
+        self.bounding = Bounding(task.graph, budget_bytes, host)
         self.starts: list[Timed] = []
         self.best: Timed | None = None
         self.lowest: Timed | None = None
+        self._alone: Found | None = None
         self.bounds = [Bound(task.graph.total_cost, Scope.ANY_ORDER, Copies.ANY)]
 
     def run(self) -> Found | NotFound:
         """Search until the gap is reached, or the time is over."""
         control = self.context.control
-        compiling.wait("copying", control)
+        compiling.warm(("copying",))
+        if self.recompute:
+            self.report("recomputing alone")
+            self._recompute_alone()
+        self.report("waiting for compiled loops")
+        if not compiling.wait("copying", control):
+            return self._alone or NotFound("stopped before the search could begin")
         self._open()
         if not self._done():
             self.report("bounding the time")
@@ -115,17 +122,17 @@ class _Search:
         known = () if self.task.known is None else self.task.known.schedules
         for schedule in known:
             self._take_schedule(schedule)
-        if self.recompute:
-            self.report("recomputing alone")
-            self._recompute_alone()
+        if self._alone is not None:
+            self._take_schedule(self._alone.schedule)
         if not self.copy:
             return
         self.report("copying alone")
-        start = idle_first(self.graph, self.walker, self.budget_bytes)
+        start = idle_first(self.graph, self.walker)
         if start is not None:
             self.take(start)
-            moves = _moves(start.steps)
-            self.take(self.walker.anneal(start, moves, _HEAT[0], computing=False))
+            for heat in _HEAT:
+                start = self.walker.anneal(start, _moves(start.steps), heat, computing=False)
+                self.take(start)
 
     def _recompute_alone(self) -> None:
         """The plan without copies that the stages of ``auto`` find in their share of the time."""
@@ -138,7 +145,9 @@ class _Search:
         with suppress(LimitReached, Interrupted):  # what was found until then counts
             pursue(AUTO, incumbent)
         if incumbent.computes is not None:
-            self._take_schedule(Schedule(incumbent.computes))
+            schedule = Schedule(incumbent.computes)
+            self._alone = Found(schedule, tuple(self.bounds), exhausted=False, used_solver=True, time=incumbent.cost)
+            self.context.publish(self._alone)
 
     def _take_schedule(self, schedule: Schedule) -> None:
         from remat_cli.strategies.copying.steps import steps_of

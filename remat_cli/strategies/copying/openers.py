@@ -24,30 +24,29 @@ class _Stretch:
     worth: float
 
 
-def idle_first(graph: Graph, walker: Walker, budget_bytes: int) -> Timed | None:
+def idle_first(graph: Graph, walker: Walker) -> Timed | None:
     """No recomputation: of the values that wait while memory is short, those with the longest wait per byte leave.
 
     Returns:
-        The first of these sequences that fits, or the last one; None if no value may be copied.
+        The first of these sequences that fits, or the last one; None if it is too long.
     """
     n = len(graph.nodes)
-    readers = _returns_for(walker, graph)
+    if walker.timed(range(n)) is None:
+        return None
+    over = walker.scratch.height[:n] - int(walker.now.room)
     chosen: dict[int, list[int]] = {}
-    timed = walker.timed(range(n))
-    for stretch in sorted(readers, key=lambda s: -s.worth):
-        if timed is not None and timed.excess_bytes == 0:
-            break
-        if timed is not None and not _helps(walker, stretch, chosen):
-            continue
-        chosen.setdefault(stretch.reader, []).append(n + stretch.value)
-        steps: list[int] = []
-        for node in range(n):
-            steps += [*chosen.get(node, ()), node]
-        timed = walker.timed([*steps, *chosen.get(n, ())])
-    return timed
+    for stretch in sorted(_stretches(graph), key=lambda s: -s.worth):
+        waits = over[stretch.use + 1 : stretch.reader]
+        if (waits > 0).any():
+            waits -= graph.size[stretch.value]
+            chosen.setdefault(stretch.reader, []).append(n + stretch.value)
+    steps: list[int] = []
+    for node in range(n):
+        steps += [*chosen.get(node, ()), node]
+    return walker.timed([*steps, *chosen.get(n, ())])
 
 
-def _returns_for(walker: Walker, graph: Graph) -> list[_Stretch]:
+def _stretches(graph: Graph) -> list[_Stretch]:
     """The stretches of values that may be copied, with their idle time per byte."""
     n = len(graph.nodes)
     clock = [0.0, *accumulate(node.cost for node in graph.nodes)]
@@ -62,12 +61,6 @@ def _returns_for(walker: Walker, graph: Graph) -> list[_Stretch]:
             if reader > use + 1:
                 found.append(_Stretch(v, use, reader, idle / size))
     return found
-
-
-def _helps(walker: Walker, stretch: _Stretch, chosen: dict[int, list[int]]) -> bool:
-    """Whether memory is short during a stretch, in the sequence that was timed last; it computes every node once."""
-    heights = walker.scratch.height[stretch.use + 1 : stretch.reader]
-    return bool((heights > int(walker.now.room)).any())
 
 
 def rounded(stated: Crossing, values: Floats, nodes: int) -> list[int]:
