@@ -31,6 +31,7 @@ _SECONDS = {
 _NUMBER = re.compile(r"([+-]?(?:\d+(?:_\d+)*\.?(?:\d+(?:_\d+)*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([^\d\s]*)", re.ASCII)
 _LONGEST = 64
 
+_BANDWIDTH = "25GB/s"
 _RANGES = "4GB:16GB:1GB, 40%:95%:5% or 4GB,8GB"
 
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -206,6 +207,41 @@ def as_budget(given: Budget | str | float, argument: str = "budget") -> Budget:
         )
     whole = math.floor(amount)
     return Budget(Fraction(whole), False, f"{whole}B")
+
+
+def parse_bandwidth(text: str) -> float:
+    """Bytes per second of a bandwidth such as ``25GB/s``; ``inf`` for no limit.
+
+    Raises:
+        UsageError: If it is not a size per second, or is zero.
+    """
+    stripped = text.strip()
+    if stripped.lower() == "inf":
+        return math.inf
+    size, slash, second = stripped.rpartition("/")
+    if not slash or second.strip() not in {"s", "sec", "second"}:
+        raise UsageError(f'"{text[:_LONGEST]}" is not a bandwidth', hint=f"write it like {_BANDWIDTH}")
+    require_unit(size, percent=False)
+    rate = _bytes(size)
+    if rate == 0:
+        raise UsageError(f'the bandwidth "{text}" is zero', hint=f"write it like {_BANDWIDTH}, or leave it out")
+    return float(rate)
+
+
+def parse_bandwidths(text: str) -> tuple[float, float]:
+    """Bytes per second to the host and from it: ``25GB/s`` for both, or ``25GB/s:20GB/s``.
+
+    Raises:
+        UsageError: As :func:`parse_bandwidth`.
+    """
+    out, colon, back = text.partition(":")
+    there = parse_bandwidth(out)
+    return there, parse_bandwidth(back) if colon else there
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """A bandwidth for people: ``25 GB/s``."""
+    return "unlimited" if math.isinf(bytes_per_s) else f"{format_bytes(round(bytes_per_s))}/s"
 
 
 def as_budgets(given: Any) -> list[Budget]:

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from remat_cli.plan.comparison import Row as Row
     from remat_cli.plan.difference import Difference as Difference
     from remat_cli.plan.explanation import Explanation as Explanation
+    from remat_cli.plan.host import Host as Host
     from remat_cli.plan.model import Claim as Claim
     from remat_cli.plan.model import ClaimStatus as ClaimStatus
     from remat_cli.plan.model import Plan as Plan
@@ -103,6 +104,7 @@ else:
         "Finding": "remat_cli.plan.replay",
         "FrameworkUnavailable": "remat_cli.errors",
         "Graph": "remat_cli.graph.model",
+        "Host": "remat_cli.plan.host",
         "Infeasible": "remat_cli.errors",
         "InputError": "remat_cli.errors",
         "Interrupted": "remat_cli.errors",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from remat_cli.planning.curve import Curve
     from remat_cli.planning.job import Solved
     from remat_cli.planning.options import SolveOptions
+    from remat_cli.strategies.base import Strategy
 
 ONE_FORWARD = "one-forward"
 """The limit of cost that allows to recompute one forward pass."""
@@ -227,7 +228,7 @@ def compare(
     return sweep.compare(
         as_graph(graph),
         as_budgets(budgets),
-        _strategies(strategies),
+        _strategies(strategies, host=limits is not None and limits.host is not None),
         limits,
         executor=executor,
         results=None if results is None else Path(as_path(results, "results")),
@@ -236,13 +237,23 @@ def compare(
     )
 
 
-def _strategies(given: Iterable[str] | str) -> list[str]:
+def _strategies(given: Iterable[str] | str, *, host: bool) -> list[str]:
+    """The strategies that ``given`` stands for; ``all`` are those that can be asked with a host, or without."""
     from remat_cli.spec import split_specs
     from remat_cli.strategies.registry import STRATEGIES
 
     if isinstance(given, str):
-        return STRATEGIES.names() if given == "all" else split_specs(given)
+        if given != "all":
+            return split_specs(given)
+        return [name for name in STRATEGIES.names() if _fits(STRATEGIES.load(name), host=host)]
     return list(given) if isinstance(given, Iterable) else [given]
+
+
+def _fits(strategy: type[Strategy], *, host: bool) -> bool:
+    """Whether a strategy can be asked with a host, or without."""
+    from remat_cli.strategies.base import Needs
+
+    return strategy.copies if host else strategy.needs is not Needs.HOST
 
 
 def _cost_with(graph: Graph, max_overhead: str) -> float:

@@ -18,6 +18,7 @@ from remat_cli.cli.session import Session
 from remat_cli.errors import UsageError
 from remat_cli.units import (
     Budget,
+    parse_bandwidths,
     parse_budget,
     parse_budgets,
     parse_duration,
@@ -30,6 +31,8 @@ from remat_cli.units import (
 F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
+    from remat_cli.plan.host import Host
+
     _ParamType = click.ParamType[Any]
 else:  # older releases of Click have no type argument
     _ParamType = click.ParamType
@@ -114,6 +117,7 @@ SHARE = _Parsed("share", parse_share)
 BUDGET = _Parsed("budget", _budget)
 BUDGET_OR_NONE = _Parsed("budget", _budget_or_none)
 SIZE = _Parsed("size", _size)
+BANDWIDTHS = _Parsed("bandwidth", parse_bandwidths)
 BUDGETS = _Parsed("budgets", _budgets)
 DURATION = _Parsed("duration", parse_duration)
 STRATEGY = _Spec("strategy", _strategy_names)
@@ -223,6 +227,40 @@ def seed_option(command: F) -> F:
     return click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")(
         command
     )
+
+
+def host_options(command: F) -> F:
+    """``--host-bandwidth``, ``--host-memory`` and ``--host-latency``."""
+    for option in (
+        click.option("--host-latency", type=DURATION, help="What every copy takes beside its bytes: 0.01ms."),
+        click.option("--host-memory", type=SIZE, help="Most host memory for values: 64GiB.  [default: no limit]"),
+        click.option(
+            "--host-bandwidth",
+            type=BANDWIDTHS,
+            help="Let values wait in host memory: 25GB/s, or 25GB/s:20GB/s to the host and back. Costs must be times.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def host_of(options: dict[str, Any]) -> Host | None:
+    """The host that the options describe; None without a bandwidth.
+
+    Raises:
+        UsageError: If one of the others is given without a bandwidth.
+    """
+    from remat_cli.plan.host import Host
+
+    if options["host_bandwidth"] is not None:
+        out, back = options["host_bandwidth"]
+        return Host(out, back, options["host_latency"] or 0.0, options["host_memory"])
+    for name in ("host_memory", "host_latency"):
+        if options[name] is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} says nothing without a bandwidth", hint="add --host-bandwidth 25GB/s"
+            )
+    return None
 
 
 def node_link_option(command: F) -> F:

@@ -24,7 +24,8 @@ from remat_cli.graph.schema_errors import complaints
 
 Format = Literal["json", "yaml"]
 KINDS = ("batch", "checks", "comparison", "curve", "diff", "explanation", "graph", "graph-summary", "plan", "report")
-_VERSION = 1
+_VERSIONS = {"plan": 2}
+"""The newest version of each kind, if it is not 1; all versions are read."""
 _BYTES_EACH = 100
 """Bytes of the limit on inputs for every object or list: a small one takes about as much memory."""
 _SCHEMA_FIELD = re.compile(r"remat-([a-z-]+)/([0-9]{1,9})", re.ASCII)
@@ -177,11 +178,16 @@ def kind_of(document: Document) -> str | None:
     return match[1] if match is not None and match[1] in KINDS else None
 
 
-def schema_text(name: str) -> str:
-    """The text of the JSON Schema of documents of a kind in :data:`KINDS`."""
+def newest(name: str) -> int:
+    """The newest version of documents of a kind in :data:`KINDS`."""
+    return _VERSIONS.get(name, 1)
+
+
+def schema_text(name: str, version: int = 1) -> str:
+    """The text of the JSON Schema of a version of a kind in :data:`KINDS`."""
     if name not in KINDS:
         raise ValueError(f"no schema {name}")
-    file_name = f"{name}-v{_VERSION}.json"
+    file_name = f"{name}-v{version}.json"
     packaged = files("remat_cli") / "schemas" / file_name
     if packaged.is_file():
         return packaged.read_text(encoding="utf-8")
@@ -190,9 +196,9 @@ def schema_text(name: str) -> str:
 
 
 @cache
-def load_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of documents of a kind in :data:`KINDS`. It is shared: do not change it."""
-    return cast("dict[str, Any]", json.loads(schema_text(name)))
+def load_schema(name: str, version: int = 1) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a version of a kind in :data:`KINDS`. It is shared: do not change it."""
+    return cast("dict[str, Any]", json.loads(schema_text(name, version)))
 
 
 def validate(document: Document, name: str, pointer: str = "") -> None:
@@ -210,9 +216,10 @@ def validate(document: Document, name: str, pointer: str = "") -> None:
     header = _header_problem(document, data, name, pointer)
     if header is not None:
         raise InputError(document.source, [header])
-    if accepts_quickly(name, data):
+    version = int(data["schema"].rpartition("/")[2])
+    if accepts_quickly(name, data, version):
         return
-    schema = inner_schema(name)
+    schema = inner_schema(name, version)
     from jsonschema import Draft202012Validator  # 0.2 s to import, needed only for documents with errors
 
     found = complaints(islice(Draft202012Validator(schema).iter_errors(data), MOST_PROBLEMS))
@@ -223,9 +230,9 @@ def validate(document: Document, name: str, pointer: str = "") -> None:
     raise InputError(document.source, problems)
 
 
-def inner_schema(name: str) -> dict[str, Any]:
-    """The schema of ``name`` without references to other files, whose contents are checked separately."""
-    schema = load_schema(name)
+def inner_schema(name: str, version: int = 1) -> dict[str, Any]:
+    """The schema of a version of ``name`` without references to other files, whose contents are checked separately."""
+    schema = load_schema(name, version)
     properties = {
         key: {"type": "object", "description": value["description"]}
         if str(value.get("$ref", "#")).endswith(".json")
@@ -235,23 +242,23 @@ def inner_schema(name: str) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != "$id"} | {"properties": properties}
 
 
-def accepts_quickly(name: str, data: Any) -> bool:
+def accepts_quickly(name: str, data: Any, version: int = 1) -> bool:
     """Whether fastjsonschema accepts ``data`` under the same schema. Its errors are not used, only yes or no."""
     from fastjsonschema import JsonSchemaValueException
 
     try:
-        _compiled(name)(data)
+        _compiled(name, version)(data)
     except JsonSchemaValueException:
         return False
     return True
 
 
 @cache
-def _compiled(name: str) -> Any:
+def _compiled(name: str, version: int) -> Any:
     import fastjsonschema
 
     # It knows no draft after 7; the schemas use only keywords that mean the same in both drafts.
-    whole = inner_schema(name)
+    whole = inner_schema(name, version)
     schema = _quick_form(whole, whole.get("$defs", {})) | {"$schema": "http://json-schema.org/draft-07/schema#"}
     return fastjsonschema.compile(schema, use_default=False)
 
@@ -284,7 +291,8 @@ def _quick_form(schema: Any, shared: dict[str, Any]) -> Any:
 
 def _header_problem(document: Document, data: Any, name: str, pointer: str) -> Problem | None:
     """The problem of the ``schema`` field, if any. Without a correct field, nothing else can be checked."""
-    expected = f"remat-{name}/{_VERSION}"
+    known = [f"remat-{name}/{version}" for version in range(1, newest(name) + 1)]
+    expected = known[0]
     place = pointer + "/schema"
     if not isinstance(data, dict):
         return document.problem(pointer, f"is {quote(data)}, expected a {expected} document")
@@ -292,7 +300,7 @@ def _header_problem(document: Document, data: Any, name: str, pointer: str) -> P
         written = f'"schema": "{expected}"' if document.format == "json" else f"schema: {expected}"
         return document.problem(pointer, "no field schema", f"add {written}")
     value = data["schema"]
-    if value == expected:
+    if isinstance(value, str) and value in known:
         return None
     match = _SCHEMA_FIELD.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[1] not in KINDS:
@@ -300,9 +308,9 @@ def _header_problem(document: Document, data: Any, name: str, pointer: str) -> P
     if match[1] != name:
         hint = f"give a {name}" if pointer == "" else f"put the {name} here"
         return document.problem(place, f"this is a {match[1]}, expected a {name}", hint)
-    if int(match[2]) > _VERSION:
+    if int(match[2]) > newest(name):
         return document.problem(
-            place, f"{quote(value)} was made by a newer remat", f"this one reads {expected}: upgrade"
+            place, f"{quote(value)} was made by a newer remat", f"this one reads {' and '.join(known)}: upgrade"
         )
     return document.problem(place, f"is {quote(value)}, a version that does not exist", f'expected "{expected}"')
 

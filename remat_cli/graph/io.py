@@ -64,6 +64,10 @@ def graph_from_document(document: Document, pointer: str = "") -> Graph:
         for i, node in enumerate(nodes)
     ]
     fixed_memory = _size(fields, data, "fixed_memory", pointer)
+    offloads = [
+        _offload(fields, node, len(sizes[i]), join(pointer, "nodes", i, "offload")) if "offload" in node else True
+        for i, node in enumerate(nodes)
+    ]
     names = _value_names(fields, nodes, sizes, pointer)
     inputs = _all_inputs(fields, nodes, sizes, names, pointer)
     outputs = _outputs(fields, data, names, sizes, pointer)
@@ -79,6 +83,7 @@ def graph_from_document(document: Document, pointer: str = "") -> Graph:
                 outputs=sizes[i],
                 workspace=workspaces[i],
                 recompute=node.get("recompute", True),
+                offload=offloads[i],
                 op=node.get("op"),
                 phase=Phase(node["phase"]) if "phase" in node else None,
                 payload=node.get("payload"),
@@ -194,6 +199,8 @@ def _node_to_document(graph: Graph, node: Node) -> dict[str, Any]:
         "workspace": node.workspace,
         "recompute": node.recompute,
     }
+    if node.offload is not True:
+        document["offload"] = list(node.offload) if isinstance(node.offload, tuple) else False
     if node.op is not None:
         document["op"] = node.op
     if node.phase is not None:
@@ -215,6 +222,17 @@ def _sizes(fields: Fields, node: Mapping[str, Any], pointer: str, index: int) ->
     if memory is not None:
         return (fields.size(memory, f"{place}/memory"),)
     return tuple(fields.size(size, f"{place}/outputs/{k}") for k, size in enumerate(node["outputs"]))
+
+
+def _offload(fields: Fields, node: Mapping[str, Any], count: int, pointer: str) -> bool | tuple[bool, ...]:
+    """Whether values may be copied to the host, in its shortest form: one answer if all are the same."""
+    given = node["offload"]
+    if isinstance(given, bool):
+        return given or count == 0
+    if len(given) != count:
+        message = f"has {len(given)} entries, and the node makes {count} values"
+        fields.report(pointer, message, "give one for each value, or a single true or false")
+    return given[0] if len(set(given)) == 1 else tuple(given) or True
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class Node:
         outputs: Bytes of every value it makes; may be empty.
         workspace: Bytes it needs only while it runs.
         recompute: False if it may be computed only once.
+        offload: Whether its values may be copied to the host; one answer for all, or one for each value.
         op: Kind of operation, for reports.
         phase: Part of the training step, if known.
         payload: Data that a frontend needs to run the node; the core never reads it.
@@ -49,6 +50,7 @@ class Node:
     outputs: tuple[int, ...]
     workspace: int = 0
     recompute: bool = True
+    offload: bool | tuple[bool, ...] = True
     op: str | None = None
     phase: Phase | None = None
     payload: Any = None
@@ -132,6 +134,12 @@ class Graph(Brief):
     def values_of(self, node: int) -> range:
         """Indices of the values that ``node`` makes."""
         return range(self.first_value[node], self.first_value[node + 1])
+
+    def may_offload(self, value: int) -> bool:
+        """Whether a plan may copy ``value`` to the host."""
+        node = self.producer[value]
+        offload = self.nodes[node].offload
+        return offload if isinstance(offload, bool) else offload[value - self.first_value[node]]
 
     def value_name(self, value: int) -> str:
         """``bn1:0``, the name of a value in documents."""

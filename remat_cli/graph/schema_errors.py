@@ -132,6 +132,9 @@ _WORDING: dict[str, Callable[[ValidationError, str], list[Complaint]]] = {
     "type": _described(_type),
     "const": _described(lambda error: f"is {quote(error.instance)}, expected {quote(error.validator_value)}"),
     "minimum": _described(lambda error: f"is {quote(error.instance)}, expected at least {error.validator_value}"),
+    "exclusiveMinimum": _described(
+        lambda error: f"is {quote(error.instance)}, expected more than {error.validator_value}"
+    ),
     "maximum": _described(lambda error: f"is {quote(error.instance)}, expected at most {error.validator_value}"),
     "minLength": _described(
         lambda error: f"is {quote(error.instance)}, expected {_at_least_characters(error.validator_value)}"

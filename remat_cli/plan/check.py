@@ -8,6 +8,7 @@ from remat_cli.brief import Brief
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
+from remat_cli.plan.host import Host
 from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan
 from remat_cli.plan.replay import Finding, Replay, Severity, replay
 from remat_cli.tolerances import SAME_COST, SAME_GAP
@@ -50,6 +51,7 @@ class Report(Brief):
         peak_values: All residents at the peak, the largest first.
         peak_node: Id of the node that runs, or whose outputs are being allocated or were freed, at the peak.
         order: How the order of the nodes was found; None for the order of the document.
+        host: The host for which the plan was made; None for none.
     """
 
     graph: Graph
@@ -66,16 +68,19 @@ class Report(Brief):
     peak_values: tuple[Resident, ...]
     peak_node: str | None
     order: str | None = None
+    host: Host | None = None
 
     @property
     def valid(self) -> bool:
         """Whether the plan may be run: no finding except the budget's is an error."""
-        return all(f.severity is not Severity.ERROR or f.code == OVER_BUDGET for f in self.findings)
+        return all(f.severity is not Severity.ERROR or f.code in _OVER for f in self.findings)
 
     @property
     def within_budget(self) -> bool:
-        """Whether the peak is at most the budget (true without one)."""
-        return self.budget_bytes is None or self.replay.peak_bytes <= self.budget_bytes
+        """Whether the peak is at most the budget, and host memory within its limit (true without them)."""
+        most = None if self.host is None else self.host.memory_bytes
+        fits = most is None or self.replay.host_peak_bytes <= most
+        return fits and (self.budget_bytes is None or self.replay.peak_bytes <= self.budget_bytes)
 
     @property
     def ok(self) -> bool:
@@ -84,14 +89,14 @@ class Report(Brief):
 
     @property
     def overhead(self) -> float:
-        """Cost / C0 - 1; 0 for a graph that costs nothing."""
+        """Cost / C0 - 1, or time / C0 - 1 if there is a host; 0 for a graph that costs nothing."""
         base = self.graph.total_cost
-        return self.replay.cost / base - 1 if base > 0 else 0.0
+        return self.replay.time / base - 1 if base > 0 else 0.0
 
     @property
     def gap(self) -> float:
-        """(replayed cost - claimed lower bound) / replayed cost."""
-        cost = self.replay.cost
+        """(replayed cost or time - claimed lower bound) / replayed cost or time."""
+        cost = self.replay.time
         return max(0.0, (cost - self.claim.lower_bound) / cost) if cost > 0 else 0.0
 
     def _brief(self) -> dict[str, str]:
@@ -102,12 +107,14 @@ class Report(Brief):
             "result": fits,
             "budget": "none" if self.budget_bytes is None else format_bytes(self.budget_bytes),
             "peak": format_bytes(self.replay.peak_bytes),
-            "cost": f"{format_cost(self.replay.cost, self.graph.cost_unit)} (+{format_percent(self.overhead)})",
+            "cost": f"{format_cost(self.replay.time, self.graph.cost_unit)} (+{format_percent(self.overhead)})",
             "proof": self.claim.proof,
         }
 
 
 OVER_BUDGET = "over-budget"
+OVER_HOST_MEMORY = "over-host-memory"
+_OVER = (OVER_BUDGET, OVER_HOST_MEMORY)
 
 
 def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "") -> Report:
@@ -119,13 +126,17 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
         budget_text: That budget as the user wrote it.
     """
     budget = plan.budget_bytes if budget_bytes is None else budget_bytes
-    seen = replay(plan.graph, plan.statements, any_order=bool(plan.provenance.get("reorder", False)))
+    seen = replay(plan.graph, plan.statements, any_order=bool(plan.provenance.get("reorder", False)), host=plan.host)
     findings = list(seen.findings)
     if budget is not None and seen.peak_bytes > budget:
         at, over = seen.peak_statement, seen.peak_bytes - budget
         message = f"statement {at}: peak memory {seen.peak_bytes} bytes is {over} over the budget {budget}"
         findings.append(Finding(OVER_BUDGET, message, at))
-    findings += _claim_findings(plan.claim, seen.cost)
+    if plan.host is not None and plan.host.memory_bytes is not None and seen.host_peak_bytes > plan.host.memory_bytes:
+        over = seen.host_peak_bytes - plan.host.memory_bytes
+        message = f"host memory of {seen.host_peak_bytes} bytes is {over} over its limit {plan.host.memory_bytes}"
+        findings.append(Finding(OVER_HOST_MEMORY, message))
+    findings += _claim_findings(plan.claim, seen.time)
     if plan.claim.peak is not None and plan.claim.peak.lower_bound_bytes > seen.peak_bytes:
         message = f"the plan claims that no peak is below {plan.claim.peak.lower_bound_bytes} bytes; the replay gives "
         findings.append(Finding("claimed-peak", f"{message}{seen.peak_bytes}"))
@@ -150,6 +161,7 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
         peak_values=tuple(Resident(graph.value_name(v), size) for v, size in seen.residents),
         peak_node=_node_at(plan, seen.peak_statement),
         order=_order_of(plan),
+        host=plan.host,
     )
 
 

@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remat_cli.graph.model import Graph
+from remat_cli.plan.copying import Copying, derive_copying
 from remat_cli.plan.liveness import heights, priced, reads_at_end, walk_back
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
 
 
-def derive(graph: Graph, computes: Sequence[int], held: frozenset[int] = frozenset()) -> tuple[Statement, ...]:
+def derive(
+    graph: Graph, computes: Sequence[int], held: frozenset[int] = frozenset(), copying: Copying | None = None
+) -> tuple[Statement, ...]:
     """Statements of the schedule ``computes``, in time linear in its reads.
 
     Args:
         graph: The graph.
         computes: Nodes by index, in the order in which they run.
         held: Values whose last instance is freed only after the last compute.
+        copying: Copies to the host and back; None for none. Nothing can be held beside them.
 
     Returns:
         Allocations right before each compute, frees right after it.
@@ -26,6 +30,10 @@ def derive(graph: Graph, computes: Sequence[int], held: frozenset[int] = frozens
     Raises:
         ValueError: If a node is computed before one of its inputs was computed for the first time.
     """
+    if copying is not None:
+        if held:
+            raise ValueError("a schedule with copies holds nothing")
+        return derive_copying(graph, computes, copying)
     dying: list[list[int]] = [[] for _ in computes]
     for step, _, values in walk_back(graph, computes, reads_at_end(graph, computes, held)):
         dying[step] = sorted(values)

@@ -64,13 +64,13 @@ class Difference:
     @property
     def cost_increase(self) -> float | None:
         """(new - old) / old of the costs; None for different units, or if only the old cost is 0."""
-        return _increase(self.old.replay.cost, self.new.replay.cost) if self.same_unit else None
+        return _increase(self.old.replay.time, self.new.replay.time) if self.same_unit else None
 
     @property
     def worse(self) -> bool:
         """Whether the new plan has a higher peak or, in the same unit, a higher cost."""
         slack = 1 + float(_ROUNDING)
-        costlier = self.same_unit and self.new.replay.cost > self.old.replay.cost * slack
+        costlier = self.same_unit and self.new.replay.time > self.old.replay.time * slack
         return costlier or self.new.replay.peak_bytes > self.old.replay.peak_bytes
 
 
@@ -113,7 +113,7 @@ def beyond(
     if not old.valid and (max_cost_increase is not None or max_peak_increase is not None):
         found.append(Finding("invalid-plan", "the old plan is invalid, so the new plan cannot be compared with it"))
     tolerances = (
-        ("cost", max_cost_increase, old.replay.cost, new.replay.cost, difference.cost_increase),
+        ("cost", max_cost_increase, old.replay.time, new.replay.time, difference.cost_increase),
         ("peak", max_peak_increase, old.replay.peak_bytes, new.replay.peak_bytes, difference.peak_increase),
     )
     for what, percent, before, after, ratio in tolerances:

@@ -6,10 +6,12 @@ numbers of registers, reads of freed values) are findings of the replay instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from remat_cli.errors import UsageError
 from remat_cli.graph.document import Document, Format, read_document, validate
 from remat_cli.graph.io import (
     document_sha256,
@@ -22,9 +24,26 @@ from remat_cli.graph.io import (
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
 from remat_cli.graph.reader import Fields, plain_number
-from remat_cli.plan.model import Allocate, Claim, ClaimStatus, Compute, Deallocate, PeakClaim, Plan, Scope, Statement
+from remat_cli.plan.host import Host, seconds_in
+from remat_cli.plan.model import (
+    COPIES,
+    Allocate,
+    Claim,
+    ClaimStatus,
+    Compute,
+    Copies,
+    Deallocate,
+    Offload,
+    PeakClaim,
+    Plan,
+    Prefetch,
+    Release,
+    Scope,
+    Statement,
+)
 
 SCHEMA = "remat-plan/1"
+SCHEMA_WITH_COPIES = "remat-plan/2"
 
 
 def load_plan(path: str) -> tuple[Plan, Document]:
@@ -47,6 +66,7 @@ def plan_from_document(document: Document) -> Plan:
     graph = graph_from_document(document, "/graph")
     data = document.data
     fields = Fields(document)
+    host = _host(fields, graph, data.get("host"))
     digest = graph_sha256(graph)
     if data["graph_sha256"].lower() != digest:
         fields.report(
@@ -67,6 +87,7 @@ def plan_from_document(document: Document) -> Plan:
             lower_bound=float(claim["lower_bound"]) + 0.0,
             scope=Scope(claim["scope"]),
             peak=_peak_claim(claim.get("peak")),
+            copies=Copies(claim.get("copies", Copies.NONE)),
             stated_gap=float(claim["gap"]),
         ),
         strategy=data["strategy"],
@@ -75,14 +96,19 @@ def plan_from_document(document: Document) -> Plan:
         solver_version=data.get("solver_version"),
         provenance=data.get("provenance", {}),
         run=data.get("run", {}),
+        host=host,
     )
 
 
 def plan_to_document(plan: Plan) -> dict[str, Any]:
-    """The canonical document of ``plan``. Facts that differ from run to run are only under ``run``."""
-    claim, graph = plan.claim, graph_to_document(plan.graph)
+    """The canonical document of ``plan``. Facts that differ from run to run are only under ``run``.
+
+    A plan without copies is a document of version 1, which says nothing of a host.
+    """
+    claim, graph, copies = plan.claim, graph_to_document(plan.graph), plan.copies
     return {
-        "schema": SCHEMA,
+        "schema": SCHEMA_WITH_COPIES if copies else SCHEMA,
+        **({"host": host_to_document(plan.host)} if copies else {}),
         "graph": graph,
         "graph_sha256": document_sha256(graph),
         "budget": plan.budget_bytes,
@@ -97,6 +123,7 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
             "gap": plain_number(claim.gap),
             "scope": claim.scope.value,
             **peak_claim_to_document(claim.peak),
+            **({"copies": claim.copies.value} if copies else {}),
         },
         "statements": [_statement_to_document(plan.graph, statement) for statement in plan.statements],
         "provenance": dict(plan.provenance),
@@ -109,7 +136,9 @@ def dump_plan(plan: Plan, format: Format = "json") -> str:
     if not plan.statements or format != "json":
         return document_text(plan_to_document(plan), format)
     written = (_statement_to_document(plan.graph, statement) for statement in plan.statements)
-    return dump_document({**plan_to_document(replace(plan, statements=())), "statements": written})
+    # One statement stands for all: whether it is a copy decides on the version.
+    first = next((s for s in plan.statements if isinstance(s, COPIES)), plan.statements[0])
+    return dump_document({**plan_to_document(replace(plan, statements=(first,))), "statements": written})
 
 
 def peak_claim_to_document(claim: PeakClaim | None) -> dict[str, Any]:
@@ -129,7 +158,46 @@ def _statement_to_document(graph: Graph, statement: Statement) -> dict[str, Any]
         return {"allocate": statement.register, "value": graph.value_name(statement.value), "bytes": size}
     if isinstance(statement, Compute):
         return {"compute": graph.nodes[statement.node].id, "registers": list(statement.registers)}
-    return {"deallocate": statement.register}
+    if isinstance(statement, Deallocate):
+        return {"deallocate": statement.register}
+    if isinstance(statement, Offload):
+        return {"offload": statement.register, "slot": statement.slot}
+    if isinstance(statement, Prefetch):
+        return {"prefetch": statement.slot, "register": statement.register}
+    return {"release": statement.slot}
+
+
+def host_to_document(host: Host | None) -> dict[str, Any]:
+    """The field ``host`` of a plan or a report; null for no limit.
+
+    Raises:
+        ValueError: If there is no host.
+    """
+    if host is None:
+        raise ValueError("the plan copies values, and has no host")
+    return {
+        "bandwidth_out": None if math.isinf(host.out_bytes_per_s) else plain_number(host.out_bytes_per_s),
+        "bandwidth_in": None if math.isinf(host.in_bytes_per_s) else plain_number(host.in_bytes_per_s),
+        "latency": plain_number(host.latency_s),
+        "memory": host.memory_bytes,
+    }
+
+
+def _host(fields: Fields, graph: Graph, data: Mapping[str, Any] | None) -> Host | None:
+    """The host of a document; costs that are no times are reported."""
+    if data is None:
+        return None
+    try:
+        seconds_in(graph.cost_unit)
+    except UsageError as error:
+        fields.report("/host", error.message, error.hint)
+    out, back = data["bandwidth_out"], data["bandwidth_in"]
+    return Host(
+        math.inf if out is None else float(out),
+        math.inf if back is None else float(back),
+        float(data["latency"]) + 0.0,
+        None if data["memory"] is None else int(data["memory"]),
+    )
 
 
 def _statements(fields: Fields, graph: Graph, entries: list[dict[str, Any]]) -> tuple[Statement, ...]:
@@ -153,8 +221,14 @@ def _statements(fields: Fields, graph: Graph, entries: list[dict[str, Any]]) -> 
                 fields.report_value(f"/statements/{k}/value", entry["value"], lambda: counts)
             else:
                 statements.append(_allocate(graph, entry, value))
-        else:
+        elif "deallocate" in entry:
             statements.append(Deallocate(entry["deallocate"]))
+        elif "offload" in entry:
+            statements.append(Offload(entry["offload"], entry["slot"]))
+        elif "prefetch" in entry:
+            statements.append(Prefetch(entry["prefetch"], entry["register"]))
+        else:
+            statements.append(Release(entry["release"]))
     return tuple(statements)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from remat_cli.brief import Brief
 from remat_cli.graph.model import Graph
+from remat_cli.plan.host import Host
 from remat_cli.units import format_bytes, format_cost, format_percent
 
 
@@ -39,7 +40,42 @@ class Deallocate:
     register: str
 
 
-Statement = Allocate | Compute | Deallocate
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """Copy ``register`` to the host slot ``slot``, which takes host memory from here on. Slots are used once."""
+
+    register: str
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Copy the host slot ``slot`` into ``register``, which was allocated before for the same value."""
+
+    slot: str
+    register: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Free the host slot ``slot``."""
+
+    slot: str
+
+
+Statement = Allocate | Compute | Deallocate | Offload | Prefetch | Release
+
+COPIES = (Offload, Prefetch, Release)
+"""The statements of plans that use host memory."""
+
+
+class Copies(StrEnum):
+    """The copies between device and host for which a bound holds, beside the schedules of its scope."""
+
+    NONE = "none"
+    """Plans without copies."""
+    ANY = "any"
+    """Plans with any copies, of any value, at any time and as often as they like."""
 
 
 class Scope(StrEnum):
@@ -88,10 +124,11 @@ class Claim:
 
     Attributes:
         status: Optimal, within the requested gap and within ``scope``; or feasible.
-        cost: Cost of the plan.
+        cost: Cost of the plan: its time, if it was made for a machine with a host.
         lower_bound: No schedule of ``scope`` within the budget is cheaper; 0 if nothing is known.
         scope: The schedules for which the bound and ``optimal`` hold.
         peak: The claim on the peak of a plan made by ``--minimize peak``; else None.
+        copies: The copies for which the bound and ``optimal`` hold.
         stated_gap: The gap in the document of the plan, beside cost and bound; None for a claim without a document.
     """
 
@@ -100,6 +137,7 @@ class Claim:
     lower_bound: float
     scope: Scope
     peak: PeakClaim | None = None
+    copies: Copies = Copies.NONE
     stated_gap: float | None = field(default=None, compare=False)
 
     @property
@@ -111,7 +149,7 @@ class Claim:
     def proof(self) -> str:
         """``optimal (any-order)``, or ``gap 1.2% (document-order)``."""
         told = "optimal" if self.status is ClaimStatus.OPTIMAL else f"gap {format_percent(self.gap)}"
-        return f"{told} ({self.scope.value})"
+        return f"{told} ({self.scope.value}{', any copies' if self.copies is Copies.ANY else ''})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -129,6 +167,7 @@ class Plan(Brief):
         solver_version: Version of that solver.
         provenance: How it was made: remat's version, budget as asked, limits, seed. Reproducible.
         run: Timings and machine facts, which differ from run to run.
+        host: The memory beside the device for which it was made; None for no copies.
     """
 
     graph: Graph
@@ -141,6 +180,12 @@ class Plan(Brief):
     solver_version: str | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
+    host: Host | None = None
+
+    @property
+    def copies(self) -> bool:
+        """Whether any value is copied to the host or back."""
+        return any(isinstance(statement, COPIES) for statement in self.statements)
 
     def _brief(self) -> dict[str, str]:
         return {

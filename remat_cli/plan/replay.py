@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from remat_cli.graph.model import Graph
-from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
+from remat_cli.plan.host import Host
+from remat_cli.plan.model import COPIES, Allocate, Compute, Deallocate, Offload, Prefetch, Release, Statement
+from remat_cli.plan.queues import Timing, timing
 
 
 class Severity(StrEnum):
@@ -52,6 +54,9 @@ class Replay:
         cost: Sum of the costs of all computes.
         times: int[n], how often each node is computed.
         profile: Memory in use at each statement, workspace included; bytes.
+        timing: When everything runs; None for a plan without a host.
+        host_peak_bytes: Most host memory in use.
+        host_profile: Host memory in use at each statement, in bytes; empty for a plan without copies.
     """
 
     findings: tuple[Finding, ...]
@@ -62,6 +67,14 @@ class Replay:
     cost: float
     times: tuple[int, ...] = field(repr=False)
     profile: tuple[int, ...] = field(repr=False)
+    timing: Timing | None = None
+    host_peak_bytes: int = 0
+    host_profile: tuple[int, ...] = field(default=(), repr=False)
+
+    @property
+    def time(self) -> float:
+        """How long the plan takes, stalls included; its cost, if it has no host."""
+        return self.cost if self.timing is None else self.timing.time
 
     @property
     def valid(self) -> bool:
@@ -78,6 +91,13 @@ class _Register:
 
 
 @dataclass(slots=True)
+class _Slot:
+    value: int
+    size: int
+    taken: int
+
+
+@dataclass(slots=True)
 class _Judge:
     """State of one replay. ``freed_register`` and ``freed_value`` have the last free of each, for the findings."""
 
@@ -90,7 +110,10 @@ class _Judge:
     findings: list[Finding] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)
+    slots: dict[str, _Slot] = field(default_factory=dict)
+    released: dict[str, int] = field(default_factory=dict)
     memory: int = 0
+    host_memory: int = 0
     highest_first: int = -1
 
     def complain(self, code: str, at: int | None, message: str) -> None:
@@ -143,7 +166,7 @@ class _Judge:
             )
         # The counts may differ, which is a finding of its own; check the pairs that exist.
         for value, name in zip(values, statement.registers, strict=False):
-            self.fill(at, node.id, value, name)
+            self.fill(at, f"compute {node.id}", value, name)
         return node.workspace
 
     def read(self, at: int, node_id: str, value: int) -> None:
@@ -159,8 +182,8 @@ class _Judge:
             why = "never computed before"
         self.complain("missing-input", at, f"compute {node_id} reads {self.graph.value_name(value)}, {why}")
 
-    def fill(self, at: int, node_id: str, value: int, name: str) -> None:
-        """Write output ``value`` into register ``name``."""
+    def fill(self, at: int, writer: str, value: int, name: str) -> None:
+        """Write ``value`` into register ``name``; ``writer`` is the statement in words."""
         register = self.live.get(name)
         if register is not None and register.value == value and not register.filled:
             register.filled = True
@@ -168,12 +191,12 @@ class _Judge:
         label = self.graph.value_name(value)
         if register is None:
             why = f"freed at {self.freed_register[name]}" if name in self.freed_register else "never allocated"
-            self.complain("missing-register", at, f"compute {node_id} writes {label} into {name}, {why}")
+            self.complain("missing-register", at, f"{writer} writes {label} into {name}, {why}")
         elif register.value != value:
             held = self.graph.value_name(register.value)
-            self.complain("wrong-register", at, f"compute {node_id} writes {label} into {name}, allocated for {held}")
+            self.complain("wrong-register", at, f"{writer} writes {label} into {name}, allocated for {held}")
         else:
-            self.complain("overwritten", at, f"compute {node_id} writes {label} into {name}, which already holds it")
+            self.complain("overwritten", at, f"{writer} writes {label} into {name}, which already holds it")
 
     def deallocate(self, at: int, statement: Deallocate) -> None:
         """Free a register."""
@@ -193,8 +216,53 @@ class _Judge:
             del self.holder[register.value]
             self.freed_value[register.value] = at
 
+    def offload(self, at: int, statement: Offload) -> None:
+        """Copy a register to a new slot of host memory."""
+        name, slot = statement.register, statement.slot
+        register = self.live.get(name)
+        if slot in self.slots or slot in self.released:
+            self.complain("slot-reused", at, f"offload {name} into {slot}, which was used before; slots are used once")
+            return
+        if register is None:
+            why = f"freed at {self.freed_register[name]}" if name in self.freed_register else "never allocated"
+            self.complain("missing-register", at, f"offload {name}, {why}")
+            return
+        label = self.graph.value_name(register.value)
+        if not register.filled:
+            self.complain(
+                "offload-empty", at, f"offload {name} ({label}), which was not computed since {register.allocated}"
+            )
+        if not self.graph.may_offload(register.value):
+            self.complain("offload-forbidden", at, f"offload {name}: the graph says offload: false of {label}")
+        self.slots[slot] = _Slot(register.value, register.size, at)
+        self.host_memory += register.size
+
+    def prefetch(self, at: int, statement: Prefetch) -> None:
+        """Copy a slot back into a register that waits for it."""
+        slot = self.slots.get(statement.slot)
+        if slot is None:
+            freed = self.released.get(statement.slot)
+            why = f"released at {freed}" if freed is not None else "never filled"
+            self.complain("missing-slot", at, f"prefetch {statement.slot}, {why}")
+            return
+        self.fill(at, f"prefetch {statement.slot}", slot.value, statement.register)
+
+    def release(self, at: int, statement: Release) -> None:
+        """Free a slot of host memory."""
+        slot = self.slots.pop(statement.slot, None)
+        if slot is None:
+            freed = self.released.get(statement.slot)
+            why = f"already released at {freed}" if freed is not None else "never filled"
+            self.complain("double-release", at, f"release {statement.slot}, {why}")
+            return
+        self.released[statement.slot] = at
+        self.host_memory -= slot.size
+
     def finish(self) -> None:
         """Check the end: every node was computed, and exactly the graph outputs are in memory."""
+        for name, slot in self.slots.items():
+            label = self.graph.value_name(slot.value)
+            self.complain("slot-left-over", None, f"{label} in slot {name} (copied at {slot.taken}) is never released")
         for node, times in zip(self.graph.nodes, self.times, strict=True):
             if times == 0:
                 self.complain("never-computed", None, f"{node.id} is never computed")
@@ -214,19 +282,27 @@ class _Judge:
                 )
 
 
-def replay(graph: Graph, statements: Sequence[Statement], *, any_order: bool = False) -> Replay:
+def replay(
+    graph: Graph, statements: Sequence[Statement], *, any_order: bool = False, host: Host | None = None
+) -> Replay:
     """Replay ``statements`` in time linear in their number and their reads.
 
     Args:
         graph: The graph of the plan.
         statements: The plan.
         any_order: Whether first computations may leave the document order.
+        host: The host for which the plan was made; None for none. Without one, copies are faults.
 
     Returns:
         The result. A faulty statement is a finding, and the replay continues.
+
+    Raises:
+        UsageError: If there is a host, and costs are not times.
     """
     judge = _Judge(graph, any_order, times=[0] * len(graph.nodes))
-    profile = []
+    profile, host_profile = [], []
+    if host is None and (copies := [at for at, s in enumerate(statements) if isinstance(s, COPIES)]):
+        judge.complain("no-host", copies[0], "copies to a host, and the plan was made for none")
     for at, statement in enumerate(statements):
         workspace = 0
         match statement:
@@ -236,6 +312,13 @@ def replay(graph: Graph, statements: Sequence[Statement], *, any_order: bool = F
                 workspace = judge.compute(at, statement)
             case Deallocate():
                 judge.deallocate(at, statement)
+            case Offload():
+                judge.offload(at, statement)
+            case Prefetch():
+                judge.prefetch(at, statement)
+            case Release():
+                judge.release(at, statement)
+        host_profile.append(judge.host_memory)
         profile.append(graph.fixed_memory + judge.memory + workspace)
     judge.finish()
     # max returns the first of equal maxima, which is the first statement at the peak.
@@ -249,6 +332,9 @@ def replay(graph: Graph, statements: Sequence[Statement], *, any_order: bool = F
         cost=math.fsum(judge.costs),
         times=tuple(judge.times),
         profile=tuple(profile),
+        timing=None if host is None else timing(graph, statements, host),
+        host_peak_bytes=max(host_profile, default=0),
+        host_profile=tuple(host_profile) if any(host_profile) else (),
     )
 
 

@@ -154,6 +154,8 @@ def max_batch(
             f"not even one sample fits {memory_bytes} bytes: fixed memory and the largest working set need more",
             hint="give more memory",
         )
+    if options is not None:
+        options.refuse_host("a search for the largest batch")
     job = Job.of(graph, options or SolveOptions(), None)
     search = _Search(Runs(job, Pool(graph)), scale, most_cost, listener)
     with interruptible(search.runs.control):

@@ -127,6 +127,8 @@ def solve_curve(
     """
     top = no_remat_peak(graph)
     asked = {budget.bytes_for(top): budget for budget in reversed(as_budgets(budgets))}
+    if options is not None:
+        options.refuse_host("a curve")
     job = Job.of(graph, options or SolveOptions(), None)
     pool = Pool(graph)
     if job.start is not None:

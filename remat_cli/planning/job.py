@@ -10,13 +10,23 @@ from typing import Any
 
 from remat_cli.brief import Brief
 from remat_cli.control import Control, Ending, Outcome, Progress
-from remat_cli.errors import Interrupted, InvalidStrategyPlan, LimitReached, SolverFailed
+from remat_cli.errors import (
+    Interrupted,
+    InvalidStrategyPlan,
+    LimitReached,
+    SolverFailed,
+    StrategyMismatch,
+    UsageError,
+)
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report, check
 from remat_cli.plan.derive import derive
+from remat_cli.plan.host import seconds_in
+from remat_cli.plan.io import host_to_document
 from remat_cli.plan.liveness import cost_of
-from remat_cli.plan.model import Claim, ClaimStatus, PeakClaim, Plan
+from remat_cli.plan.model import Claim, ClaimStatus, Copies, PeakClaim, Plan
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
+from remat_cli.planning.published import published_for
 from remat_cli.planning.refusals import over_budget
 from remat_cli.planning.starting import Start
 from remat_cli.running import Abandoned, run
@@ -24,7 +34,6 @@ from remat_cli.solvers.registry import usable_solver
 from remat_cli.spec import format_spec, options_of
 from remat_cli.strategies.base import Context, Found, Known, NotFound, Schedule, StageRecord, Strategy, Task
 from remat_cli.strategies.bounds import telling
-from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.ordering.reorder import solve_reordered
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.tolerances import SETTLED
@@ -94,6 +103,8 @@ class Job:
         """
         started_s = time.monotonic() if options.started_s is None else options.started_s
         strategy = strategy_from_spec(options.strategy)
+        if options.host is not None:
+            _check_host(graph, strategy, options)
         context = Context(
             control=_control(options.time_limit_s, started_s, listener),
             solver=usable_solver(options.solver),
@@ -110,7 +121,7 @@ class Job:
     def task(self, budget_bytes: int | None) -> Task:
         """The task of finding a plan within a budget, beginning with the old plan if there is one."""
         known = None if self.start is None else Known((self.start.found.schedule,), searched=False)
-        return Task(self.graph, budget_bytes, known)
+        return Task(self.graph, budget_bytes, known, self.options.host)
 
     def attempt(
         self,
@@ -137,7 +148,7 @@ class Job:
         """
         clock = self.context.control if control is None else control
         # The strategy has an incumbent of its own, but may be abandoned with it. This one collects what is published.
-        published = Incumbent.empty(task, replace(self.context, control=clock))
+        published = published_for(task, replace(self.context, control=clock))
         if self.start is not None:
             published.take(self.start.found)
 
@@ -155,11 +166,12 @@ class Job:
         except (Abandoned, LimitReached, Interrupted):
             answer = NotFound("stopped before any schedule was found")
         except SolverFailed as error:
-            if published.computes is None:
+            best = published.best()
+            if best is None:
                 raise
-            answer, failure = published.found(exhausted=False), Ending(Outcome.SOLVER_FAILED, error.message)
-        if isinstance(answer, NotFound) and published.computes is not None:  # a plan in hand refutes any "no"
-            answer = published.found(exhausted=False)
+            answer, failure = best, Ending(Outcome.SOLVER_FAILED, error.message)
+        if isinstance(answer, NotFound):
+            answer = published.best() or answer  # a plan in hand refutes any "no"
         if isinstance(answer, Found) and self.start is not None:
             answer = self.start.credited(answer)
         finished = isinstance(answer, Found) and answer.exhausted
@@ -203,8 +215,9 @@ class Job:
     def _plan(self, task: Task, found: Found, asked: Budget | None, least: PeakClaim | None) -> Plan:
         """The plan of a schedule, with the claim that its bound allows."""
         graph, schedule = task.graph, found.schedule
-        cost = cost_of(graph, schedule.computes)
-        bound = telling(graph, found.bounds, cost)
+        cost = cost_of(graph, schedule.computes) if found.time is None else found.time
+        copies = Copies.NONE if task.host is None else Copies.ANY
+        bound = telling(graph, [b for b in found.bounds if b.copies is copies], cost)
         gap = (cost - bound.cost) / cost if cost > 0 else 0.0
         proven = gap <= min(OPTIMAL_GAP, max(self.options.gap, SETTLED))  # below that, nothing can be proven
         maker = self.strategy if not found.maker else strategy_from_spec(found.maker)
@@ -213,7 +226,9 @@ class Job:
             graph=graph,
             statements=_statements(graph, schedule, maker),
             budget_bytes=task.budget_bytes,
-            claim=Claim(ClaimStatus.OPTIMAL if proven else ClaimStatus.FEASIBLE, cost, bound.cost, bound.scope, least),
+            claim=Claim(
+                ClaimStatus.OPTIMAL if proven else ClaimStatus.FEASIBLE, cost, bound.cost, bound.scope, least, copies
+            ),
             strategy=format_spec(maker.name, maker),
             strategy_options=options_of(maker),
             solver=None if solver is None else solver.name,
@@ -221,7 +236,27 @@ class Job:
             provenance=_provenance(self.options, asked, found.order)
             | ({} if least is None else {"minimize": "peak"})
             | ({} if self.start is None else {"start": self.start.document()}),
+            host=task.host,
         )
+
+
+def _check_host(graph: Graph, strategy: Strategy, options: SolveOptions) -> None:
+    """Refuse a host where no plan could use it.
+
+    Raises:
+        UsageError: If costs are not times, or with ``reorder``.
+        StrategyMismatch: If the strategy makes no copies.
+    """
+    seconds_in(graph.cost_unit)
+    if not strategy.copies:
+        raise StrategyMismatch(
+            f"{strategy.name} copies nothing to a host",
+            hint="take --strategy auto or offload, or leave --host-bandwidth out",
+        )
+    if options.reorder:
+        raise UsageError("with a host, nodes run in the document's order", hint="leave --reorder or the host out")
+    if options.start is not None:
+        raise UsageError("with a host, no search starts from a plan", hint="leave --start or the host out")
 
 
 def _stage(record: StageRecord) -> dict[str, Any]:
@@ -251,7 +286,7 @@ def _reserve_s(time_limit_s: float | None) -> float:
 
 def _statements(graph: Graph, schedule: Schedule, maker: Strategy) -> Any:
     try:
-        return derive(graph, schedule.computes, schedule.held)
+        return derive(graph, schedule.computes, schedule.held, schedule.copying)
     except ValueError as error:
         raise InvalidStrategyPlan(
             f"strategy {maker.name} returned an impossible sequence: {error}",
@@ -262,6 +297,7 @@ def _statements(graph: Graph, schedule: Schedule, maker: Strategy) -> Any:
 def _provenance(options: SolveOptions, asked: Budget | None, order: str) -> dict[str, Any]:
     """What is needed to reproduce the plan, and whether and how its nodes were reordered."""
     return {
+        **({} if options.host is None else {"host": host_to_document(options.host)}),
         **({"reorder": True, "order": order or "document"} if options.reorder else {}),
         "remat": __version__,
         "budget": None if asked is None else asked.text,

@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 from remat_cli.errors import UsageError, wrong_type
+from remat_cli.plan.host import Host
 from remat_cli.plan.model import Plan
 from remat_cli.tolerances import GAP
 from remat_cli.units import MOST_SECONDS
@@ -28,6 +29,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str, bool]] = {
     "started_s": ((Real,), _SECONDS, True),
     "reorder": ((bool,), "True or False", False),
     "start": ((Plan,), "a plan, as load_plan reads it", True),
+    "host": ((Host,), "a Host", True),
 }
 """For each option: its types, the same in words, and whether it may be None."""
 
@@ -48,6 +50,7 @@ class SolveOptions:
         started_s: ``time.monotonic()`` at which the time limit starts; None for the time of the call.
         reorder: Whether nodes may also run in another order than the document's.
         start: An old plan of the graph, for any budget, to start from; the answer never costs more if it fits.
+        host: Host memory beside the device, and how fast values get there; None for plans without copies.
     """
 
     strategy: str = "auto"
@@ -61,6 +64,16 @@ class SolveOptions:
     started_s: float | None = None
     reorder: bool = False
     start: Plan | None = None
+    host: Host | None = None
+
+    def refuse_host(self, what: str) -> None:
+        """Refuse a host where it is not supported; ``what`` names that.
+
+        Raises:
+            UsageError: If there is a host.
+        """
+        if self.host is not None:
+            raise UsageError(f"{what} cannot copy to a host", hint="solve for one budget, or leave the host out")
 
     def __post_init__(self) -> None:
         """Refuse values of wrong types or out of range.

@@ -52,6 +52,8 @@ def solve_smallest(
         UsageError, SolverUnavailable, InvalidStrategyPlan: As their names say.
         StrategyMismatch: If the strategy does not accept the graph, or ignores the budget.
     """
+    if options is not None:
+        options.refuse_host("a search for the least peak")
     job = Job.of(graph, options or SolveOptions(), listener)
     if not job.strategy.minds_budget:
         raise StrategyMismatch(

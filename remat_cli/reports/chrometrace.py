@@ -1,7 +1,7 @@
 """A plan as a trace of events in Chrome's format, which Perfetto, ``chrome://tracing`` and Speedscope open.
 
 Every computation is a complete event (``"ph": "X"``), and memory in use is a counter (``"ph": "C"``). Times are in
-microseconds, as the format asks.
+microseconds, as the format asks. A plan with a host has three threads: its computations, and its copies each way.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from remat_cli.plan.check import Report
-from remat_cli.plan.model import Compute, Plan
+from remat_cli.plan.model import Allocate, Compute, Offload, Plan, Prefetch
+from remat_cli.plan.queues import Queue, Timing
 from remat_cli.version import __version__
 
 _SECOND = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}
@@ -47,6 +48,9 @@ def plan_trace(report: Report, plan: Plan) -> str:
 
 def _events(report: Report, plan: Plan, second: float) -> Iterator[dict[str, Any]]:
     graph = report.graph
+    if report.replay.timing is not None:
+        yield from _timed_events(report, plan, report.replay.timing, second)
+        return
     for name, text in (("process_name", graph.name or "plan"), ("thread_name", "computations")):
         yield {"ph": "M", "name": name, "args": {"name": text}, **_PROCESS}
     now = 0.0
@@ -62,6 +66,35 @@ def _events(report: Report, plan: Plan, second: float) -> Iterator[dict[str, Any
             yield {"ph": "X", "name": node.id, "cat": kind, "ts": now, "dur": lasts, "args": told, **_PROCESS}
             now += lasts
             yield _memory(now, used - node.workspace)
+
+
+def _timed_events(report: Report, plan: Plan, timing: Timing, second: float) -> Iterator[dict[str, Any]]:
+    """The events of a plan with a host: three queues as three threads, and memory as the compute queue uses it."""
+    graph = report.graph
+    threads = {queue: {"pid": 1, "tid": number} for number, queue in enumerate(Queue, 1)}
+    yield {"ph": "M", "name": "process_name", "args": {"name": graph.name or "plan"}, **_PROCESS}
+    for queue, thread in threads.items():
+        yield {"ph": "M", "name": "thread_name", "args": {"name": queue.value}, **thread}
+    value_of = {s.register: s.value for s in plan.statements if isinstance(s, Allocate)}
+    times = [0] * len(graph.nodes)
+    for span in timing.spans:
+        statement, start = plan.statements[span.statement], span.start / second * 1e6
+        told: dict[str, Any] = {"statement": span.statement}
+        if isinstance(statement, Compute):
+            node = graph.nodes[statement.node]
+            times[statement.node] += 1
+            name = node.id
+            kind = "recomputed" if times[statement.node] > 1 else node.phase.value if node.phase else "computed"
+            told |= {"cost": node.cost, "op": node.op, "time": times[statement.node]}
+            yield _memory(start, report.replay.profile[span.statement])
+        elif isinstance(statement, Offload | Prefetch):
+            value = value_of[statement.register]
+            name, kind = graph.value_name(value), span.queue.value
+            told |= {"bytes": graph.size[value]}
+        else:
+            raise AssertionError(f"statement {span.statement} takes no time")
+        lasts = max(_LEAST_US, (span.end - span.start) / second * 1e6)
+        yield {"ph": "X", "name": name, "cat": kind, "ts": start, "dur": lasts, "args": told, **threads[span.queue]}
 
 
 def _memory(now: float, used: int) -> dict[str, Any]:

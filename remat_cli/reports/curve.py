@@ -184,7 +184,7 @@ def _point(row: CurveRow) -> dict[str, Any]:
         bound = claim.lower_bound if claim.lower_bound > 0 else None
         known = {
             "peak_memory": report.replay.peak_bytes,
-            "cost": report.replay.cost,
+            "cost": report.replay.time,
             "overhead": report.overhead if report.graph.total_cost > 0 else None,
             "lower_bound": bound,
             "gap": None if bound is None else report.gap,

@@ -128,7 +128,7 @@ def _side(report: Report, path: str) -> dict[str, Any]:
         "within_budget": None if report.budget_bytes is None else report.within_budget,
         "budget": report.budget_bytes,
         "peak_memory": report.replay.peak_bytes,
-        "cost": report.replay.cost,
+        "cost": report.replay.time,
         "overhead": report.overhead if report.graph.total_cost > 0 else None,
         "computes": sum(report.replay.times),
         "strategy": report.strategy,
@@ -146,7 +146,7 @@ def _rows(difference: Difference) -> list[tuple[str, ...]]:
     rows.append(("verdict", verdict(old), verdict(new), ""))
     rows.append(("budget", *(_bytes_or(r.budget_bytes) for r in sides), ""))
     rows.append(("peak", *(format_bytes(r.replay.peak_bytes) for r in sides), _signed(difference.peak_increase)))
-    costs = [cost_words(r.replay.cost, r.graph.cost_unit) for r in sides]
+    costs = [cost_words(r.replay.time, r.graph.cost_unit) for r in sides]
     rows.append(("cost", *costs, _signed(difference.cost_increase) if difference.same_unit else ""))
     rows.append(("overhead", *(format_percent(r.overhead if r.recomputed else 0.0) for r in sides), ""))
     times = [sum(r.replay.times) for r in sides]

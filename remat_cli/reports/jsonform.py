@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from remat_cli.plan.check import Report
-from remat_cli.plan.io import peak_claim_to_document
+from remat_cli.plan.io import host_to_document, peak_claim_to_document
+from remat_cli.plan.queues import Queue
 
 SHOWN_RESIDENTS = 100
 """Values at the peak that are listed; ``peak_value_count`` is their number."""
@@ -35,6 +36,7 @@ def report_document(report: Report) -> dict[str, Any]:
         "fixed_memory": graph.fixed_memory,
         "cost": seen.cost,
         "cost_unit": graph.cost_unit,
+        **_copying(report),
         "no_remat_cost": graph.total_cost,
         "no_remat_peak": report.no_remat_peak_bytes,
         "overhead": report.overhead if graph.total_cost > 0 else None,
@@ -48,6 +50,7 @@ def report_document(report: Report) -> dict[str, Any]:
             "gap": claim.gap,
             "scope": claim.scope.value,
             **peak_claim_to_document(claim.peak),
+            **({} if report.host is None else {"copies": claim.copies.value}),
         },
         "graph": {
             "name": graph.name,
@@ -62,6 +65,29 @@ def report_document(report: Report) -> dict[str, Any]:
             {"code": f.code, "severity": f.severity.value, "message": f.message, "statement": f.statement}
             for f in report.findings
         ],
+    }
+
+
+def _copying(report: Report) -> dict[str, Any]:
+    """The host, and when the three queues work; nothing for a plan without a host."""
+    times = report.replay.timing
+    if report.host is None or times is None:
+        return {}
+    path = times.critical
+    return {
+        "host": host_to_document(report.host),
+        "host_peak_memory": report.replay.host_peak_bytes,
+        "time": times.time,
+        "stalls": [{"statement": s.statement, "time": s.duration, "copy": s.copy} for s in times.stalls],
+        "queues": {
+            queue.value: {
+                "spans": sum(span.queue is queue for span in times.spans),
+                "busy": times.busy(queue),
+                "critical": times.on_path(queue),
+            }
+            for queue in Queue
+        },
+        "critical_path": [times.spans[k].statement for k in path],
     }
 
 

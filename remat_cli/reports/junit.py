@@ -50,7 +50,7 @@ def _suite(report: Report, plan_path: str) -> ElementTree.Element:
     claim = [f for f in report.findings if f.code.startswith("claimed-")]
     plan = [f for f in report.findings if f.code != OVER_BUDGET and not f.code.startswith("claimed-")]
     suite = ElementTree.Element("testsuite", name=_clean(plan_path))
-    cost = cost_words(report.replay.cost, report.graph.cost_unit)
+    cost = cost_words(report.replay.time, report.graph.cost_unit)
     failed = [
         _case(suite, plan_path, "valid plan", plan, f"cost {cost}, {overhead_words(report)}"),
         _case(suite, plan_path, "within budget", budget, peak_words(report), skipped=report.budget_bytes is None),

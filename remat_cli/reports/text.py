@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.control import Ending
 from remat_cli.errors import SHOWN_PROBLEMS
 from remat_cli.plan.check import OVER_BUDGET, Report
+from remat_cli.plan.queues import Queue
 from remat_cli.plan.replay import Severity
 from remat_cli.reports.bars import memory_bar
 from remat_cli.reports.rows import peak_rows, recomputed_rows, recomputed_words
@@ -16,6 +17,7 @@ from remat_cli.reports.words import (
     certainty,
     cost_words,
     count,
+    critical_words,
     ending_words,
     exact_bytes,
     graph_words,
@@ -23,7 +25,9 @@ from remat_cli.reports.words import (
     maker,
     overhead_words,
     peak_words,
+    queue_words,
     share_words,
+    stall_words,
     verdict,
 )
 from remat_cli.units import format_bytes, format_duration, format_percent
@@ -102,6 +106,8 @@ def _summary(
     against = "the same as no-remat" if peak == before else f"{share_words(peak, before)} of no-remat" if before else ""
     rows.append(("peak", f"{exact_bytes(peak)}{', ' if against else ''}{against}"))
     rows.append(("cost", cost_line(report)))
+    if report.host is not None:
+        rows += host_rows(report)
     if report.order is not None:
         rows.append(("order", f"not the document's; found by {style.clean(report.order)}"))
     rows.append(("claim" if checking else "optimal?", claim_line(report, style, checking=checking)))
@@ -137,8 +143,12 @@ def budget_rows(report: Report, style: Style) -> list[tuple[str, str]]:
 
 def cost_line(report: Report) -> str:
     """The cost and the part of it that is recomputation."""
-    graph, cost = report.graph, report.replay.cost
+    graph, cost = report.graph, report.replay.time
     words = cost_words(cost, graph.cost_unit)
+    if report.host is not None and report.valid:
+        again = report.replay.cost - graph.total_cost
+        extra = f"recomputation +{cost_words(again, graph.cost_unit)}" if report.recomputed else "nothing is recomputed"
+        return f"{words}, {format_percent(report.overhead)} over no-remat; {extra}; {stall_words(report)}"
     if not report.valid and cost < graph.total_cost:
         return f"{words}; computing every node once costs {cost_words(graph.total_cost, graph.cost_unit)}"
     if not report.recomputed:
@@ -147,6 +157,22 @@ def cost_line(report: Report) -> str:
         return f"{words}; recomputation costs nothing"
     extra = cost_words(cost - graph.total_cost, graph.cost_unit)
     return f"{words}, {format_percent(report.overhead)} over no-remat (+{extra})"
+
+
+def host_rows(report: Report) -> list[tuple[str, str]]:
+    """The host, what is copied, and how busy the three queues are."""
+    seen, host = report.replay, report.host
+    if host is None or seen.timing is None:
+        return []
+    rows = [("host", host.words)]
+    copies = {queue: [s for s in seen.timing.spans if s.queue is queue] for queue in (Queue.OUT, Queue.IN)}
+    if not any(copies.values()):
+        return [*rows, ("copies", "none")]
+    told = ", ".join(f"{count(len(spans), 'copy', 'copies')} {queue.value}" for queue, spans in copies.items())
+    rows.append(("copies", f"{told}; at most {exact_bytes(seen.host_peak_bytes)} of host memory"))
+    rows.append(("busy", queue_words(report)))
+    rows.append(("critical", f"path of the time: {critical_words(report)}"))
+    return rows
 
 
 def claim_line(report: Report, style: Style, *, checking: bool) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from remat_cli.control import Ending, Outcome
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
-from remat_cli.plan.model import ClaimStatus, Scope
+from remat_cli.plan.model import ClaimStatus, Copies, Scope
+from remat_cli.plan.queues import Queue
 from remat_cli.units import TIME_UNITS, format_bytes, format_cost, format_percent, time_scale
 
 AMONG = {
@@ -24,6 +25,7 @@ _NONE = {
     Scope.CHAIN_PERSISTENT: "no memory-persistent schedule of the chain",
     Scope.RESTRICTED: "no schedule that the strategy searched",
 }
+_COPIES = {Copies.ANY: "with any copies", Copies.NONE: "without copies"}
 _STOPPED = {Outcome.TIME_LIMIT: "stopped at the time limit", Outcome.INTERRUPTED: "interrupted"}
 _EXACT = 1e-9
 """Relative differences below this are rounding."""
@@ -32,9 +34,9 @@ _TINY = 1e-6
 cost_words = format_cost
 
 
-def count(number: int, noun: str) -> str:
-    """``1 node``, ``12 nodes``, ``20,000 nodes``."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+def count(number: int, noun: str, nouns: str = "") -> str:
+    """``1 node``, ``12 nodes``, ``20,000 nodes``; ``nouns`` is a plural that is not regular."""
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
 def ending_words(ending: Ending, found: str = "this is the best plan") -> str:
@@ -107,6 +109,8 @@ def verdict(report: Report) -> str:
         over = f"OVER BUDGET by {format_bytes(report.replay.peak_bytes - report.budget_bytes)}"
     if not report.valid:
         return "INVALID PLAN" + (f" and {over}" if over else "")
+    if not over and not report.within_budget and report.host is not None and report.host.memory_bytes is not None:
+        return f"OVER HOST MEMORY by {format_bytes(report.replay.host_peak_bytes - report.host.memory_bytes)}"
     return over or ("valid plan" if report.budget_bytes is None else "fits")
 
 
@@ -119,12 +123,46 @@ def peak_words(report: Report) -> str:
 
 
 def overhead_words(report: Report) -> str:
-    """The cost of recomputation, relative to no-remat."""
+    """The cost of recomputation, or with a host the time of the plan, relative to no-remat."""
+    if report.host is not None:
+        return f"{format_percent(report.overhead)} over no-remat"
     if not report.recomputed:
         return "nothing is recomputed"
     if all(r.extra_cost == 0 for r in report.recomputed):
         return "recomputation costs nothing"
     return f"{format_percent(report.overhead)} over no-remat"
+
+
+def stall_words(report: Report) -> str:
+    """What a plan with a host takes beside its computations: ``stalls 1.2 ms for inputs, 0.3 ms to free memory``."""
+    times, unit = report.replay.timing, report.graph.cost_unit
+    if times is None or times.time <= report.replay.cost:
+        return "no stalls"
+    copied_in = {span.statement for span in times.spans if span.queue is Queue.IN}
+    waiting = sum(stall.duration for stall in times.stalls if stall.copy in copied_in)
+    parts = [
+        (waiting, "for values from the host"),
+        (times.stalled - waiting, "for memory that values leave"),
+        (times.time - report.replay.cost - times.stalled, "for copies after the last computation"),
+    ]
+    shown = [f"{cost_words(amount, unit)} {why}" for amount, why in parts if amount > _EXACT * times.time]
+    return "stalls " + ", ".join(shown) if shown else "no stalls"
+
+
+def queue_words(report: Report) -> str:
+    """How busy the three queues are: ``compute 96.0%, to host 41.2%, from host 40.8%``."""
+    times = report.replay.timing
+    return "" if times is None else ", ".join(f"{q.value} {format_percent(times.share(q))}" for q in Queue)
+
+
+def critical_words(report: Report) -> str:
+    """What the time consists of, along the chain of waits: ``compute 90.0%, from host 10.0%``."""
+    times = report.replay.timing
+    if times is None or not times.time:
+        return ""
+    return ", ".join(
+        f"{queue.value} {format_percent(times.on_path(queue) / times.time)}" for queue in Queue if times.on_path(queue)
+    )
 
 
 def maker(report: Report) -> str:
@@ -139,10 +177,13 @@ def certainty(report: Report) -> str:
     is a claim of the strategy.
     """
     claim, unit = report.claim, report.graph.cost_unit
-    base, cost = report.graph.total_cost, report.replay.cost
+    base, cost = report.graph.total_cost, report.replay.time
     if report.valid and cost <= base * (1 + _EXACT):
         return "certainly optimal: every plan computes every node at least once, and this one does no more"
     among, none = f"{AMONG[claim.scope]} ({claim.scope.value})", f"{_NONE[claim.scope]} ({claim.scope.value})"
+    if report.host is not None:
+        copies = _COPIES[claim.copies]
+        among, none = f"{among} {copies}", f"{none} {copies}"
     bound = cost_words(claim.lower_bound, unit)
     gap = format_percent(report.gap) if report.gap >= _TINY else f"less than {format_percent(_TINY)}"
     beyond = _beyond(claim.scope)

@@ -17,7 +17,9 @@ from typing import ClassVar
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.plan.model import Scope
+from remat_cli.plan.copying import Copying
+from remat_cli.plan.host import Host
+from remat_cli.plan.model import Copies, Scope
 from remat_cli.solvers.base import Request, Solver, SolverProgress
 from remat_cli.tolerances import GAP
 
@@ -32,6 +34,8 @@ class Needs(StrEnum):
     PHASES = "phases"
     """Every node says whether it is forward, loss, backward or update."""
     CHAIN = "chain"
+    HOST = "a host"
+    """The task has a host to copy to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +46,27 @@ class Schedule:
         computes: Nodes by index, in the order in which they run.
         held: Values whose last instance stays to the end of the plan though nothing reads it any more. Only
             strategies that keep on principle use it (``checkpoint-all``); it is empty otherwise.
+        copying: Copies to the host and back; None for none.
     """
 
     computes: tuple[int, ...]
     held: frozenset[int] = frozenset()
+    copying: Copying | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """No schedule of ``scope`` within the budget costs less than ``cost``; infinity when there is none at all."""
+    """No schedule of ``scope`` within the budget costs less than ``cost``; infinity when there is none at all.
+
+    Attributes:
+        cost: The bound; on the time, if there is a host.
+        scope: The schedules for which it holds.
+        copies: The copies with which it holds.
+    """
 
     cost: float
     scope: Scope
+    copies: Copies = Copies.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +94,13 @@ class Task:
         graph: The graph.
         budget_bytes: Bytes, fixed memory included; None for no limit.
         known: Schedules and bounds from earlier work; None for none.
+        host: The memory beside the device; None for none. With a host the time counts, and else the cost.
     """
 
     graph: Graph
     budget_bytes: int | None
     known: Known | None = None
+    host: Host | None = None
 
 
 @dataclass(slots=True)
@@ -191,6 +206,7 @@ class Found:
         used_solver: Whether a MIP solver contributed to it.
         maker: Text form of the strategy that made it, if that is not the one that was called (``auto``).
         order: How its order of first computations was found; empty for the order of the document.
+        time: How long the schedule takes with its copies; None for a schedule without a host.
     """
 
     schedule: Schedule
@@ -199,6 +215,7 @@ class Found:
     used_solver: bool = False
     maker: str = ""
     order: str = ""
+    time: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +253,8 @@ class Strategy(ABC):
     ignores: ClassVar[frozenset[str]] = frozenset()
     """What it ignores, of ``IGNORABLE``; ``budget`` is among them exactly if ``minds_budget`` is false."""
     uses_solver: ClassVar[bool] = False
+    copies: ClassVar[bool] = False
+    """Whether its plans may copy values to a host, if the task has one."""
 
     @abstractmethod
     def solve(self, task: Task, context: Context) -> Found | NotFound:

@@ -27,6 +27,7 @@ STRATEGIES: Registry[Strategy] = Registry(
         "min-cut": "remat_cli.strategies.published.min_cut:MinCut",
         "module-checkpoint": "remat_cli.strategies.tools.whole_modules:ModuleCheckpoint",
         "moccasin": "remat_cli.strategies.published.moccasin.strategy:Moccasin",
+        "offload": "remat_cli.strategies.copying.offload:Offload",
         "optimal": "remat_cli.strategies.optimal:Optimal",
         "pwremat": "remat_cli.strategies.published.twremat:PwRemat",
         "revolve": "remat_cli.strategies.chains.griewank:Revolve",

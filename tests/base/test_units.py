@@ -11,10 +11,12 @@ from remat_cli.errors import UsageError
 from remat_cli.units import (
     MOST_BYTES,
     MOST_SECONDS,
+    format_bandwidth,
     format_bytes,
     format_count,
     format_duration,
     format_percent,
+    parse_bandwidths,
     parse_budget,
     parse_duration,
     parse_percentage,
@@ -393,3 +395,38 @@ def test_written_percentages_are_close(ratio):
 )
 def test_durations_for_people(seconds, text):
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("25GB/s", (25e9, 25e9)),
+        ("25GB/s:20GB/s", (25e9, 20e9)),
+        (" 1.5 GiB/s ", (1.5 * 2**30, 1.5 * 2**30)),
+        ("inf", (math.inf, math.inf)),
+        ("400GB/s:inf", (4e11, math.inf)),
+    ],
+)
+def test_bandwidths(text, rates):
+    assert parse_bandwidths(text) == rates
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("25GB", '"25GB" is not a bandwidth'),
+        ("25/s", '"25" has no unit'),
+        ("25Gb/s", "could mean bits"),
+        ("0GB/s", "is zero"),
+        ("25GB/s:", '"" is not a bandwidth'),
+        ("-1GB/s", "is negative"),
+        ("25GB/h", '"25GB/h" is not a bandwidth'),
+    ],
+)
+def test_what_is_no_bandwidth_is_refused(text, message):
+    with pytest.raises(UsageError, match=message):
+        parse_bandwidths(text)
+
+
+def test_bandwidths_for_people():
+    assert [format_bandwidth(rate) for rate in (25e9, 12.5e9, math.inf)] == ["25 GB/s", "12.5 GB/s", "unlimited"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from copies import random_plan
 from torch_plans import graph_of, plan_of, repeated
 
 from remat_cli.cli.main import run
@@ -18,8 +20,11 @@ from remat_cli.frontends.torch.measuring import run as running
 from remat_cli.frontends.torch.measuring.run import run_plan, same_bits
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document
+from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.host import Host
 from remat_cli.plan.io import plan_to_document
+from remat_cli.plan.model import Claim, ClaimStatus, Plan, Prefetch, Scope
 from remat_cli.reports.runtext import run_text
 from remat_cli.reports.style import Style
 from remat_cli.zoo.registry import build_graph
@@ -216,3 +221,16 @@ def test_reports_keep_to_their_width(width, unicode):
         text = run_text(document, Style(width, False, unicode))
         assert max(map(len, text.splitlines())) <= width
         assert text.isascii() or unicode
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_values_that_wait_on_the_host_come_back_with_the_same_bits(name):
+    graph = replace(graph_of(name), cost_unit="s")
+    plans = (random_plan(graph, random.Random(seed)) for seed in range(50))
+    statements = next(plan for plan in plans if any(isinstance(statement, Prefetch) for statement in plan))
+    claim = Claim(ClaimStatus.FEASIBLE, 0.0, 0.0, Scope.ANY_ORDER)
+    plan = Plan(graph, statements, None, claim, "by-hand", host=Host(1e9, 1e9))
+    plan = replace(plan, claim=replace(claim, cost=check(plan).replay.time))
+    ran = run_plan(plan, steps=1)
+    assert (ran.identical, ran.differing, ran.finite) == (True, (), True)
+    assert ran.memory.predicted == check(plan).replay.peak_bytes

@@ -398,3 +398,29 @@ def test_mangled_text_is_read_or_refused(data, any_graph, format):
     message.encode("utf-8")
     if result is not None:
         assert read(dump_document(graph_to_document(result))) == result
+
+
+@pytest.mark.parametrize(
+    ("written", "meant", "canonical"),
+    [
+        (True, True, None),
+        (False, False, False),
+        ([True, True], True, None),
+        ([False, False], False, False),
+        ([True, False], (True, False), [True, False]),
+    ],
+)
+def test_values_may_have_to_stay_on_the_device(written, meant, canonical):
+    node = {"id": "a", "inputs": [], "cost": 1, "outputs": [4, 4], "offload": written}
+    graph = graph_from_document(Document("f", {"schema": "remat-graph/1", "nodes": [node]}))
+    assert graph.nodes[0].offload == meant
+    assert [graph.may_offload(v) for v in (0, 1)] == (list(meant) if isinstance(meant, tuple) else [meant] * 2)
+    again = graph_to_document(graph)
+    assert again["nodes"][0].get("offload") == canonical
+    assert graph_from_document(Document("f", again)) == graph
+
+
+def test_a_list_of_values_that_stay_has_an_entry_for_each():
+    node = {"id": "a", "inputs": [], "cost": 1, "outputs": [4, 4], "offload": [False]}
+    with pytest.raises(InputError, match="/nodes/0/offload: has 1 entries, and the node makes 2 values"):
+        graph_from_document(Document("f", {"schema": "remat-graph/1", "nodes": [node]}))

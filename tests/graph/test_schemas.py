@@ -13,7 +13,16 @@ from mangling import spoiled
 from remat_cli.cli.commands.schema import command
 from remat_cli.errors import InputError
 from remat_cli.graph import schema_errors
-from remat_cli.graph.document import KINDS, Document, accepts_quickly, inner_schema, load_schema, schema_text, validate
+from remat_cli.graph.document import (
+    KINDS,
+    Document,
+    accepts_quickly,
+    inner_schema,
+    load_schema,
+    newest,
+    schema_text,
+    validate,
+)
 from remat_cli.graph.io import graph_to_document
 
 REPORT = {
@@ -54,15 +63,18 @@ PLAN = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_schemas_are_schemas(name):
-    Draft202012Validator.check_schema(load_schema(name))
-    assert json.loads(schema_text(name)) == load_schema(name)
-    assert load_schema(name)["title"] == f"remat-{name}/1"
+VERSIONS = [(name, version) for name in KINDS for version in range(1, newest(name) + 1)]
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+def test_schemas_are_schemas(name, version):
+    Draft202012Validator.check_schema(load_schema(name, version))
+    assert json.loads(schema_text(name, version)) == load_schema(name, version)
+    assert load_schema(name, version)["title"] == f"remat-{name}/{version}"
 
 
 def test_the_command_knows_every_kind():
-    (argument,) = command.params
+    argument = command.params[0]
     assert tuple(argument.type.choices) == KINDS
 
 
@@ -71,12 +83,12 @@ def test_unknown_schemas_are_a_mistake_of_the_caller():
         schema_text("nonsense")
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_installed_schemas_come_first(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+def test_installed_schemas_come_first(name, version, tmp_path, monkeypatch):
     (tmp_path / "schemas").mkdir()
-    (tmp_path / "schemas" / f"{name}-v1.json").write_text("from the wheel")
+    (tmp_path / "schemas" / f"{name}-v{version}.json").write_text("from the wheel")
     monkeypatch.setattr("remat_cli.graph.document.files", lambda package: tmp_path)
-    assert schema_text(name) == "from the wheel"
+    assert schema_text(name, version) == "from the wheel"
 
 
 def keywords(schema):
@@ -88,21 +100,23 @@ def keywords(schema):
     return found.union(*map(keywords, [*below, *([schema["items"]] if "items" in schema else [])]))
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_every_keyword_has_a_wording(name):
-    assert keywords(inner_schema(name)) - {"$schema", "$ref", "title", "description"} <= set(schema_errors._WORDING)
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+def test_every_keyword_has_a_wording(name, version):
+    assert keywords(inner_schema(name, version)) - {"$schema", "$ref", "title", "description"} <= set(
+        schema_errors._WORDING
+    )
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_every_field_is_described(name):
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+def test_every_field_is_described(name, version):
     def check(schema):
         for field in schema.get("properties", {}).values():
             assert "$ref" in field or field["description"].endswith((".", ")"))
             check(field)
             check(field.get("items", {}))
 
-    check(load_schema(name))
-    for part in load_schema(name)["$defs"].values():
+    check(load_schema(name, version))
+    for part in load_schema(name, version)["$defs"].values():
         assert part["description"]
         check(part)
 
@@ -154,7 +168,7 @@ def test_statements_are_of_three_forms(statement, message):
 
 def test_schemas_are_beside_the_package_or_in_it():
     here = Path(__file__).parents[2] / "schemas"
-    assert {path.name for path in here.iterdir()} == {f"{name}-v1.json" for name in KINDS}
+    assert {path.name for path in here.iterdir()} == {f"{name}-v{version}.json" for name, version in VERSIONS}
 
 
 def _required_fields(schema, place=""):
@@ -166,9 +180,9 @@ def _required_fields(schema, place=""):
             yield from _required_fields(inner, f"{place}/{key}")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_required_field_says_what_to_add_when_it_is_missing(kind):
-    fields = dict(_required_fields(json.loads(schema_text(kind))))
+@pytest.mark.parametrize(("kind", "version"), VERSIONS)
+def test_every_required_field_says_what_to_add_when_it_is_missing(kind, version):
+    fields = dict(_required_fields(json.loads(schema_text(kind, version))))
     assert fields
     assert [place for place, field in fields.items() if not field.get("description")] == []
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,25 @@ from hypothesis import strategies as st
 from mangling import as_json, outcome, spoiled, spoiled_text, to_yaml
 
 from remat_cli.errors import InputError
-from remat_cli.graph.document import parse_document
+from remat_cli.graph.document import Document, parse_document
 from remat_cli.graph.io import dump_document, graph_sha256
 from remat_cli.graph.model import Graph, Node
-from remat_cli.plan.io import load_plan, plan_from_document, plan_to_document
-from remat_cli.plan.model import Allocate, Claim, ClaimStatus, Compute, Deallocate, Plan, Scope
+from remat_cli.plan.derive import derive
+from remat_cli.plan.host import Host
+from remat_cli.plan.io import dump_plan, load_plan, plan_from_document, plan_to_document
+from remat_cli.plan.model import (
+    Allocate,
+    Claim,
+    ClaimStatus,
+    Compute,
+    Copies,
+    Deallocate,
+    Offload,
+    Plan,
+    Prefetch,
+    Release,
+    Scope,
+)
 
 GRAPH = Graph("g", (Node("a", 2.0, (), (4, 8)), Node("b", 1.0, (1,), (4,))), (2,), fixed_memory=16)
 PLAN = Plan(
@@ -256,3 +271,47 @@ def test_mangled_text_is_read_or_refused(data, format):
     assert len(message.splitlines()) <= 21
     if plan is not None:
         assert read(dump_document(plan_to_document(plan))) == plan
+
+
+COPYING = Graph("g", (Node("a", 1.0, (), (4,)), Node("b", 2.0, (0,), (4,), offload=False)), (0, 1), cost_unit="us")
+COPIES = (
+    Allocate("%0", 0),
+    Compute(0, ("%0",)),
+    Offload("%0", "#0"),
+    Allocate("%1", 1),
+    Compute(1, ("%1",)),
+    Deallocate("%0"),
+    Allocate("%2", 0),
+    Prefetch("#0", "%2"),
+    Release("#0"),
+)
+
+
+@pytest.mark.parametrize("host", [Host(25e9, 20.5e9, 1e-5, 2**36), Host(math.inf, math.inf)])
+def test_a_plan_with_copies_is_read_back(host):
+    claim = Claim(ClaimStatus.FEASIBLE, 3.0, 3.0, Scope.DOCUMENT_ORDER, copies=Copies.ANY)
+    plan = Plan(COPYING, COPIES, 12, claim, "hand", host=host)
+    text = dump_plan(plan)
+    assert '"schema": "remat-plan/2"' in text
+    back = plan_from_document(parse_document(text, "f"))
+    assert back == replace(plan, claim=replace(claim, stated_gap=0.0))
+    assert dump_plan(back) == text
+
+
+def test_a_plan_without_copies_says_nothing_of_a_host():
+    claim = Claim(ClaimStatus.OPTIMAL, 3.0, 3.0, Scope.DOCUMENT_ORDER)
+    plan = Plan(COPYING, derive(COPYING, [0, 1]), 12, claim, "hand")
+    with_host = replace(plan, host=Host(1.0, 1.0), claim=replace(claim, copies=Copies.ANY))
+    assert dump_plan(plan) == dump_plan(with_host)
+    assert '"schema": "remat-plan/1"' in dump_plan(plan)
+
+
+def test_copies_are_refused_in_version_1_and_where_costs_are_no_times():
+    claim = Claim(ClaimStatus.FEASIBLE, 3.0, 3.0, Scope.DOCUMENT_ORDER)
+    document = plan_to_document(Plan(COPYING, COPIES, 12, claim, "hand", host=Host(1.0, 1.0)))
+    with pytest.raises(InputError, match="/statements/2: has the fields offload, slot: not one of the forms"):
+        plan_from_document(Document("f", {**document, "schema": "remat-plan/1"}))
+    flops = replace(COPYING, cost_unit="flops")
+    document = plan_to_document(Plan(flops, COPIES, 12, claim, "hand", host=Host(1.0, 1.0)))
+    with pytest.raises(InputError, match="costs are flops, and copies take time"):
+        plan_from_document(Document("f", document))

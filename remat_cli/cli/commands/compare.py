@@ -32,6 +32,8 @@ Examples:
   remat compare graph.json --budgets 8GB,12GB,16GB --strategies auto,chen-sqrt,checkmate-lp --format csv
   remat compare graph.json --budgets 40%:90%:5% -o graph.svg --results graph.rows.jsonl
   remat compare graph.json --budgets 40%:90%:5% -o graph.html
+  remat compare graph.json --budgets 20%:80%:20% --host-bandwidth 25GB/s \
+      --strategies 'offload,offload{recompute=false},offload{copy=false}'
 
 If a strategy has no plan, does not take the graph or fails, its cell says so. --results saves each row as it is
 finished, and an interrupted comparison continues from the saved rows. A damaged line of that file is reported, and its
@@ -47,6 +49,7 @@ cell solved again. Exits with 0, or with 1 if no strategy has any plan."""
 @params.gap_option
 @click.option("--threads", type=click.IntRange(1), help="Threads for each cell.  [default: the strategy's choice]")
 @params.seed_option
+@params.host_options
 @click.option("--jobs", type=click.IntRange(1), help="Cells at a time on this machine.  [default: one per core]")
 @click.option("--dask", metavar="ADDRESS", help="Run the cells on the Dask cluster of this scheduler instead.")
 @click.option(
@@ -83,6 +86,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
         gap=options["gap"],
         threads=options["threads"],
         seed=options["seed"],
+        host=params.host_of(options),
     )
     if options["results"] is not None:
         _note_unused(out, options["results"], model, limits)

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import click
 
+from remat_cli.errors import UsageError
+
 _KINDS = ("batch", "checks", "comparison", "curve", "diff", "explanation", "graph", "graph-summary", "plan", "report")
 """The kinds of ``graph.document``, repeated here because importing that module would slow down ``--help``."""
 
 
 @click.command("schema", epilog="Example: remat schema graph > graph-v1.json")
 @click.argument("document", type=click.Choice(_KINDS))
-def command(document: str) -> None:
+@click.option(
+    "--version",
+    "version",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Its version: plans with copies are remat-plan/2.",
+)
+def command(document: str, version: int) -> None:
     """Print the JSON Schema (2020-12) of a kind of document."""
-    from remat_cli.graph.document import schema_text
+    from remat_cli.graph.document import newest, schema_text
 
-    click.echo(schema_text(document), nl=False)
+    if version > newest(document):
+        raise UsageError(f"there is no remat-{document}/{version}", hint=f"the newest is {newest(document)}")
+    click.echo(schema_text(document, version), nl=False)

@@ -34,6 +34,7 @@ Examples:
   remat solve graph.json --minimize peak
   remat solve graph.json --budgets 50%:95%:5%
   remat solve graph.json --budgets 8GB,16GB,24GB -o 'plans/{budget}.plan.json'
+  remat solve graph.json --budget 60% --host-bandwidth 25GB/s
   remat solve graph.json --budget 60% --reorder
   remat solve graph.json --budget 60% --start graph.plan.json --time-limit 10m
   remat solve graph.json --budget 80% --strategy 'checkmate-ilp{stage_split=2}' --solver cbc
@@ -76,6 +77,7 @@ limit is for all budgets together."""
 @params.gap_option
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
 @params.seed_option
+@params.host_options
 @click.option("--reorder", is_flag=True, help="Also search for a better order of the nodes than the document's.")
 @click.option("--start", metavar="PLAN", type=params.READABLE, help="Start from this old plan of the graph.")
 @click.option("--cache", is_flag=True, help="Keep finished plans, and find them again for the same graph and options.")
@@ -110,6 +112,7 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
         solver_log=options["solver_log"],
         started_s=current().started_s,
         reorder=options["reorder"],
+        host=params.host_of(options),
     )
     if graph == options["start"] == "-":
         raise UsageError("the graph and the plan cannot both come from standard input", hint="give one as a file")
@@ -278,7 +281,7 @@ def _note_start(out: Output, solved: Solved, path: str) -> None:
     """Say what the plan to start from was good for."""
     from remat_cli.units import format_bytes, format_percent
 
-    old, budget_bytes, cost = solved.plan.provenance["start"], solved.plan.budget_bytes, solved.report.replay.cost
+    old, budget_bytes, cost = solved.plan.provenance["start"], solved.plan.budget_bytes, solved.report.replay.time
     if budget_bytes is not None and old["peak_memory"] > budget_bytes:
         over = format_bytes(old["peak_memory"] - budget_bytes)
         out.note(f"remat: the plan in {path} was of no use: its peak is {over} over the budget")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from remat_cli.errors import (
     Infeasible,
@@ -17,6 +18,8 @@ from remat_cli.errors import (
 )
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Cell, Ended, Row
+from remat_cli.plan.host import Host
+from remat_cli.plan.io import host_to_document
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 
 
@@ -30,6 +33,7 @@ class Limits:
         gap: Relative gap at which to stop.
         threads: Threads for each cell; None for the strategy's own choice.
         seed: Random seed.
+        host: Host memory beside the device; None for plans without copies.
     """
 
     solver: str = "highs"
@@ -37,6 +41,13 @@ class Limits:
     gap: float = OPTIMAL_GAP
     threads: int | None = None
     seed: int = 0
+    host: Host | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """The limits as data; a host only if there is one."""
+        facts = asdict(replace(self, host=None))
+        del facts["host"]
+        return facts if self.host is None else facts | {"host": host_to_document(self.host)}
 
     def options(self, strategy: str) -> SolveOptions:
         """The options of a solve by ``strategy`` that starts now.
@@ -51,6 +62,7 @@ class Limits:
             gap=self.gap,
             threads=self.threads,
             seed=self.seed,
+            host=self.host,
         )
 
 
@@ -94,7 +106,7 @@ def run_cell(cell: Cell, graph: Graph, limits: Limits) -> Row:
         cell.budget_bytes,
         Ended.PLAN,
         peak_bytes=report.replay.peak_bytes,
-        cost=report.replay.cost,
+        cost=report.replay.time,
         overhead=report.overhead if graph.total_cost > 0 else None,
         computes=len(graph.nodes) + sum(r.times - 1 for r in report.recomputed),
         lower_bound=claim.lower_bound,

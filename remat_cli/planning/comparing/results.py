@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def unused_rows(results: Path, graph: Graph, limits: Limits) -> tuple[int, list[
 
 def facts_of(graph: Graph, limits: Limits) -> dict[str, Any]:
     """What a row depends on, beside its cell: the graph, the limits and the version of remat."""
-    return asdict(limits) | {"graph": graph_sha256(graph), "remat": __version__}
+    return limits.facts() | {"graph": graph_sha256(graph), "remat": __version__}
 
 
 def _key(facts: dict[str, Any]) -> str:

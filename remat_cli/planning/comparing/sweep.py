@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from remat_cli.control import Control
@@ -82,7 +82,7 @@ def _comparison(graph: Graph, limits: Limits, cells: list[Cell], done: dict[Cell
         no_remat_peak(graph),
         tuple(dict.fromkeys(cell.strategy for cell in cells)),
         tuple(sorted({(cell.budget, cell.budget_bytes) for cell in cells}, key=lambda pair: pair[1])),
-        asdict(limits),
+        limits.facts(),
         tuple(rows),
         interrupted=len(done) < len(cells),
     )

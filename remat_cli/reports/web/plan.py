@@ -75,7 +75,7 @@ def _facts(report: Report, plan: Plan) -> list[tuple[str, str]]:
         ("graph", words.graph_words(graph)),
         ("budget", budget),
         ("peak", words.exact_bytes(report.replay.peak_bytes) + (f", {share} of no-remat" if share else "")),
-        ("cost", f"{words.cost_words(report.replay.cost, graph.cost_unit)}, {words.overhead_words(report)}"),
+        ("cost", f"{words.cost_words(report.replay.time, graph.cost_unit)}, {words.overhead_words(report)}"),
         ("claim", words.certainty(report)),
         ("bound", _bound(report)),
     ]

@@ -26,11 +26,12 @@ from remat_cli.frontends.torch.document import (
     Value,
     View,
 )
+from remat_cli.frontends.torch.executing.host_copies import from_host, to_host
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.layouts import OTHER_STRIDES, in_layout
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
-from remat_cli.plan.model import Compute, Deallocate, Statement
+from remat_cli.plan.model import Compute, Deallocate, Offload, Prefetch, Release, Statement
 from remat_cli.printable import printable
 
 Tangent = Callable[[int], Any]
@@ -126,7 +127,9 @@ class Writer:
         """The objects that the code refers to, by variable."""
         get_state, set_state = generator_state(self.device)
         constants = [decode_data(constant, self.device) for constant in self.step.constants]
-        return {**self.names, "constants": constants, "get_state": get_state, "set_state": set_state}
+        back = partial(from_host, device=self.device)
+        beside = {"get_state": get_state, "set_state": set_state, "to_host": to_host, "from_host": back}
+        return {**self.names, "constants": constants, **beside}
 
     def line(self, text: str, node: str | None = None) -> None:
         """One line of the function."""
@@ -234,9 +237,20 @@ class Writer:
             self.line("now = get_state()")
             self.line(f"set_state(s{index})")
 
+    def offload(self, value: int, slot: int) -> None:
+        """Write the copy of a value to the host."""
+        self.line(f"h{slot} = to_host([{', '.join(self._parts(value))}])")
+
+    def prefetch(self, value: int, slot: int) -> None:
+        """Write the copy of a slot back into new tensors."""
+        self.line(f"{', '.join(self._parts(value))}, = from_host(h{slot})")
+
+    def _parts(self, value: int) -> list[str]:
+        return [f"v{value}_{part}" for part in range(len(self.step.tensors(value)))]
+
     def free(self, value: int) -> None:
         """Write the end of an instance of a value."""
-        self.line("del " + ", ".join(f"v{value}_{part}" for part in range(len(self.step.tensors(value)))))
+        self.line("del " + ", ".join(self._parts(value)))
 
 
 def program(graph: Graph, statements: Sequence[Statement], device: str) -> Program:
@@ -255,12 +269,24 @@ def program(graph: Graph, statements: Sequence[Statement], device: str) -> Progr
     writer = Writer(read_step(graph), device)
     writer.repeats.update(s.node for s in statements if isinstance(s, Compute))
     holds: dict[str, int] = {}
+    slots: dict[str, int] = {}
+    values: dict[str, int] = {}
     for statement in statements:
         if isinstance(statement, Compute):
             holds |= dict(zip(statement.registers, graph.values_of(statement.node), strict=True))
             writer.compute(statement.node)
         elif isinstance(statement, Deallocate):
             writer.free(holds.pop(statement.register))
+        elif isinstance(statement, Offload):
+            slots[statement.slot] = len(slots)
+            writer.offload(holds[statement.register], slots[statement.slot])
+        elif isinstance(statement, Prefetch):
+            holds[statement.register] = value = values[statement.register]
+            writer.prefetch(value, slots[statement.slot])
+        elif isinstance(statement, Release):
+            writer.line(f"del h{slots[statement.slot]}")
+        else:
+            values[statement.register] = statement.value
     results = [result for result in writer.step.results if result.kind != "dropped"]
     writer.line(f"return [{', '.join(map(writer.result, results))}]")
     text = "\n".join(["def step(places, tangent):", *writer.lines]) + "\n"

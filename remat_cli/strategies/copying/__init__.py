@@ -1,0 +1,1 @@
+"""Strategies that copy values to the host and back."""

@@ -1,0 +1,168 @@
+"""The judge of plans with copies: what it says of bad ones, and when everything runs."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from copies import naive_time, random_plan
+from families import random_graph
+from seeded import seeded
+
+from remat_cli.errors import UsageError
+from remat_cli.graph.model import Graph, Node
+from remat_cli.plan.check import check
+from remat_cli.plan.host import Host
+from remat_cli.plan.model import (
+    Allocate,
+    Claim,
+    ClaimStatus,
+    Compute,
+    Deallocate,
+    Offload,
+    Plan,
+    Prefetch,
+    Release,
+    Scope,
+    Statement,
+)
+from remat_cli.plan.queues import Queue, timing
+from remat_cli.plan.replay import replay
+
+GRAPH = Graph(
+    "g",
+    (Node("a", 1.0, (), (10,)), Node("b", 2.0, (0,), (4,)), Node("c", 4.0, (1,), (4,)), Node("d", 1.0, (0, 2), (1,))),
+    outputs=(3,),
+    cost_unit="s",
+)
+HOST = Host(5.0, 2.5)  # a takes 2 s to the host and 4 s back
+GOOD: tuple[Statement, ...] = (
+    Allocate("%a", 0),
+    Compute(0, ("%a",)),
+    Offload("%a", "#a"),
+    Allocate("%b", 1),
+    Compute(1, ("%b",)),
+    Deallocate("%a"),
+    Allocate("%c", 2),
+    Compute(2, ("%c",)),
+    Deallocate("%b"),
+    Allocate("%A", 0),
+    Prefetch("#a", "%A"),
+    Allocate("%d", 3),
+    Compute(3, ("%d",)),
+    Deallocate("%A"),
+    Deallocate("%c"),
+    Release("#a"),
+)
+
+
+def changed(at: int, *statements: Statement, drop: int = 1) -> tuple[Statement, ...]:
+    return GOOD[:at] + statements + GOOD[at + drop :]
+
+
+def test_the_good_plan() -> None:
+    seen = replay(GRAPH, GOOD, host=HOST)
+    assert seen.findings == ()
+    assert seen.profile == (10, 10, 10, 14, 14, 4, 8, 8, 4, 14, 14, 15, 15, 5, 1, 1)
+    assert seen.host_profile == (0, 0, *[10] * 13, 0)
+    assert (seen.peak_bytes, seen.host_peak_bytes, seen.cost) == (15, 10, 8.0)
+    times = seen.timing
+    assert times is not None
+    # a 0-1, copy out 1-3 beside b 1-3, c 3-7, copy in 7-11, d 11-12
+    assert [(span.queue, span.start, span.end) for span in times.spans] == [
+        (Queue.COMPUTE, 0, 1),
+        (Queue.OUT, 1, 3),
+        (Queue.COMPUTE, 1, 3),
+        (Queue.COMPUTE, 3, 7),
+        (Queue.IN, 7, 11),
+        (Queue.COMPUTE, 11, 12),
+    ]
+    assert (times.time, times.stalled) == (12.0, 4.0)
+    assert [(s.statement, s.duration, s.copy) for s in times.stalls] == [(12, 4.0, 10)]
+    assert {queue: times.on_path(queue) for queue in Queue} == {Queue.COMPUTE: 8, Queue.OUT: 0, Queue.IN: 4}
+    assert times.share(Queue.OUT) == 2 / 12
+
+
+def test_a_slow_copy_out_holds_the_deallocation() -> None:
+    times = timing(GRAPH, GOOD, Host(1.0, 10.0))
+    assert [(s.statement, s.duration, s.copy) for s in times.stalls] == [(5, 8.0, 2), (12, 1.0, 10)]
+    assert times.time == 17.0
+
+
+def test_a_released_slot_holds_the_queue_to_the_host() -> None:
+    # The second copy out may take the memory of the released slot, so it waits until the copy back has ended.
+    extra = (Release("#a"), Offload("%c", "#c"))
+    early = (*changed(11, *extra, GOOD[11])[:-1], Release("#c"))
+    seen = replay(GRAPH, early, host=HOST)
+    assert seen.valid
+    spans = seen.timing.spans if seen.timing else ()
+    assert [(span.start, span.end) for span in spans if span.queue is Queue.OUT] == [(1, 3), (11, 11.8)]
+
+
+CASES = {
+    "slot-reused": (changed(4, GOOD[4], Offload("%b", "#a")), "statement 5: offload %b into #a, which was used before"),
+    "missing-register": (changed(2, Offload("%z", "#a")), "statement 2: offload %z, never allocated"),
+    "offload-empty": (changed(1, GOOD[2], GOOD[1], drop=2), "statement 1: offload %a (a:0), which was not computed"),
+    "missing-slot": (changed(10, Release("#a"), GOOD[10]), "statement 11: prefetch #a, released at 10"),
+    "wrong-register": (changed(10, GOOD[10], GOOD[11], Prefetch("#a", "%d")), "prefetch #a writes a:0 into %d"),
+    "overwritten": (changed(10, GOOD[10], GOOD[10]), "statement 11: prefetch #a writes a:0 into %A, which already"),
+    "double-release": (changed(15, GOOD[15], GOOD[15]), "statement 16: release #a, already released at 15"),
+    "slot-left-over": (changed(15), "a:0 in slot #a (copied at 2) is never released"),
+    "missing-input": (changed(10, drop=1), "statement 11: compute d reads a:0, allocated at 9 but not computed since"),
+}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_every_fault_is_found(code: str) -> None:
+    statements, message = CASES[code]
+    found = replay(GRAPH, statements, host=HOST).findings
+    assert any(f.code == code and message in f.message for f in found), found
+
+
+def test_a_value_that_has_to_stay_may_not_be_copied() -> None:
+    node = replace(GRAPH.nodes[0], offload=False)
+    graph = Graph("g", (node, *GRAPH.nodes[1:]), GRAPH.outputs, cost_unit="s")
+    assert [f.code for f in replay(graph, GOOD, host=HOST).findings] == ["offload-forbidden"]
+
+
+def test_copies_need_a_host_and_times() -> None:
+    assert [f.code for f in replay(GRAPH, GOOD).findings] == ["no-host"]
+    flops = Graph("g", GRAPH.nodes, GRAPH.outputs, cost_unit="flops")
+    with pytest.raises(UsageError, match="costs are flops"):
+        replay(flops, GOOD, host=HOST)
+
+
+def test_host_memory_has_a_limit() -> None:
+    claim = Claim(ClaimStatus.FEASIBLE, 12.0, 0.0, Scope.DOCUMENT_ORDER)
+    plan = Plan(GRAPH, GOOD, 15, claim, "hand", host=replace(HOST, memory_bytes=9))
+    report = check(plan)
+    assert report.valid
+    assert not report.within_budget
+    assert [f.code for f in report.findings] == ["over-host-memory"]
+    assert check(replace(plan, host=replace(HOST, memory_bytes=10))).ok
+
+
+@seeded(range(200))
+def test_a_second_replay_gives_the_same_times(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = replace(random_graph(rng, rng.randint(2, 12), recompute_false=0.2), cost_unit="s")
+    host = Host(rng.choice((0.5, 1.0, 4.0)), rng.choice((0.5, 2.0)), rng.choice((0.0, 0.5)))
+    statements = random_plan(graph, rng)
+    seen = replay(graph, statements, host=host)
+    assert seen.findings == ()
+    assert seen.time == pytest.approx(naive_time(graph, statements, host), rel=1e-12)
+    times = seen.timing
+    assert times is not None
+    assert sum(times.on_path(queue) for queue in Queue) == pytest.approx(times.time, rel=1e-12)
+    assert times.time >= max(seen.cost, times.busy(Queue.OUT), times.busy(Queue.IN))
+
+
+@seeded(range(30))
+def test_device_memory_does_not_depend_on_the_bandwidth(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = replace(random_graph(rng, rng.randint(2, 12)), cost_unit="s")
+    statements = random_plan(graph, rng)
+    slow, fast = (replay(graph, statements, host=Host(rate, rate)) for rate in (0.01, 1e9))
+    assert (slow.profile, slow.host_profile) == (fast.profile, fast.host_profile)
+    assert slow.time >= fast.time
