@@ -206,3 +206,22 @@ def test_from_export_to_a_plan_on_the_command_line(tmp_path, monkeypatch, capsys
     assert load_graph("measured.json").cost_unit == "us"
     assert run(["solve", "measured.json", "-b", "none", "-q"]) == 0
     assert run(["profile", "graph.json", "--device", "cuda"]) == 2 or torch.cuda.is_available()
+
+
+def test_indices_that_are_computed_out_of_range_are_measured_with_zeros():
+    """The limit of the indices is known, but not that one is added to them on their way."""
+
+    class Shifted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(4, 4)
+
+        def forward(self, x, indices):
+            return self.inner(x)[indices + 1].square().sum()
+
+    def build():
+        return Shifted(), (torch.randn(3, 4), torch.randint(0, 2, (50,)))
+
+    measured = profile(export_model(build, name="shifted", source="torch:shifted", cost="flops"), repeats=1)
+    assert any(node.op == "index" for node in measured.nodes)
+    assert all(node.cost > 0 for node in measured.nodes)

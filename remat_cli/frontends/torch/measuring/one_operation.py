@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.errors import ExecutionFailed
-from remat_cli.frontends.aten.value_ranges import MASKS, SHARES
+from remat_cli.frontends.aten.value_ranges import (
+    INDEXING,
+    INDEXING_ALONG,
+    INDEXING_EACH,
+    INDEXING_FLAT,
+    MASKS,
+    SHARES,
+)
 from remat_cli.frontends.torch.codec import decode_data
 from remat_cli.frontends.torch.document import (
     Argument,
@@ -25,6 +32,9 @@ from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensor,
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.executing.program import Tensors, call_function, words
 from remat_cli.printable import printable
+
+_INDEXES = frozenset((*INDEXING, *INDEXING_ALONG, *INDEXING_EACH, *INDEXING_FLAT))
+"""Operators that fail if an index is out of range."""
 
 
 @dataclass(slots=True)
@@ -78,9 +88,30 @@ class Operations:
         """The operation bound to its inputs; it may be called repeatedly. The inputs live as long as it does.
 
         Raises:
+            OutOfMemory: If memory is exhausted.
             ExecutionFailed: If the inputs cannot be made.
         """
-        return self._bound(index, {})
+        if self.step.operations[index].call not in _INDEXES:
+            return self._bound(index, {})
+        # Indices that other operations compute from random numbers may be out of range; zeros never are.
+        try:
+            bound = self._bound(index, {})
+            with self.attempt(index):
+                bound()
+        except ExecutionFailed:
+            return self._bound(index, self._zero_integers(index))
+        return bound
+
+    def _zero_integers(self, index: int) -> dict[int, list[Any]]:
+        """Zeros for the values with integers that a node reads."""
+        specs = {
+            value: [tensor.spec for tensor in self.step.tensors(value)] for value in self.step.graph.nodes[index].inputs
+        }
+        return {
+            value: [self._empty_mask(spec) for spec in found]
+            for value, found in specs.items()
+            if any(spec.dtype.startswith(("int", "uint")) for spec in found)
+        }
 
     def _bound(self, index: int, made: dict[int, list[Any]]) -> Callable[[], Any]:
         node, operation = self.step.graph.nodes[index], self.step.operations[index]
