@@ -119,6 +119,26 @@ def mixed():
     return loss, (_normal(0, 16, 16), _normal(1, 8, 16), _normal(2, 16, 2)), {"argnums": (0, 2)}
 
 
+def decomposed():
+    """Operations that XLA leaves to LAPACK."""
+
+    def loss(a, b):
+        square = a @ a.T + 5 * jnp.eye(4)
+        solved = jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(square), b)
+        return jnp.linalg.slogdet(square)[1] + solved.sum() + jnp.sort(b, 0)[0].sum()
+
+    return loss, (_normal(0, 4, 4), _normal(1, 4, 2))
+
+
+def flax_module():
+    """A module of flax, whose parameters are a state of its own kind."""
+    from flax import nnx
+
+    layers = nnx.Linear(4, 8, rngs=nnx.Rngs(0)), nnx.relu, nnx.Linear(8, 1, rngs=nnx.Rngs(1))
+    definition, state = nnx.split(nnx.Sequential(*layers))
+    return (lambda state, x: nnx.merge(definition, state)(x).sum()), (state, _normal(0, 3, 4))
+
+
 def checkpointed():
     """As users write it by hand; and arrays that the code refers to, a small and a large one."""
     table, large = jnp.arange(4.0), _normal(9, 160, 128)
@@ -131,4 +151,4 @@ def checkpointed():
     return loss, ([_normal(0, 4, 4), _normal(1, 4, 4)], _normal(2, 6, 4))
 
 
-ALL = ("mlp", "deep", "cnn", "transformer", "layers", "control", "mixed", "checkpointed")
+ALL = ("mlp", "deep", "cnn", "transformer", "layers", "control", "mixed", "checkpointed", "decomposed", "flax_module")
