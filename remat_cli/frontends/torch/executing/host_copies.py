@@ -27,7 +27,8 @@ class OnHost:
 def to_host(tensors: Sequence[Any]) -> OnHost:
     """Copy the storages of ``tensors``."""
     numbers: dict[int, int] = {}
-    storages, parts = [], []
+    storages: list[Any] = []
+    parts: list[tuple[int, Any, int, tuple[int, ...], tuple[int, ...]]] = []
     for tensor in tensors:
         storage = tensor.untyped_storage()
         place = storage._cdata
