@@ -28,7 +28,7 @@ def to_host(tensors: Sequence[Any]) -> OnHost:
     """Copy the storages of ``tensors``."""
     numbers: dict[int, int] = {}
     storages: list[Any] = []
-    parts = []
+    parts: list[tuple[int, Any, int, tuple[int, ...], tuple[int, ...]]] = []
     for tensor in tensors:
         storage = tensor.untyped_storage()
         place = storage._cdata
