@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-APART = {DOCS / "jax.md": "jax_frontend"}
+APART = {DOCS / "jax.md": "jax_frontend", DOCS / "tensorflow.md": "tensorflow_frontend"}
 """Pages whose commands need a framework with an environment of its own, and the tests that run them."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

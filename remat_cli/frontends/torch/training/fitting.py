@@ -90,9 +90,7 @@ def fit_module(
     parts, more = capture_parts(fake, mode, calls)
     if not parts and not more:
         raise no_graph(fake, mode)
-    numbers = ""
-    if more:
-        parts, more, calls, numbers = _reached(model, parts, more, calls)
+    parts, more, calls, numbers = _reached(model, parts, more, calls)
     parts, calls = _plannable(parts, calls)
     picked = chosen_results(calls.output, returns) if calls.output is not None else None
     found.uses.stated = returns is not None
@@ -417,6 +415,8 @@ def _reached(model: Model, parts: list[Captured], more: str, calls: Calls) -> tu
     A batch whose numbers do not suit the module (only their form matters otherwise) leaves things as they are. The last
     item of the result says what was assumed.
     """
+    if not more:
+        return parts, more, calls, ""
     found = Calls()
     try:
         reached, problem = captured_for_real(model, found)
