@@ -48,8 +48,8 @@ TABLES = (
             Column("wall_s", "time, s", "number"),
             Column("ending", "ended"),
         ),
-        "No plan of this VGG16 fits in less than 46.9% of its peak, so the paper's quarter cannot be asked for. In costs "
-        "of FLOPs the relaxation is nearly integral at large budgets, where roundings can be schedules.",
+        "No plan of this VGG16 fits in less than 46.9% of its peak, so the paper's quarter cannot be asked for. In "
+        "costs of FLOPs the relaxation is nearly integral at large budgets, where roundings can be schedules.",
         named_by=("graph", "percent", "strategy"),
     ),
 )
