@@ -131,7 +131,7 @@ def _why(strategy: str, ratio: float | None, told: float | None) -> str:
     if told is None or abs(ratio - told) <= 0.03:
         return ""
     if strategy == "revolve":
-        return "all numbers of slots are tried at every budget, and plans are replayed to the byte"
+        return "other budgets; the paper does not say how it chose the number of stored states"
     if strategy.endswith("sqrt"):
         return "one schedule whatever the budget: the budgets averaged over make the ratio"
     if ratio < told:

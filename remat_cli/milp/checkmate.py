@@ -51,11 +51,13 @@ class Formulation:
             node, and only nodes without readers have to be computed at all (eq. 1e).
         stage_split: Rows per stage: with k rows, a node may be computed up to k times within a stage (arXiv v1, 4.10).
         minimize_peak: Minimise the peak instead of the cost.
+        ordered: Without the frontier: first computations in document order, which eq. 8 does not ask for.
     """
 
     frontier: bool = True
     stage_split: int = 1
     minimize_peak: bool = False
+    ordered: bool = True
 
 
 @dataclass(slots=True)
@@ -212,7 +214,7 @@ def _coverage(stated: CheckmateModel, formulation: Formulation) -> Iterator[Line
             yield linear(1.0, [(1.0, R[t, k]) for t in stages], math.inf)
         if not node.recompute:
             yield linear(-math.inf, [(1.0, R[t, k]) for t in stages], 1.0)
-        if k:
+        if k and formulation.ordered:
             # First computations in document order: k not before k - 1.
             for t in stages:
                 yield linear(-math.inf, [(1.0, R[t, k]), *((-1.0, R[s, k - 1]) for s in range(t + 1))], 0.0)

@@ -45,7 +45,7 @@ class Schedule:
     Attributes:
         computes: Nodes by index, in the order in which they run.
         held: Values whose last instance stays to the end of the plan though nothing reads it any more. Only
-            strategies that keep on principle use it (``checkpoint-all``); it is empty otherwise.
+            strategies that keep on principle use it (``checkpoint-all{to_end=true}``); it is empty otherwise.
         copying: Copies to the host and back; None for none.
     """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -11,7 +13,7 @@ from families import random_graph, varied_graph
 from seeded import seeded
 
 from remat_cli.control import Control
-from remat_cli.errors import LimitReached
+from remat_cli.errors import LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph, Node
@@ -19,8 +21,10 @@ from remat_cli.milp.checkmate import Formulation, build
 from remat_cli.milp.decode import Decoder
 from remat_cli.plan.derive import derive, peak, prune
 from remat_cli.plan.replay import replay
+from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.base import Outcome, Request, Termination
 from remat_cli.solvers.highs import Highs
+from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 
 UNIT = build_graph("unit-chain{n=17}")
@@ -219,3 +223,71 @@ def test_cover_cuts_leave_a_schedule_within_the_budget_alone() -> None:
 def test_building_stops_at_the_deadline() -> None:
     with pytest.raises(LimitReached):
         build(build_graph("linear{n=200}"), 10**12, Formulation(), Control.within(0.0))
+
+
+def passes_over_everything(graph: Graph, budget: int) -> int | None:
+    """Least cost of n passes over the nodes, in each of which any may run: eq. 8, by a search of its own."""
+    n = len(graph.nodes)
+    ends = frozenset(k for k in range(n) if not any(graph.readers[v] for v in graph.values_of(k)))
+    ties = itertools.count()
+    start = (0, 0, frozenset[int](), frozenset[int]())
+    queue = [(0.0, next(ties), start)]
+    done = set()
+    while queue:
+        cost, _, state = heapq.heappop(queue)
+        if state in done:
+            continue
+        done.add(state)
+        stage, k, there, ended = state
+        if ended == ends:  # eq. 8 asks that they run, and not that what they make stays
+            return round(cost)
+        if k == n:
+            stage, k = stage + 1, 0
+        if stage == n:
+            continue
+        following = [(0.0, there, ended)] + [(0.0, there - {v}, ended) for v in there]
+        values = frozenset(graph.values_of(k))
+        if there.issuperset(graph.nodes[k].inputs) and sum(graph.size[v] for v in there | values) <= budget:
+            following.append((graph.nodes[k].cost, there | values, ended | ({k} & ends)))
+        for number, (more, kept, over) in enumerate(following):
+            place = k if 0 < number <= len(there) else k + 1
+            heapq.heappush(queue, (cost + more, next(ties), (stage, place, kept, over)))
+    return None
+
+
+@seeded(range(120), equal=12, another=2)
+def test_equation_8_has_no_order_of_first_computations(seed: int) -> Iterator[str]:
+    rng = random.Random(seed)
+    graph = random_graph(rng, rng.randint(4, 5), max_inputs=2, max_size=3)
+    budget = no_remat_peak(graph) - 1
+    truth = passes_over_everything(closed(graph), budget)
+    if truth is None:
+        return
+    decoder = stated(graph, budget, Formulation(frontier=False, ordered=False))
+    outcome = solved(decoder)
+    assert outcome.objective is not None
+    assert outcome.objective * decoder.stated.cost_scale == pytest.approx(truth)
+    yield "equal"
+    within = optimum(graph, budget, Formulation(frontier=False))
+    assert within is None or within >= truth
+    if within is None or within > truth:
+        yield "another"
+
+
+def test_the_unpartitioned_form_says_what_it_proves() -> None:
+    graph = build_graph("unit-chain{n=7}")
+    with pytest.raises(
+        LimitReached, match="of all schedules of 7 stages, each at most one pass over all nodes with first"
+    ):
+        solve(graph, 4, SolveOptions(strategy="checkmate-ilp{frontier=false,relax=true}"))
+    with pytest.raises(LimitReached, match="each at most one pass over all nodes; every"):
+        solve(graph, 4, SolveOptions(strategy="checkmate-ilp{frontier=false,ordered=false,relax=true}"))
+    free = solve(graph, 4, SolveOptions(strategy="checkmate-ilp{frontier=false,ordered=false}"))
+    assert free.plan.claim.cost == solve(graph, 4, SolveOptions(strategy="checkmate-ilp")).plan.claim.cost
+    with pytest.raises(UsageError, match="always in order"):
+        strategy_from_spec("checkmate-ilp{ordered=false}")
+    sizes = ((1,), (3,), (3,), (3,), (2,))
+    reads: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (1,), (0,))
+    tree = Graph("tree", tuple(Node(f"n{k}", 1.0, reads[k], sizes[k], recompute=k > 0) for k in range(5)), (4,))
+    with pytest.raises(LimitReached, match="has another order than the document"):
+        solve(tree, no_remat_peak(tree) - 1, SolveOptions(strategy="checkmate-ilp{frontier=false,ordered=false}"))

@@ -127,8 +127,8 @@ def test_one_run_is_enough_for_a_strategy_that_ignores_budgets():
 
 def test_values_kept_on_principle_count_for_the_peak():
     graph = load_graph(str(GRAPHS / "vgg16.json"))
-    alone = solve(graph, None, SolveOptions(strategy="checkpoint-all")).report.replay.peak_bytes
-    curve = solve_curve(graph, f"{alone - 1},{alone}", SolveOptions(strategy="checkpoint-all"))
+    alone = solve(graph, None, SolveOptions(strategy="checkpoint-all{to_end=true}")).report.replay.peak_bytes
+    curve = solve_curve(graph, f"{alone - 1},{alone}", SolveOptions(strategy="checkpoint-all{to_end=true}"))
     assert [point.status for point in curve.points] == [PointStatus.INFEASIBLE, PointStatus.OPTIMAL]
 
 

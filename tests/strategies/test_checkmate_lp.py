@@ -162,3 +162,48 @@ def test_intervals_that_would_take_all_the_time_are_not_stated() -> None:
     assert "allow a longer --time-limit, or take auto" in refusal.value.hint
     assert too_many_intervals(graph, Control.within(3600), 2) is None
     assert too_many_intervals(build_graph("unit-chain{n=1001}"), Control.within(10), 2) is None
+
+
+@seeded(range(25), schedules=25, broken=40)
+def test_direct_rounding_is_a_schedule_where_1b_and_1c_hold(seed: int) -> Iterator[str]:
+    graph = small(seed)
+    budget = (peak_bound(graph).bytes + no_remat_peak(graph)) // 2
+    relaxed = relaxation(graph, budget, "checkmate", Control())
+    outcome = relaxed.solve(CONTEXT)
+    if outcome.values is None:
+        return
+    entries = relaxed.entries
+    assert entries is not None
+    closed, n = relaxed.graph, len(relaxed.graph.nodes)
+    again, stays = entries.levels(outcome.values)
+    assert all(again[t, t] == 1 and not again[t, t + 1 :].any() for t in range(n))
+    rng = np.random.default_rng(seed)
+    computed, kept = rng.random((6, n, n)) < again, rng.random((6, n, len(closed.size))) < stays
+    for k in (4, 5):  # relaxations are nearly integral: not so these
+        computed[k] = np.tri(n).astype(bool) & (rng.random((n, n)) < 0.7) & [node.recompute for node in closed.nodes]
+        computed[k] |= np.eye(n, dtype=bool)
+        kept[k] &= rng.random(kept[k].shape) < 0.7
+    if all(node.recompute for node in graph.nodes):
+        computed[0], kept[0] = np.tri(n) > 0, False  # everything again in every stage
+    for r, s, broken in zip(computed, kept, entries.broken(computed, kept), strict=True):
+        bad = 0
+        for t in range(n):
+            for v, maker in enumerate(closed.producer):
+                bad += sum(bool(r[t, k] and not r[t, maker] and not s[t, v]) for k in closed.readers[v])
+                bad += bool(t and s[t, v] and not r[t - 1, maker] and not s[t - 1, v])
+        assert broken == bad
+        yield "broken" if bad else "schedules"
+        if not bad:
+            computes = entries.computes(r, len(graph.nodes))
+            assert is_frontier_advancing(graph, prune(graph, computes))
+            assert replay(graph, derive(graph, prune(graph, computes))).valid
+
+
+def test_direct_rounding_says_why_it_has_no_plan() -> None:
+    for samples in ("", ",samples=50000"):
+        with pytest.raises(Infeasible, match=r"(1 of 1|50000 of 50000) direct roundings are no schedules"):
+            solve(CHAIN, 4, SolveOptions(strategy=f"checkmate-lp{{direct=true{samples}}}", threads=1))
+    found = solve(CHAIN, None, SolveOptions(strategy="checkmate-lp{direct=true}", threads=1))
+    assert found.report.overhead == 0
+    with pytest.raises(UsageError, match="in the paper's formulation only"):
+        strategy_from_spec("checkmate-lp{direct=true,formulation=retention}")

@@ -34,12 +34,29 @@ TWIN = Graph("twin", (*TRAINING.nodes, Node("last", 1.0, (0,), (4,), phase=Phase
 """The same, with the first value read again at the end: no-remat needs 44 bytes where 34 would do."""
 
 
-def test_keep_all_frees_early_and_checkpoint_all_does_not() -> None:
+def test_checkpoint_all_frees_after_gradients_or_at_the_end() -> None:
     lean = solve(TRAINING, None, SolveOptions(strategy="keep-all"))
-    full = solve(TRAINING, None, SolveOptions(strategy="checkpoint-all"))
+    full = solve(TRAINING, None, SolveOptions(strategy="checkpoint-all{to_end=true}"))
     assert lean.report.replay.peak_bytes == no_remat_peak(TRAINING) == 30
     assert full.report.replay.peak_bytes == 10 + 20 + 20 + 10
     assert lean.report.replay.cost == full.report.replay.cost == 5
+    assert solve(TRAINING, None, SolveOptions(strategy="checkpoint-all")).plan.statements == lean.plan.statements
+
+
+@pytest.mark.parametrize("name", ["vgg16", "unet", "mobilenet-v1"])
+def test_checkpoint_all_takes_what_a_framework_takes(name: str) -> None:
+    """Activations are there from their forward node to the last backward node that reads them."""
+    graph = build_graph(f"{name}{{batch=1}}")
+    change = [0] * (len(graph.nodes) + 1)
+    for v, size in enumerate(graph.size):
+        last = max((j for j in graph.readers[v]), default=graph.producer[v])
+        change[graph.producer[v]] += size
+        change[len(graph.nodes) if v in graph.outputs else last + 1] -= size
+    used = [sum(change[: k + 1]) + node.workspace for k, node in enumerate(graph.nodes)]
+    solved = solve(graph, None, SolveOptions(strategy="checkpoint-all"))
+    assert solved.report.replay.peak_bytes == graph.fixed_memory + max(used)
+    kept = solve(graph, None, SolveOptions(strategy="checkpoint-all{to_end=true}")).report.replay.peak_bytes
+    assert kept > solved.report.replay.peak_bytes
 
 
 def test_checkpoint_all_needs_phases() -> None:
@@ -47,7 +64,7 @@ def test_checkpoint_all_needs_phases() -> None:
         solve(Graph("g", (Node("n0", 1.0, (), (1,)),), (0,)), None, SolveOptions(strategy="checkpoint-all"))
 
 
-@pytest.mark.parametrize("strategy", ["keep-all", "checkpoint-all"])
+@pytest.mark.parametrize("strategy", ["keep-all", "checkpoint-all{to_end=true}"])
 def test_a_strategy_that_pays_no_heed_to_the_budget_says_so(strategy: str) -> None:
     with pytest.raises(Infeasible, match=f"the plan of {strategy} needs"):
         solve(TWIN if strategy == "keep-all" else TRAINING, 35, SolveOptions(strategy=strategy))

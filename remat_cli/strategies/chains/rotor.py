@@ -127,7 +127,8 @@ class RevolveBytes(Rotor):
     """Revolve for stages that differ in cost and in bytes: Rotor's programme without tapes that wait.
 
     Only the outputs of blocks are kept, and every block runs once more right before its backward stage. So its plans
-    cost at least one more forward pass, except of the last block, and larger budgets bring nothing. This is the
+    cost one more forward pass at least, and large budgets bring nothing. ``revolve-hetero`` records the last block at
+    once, as Griewank and Walther do, and may therefore be a little cheaper where bytes do not matter. This is the
     baseline ``revolve`` of Rotor's section 5.3. Its plans are the best of their kind; no plan is proven optimal.
     """
 

@@ -24,6 +24,7 @@ from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule,
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.published.model_size import too_large
 from remat_cli.tolerances import BOUND_MARGIN, INNER_GAP
+from remat_cli.units import format_cost
 
 if TYPE_CHECKING:
     from remat_cli.strategies.retention.second_look import SecondLook
@@ -44,11 +45,17 @@ class CheckmateIlp(Strategy):
     Attributes:
         frontier: Stage t computes node t for the first time. False gives the unpartitioned form, far harder to solve.
         stage_split: How often a node may be computed within one stage.
+        ordered: Without the frontier: first computations in document order, as all plans have them without --reorder.
+            False is eq. 8 as published, whose cheapest schedule may have another order and is then no plan.
         relax: Solve only the linear relaxation: a lower bound on the cost and no plan.
     """
 
     frontier: bool = field(default=True, metadata={"help": "stage t computes node t for the first time"})
     stage_split: int = field(default=1, metadata={"help": "how often a node may be computed within one stage"})
+    ordered: bool = field(
+        default=True,
+        metadata={"help": "without the frontier: first computations in document order, like plans"},
+    )
     relax: bool = field(default=False, metadata={"help": "only the linear relaxation: a bound and no plan"})
 
     name: ClassVar[str] = "checkmate-ilp"
@@ -60,6 +67,10 @@ class CheckmateIlp(Strategy):
         """Refuse a number of passes below 1."""
         if self.stage_split < 1:
             raise UsageError(f"checkmate-ilp{{stage_split={self.stage_split}}}: a stage needs at least one pass")
+        if self.frontier and not self.ordered:
+            raise UsageError(
+                "checkmate-ilp{ordered=false}: frontier-advancing stages are always in order", hint="add frontier=false"
+            )
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """State the MILP, solve it, and decode the schedule."""
@@ -68,7 +79,9 @@ class CheckmateIlp(Strategy):
         if large is not None:
             return large
         context.control.report(Progress("building the model"))
-        run = _Run.start(Task(task.graph, budget), Formulation(self.frontier, self.stage_split), context)
+        run = _Run.start(
+            Task(task.graph, budget), Formulation(self.frontier, self.stage_split, ordered=self.ordered), context
+        )
         if self.relax:
             return run.relaxation()
         return run.search()
@@ -86,6 +99,7 @@ class _Run:
         decoder: Reads the solver's answers.
         started_s: When it started, by ``time.monotonic()``.
         best: Cheapest schedule within the budget so far.
+        elsewhere: Cost of the cheapest schedule that is in another order than the document.
     """
 
     task: Task
@@ -95,6 +109,7 @@ class _Run:
     decoder: Decoder
     started_s: float = field(default_factory=time.monotonic)
     best: tuple[float, Schedule] | None = None
+    elsewhere: float | None = None
 
     @classmethod
     def start(cls, task: Task, formulation: Formulation, context: Context) -> _Run:
@@ -127,7 +142,15 @@ class _Run:
         if outcome.bound is not None:  # as it is: the weak bounds of some forms are what the paper compares
             bound = outcome.bound * self.stated.cost_scale
             bounds = (Bound(bound if self.best is None else min(bound, self.best[0]), Scope.FRONTIER),)
-        return NotFound("only the bound of the linear relaxation was asked for", bounds=bounds, hint=_LEAVE_OUT)
+        reason = "only the bound of the linear relaxation was asked for"
+        if not self.formulation.frontier:
+            reason += f", here of {self._any_stages()}"
+        return NotFound(reason, bounds=bounds, hint=_LEAVE_OUT)
+
+    def _any_stages(self) -> str:
+        """The schedules of the form without the frontier."""
+        order = " with first computations in document order" if self.formulation.ordered else ""
+        return f"all schedules of {len(self.stated.rows)} stages, each at most one pass over all nodes{order}"
 
     def search(self) -> Found | NotFound:
         """Solve, cut off answers that exceed the budget by what was rounded off, and solve again."""
@@ -145,6 +168,8 @@ class _Run:
                 return self._found(bound, finished=False)
             chosen = self.decoder.chosen(outcome.values)
             self._keep(self.decoder.computes(chosen))
+            if not self.formulation.ordered and self.best is None and outcome.objective is not None:
+                self.elsewhere = outcome.objective * self.stated.cost_scale
             cuts = self.decoder.cover_cuts(chosen)
             finished = outcome.termination is Termination.OPTIMAL
             if not finished or not cuts or self._good_enough(bound):
@@ -156,6 +181,13 @@ class _Run:
         if finished:
             bound = self._no_higher(bound)
         bounds = (self._bound(bound),)
+        if self.best is None and self.elsewhere is not None:
+            cost = format_cost(self.elsewhere, self.task.graph.cost_unit)
+            return NotFound(
+                f"the cheapest schedule found, of cost {cost}, has another order than the document",
+                bounds=bounds,
+                hint="leave ordered=false out for a plan",
+            )
         if self.best is None:
             return NotFound("the limit came before the solver found any schedule", bounds=bounds)
         return Found(self.best[1], bounds, exhausted=finished, used_solver=True)
@@ -192,7 +224,9 @@ class _Run:
         return self.best is not None and self.best[0] * (1 - self.context.gap) <= safe_bound(self.task.graph, bound)
 
     def _keep(self, computes: tuple[int, ...]) -> None:
-        """Keep and publish a schedule if it is within the budget and the cheapest so far."""
+        """Keep and publish a schedule if it is in document order, within the budget and the cheapest so far."""
+        if list(dict.fromkeys(computes)) != list(range(len(self.task.graph.nodes))):
+            return  # only without ``ordered``
         found = priced(self.task.graph, computes)
         within = self.task.budget_bytes is None or found.peak_bytes <= self.task.budget_bytes
         if within and (self.best is None or found.cost < self.best[0]):

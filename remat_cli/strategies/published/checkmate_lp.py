@@ -6,8 +6,11 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from remat_cli.errors import UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.mip import Floats
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Outcome, Termination
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
@@ -23,6 +26,8 @@ _STEP = 0.05
 _FURTHER = 2
 """Steps after the first that fits: a smaller budget sometimes rounds to a cheaper schedule. Untuned."""
 _HALVINGS = 2
+_CHUNK = 4_000_000
+"""Entries that are rounded at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,8 @@ class CheckmateLp(Strategy):
             several.
         samples: Round at random instead: so many times per relaxation, each S[t, v] by its value as a probability.
         formulation: Which relaxation: ``checkmate``, the paper's, or ``retention``, which is much smaller.
+        direct: Round every entry of R and S by itself (section 5.1): above the threshold, 0.5 by default, or at random.
+            Hardly any such rounding is a schedule. Nothing is held back unless epsilon says so.
     """
 
     epsilon: float | None = field(
@@ -53,6 +60,10 @@ class CheckmateLp(Strategy):
     formulation: str = field(
         default="checkmate",
         metadata={"choices": ("checkmate", "retention"), "help": "checkmate: the paper's; retention: much smaller"},
+    )
+
+    direct: bool = field(
+        default=False, metadata={"help": "round R too, entry by entry, as the paper shows not to work"}
     )
 
     name: ClassVar[str] = "checkmate-lp"
@@ -72,6 +83,10 @@ class CheckmateLp(Strategy):
             raise UsageError(
                 "checkmate-lp rounds either at a threshold or at random", hint="leave out threshold or samples"
             )
+        if self.direct and self.formulation != "checkmate":
+            raise UsageError(
+                "checkmate-lp rounds R directly in the paper's formulation only", hint="leave out direct or formulation"
+            )
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Relax and round, with growing epsilon until a schedule fits."""
@@ -88,6 +103,12 @@ class CheckmateLp(Strategy):
         search.run()
         if search.impossible and incumbent.computes is None:
             return _nothing_fits(Task(task.graph, budget), incumbent)
+        if self.direct and incumbent.computes is None and search.rounded:
+            return incumbent.not_found(
+                f"{search.rounded - search.schedules} of {search.rounded} direct roundings are no schedules, as rows "
+                "(1b) and (1c) have it, and no other fits",
+                Scope.RESTRICTED,
+            )
         return incumbent.answer(self.name)
 
 
@@ -115,6 +136,8 @@ class _Search:
         whole: The relaxation for the whole budget.
         budget: Bytes, fixed memory included.
         impossible: Whether not even the relaxation for the whole budget has a solution.
+        rounded: Direct roundings so far.
+        schedules: Those of them that are schedules, whatever memory they need.
     """
 
     strategy: CheckmateLp
@@ -122,9 +145,14 @@ class _Search:
     whole: Relaxation
     budget: int
     impossible: bool = False
+    rounded: int = 0
+    schedules: int = 0
 
     def run(self) -> None:
         """Try the given epsilon, or search for one."""
+        if self.strategy.direct:
+            self._round(self.strategy.epsilon or 0.0)
+            return
         if self.strategy.epsilon is not None:
             self._round(self.strategy.epsilon)
             return
@@ -160,6 +188,8 @@ class _Search:
             self._learn(outcome)
         if outcome.termination is not Termination.OPTIMAL or outcome.values is None:
             return None
+        if self.strategy.direct:
+            return self._direct(relaxed, outcome.values)
         fits = False
         if self.strategy.samples:
             rng = random.Random(f"{context.seed} {epsilon}")
@@ -171,6 +201,31 @@ class _Search:
         thresholds = _THRESHOLDS if self.strategy.threshold is None else (self.strategy.threshold,)
         for threshold in thresholds:
             fits |= self.incumbent.offer(relaxed.rounded(outcome.values, threshold), self._maker(epsilon, threshold))
+        return fits
+
+    def _direct(self, relaxed: Relaxation, values: Floats) -> bool:
+        """Whether a direct rounding is a schedule that fits."""
+        entries, control = relaxed.entries, self.incumbent.context.control
+        assert entries is not None
+        again, stays = entries.levels(values)
+        samples, threshold = self.strategy.samples, self.strategy.threshold
+        rng = np.random.default_rng(self.incumbent.context.seed)
+        size = max(1, min(samples, _CHUNK // (again.size + stays.size)))
+        fits = False
+        for first in range(0, samples or 1, size):
+            if control.stopping():
+                break
+            count = min(size, samples - first) if samples else 1
+            cut = 0.5 if threshold is None else threshold
+            computed, kept = (
+                (rng.random((count, *level.shape)) if samples else np.full((1, *level.shape), cut)) < level
+                for level in (again, stays)
+            )
+            broken = entries.broken(computed, kept)
+            for k in np.flatnonzero(broken == 0):
+                self.schedules += 1
+                fits |= self.incumbent.offer(entries.computes(computed[k], relaxed.nodes))
+            self.rounded += count
         return fits
 
     def _learn(self, outcome: Outcome) -> None:

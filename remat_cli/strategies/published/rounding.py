@@ -18,6 +18,7 @@ from remat_cli.mip import Bools, Floats, Ints, LinearModel
 from remat_cli.plan.matrices import least_recomputation_between
 from remat_cli.solvers.base import Outcome
 from remat_cli.strategies.base import Context
+from remat_cli.strategies.published.direct import Entries
 from remat_cli.tolerances import INNER_GAP
 
 
@@ -32,6 +33,7 @@ class Relaxation:
         cost_scale: Unit of the objective.
         columns: For every value the columns of S[t, v] for t from its maker's stage + 1 on; -1 where there is none.
         for_budget: The same relaxation for other bytes, fixed memory included.
+        entries: Where R and S stand, for direct rounding; None in the retention model, which has not all of them.
     """
 
     graph: Graph
@@ -40,6 +42,7 @@ class Relaxation:
     cost_scale: float
     columns: tuple[Ints, ...]
     for_budget: Callable[[int], Relaxation]
+    entries: Entries | None = None
 
     def solve(self, context: Context) -> Outcome:
         """Solve it."""
@@ -104,6 +107,7 @@ def _checkmate(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
     stated = checkmate.build(graph, budget_bytes, checkmate.Formulation(), control)
     compiled = stated.compiled()
     model, columns = compiled.model.relaxed(), _columns(stated, compiled)
+    entries = Entries.of(stated, compiled)
     fixed = graph.fixed_memory
     used = compiled.column_of[list(stated.U.values())]
     used = used[used >= 0]
@@ -116,9 +120,9 @@ def _checkmate(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
         upper[used] += change
         row_upper[rows] += change
         other = replace(model, upper=upper, row_upper=row_upper)
-        return Relaxation(stated.graph, len(graph.nodes), other, stated.cost_scale, columns, for_budget)
+        return Relaxation(stated.graph, len(graph.nodes), other, stated.cost_scale, columns, for_budget, entries)
 
-    return Relaxation(stated.graph, len(graph.nodes), model, stated.cost_scale, columns, for_budget)
+    return Relaxation(stated.graph, len(graph.nodes), model, stated.cost_scale, columns, for_budget, entries)
 
 
 def _retention(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
