@@ -422,10 +422,10 @@ def _reached(model: Model, parts: list[Captured], more: str, calls: Calls) -> tu
         reached, problem = captured_for_real(model, found)
     except RematError:
         return parts, more, calls, ""
-    if problem or len(reached) <= len(parts):
+    if found.output is None or len(reached) <= len(parts):  # the pass did not come to its end
         return parts, more, calls, ""
     assumed = f"assumes that the model takes the same way as with this batch, since its way depends on numbers ({more})"
-    return reached, "", found, assumed
+    return reached, problem, found, assumed  # what PyTorch cannot capture in such a pass, it runs as it is
 
 
 def _fake(model: Model) -> tuple[Model, Any]:
