@@ -42,7 +42,7 @@ _COMMANDS = {
     "diff": "Show what changed from one plan to another.",
     "compare": "Compare strategies at several budgets.",
     "max-batch": "Find the largest batch that fits into a memory.",
-    "policy": "Find the best plan that another tool can carry out, as code to paste.",
+    "policy": "Find the best plan that another tool can carry out.",
     "show": "Describe a graph or a plan.",
     "explain": "Explain what a plan does with one node.",
     "export": "Write the graph of a model.",

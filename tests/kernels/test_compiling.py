@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cold import script
@@ -10,9 +12,11 @@ from families import sized_graph
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.kernels import compiling
 from remat_cli.kernels.segments import fill_visits
+from remat_cli.plan.host import Host
 from remat_cli.strategies.annealing.walk import Problem, Walk
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.rotor import Program
+from remat_cli.strategies.copying.steps import Walker
 from remat_cli.strategies.openers.closure import Network, Question
 from remat_cli.strategies.openers.prices import Pricing
 from remat_cli.strategies.ordering import anneal
@@ -36,6 +40,10 @@ def test_every_entry_is_called_with_the_types_of_its_annotations():
     square, line = np.zeros((3, 3), dtype=np.int64), np.zeros(3, dtype=np.int64)
     fill_visits(np.zeros(3), np.zeros(3), line, square, square, line, line, np.zeros(2), np.full((3, 3, 2), np.inf))
     assert Program.of(Chain.of(build_graph("linear{n=5}"), "rotor"), 20, 100) is not None
+    walker = Walker(replace(graph, cost_unit="s"), budget, Host(1.0, 1.0))
+    timed = walker.timed(range(len(graph.nodes)))
+    assert timed is not None
+    walker.anneal(timed, 10, (1e-2, 1e-3))
     for group in compiling.GROUPS:
         for dispatcher in compiling._entries_of(group):
             assert list(dispatcher.overloads) == [compiling._signature(dispatcher)], dispatcher

@@ -24,7 +24,6 @@ Exits with 1 if nothing that the tool can express fits the budget."""
 @click.option("-b", "--budget", type=params.BUDGET_OR_NONE, required=True, help="Memory for everything: 16GB, 80%.")
 @click.option(
     "--to",
-    "tool",
     type=click.Choice(["torch-checkpoint", "hf-every-n"]),
     required=True,
     help="torch-checkpoint: torch.utils.checkpoint around modules. hf-every-n: every n-th layer of Transformers.",
@@ -37,7 +36,7 @@ Exits with 1 if nothing that the tool can express fits the budget."""
 @params.node_link_option
 @params.quiet_option
 @params.color_option
-def command(graph: str, tool: str, **options: Any) -> int:
+def command(graph: str, to: str, **options: Any) -> int:
     """Find the best plan of GRAPH that another tool's own recomputation can express, and print it as code to paste.
 
     Such tools recompute whole modules. The cheapest choice of modules within the budget stands beside the cheapest of
@@ -64,7 +63,7 @@ def command(graph: str, tool: str, **options: Any) -> int:
     )
     line = ProgressLine(model.total_cost, started_s)
     with showing(line, quiet=out.quiet):
-        found = policy(model, options["budget"], tool, chosen, listener=line.update)
+        found = policy(model, options["budget"], to, chosen, listener=line.update)
     document = found.document()
     out.report(document_json(document) if options["format"] == "json" else policy_text(document, out.style()))
     return ExitCode.OK

@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from remat_cli.frontends.torch.private import storage_identity
+
+_Part = tuple[int, Any, int, tuple[int, ...], tuple[int, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class OnHost:
@@ -17,21 +21,24 @@ class OnHost:
 
     Attributes:
         storages: A copy of each storage.
-        parts: For each tensor its storage, and its type, offset, size and stride.
+        parts: For each tensor its storage, and its type, offset, size and stride; None for a result that the operator
+            was not asked for.
     """
 
     storages: tuple[Any, ...]
-    parts: tuple[tuple[int, Any, int, tuple[int, ...], tuple[int, ...]], ...]
+    parts: tuple[_Part | None, ...]
 
 
 def to_host(tensors: Sequence[Any]) -> OnHost:
     """Copy the storages of ``tensors``."""
     numbers: dict[int, int] = {}
     storages: list[Any] = []
-    parts: list[tuple[int, Any, int, tuple[int, ...], tuple[int, ...]]] = []
+    parts: list[_Part | None] = []
     for tensor in tensors:
-        storage = tensor.untyped_storage()
-        place = storage._cdata
+        if tensor is None:
+            parts.append(None)
+            continue
+        storage, place = tensor.untyped_storage(), storage_identity(tensor)
         if place not in numbers:
             numbers[place] = len(storages)
             storages.append(storage.clone() if storage.device.type == "cpu" else storage.cpu())
@@ -47,6 +54,6 @@ def from_host(kept: OnHost, device: str) -> list[Any]:
 
     storages = [storage.clone() if device == "cpu" else storage.to(device=device) for storage in kept.storages]
     return [
-        torch.empty(0, dtype=dtype, device=device).set_(storages[number], offset, size, stride)
-        for number, dtype, offset, size, stride in kept.parts
+        None if part is None else torch.empty(0, dtype=part[1], device=device).set_(storages[part[0]], *part[2:])
+        for part in kept.parts
     ]
