@@ -242,7 +242,7 @@ _STARTS = (
     Stage(
         "annealing-short",
         _ANNEALING,
-        "finds at once what it also finds in a second, before a large model takes most of the time",
+        "improves the incumbent before a large model takes most of the time",
         options={"rounds": 3},
         when=nodes(MEDIUM, LARGE - 1) & SPARSE & SCHEDULE,
         until=Verdict.SETTLED,

@@ -21,7 +21,7 @@ Exits with 1 if nothing that the tool can express fits the budget."""
 
 @click.command("policy", epilog=_EPILOG)
 @click.argument("graph", type=params.READABLE)
-@click.option("-b", "--budget", type=params.BUDGET_OR_NONE, required=True, help="Memory for everything: 16GB, 80%.")
+@click.option("-b", "--budget", type=params.BUDGET, required=True, help="Memory for everything: 16GB, 80%.")
 @click.option(
     "--to",
     type=click.Choice(["torch-checkpoint", "hf-every-n"]),

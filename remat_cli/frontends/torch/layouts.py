@@ -22,8 +22,8 @@ native_layer_norm_backward normal.Tensor_Tensor pow.Scalar smooth_l1_loss_backwa
 OTHER_STRIDES = frozenset(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in _OTHER_STRIDES.split())
 """Operators whose results may have other strides on a CPU than without data.
 
-Found by running all of PyTorch's samples of operators with two axes of each tensor exchanged in memory, with PyTorch
-2.13.
+Found with PyTorch 2.13 by ``tests/frontends/record_strides.py``, which exchanges two axes of its samples in memory. The
+variants of batch norm without statistics, and in evaluation, are taken to be as the others.
 """
 
 

@@ -126,7 +126,7 @@ class EveryNLayers(Strategy):
         if not found:
             assert lowest is not None
             return NotFound(
-                "recomputing every n-th layer as a whole does not fit, whatever the n,",
+                "no schedule that recomputes every n-th layer as a whole fits",
                 scope=Scope.RESTRICTED,
                 best=Schedule(tuple(lowest[1])),
             )
@@ -225,9 +225,9 @@ def _nothing_fits(choice: ModuleChoice, budget: int) -> NotFound:
     outermost = [
         m
         for m, module in enumerate(choice.modules)
-        if not any(other.name != module.name and module.name.startswith(f"{other.name}.") for other in choice.modules)
+        if not any(other.name != module.name and lies_in(module.name, other.name) for other in choice.modules)
     ]
-    tried = [choice.schedule(one)[0] for one in (layers, outermost, ()) if one is not None]
+    tried = [choice.schedule(one)[0] for one in (layers, outermost, ())]
     best = min(tried, key=lambda computes: max(heights(graph, computes)))
     return NotFound(
         "no set of modules, each recomputed as a whole, fits",
