@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from remat_cli.errors import UsageError as UsageError
     from remat_cli.frontends.ran import Ran as Ran
     from remat_cli.frontends.torch.training.report import Fitted as Fitted
+    from remat_cli.frontends.zoo import build_graph as build_graph
     from remat_cli.graph.model import Graph as Graph
     from remat_cli.graph.model import Node as Node
     from remat_cli.graph.model import Phase as Phase
@@ -85,7 +86,6 @@ if TYPE_CHECKING:
     from remat_cli.planning.options import SolveOptions as SolveOptions
     from remat_cli.planning.policies import Policy as Policy
     from remat_cli.units import Budget as Budget
-    from remat_cli.zoo.registry import build_graph as build_graph
 else:
     _HOME = {
         "Budget": "remat_cli.units",
@@ -137,7 +137,7 @@ else:
         "SolverUnavailable": "remat_cli.errors",
         "StrategyMismatch": "remat_cli.errors",
         "UsageError": "remat_cli.errors",
-        "build_graph": "remat_cli.zoo.registry",
+        "build_graph": "remat_cli.frontends.zoo",
         "check": "remat_cli.api.checking",
         "compare": "remat_cli.api.solving",
         "describe": "remat_cli.api.showing",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 from remat_cli.spec import build, split_spec
-from remat_cli.zoo.base import Architecture
+from remat_cli.zoo.base import Architecture, NetworkArchitecture
+from remat_cli.zoo.costing import FLOPS, CostModel
 
 ARCHITECTURES: Registry[Architecture] = Registry(
     kind="architecture",
@@ -50,10 +52,22 @@ def architecture(spec_text: str) -> Architecture:
     return build(ARCHITECTURES.load(name), name, options)
 
 
-def build_graph(spec_text: str) -> Graph:
+def build_graph(spec_text: str, costs: CostModel = FLOPS) -> Graph:
     """The graph of a specification such as ``vgg16{batch=256,backward=operator}``.
 
+    Args:
+        spec_text: The specification.
+        costs: What a node costs.
+
     Raises:
-        UsageError: If there is no such architecture, or an option is unknown or out of range.
+        UsageError: If there is no such architecture, an option is unknown or out of range, or the architecture has no
+            other costs than its own.
     """
-    return architecture(spec_text).build()
+    built = architecture(spec_text)
+    if costs is FLOPS:
+        return built.build()
+    if not isinstance(built, NetworkArchitecture):
+        raise UsageError(
+            f"{built.name} is no network of layers, so its costs are what its options say", hint="leave out the cost"
+        )
+    return built.build(costs)
