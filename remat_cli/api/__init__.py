@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from remat_cli.api.fitting import fitted as fitted
     from remat_cli.api.fitting import plans_of as plans_of
     from remat_cli.api.fitting import unfit as unfit
+    from remat_cli.api.frameworks import build_graph as build_graph
     from remat_cli.api.frameworks import export_torch as export_torch
     from remat_cli.api.frameworks import export_torch_parts as export_torch_parts
     from remat_cli.api.frameworks import profile as profile
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from remat_cli.errors import UsageError as UsageError
     from remat_cli.frontends.ran import Ran as Ran
     from remat_cli.frontends.torch.training.report import Fitted as Fitted
-    from remat_cli.frontends.zoo import build_graph as build_graph
     from remat_cli.graph.model import Graph as Graph
     from remat_cli.graph.model import Node as Node
     from remat_cli.graph.model import Phase as Phase
@@ -137,7 +137,7 @@ else:
         "SolverUnavailable": "remat_cli.errors",
         "StrategyMismatch": "remat_cli.errors",
         "UsageError": "remat_cli.errors",
-        "build_graph": "remat_cli.frontends.zoo",
+        "build_graph": "remat_cli.api.frameworks",
         "check": "remat_cli.api.checking",
         "compare": "remat_cli.api.solving",
         "describe": "remat_cli.api.showing",

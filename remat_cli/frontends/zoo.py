@@ -25,13 +25,6 @@ def build_graph(spec_text: str, *, cost: str = "flops") -> Graph:
 
     Raises:
         UsageError: If there is no such architecture or cost, or an option is unknown or out of range.
-
-    Examples:
-        >>> import remat_cli as remat
-        >>> remat.build_graph("vgg16{batch=1}").cost_unit
-        'flops'
-        >>> remat.build_graph("vgg16{batch=1}", cost="roofline:v100").cost_unit
-        'us'
     """
     return registry.build_graph(spec_text, zoo_costs(cost))
 
