@@ -15,6 +15,7 @@ STRATEGIES: Registry[Strategy] = Registry(
         "auto": "remat_cli.strategies.auto:Auto",
         "checkmate-ilp": "remat_cli.strategies.published.checkmate_ilp:CheckmateIlp",
         "chen-greedy": "remat_cli.strategies.published.chen:ChenGreedy",
+        "chen-recursive": "remat_cli.strategies.chains.recursion:ChenRecursive",
         "chen-sqrt": "remat_cli.strategies.published.chen:ChenSqrt",
         "checkmate-lp": "remat_cli.strategies.published.checkmate_lp:CheckmateLp",
         "checkpoint-all": "remat_cli.strategies.published.checkpoint_all:CheckpointAll",

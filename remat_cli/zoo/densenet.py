@@ -1,4 +1,4 @@
-"""DenseNet-121, 161 and 201 (Huang et al., 2017)."""
+"""DenseNet-121, 161, 169 and 201 (Huang et al., 2017)."""
 
 from __future__ import annotations
 
@@ -57,6 +57,15 @@ class DenseNet161(_DenseNet):
     summary: ClassVar[str] = "DenseNet with 161 layers, growth 48"
     growth: ClassVar[int] = 48
     blocks: ClassVar[tuple[int, int, int, int]] = (6, 12, 36, 24)
+
+
+@dataclass(frozen=True)
+class DenseNet169(_DenseNet):
+    """DenseNet-169."""
+
+    name: ClassVar[str] = "densenet169"
+    summary: ClassVar[str] = "DenseNet with 169 layers, growth 32"
+    blocks: ClassVar[tuple[int, int, int, int]] = (6, 12, 32, 32)
 
 
 @dataclass(frozen=True)

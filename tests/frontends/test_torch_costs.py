@@ -242,6 +242,10 @@ def test_a_file_is_exported_from_the_command_line(tmp_path, monkeypatch, capsys)
         (["torch:broken.py:build"], "cannot be loaded: ZeroDivisionError"),
         (["torch:train.py:build", "--cost", "money"], "is not a cost model"),
         (["zoo:vgg16", "--device", "cpu"], "--device and --cost are for models of your own"),
+        (["zoo:torch/unet", "--cost", "flops"], "--device and --cost are for models of your own"),
+        (["zoo:vgg16", "--cost", "device"], "is not a cost model for architectures of the zoo"),
+        (["zoo:vgg16", "--cost", "roofline:v10"], 'no device "v10"'),
+        (["zoo:unit-chain", "--cost", "roofline:v100"], "unit-chain is no network of layers"),
         (["zoo:torch/unet{resolution=100}"], "choose 112"),
     ],
 )

@@ -12,6 +12,8 @@ SOFTMAX_FLOPS = 3
 """Per element: exponential, sum, division."""
 GELU_FLOPS = 8
 """Per element, in the tanh form."""
+SQUARED_ERROR_FLOPS = 3
+"""Per element: difference, square, sum."""
 READS_INPUT = Derivative(inputs=(0,))
 READS_OUTPUT = Derivative(outputs=(0,))
 READS_GRADIENT_ALONE = Derivative()
@@ -105,5 +107,18 @@ def cross_entropy(logits: Tensor, *auxiliary: Tensor) -> Network:
             outputs=tuple(range(1, len(heads) + 1)),
             saved=tuple(head.elements * network.dtype_bytes for head in heads),
         ),
+    )
+    return network
+
+
+def squared_error(predictions: Tensor) -> Network:
+    """End the network with the mean squared distance of the predictions from targets, which are an input.
+
+    In a training graph the derivative reads the predictions.
+    """
+    network = predictions.network
+    network.input(*predictions.shape)
+    network.set_loss(
+        "loss", "squared_error", [predictions], flops=SQUARED_ERROR_FLOPS * predictions.elements, derivative=READS_INPUT
     )
     return network
