@@ -1,8 +1,8 @@
 """Copies of values to host memory and back, in two queues beside the computations.
 
-On CUDA the queues are two streams, and host memory is pinned. On a CPU the copies are real and nothing overlaps. Storages
-are copied whole, so that the tensors that come back have the same sizes, strides and offsets, and share storages as
-before: operators cannot tell them from the old ones.
+On CUDA the queues are two streams, and host memory is pinned. On a CPU the copies are real and nothing overlaps.
+Storages are copied whole, so that the tensors that come back have the same sizes, strides and offsets, and share
+storages as before: operators cannot tell them from the old ones.
 
 Waits are those of the judge's model (:mod:`remat_cli.plan.queues`): a copy starts after all that was issued to the
 computations before it; a computation waits for the copies into what it reads; memory is freed after the copies from it
@@ -246,7 +246,7 @@ class HostLink:
 
 
 def pinned_bytes(graph: Graph, statements: Sequence[Statement]) -> int:
-    """The pinned memory that :class:`CudaQueues` takes for a plan: for each size as many slots as are there at a time."""
+    """The pinned memory that :class:`CudaQueues` takes for a plan: for each size the most slots that are there at once."""
     value_of: dict[str, int] = {}
     size_of: dict[str, int] = {}
     live: Counter[int] = Counter()

@@ -10,7 +10,8 @@ from remat_cli.frontends.torch.private import dispatch_mode, is_host, weak_stora
 def live_storages() -> Any:
     """A mode that counts live bytes. Use it as a context manager; ``peak_bytes`` is their maximum.
 
-    On a CPU, copies that a plan keeps in host memory count apart: ``host_peak_bytes`` is their maximum. Only storages made under the mode count, so parameters and inputs do not. Workspace inside an operator is not seen.
+    On a CPU, copies that a plan keeps in host memory count apart: ``host_peak_bytes`` is their maximum. Only storages
+    made under the mode count, so parameters and inputs do not. Workspace inside an operator is not seen.
     """
 
     class LiveStorages(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker

@@ -197,7 +197,9 @@ class _Bench:
     def measure(self, runnable: Program, steps: int) -> _Measured:
         """Run once for results and memory, then ``steps`` times for the time."""
         tangents = self._tangents()
-        results, highest, reserved, host = (self._on_cuda if self.device == "cuda" else self._on_cpu)(runnable, tangents)
+        results, highest, reserved, host = (self._on_cuda if self.device == "cuda" else self._on_cpu)(
+            runnable, tangents
+        )
         kept = [tensor.detach().cpu().clone() for tensor in results]
         del results
         return _Measured(kept, highest, reserved, host, statistics.median(self._time(runnable, tangents, steps)))
