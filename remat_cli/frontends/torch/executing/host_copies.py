@@ -246,7 +246,7 @@ class HostLink:
 
 
 def pinned_bytes(graph: Graph, statements: Sequence[Statement]) -> int:
-    """The pinned memory that :class:`CudaQueues` takes for a plan: for each size the most slots that are there at once."""
+    """The pinned memory that :class:`CudaQueues` takes for a plan: for each size the most slots that are ever there."""
     value_of: dict[str, int] = {}
     size_of: dict[str, int] = {}
     live: Counter[int] = Counter()
