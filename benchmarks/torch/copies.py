@@ -1,8 +1,8 @@
 """A part of the GPU benchmark: recomputation, copies to the host, and both, beside PyTorch's own ways.
 
 One transformer, one device. Bandwidths are measured with pinned memory. Budgets lie between eager mode's need and the
-least that any plan needs. ``save_on_cpu`` copies all that autograd saves; checkpointing recomputes each block. On a CPU,
-where tests run this, what is allocated includes the copies.
+least that any plan needs. ``save_on_cpu`` copies all that autograd saves; checkpointing recomputes each block. On a
+CPU, where tests run this, what is allocated includes the copies.
 """
 
 from __future__ import annotations
