@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -100,7 +101,7 @@ class Worth:
 
     def speed(self, link: int, budget: int) -> Slope | None:
         """What a GB/s more in each direction is worth, up to the next link; None for the last one, or no limit."""
-        if link + 1 == len(self.links):
+        if link + 1 == len(self.links) or math.isinf(_rate(self.links[link + 1][1])):
             return None
         small, large = self.offer(link, budget), self.offer(link + 1, budget)
         return slope(small, large, _rate(large.host) - _rate(small.host))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +77,8 @@ def _row(worth: Worth, link: int, budget: int) -> dict[str, Any]:
     offer = worth.offer(link, budget)
     row: dict[str, Any] = {
         "link": offer.link,
-        "bandwidth_out": offer.host.out_bytes_per_s,
-        "bandwidth_in": offer.host.in_bytes_per_s,
+        "bandwidth_out": _limited(offer.host.out_bytes_per_s),
+        "bandwidth_in": _limited(offer.host.in_bytes_per_s),
         "budget": offer.budget,
         "budget_bytes": offer.budget_bytes,
         "recompute": offer.recompute,
@@ -93,6 +94,10 @@ def _row(worth: Worth, link: int, budget: int) -> dict[str, Any]:
             f"{name}_most": None if slope is None else slope.most,
         }
     return row
+
+
+def _limited(rate: float) -> float | None:
+    return None if math.isinf(rate) else rate
 
 
 def _rows(worth: Worth) -> list[dict[str, Any]]:

@@ -58,17 +58,12 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
     GRAPH is a JSON or YAML file with costs that are times, or - for standard input.
     """
     from remat_cli.api.reading import read_graph
-    from remat_cli.plan.host import Host
+    from remat_cli.api.solving import worth
     from remat_cli.planning.comparing.cell import Limits
     from remat_cli.planning.comparing.executors import LocalExecutor
-    from remat_cli.planning.worth import worth
     from remat_cli.reports.worth import worth_csv, worth_json, worth_text
-    from remat_cli.units import parse_bandwidths
 
     out = Output(options["color"], options["quiet"])
-    names = [name.strip() for name in options["links"].split(",")]
-    latency_s, memory = options["host_latency"] or 0.0, options["host_memory"]
-    links = [(name, Host(*parse_bandwidths(name), latency_s, memory)) for name in names]
     model = read_graph(graph, options["keys"])
     limits = Limits(
         solver=options["solver"],
@@ -80,8 +75,10 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
     found = worth(
         model,
         budgets,
-        links,
+        options["links"],
         limits,
+        latency_s=options["host_latency"] or 0.0,
+        memory_bytes=options["host_memory"],
         executor=LocalExecutor(options["jobs"] or usable_cores()),
         results=options["results"],
         listener=None if out.quiet else _said,
