@@ -16,6 +16,7 @@ from remat_cli.units import Budget, as_budget, as_size, parse_budget
 if TYPE_CHECKING:
     from remat_cli.control import Progress
     from remat_cli.plan.comparison import Comparison, Row
+    from remat_cli.plan.worth import Worth
     from remat_cli.planning.batches import MaxBatch
     from remat_cli.planning.comparing.cell import Limits
     from remat_cli.planning.comparing.executors import Executor
