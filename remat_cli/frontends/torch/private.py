@@ -249,6 +249,32 @@ def weak_storage(tensor: Any) -> Any:
     return StorageWeakRef(tensor.untyped_storage())
 
 
+def weak_reference(storage: Any) -> Any:
+    """As :func:`weak_storage`, for a storage."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(storage)
+
+
+_HOST: set[Any] = set()
+"""Memory of a CPU that stands for host memory beside a device, which is the same CPU."""
+
+
+def host_storage(size: int) -> Any:
+    """A storage of ``size`` bytes that :func:`is_host` knows. No operator makes it, so no mode sees a new tensor."""
+    import torch
+
+    storage = torch.UntypedStorage(size)
+    _HOST.difference_update([known for known in _HOST if known.expired()])
+    _HOST.add(weak_reference(storage))
+    return storage
+
+
+def is_host(reference: Any) -> bool:
+    """Whether a weak reference is to memory that :func:`host_storage` made."""
+    return reference in _HOST
+
+
 def dispatch_mode() -> Any:
     """The base class of modes whose ``__torch_dispatch__`` is called for every operator that runs."""
     from torch.utils._python_dispatch import TorchDispatchMode
