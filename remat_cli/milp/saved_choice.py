@@ -1,8 +1,8 @@
 """Which named values to save between the passes: the schedule of a choice, and a model of the cheapest within a budget.
 
 All values but the saved ones are dropped after the forward pass; the backward pass makes each of them once more, right
-before it first needs it, and keeps it to its last use. The model has a variable for each name and for each node that may
-be recomputed. Where a choice exceeds the budget it gets a row, with variables that say what has been recomputed by then
+before it first needs it, and keeps it to its last use. The model has a variable for each group of names and for each node
+that may be recomputed. Where a choice exceeds the budget it gets a row, with variables that say what has been recomputed by then
 and what is still needed. A row counts no more memory than a schedule takes, so the model is a relaxation, and a choice
 that is optimal for it and within the budget is optimal. A choice that exceeds the budget at a step that has its row is
 refused by a row of its own.
@@ -10,8 +10,8 @@ refused by a row of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from remat_cli.graph.tags import KEPT, REPEATED, Tagged
@@ -70,11 +70,11 @@ class SavedChoice:
         return node >= self.tagged.training.sweep or node in self._first
 
     def schedule(self, chosen: Collection[int]) -> tuple[list[int], list[Step]]:
-        """The computes if the names ``chosen`` are saved, and the step of each."""
+        """The computes if the groups ``chosen`` are saved, and the step of each."""
         training = self.tagged.training
         graph, count = training.graph, len(training.graph.nodes)
-        saved = self.tagged.saved(frozenset(chosen))
-        there = {value for value in saved if graph.producer[value] < training.sweep}
+        saved = [node for node in range(training.sweep) if self.tagged.saves(node, frozenset(chosen))]
+        there = {value for node in saved for value in graph.values_of(node)}
         steps = [Step(node, count) for node in range(training.sweep)]
         for turn in range(training.sweep, count):
             todo, missing = [turn], set[int]()
@@ -90,7 +90,7 @@ class SavedChoice:
         return [step.before if step.again == count else step.again for step in steps], steps
 
     def model(self, budget_bytes: int) -> LinearModel:
-        """The relaxation with the rows so far; its first columns are the names, 1 where saved."""
+        """The relaxation with the rows so far; its first columns are the groups, 1 where saved."""
         return _Writer(self, budget_bytes).model()
 
 
@@ -116,7 +116,7 @@ class _Writer:
         """See :meth:`SavedChoice.model`."""
         choice, build = self.choice, self.build
         nodes = choice.tagged.training.graph.nodes
-        names = build.binaries([0.0] * len(choice.tagged.names))
+        names = build.binaries([0.0] * len(choice.tagged.groups))
         asked = sorted(choice._first)
         self.again = dict(zip(asked, build.amounts(nodes[k].cost for k in asked), strict=True))
         for node in asked:
@@ -126,12 +126,12 @@ class _Writer:
             build.rows.append(linear(1.0 - len(refused), terms, _INFINITY))
         for step in sorted(choice.rows):
             self.row(step)
-        return build.build()
+        return replace(build.build(), offset=choice.tagged.training.graph.total_cost)
 
     def demands(self, node: int, column: int, turn: int) -> None:
-        """Rows for ``column``: at least 1 if something that runs up to ``turn`` asks for an unsaved value of ``node``."""
-        for value, reader in self.readers(node):
-            missing = self.missing(value)
+        """Rows for ``column``: at least 1 if something that runs up to ``turn`` asks for ``node``, unsaved."""
+        missing = self.missing(node)
+        for reader in self.readers(node):
             if reader >= self.choice.tagged.training.sweep:
                 asking: Expression = (1.0 if reader <= turn else 0.0, {})
             else:
@@ -139,20 +139,18 @@ class _Writer:
             if asking != (0.0, {}):
                 self.at_least(column, [asking, missing, (-1.0, {})])
 
-    def readers(self, node: int) -> Iterator[tuple[int, int]]:
-        """The values of a node, each with the nodes that may read it in the backward pass."""
+    def readers(self, node: int) -> list[int]:
+        """The nodes that may read what a node makes in the backward pass."""
         graph = self.choice.tagged.training.graph
-        for value in graph.values_of(node):
-            for reader in graph.readers[value]:
-                if self.choice._asks(reader):
-                    yield value, reader
+        found = {reader for value in graph.values_of(node) for reader in graph.readers[value]}
+        return [reader for reader in sorted(found) if self.choice._asks(reader)]
 
-    def missing(self, value: int) -> Expression:
-        """Whether a value is not saved."""
-        tag = self.choice.tagged.tag[value]
-        if tag in {KEPT, REPEATED}:
-            return (0.0 if tag == KEPT else 1.0, {})
-        return 1.0, {tag: -1.0}
+    def missing(self, node: int) -> Expression:
+        """Whether what a node makes is not saved."""
+        group = self.choice.tagged.group[node]
+        if group in {KEPT, REPEATED}:
+            return (0.0 if group == KEPT else 1.0, {})
+        return 1.0, {group: -1.0}
 
     def recomputed(self, node: int, turn: int) -> Expression:
         """Whether a node has been recomputed before the turn of ``turn`` ends, that is, before ``turn`` runs or earlier."""
@@ -170,18 +168,13 @@ class _Writer:
         return 0.0, {self.by[node, turn]: 1.0}
 
     def only_if_asked(self, node: int, column: int, turn: int) -> None:
-        """Rows for ``column``: at most 1, and 0 if nothing that runs up to ``turn`` asks for an unsaved value of ``node``."""
+        """Rows for ``column``: at most 1, and 0 if nothing that runs up to ``turn`` asks for ``node``, unsaved."""
         sweep = self.choice.tagged.training.sweep
-        asking: list[Expression] = []
-        for value, reader in self.readers(node):
-            if reader < sweep:
-                asking.append(self.recomputed(reader, turn))
-            elif reader <= turn:
-                asking.append(self.missing(value))
+        asking = [self.recomputed(reader, turn) for reader in self.readers(node) if reader < sweep]
+        if any(sweep <= reader <= turn for reader in self.readers(node)):
+            asking.append((1.0, {}))
         self.at_most(column, asking)
-        values = self.choice.tagged.training.graph.values_of(node)
-        alike = len({self.choice.tagged.tag[value] for value in values}) == 1
-        self.at_most(column, [self.missing(values[0]) if alike else (1.0, {})])
+        self.at_most(column, [self.missing(node)])
 
     def at_least(self, column: int, terms: list[Expression]) -> None:
         """``column >= the sum of terms``."""
@@ -233,24 +226,19 @@ class _Writer:
             return float(at_end or to_come), {}
         if step.before < training.sweep and any(step.before <= r < training.sweep for r in graph.readers[value]):
             return 1.0, {}
-        there = self.there(value, step)
+        there = self.there(maker, step)
         if at_end or any(reader >= max(step.before, training.sweep) for reader in graph.readers[value]):
-            return there[0] if len(there) == 1 else self.any_of(there)
+            return there
         later = [self.later(reader, step) for reader in graph.readers[value] if reader in self.again]
-        needs = [need for need in later if need != (0.0, {})]
-        return self.any_of([_sum([need, one, (-1.0, {})]) for need in needs for one in there])
+        return self.any_of([_sum([need, there, (-1.0, {})]) for need in later if need != (0.0, {})])
 
-    def there(self, value: int, step: Step) -> list[Expression]:
-        """Whether an instance of a value has been made by a step and not dropped: each of these, at least."""
-        graph = self.choice.tagged.training.graph
-        maker = graph.producer[value]
-        saved = _sum([(1.0, {}), _negative(self.missing(value))])
+    def there(self, maker: int, step: Step) -> Expression:
+        """Whether what a node makes has been made by a step and not dropped."""
+        saved = _sum([(1.0, {}), _negative(self.missing(maker))])
         if maker not in self.again:
-            return [saved]
+            return saved
         made = self.recomputed(maker, step.before if maker <= step.again else step.before - 1)
-        if len({self.choice.tagged.tag[own] for own in graph.values_of(maker)}) == 1:
-            return [_sum([saved, made])]  # it is recomputed only if it is not saved
-        return [made, _sum([saved, (0.0, {self.again[maker]: -1.0})])]
+        return _sum([saved, made])  # it is recomputed only if it is not saved
 
     def later(self, node: int, step: Step) -> Expression:
         """Whether a node is recomputed at a step or after it."""

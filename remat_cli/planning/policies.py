@@ -121,7 +121,7 @@ def policy(
 def _candidates(graph: Graph, tool: Tool) -> int:
     """How many things ``tool`` chooses from."""
     if tool.strategy == SaveOnly.name:
-        return len(Tagged.of(graph, tool.strategy).names)
+        return sum(map(len, Tagged.of(graph, tool.strategy).groups))
     modules = chosen_from(Task(graph, None), tool.strategy).modules
     return len(layers_of(modules) if tool.strategy == EveryNLayers.name else modules)
 

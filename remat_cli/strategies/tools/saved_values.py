@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -20,6 +20,9 @@ from remat_cli.strategies.tools.over_budget import highest_steps
 from remat_cli.tolerances import SAME_COST
 
 BEST = "best"
+_COARSE = 0.01
+"""Gap of the first models, which only show where choices exceed the budget; tenfold finer whenever one does not. Untuned.
+"""
 _NONE = "none"
 _PLAIN = re.compile(r"[\w./+-]+")
 """Names that can stand in the text form of a strategy."""
@@ -59,27 +62,30 @@ class SaveOnly(Strategy):
         for chosen in openings(choice):
             best.offer(chosen)
         bound = task.graph.total_cost
+        gap = max(context.gap, _COARSE)
         while True:
             context.control.check()
-            solved = context.solver.solve(context.request(choice.model(budget), context.control, gap=0.0))
+            solved = context.solver.solve(context.request(choice.model(budget), context.control, gap=gap))
             if solved.termination is Termination.INFEASIBLE:
                 return self._nothing_fits(best)
             if solved.bound is not None:
-                bound = max(bound, task.graph.total_cost + solved.bound)
+                bound = max(bound, solved.bound)
             best.bound = bound
             if solved.values is None:
                 return best.answer()
-            chosen = frozenset(name for name in range(len(choice.tagged.names)) if solved.values[name] > 0.5)
+            chosen = frozenset(name for name in range(len(choice.tagged.groups)) if solved.values[name] > 0.5)
             over = best.offer(chosen)
-            if not over or best.proven() or solved.termination is not Termination.OPTIMAL:
+            if best.proven() or (not over and gap <= context.gap) or solved.termination is not Termination.OPTIMAL:
                 return best.answer()
-            if choice.rows.issuperset(over):
+            if not over:
+                gap = max(context.gap, gap / 10)
+            if over and choice.rows.issuperset(over):
                 choice.refused.append(chosen)
             choice.rows.update(over)
 
     def _given(self, choice: SavedChoice, task: Task) -> Found | NotFound:
         """The answer if the names are given."""
-        computes, _ = choice.schedule(numbers_of(choice.tagged.names, self.saved))
+        computes, _ = choice.schedule(numbers_of(choice.tagged, self.saved))
         if task.budget_bytes is not None and max(heights(task.graph, computes)) > task.budget_bytes:
             reason = "saving these values does not fit"
             return NotFound(reason, scope=Scope.RESTRICTED, best=Schedule(tuple(computes)))
@@ -101,7 +107,7 @@ class _Best:
     Attributes:
         choice, budget, context: What it is for.
         bound: Proven for all choices.
-        found: Its cost, its schedule and its names.
+        found: Its cost and its schedule.
         lowest: The lowest peak of any choice so far, and its schedule.
     """
 
@@ -109,7 +115,7 @@ class _Best:
     budget: int
     context: Context
     bound: float = 0.0
-    found: tuple[float, tuple[int, ...], frozenset[int]] | None = None
+    found: tuple[float, tuple[int, ...]] | None = None
     lowest: tuple[int, tuple[int, ...]] | None = None
 
     def offer(self, chosen: frozenset[int]) -> set[Step]:
@@ -122,13 +128,13 @@ class _Best:
         over = highest_steps(steps, levels, self.budget)
         cost = cost_of(graph, computes)
         if not over and (self.found is None or cost < self.found[0]):
-            self.found = cost, tuple(computes), chosen
+            self.found = cost, tuple(computes)
             self.context.publish(self.answer())
         return over
 
     def proven(self) -> bool:
         """Whether no choice is cheaper."""
-        return self.found is not None and self.found[0] <= self.bound * (1 + SAME_COST)
+        return self.found is not None and self.found[0] <= self.bound * (1 + max(SAME_COST, self.context.gap))
 
     def answer(self) -> Found:
         """The choice with its bound.
@@ -138,9 +144,8 @@ class _Best:
         """
         if self.found is None:
             raise LimitReached("the search for values to save was stopped before it found a set that fits")
-        _, computes, chosen = self.found
-        names = self.choice.tagged.names
-        saved = "+".join(names[name] for name in needed(self.choice.tagged, computes, chosen)) or _NONE
+        _, computes = self.found
+        saved = "+".join(needed(self.choice.tagged, computes)) or _NONE
         maker = f"{SaveOnly.name}{{saved={saved}}}" if _PLAIN.fullmatch(saved) else ""
         bounds = (Bound(self.bound, Scope.RESTRICTED),) if self.bound else ()
         return Found(Schedule(computes), bounds, used_solver=True, maker=maker)
@@ -148,36 +153,38 @@ class _Best:
 
 def openings(choice: SavedChoice) -> Iterator[frozenset[int]]:
     """Choices to begin with: all names, and those of the values of minimum cuts for many limits on cost."""
-    yield frozenset(range(len(choice.tagged.names)))
+    yield frozenset(range(len(choice.tagged.groups)))
     tried: set[frozenset[int]] = set()
     for limit in cost_limits(choice.tagged.training):
         cut = cheapest_cut(choice.tagged.training, limit)
-        chosen = frozenset(choice.tagged.tag[value] for value in cut if choice.tagged.tag[value] >= 0)
+        makers = {choice.tagged.training.graph.producer[value] for value in cut}
+        chosen = frozenset(choice.tagged.group[node] for node in makers if choice.tagged.group[node] >= 0)
         if chosen not in tried:
             tried.add(chosen)
             yield chosen
 
 
-def needed(tagged: Tagged, computes: Sequence[int], chosen: Collection[int]) -> list[int]:
-    """Those of the names ``chosen`` that the backward pass of the schedule reads a saved value of, ascending."""
+def needed(tagged: Tagged, computes: Sequence[int]) -> list[str]:
+    """The names of the saved values that the backward pass of a schedule reads, in the order in which they are made."""
     training = tagged.training
     read: set[int] = set()
     again: set[int] = set()
     for node in computes[training.sweep :]:
         read.update(v for v in training.graph.nodes[node].inputs if training.graph.producer[v] not in again)
         again.add(node)
-    return sorted({tagged.tag[value] for value in read} & set(chosen))
+    saved = [value for value in sorted(read) if tagged.free(training.graph.producer[value])]
+    return list(dict.fromkeys(name for value in saved if (name := tagged.names[value]) is not None))
 
 
-def numbers_of(names: Sequence[str], text: str) -> list[int]:
-    """The numbers of the names in ``text``, which are joined by +.
+def numbers_of(tagged: Tagged, text: str) -> frozenset[int]:
+    """The groups of the names in ``text``, which are joined by +.
 
     Raises:
         UsageError: If there is no such name.
     """
-    places = {name: number for number, name in enumerate(names)}
+    groups = {name: number for number, group in enumerate(tagged.groups) for name in group}
     wanted = [] if text == _NONE else text.split("+")
     for name in wanted:
-        if name not in places:
-            raise UsageError(f'there is no value named "{name}" to save', hint=suggestion(name, list(places)))
-    return [places[name] for name in dict.fromkeys(wanted)]
+        if name not in groups:
+            raise UsageError(f'there is no value named "{name}" to save', hint=suggestion(name, list(groups)))
+    return frozenset(groups[name] for name in wanted)
