@@ -28,7 +28,7 @@ from remat_cli.frontends.aten.program import TANGENTS, Call
 from remat_cli.frontends.aten.retained_bytes import retained_like
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.joint_program import JointProgram, joint_program, tensor_name
-from remat_cli.frontends.torch.capturing.naming import called_modules
+from remat_cli.frontends.torch.capturing.naming import call_tag, called_modules
 from remat_cli.frontends.torch.capturing.placeholders import JointInput, joint_inputs, result_kind
 from remat_cli.frontends.torch.codec import encode, encode_data
 from remat_cli.frontends.torch.document import (
@@ -47,7 +47,7 @@ from remat_cli.frontends.torch.document import (
 from remat_cli.frontends.torch.layouts import copied_bytes
 from remat_cli.frontends.torch.private import frees_tangents
 from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in
-from remat_cli.graph.model import Graph, Node
+from remat_cli.graph.model import Graph, Node, Phase
 
 _SAME = ("aten.detach.default", "aten.alias.default")
 """Views that change nothing: without autograd they are the tensor itself."""
@@ -109,8 +109,20 @@ def lower(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] 
         "results": [result.document(graph.value_name) for result in results],
         "notes": [*joint.notes, *_unused(captured)],
         "modules": called_modules(joint.nodes.values()),
+        "tags": _tags(graph, lowered, joint),
     }
     return replace(graph, metadata=metadata)
+
+
+def _tags(graph: Graph, lowered: Lowered, joint: JointProgram) -> dict[str, str]:
+    """For each value of the forward pass the call that makes it, see :func:`call_tag`."""
+    found = {}
+    for number, made in enumerate(lowered.computations):
+        node = joint.nodes.get(made.call.name)
+        tag = call_tag(node) if node is not None and made.call.phase in {Phase.FORWARD, Phase.LOSS} else None
+        if tag is not None:
+            found |= {graph.value_name(value): tag for value in graph.values_of(number)}
+    return found
 
 
 def _constant(captured: Captured, node: Any) -> Data:
