@@ -131,6 +131,55 @@ def aot(graph_module: Any, inputs: Any, *, compiler: Callable[[Any, Any], Any], 
     return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)(graph_module, inputs)
 
 
+def partitioner_base() -> Any:
+    """The base class of objects that partition joint graphs for Inductor."""
+    from torch._inductor.custom_graph_pass import CustomPartitionerFn
+
+    return CustomPartitionerFn
+
+
+def inductor(
+    graph_module: Any, inputs: Any, *, partitioner: Any, compiler: Callable[[Any, Any], Any] | None = None
+) -> Any:
+    """The result of Inductor, whose joint graph ``partitioner`` divides.
+
+    Args:
+        graph_module: What to compile.
+        inputs: Its inputs.
+        partitioner: An object of a class with :func:`partitioner_base`.
+        compiler: Takes Inductor's place for both parts; None for Inductor.
+    """
+    import torch
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    def compiled(part: Any, given: Any, **_options: Any) -> Any:
+        return compiler(part, given) if compiler is not None else None
+
+    inner = compile_fx_inner if compiler is None else compiled
+    patches = {"custom_partitioner_fn": partitioner}
+    # AOTAutograd's cache would serve what another plan has made, and not call the partitioner. Inductor's own goes by
+    # the graphs that the partitioner returns.
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        return compile_fx(graph_module, list(inputs), inner_compile=inner, config_patches=patches)
+
+
+STORED = "inductor_realize_to_strides"
+"""A node of FX with this in its ``meta`` has its result stored, and not computed where it is read."""
+
+
+def saved_description(number: int) -> Any:
+    """The description of a tensor that a forward graph saves."""
+    return descriptors().SavedForBackwardsAOTOutput(number)
+
+
+def min_cut(joint: Any, joint_inputs: Any, **options: Any) -> tuple[Any, Any]:
+    """The split that Inductor makes by itself."""
+    from functorch.compile import min_cut_rematerialization_partition
+
+    forward, backward = min_cut_rematerialization_partition(joint, joint_inputs, **options)
+    return forward, backward
+
+
 def default_split(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> tuple[Any, Any]:
     """The split without recomputation, which saves everything that the backward pass reads."""
     from functorch.compile import default_partition
