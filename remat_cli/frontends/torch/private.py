@@ -11,6 +11,7 @@ import contextlib
 import logging
 import types
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 Partition = Callable[..., tuple[Any, Any]]
@@ -170,6 +171,62 @@ STORED = "inductor_realize_to_strides"
 def saved_description(number: int) -> Any:
     """The description of a tensor that a forward graph saves."""
     return descriptors().SavedForBackwardsAOTOutput(number)
+
+
+def loop_choices() -> Any:
+    """The object that decides which operations Inductor makes one loop of."""
+    from torch._inductor.virtualized import V
+
+    return V.choices
+
+
+def set_loop_choices(choices: Any) -> None:
+    """Let ``choices`` decide which operations Inductor makes one loop of, in this thread."""
+    from torch._inductor.virtualized import V
+
+    V.set_choices_handler(choices)
+
+
+def compiled_meta() -> Any:
+    """The ``meta`` of the graph module that Inductor is compiling."""
+    from torch._inductor.virtualized import V
+
+    return V.graph.orig_gm.meta
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """The buffers of a graph that Inductor is compiling.
+
+    Attributes:
+        sizes: Bytes that each takes when it is made, and gives back after its last use.
+        results: The names of those that are results.
+        names: For a buffer that is another one after a write, the name of that.
+    """
+
+    sizes: dict[str, tuple[int, int]]
+    results: list[str]
+    names: dict[str, str]
+
+    def real(self, name: str) -> str:
+        """The name of the buffer whose memory ``name`` is."""
+        while name in self.names:
+            name = self.names[name]
+        return name
+
+    def read_by(self, node: Any) -> list[str]:
+        """The names of what an operation reads or writes into."""
+        return [dependency.name for dependency in node.read_writes.reads]
+
+
+def buffer_sizes(scheduler: Any) -> Buffers:
+    """The buffers of the graph that Inductor is compiling."""
+    from torch._inductor.memory import compute_size_for_scheduler_buffer
+    from torch._inductor.virtualized import V
+
+    V.graph.scheduler = scheduler  # where the sizes are looked up; Inductor sets it once this is done
+    sizes = compute_size_for_scheduler_buffer(scheduler.name_to_buf)
+    return Buffers(dict(sizes), list(V.graph.get_output_names()), dict(scheduler.mutation_real_name))
 
 
 def min_cut(joint: Any, joint_inputs: Any, **options: Any) -> tuple[Any, Any]:

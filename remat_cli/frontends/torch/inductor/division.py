@@ -19,8 +19,11 @@ from typing import Any
 from remat_cli.frontends.torch.capturing.capture import Captured, Inductor
 from remat_cli.frontends.torch.capturing.joint_program import tensor_name
 from remat_cli.frontends.torch.capturing.lower import Lowering
+from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
 from remat_cli.frontends.torch.private import STORED, is_operator, saved_description
+from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.plan.model import Compute, Statement
+from remat_cli.plan.replay import replay
 
 _CONVOLUTION = "aten.convolution"
 _IMAGE = 4
@@ -44,9 +47,12 @@ def divided(captured: Captured, lowering: Lowering, statements: Sequence[Stateme
     cut = computed.index(lowering.made.index(None))
     left, right = computed[:cut], computed[cut + 1 :]
     saved = parts.saved(right)
-    forward = parts.forward(left, saved)
-    backward = parts.backward(right, saved)
-    return torch.fx.GraphModule(joint, forward), torch.fx.GraphModule(joint, backward)
+    forward = torch.fx.GraphModule(joint, parts.forward(left, saved))
+    backward = torch.fx.GraphModule(joint, parts.backward(right, saved))
+    peak = replay(lowering.graph, statements).peak_bytes - lowering.graph.fixed_memory
+    given = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if not parts.is_input(node)}
+    forward.meta[LIMIT], backward.meta[LIMIT] = Limit(peak, {}), Limit(peak, given)
+    return forward, backward
 
 
 class _Parts:
@@ -137,6 +143,14 @@ class _Parts:
             half.compute(index)
         outputs = [None if node is None else half.read(node, {}) for node in self.gradients]
         return half.end(outputs, self.gradients_told)
+
+    def is_input(self, node: Any) -> bool:
+        """Whether a node is an input of the step, which is there in any case."""
+        return node in self.inputs and node not in self.tangents
+
+    def bytes_of(self, node: Any) -> int:
+        """Bytes of the memory in which a tensor lies."""
+        return sum(storage_bytes(tensor) for _, tensor in tensors_in(node.meta["val"]))
 
     def meta(self, node: Any) -> dict[str, Any]:
         """What Inductor's own graph says of a node."""

@@ -10,6 +10,7 @@ from remat_cli.frontends.torch.capturing.capture import Captured, Model
 from remat_cli.frontends.torch.capturing.inductor_joint import captured_joint
 from remat_cli.frontends.torch.capturing.lower import lowering
 from remat_cli.frontends.torch.inductor.division import divided
+from remat_cli.frontends.torch.inductor.loops import keep_apart
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.private import min_cut, partitioner_base, real_tensors
 from remat_cli.frontends.torch.tensors import tensors_in
@@ -59,7 +60,10 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
         captured = captured_joint(joint, forward_outputs, tensors, _no_model())
         lowered = lowering(captured, lambda _: 1.0, "compiled", held(captured))
         plan = self._find(captured, lowered.graph)
-        return None if plan is None else divided(captured, lowered, plan.statements, joint)
+        if plan is None:
+            return None
+        keep_apart()
+        return divided(captured, lowered, plan.statements, joint)
 
     def uuid(self) -> Any:
         """What identifies the plans, for PyTorch's caches of compiled code."""
@@ -68,6 +72,11 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
     def __reduce__(self) -> tuple[Any, ...]:
         """As its identity: the caches pickle it with all other settings, only to compare it."""
         return str, (self.uuid(),)
+
+
+SETTINGS = {"allow_buffer_reuse": False, "reorder_for_peak_memory": False}
+"""Settings of Inductor with which it keeps to the plan: it frees what the plan frees, and runs in the order of the plan.
+With its own it may keep freed memory for a later tensor of the same size, which can raise the peak by a fifth."""
 
 
 def held(captured: Captured) -> range:
