@@ -56,13 +56,33 @@ _LARGEST_CONSTANT = 1 << 20
 """
 
 NodeCost = Callable[[Any], float]
-"""Cost of the operation of an FX node; positive."""
+"""Cost of the operation of an FX node, or of a ``Group`` of operations; positive."""
 Read = Callable[[int, int], Argument]
 """Makes the argument that refers to the tensor ``part`` of the value ``number``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """A captured training step as a graph, and what it was made from.
+
+    Attributes:
+        graph: The graph.
+        made: The FX node of each node; None for that of the tangents.
+        values: For each value, the names of the tensors in it, see :func:`tensor_name`.
+    """
+
+    graph: Graph
+    made: tuple[Any, ...]
+    values: tuple[tuple[str, ...], ...]
+
+
 def lower(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] | None = None) -> Graph:
-    """The graph of a captured training step.
+    """The graph of a captured training step; for the arguments see :func:`lowering`."""
+    return lowering(captured, cost, name, holds).graph
+
+
+def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] | None = None) -> Lowering:
+    """The graph of a captured training step, and what it was made from.
 
     Args:
         captured: The joint graph.
@@ -80,7 +100,12 @@ def lower(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] 
     inputs = joint_inputs(captured)
     joint = joint_program(captured, inputs)
     constants = [_constant(captured, node) for node in joint.constants]
-    lowered = lower_program(joint.program, name, lambda call, _types: cost(joint.nodes[call.name]))
+
+    def cost_of(call: Call, _types: Any) -> float:
+        node = joint.nodes[call.name]
+        return cost(node if joint.fusion is None else joint.fusion.group(node))
+
+    lowered = lower_program(joint.program, name, cost_of)
     payloads = _Payloads.of(captured, joint, lowered)
     kept: set[int] = set()
 
@@ -90,6 +115,8 @@ def lower(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] 
 
     found = _results(captured, inputs)
     dropped = set() if holds is None else {k for k, (kind, of, _) in enumerate(found) if _is_dropped(kind, of, holds)}
+    if captured.inductor is not None:  # these are written at the end of the forward pass
+        dropped |= {k for k, (kind, _, _) in enumerate(found) if kind == "update"}
     results = []
     for k, (kind, of, node) in enumerate(found):
         reader = Value if k in dropped else read
@@ -111,7 +138,12 @@ def lower(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] 
         "modules": called_modules(joint.nodes.values()),
         "tags": _tags(graph, lowered, joint),
     }
-    return replace(graph, metadata=metadata)
+    calls = [made.call for made in lowered.computations]
+    return Lowering(
+        graph=replace(graph, metadata=metadata),
+        made=tuple(None if call.op == TANGENTS else joint.nodes[call.name] for call in calls),
+        values=tuple(tensors for made in lowered.computations for tensors in made.values),
+    )
 
 
 def _tags(graph: Graph, lowered: Lowered, joint: JointProgram) -> dict[str, str]:
@@ -194,7 +226,7 @@ class _Payloads:
             cost=float(made.cost),
             inputs=tuple(reads),
             outputs=made.sizes,
-            recompute=call.op != TANGENTS,
+            recompute=call.op != TANGENTS and not (made.random and self.joint.fusion is not None),
             op=made.op,
             phase=call.phase,
             workspace=copied_bytes(operation, made_on or ""),
