@@ -130,7 +130,7 @@ def without_copies(graph):
     ("spec", "nodes", "values_mb", "parameters"),
     [
         # Operations, and bytes of VGG16 and GPT-2, as counted independently with PyTorch 2.13; parameters as published.
-        # Copies are not counted: up to PyTorch 2.13 at least, dropout that drops nothing copies, and in 2.15 it does not.
+        # Copies are not counted: in PyTorch 2.13 dropout that drops nothing copies, in 2.15 it does not.
         ("torch/vgg16{dropout=0}", 84, 2860.7, 138_357_544),
         ("torch/unet", 156, 3007.4, 31_037_698),
         ("torch/resnet50", 407, 2763.9, 25_557_032),
