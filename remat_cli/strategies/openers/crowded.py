@@ -1,13 +1,13 @@
 """Schedules and bounds from a model of the stages that need the most memory alone (see ``milp/crowded``).
 
 The first model has one crowded stage, that of the no-remat peak. If its schedule exceeds the budget at another stage,
-the next model has that stage too. Every round raises the bound; a schedule that fits is as cheap as the bound.
-Training steps often fit after one or two rounds.
+the next model has that stage too. If it exceeds the budget only at a recomputation, the next model looks into the stage
+of that, and then at the recomputation itself. Every round raises the bound; a schedule that fits is as cheap as the
+bound. Training steps often fit after one or two rounds; at tight budgets it takes some twenty.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,12 +25,15 @@ from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.retention.second_look import confirmed
 from remat_cli.tolerances import CUTS_GAP
 
-_MOST_CUTS = 16
-"""Crowded stages in one model. Untuned."""
+_MOST_CUTS = 120
+"""Cuts in one model. Untuned."""
+_LONG_S, _PLACES, _APART = 2.0, 3, 4
+"""After a solve of so many seconds, the schedule is corrected in so many places at once, so many stages apart or more.
+Untuned."""
 _MOST_VARIABLES = 60_000
 """Variables of the largest model to state. Untuned."""
 _SHARES = (0.97, 0.93, 0.88, 0.8)
-"""Shares of the room to try where only the recomputation inside a stage exceeds the budget. Untuned."""
+"""Shares of the room to try where the model sees all and its schedule still exceeds the budget. Untuned."""
 
 
 @dataclass(slots=True)
@@ -38,21 +41,24 @@ class CrowdedStages(Engine):
     """Solves one model after the other, each with one more crowded stage.
 
     Attributes:
-        cuts: The stages of the next model, ascending; empty when there is nothing left to try.
+        cuts: The cuts of the next model, ascending; empty when there is nothing left to try.
         room: Bytes to use at them.
-        shares: Remaining shares of the room, for when only recomputation inside a stage exceeds the budget.
+        shares: Remaining shares of the room, for when the model sees every step that exceeds the budget.
+        took_s: Seconds that the last solve took.
     """
 
     uses_solver: ClassVar[bool] = True
 
-    cuts: list[int] = field(default_factory=list)
+    cuts: list[crowded.Cut] = field(default_factory=list)
     room: int = 0
     shares: Iterator[float] = field(default_factory=lambda: iter(_SHARES))
+    took_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Start with the stage of the no-remat peak."""
         profile = no_remat_profile(self.incumbent.graph)
-        self.cuts = [profile.index(max(profile))]
+        highest = profile.index(max(profile))
+        self.cuts = [(highest, highest)]
         self.room = self.incumbent.budget_bytes - self.incumbent.graph.fixed_memory
 
     def work(self) -> bool:
@@ -74,7 +80,7 @@ class CrowdedStages(Engine):
             return None
         incumbent.report("cutting")
         whole = incumbent.budget_bytes - graph.fixed_memory
-        needed = max(working_set(graph, t) for t in self.cuts)
+        needed = max(working_set(graph, t) for t, i in self.cuts if t == i)
         if needed > self.room:
             if needed > whole:
                 incumbent.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
@@ -84,27 +90,39 @@ class CrowdedStages(Engine):
         if computes is None:
             return None
         incumbent.offer(computes)
-        in_use = heights(graph, computes)
-        worst, highest = _most_crowded(computes, in_use)
-        if max(in_use) <= incumbent.budget_bytes:
+        over = _over(graph, computes, incumbent.budget_bytes)
+        if not over:
             self.cuts = []
-        elif highest > incumbent.budget_bytes and worst not in self.cuts:
-            bisect.insort(self.cuts, worst)
-        # The model does not see recomputation inside a stage; less room at the stages it does see leaves space for it.
+        elif more := self._more(over):
+            self.cuts = sorted({*self.cuts, *more})
+        # Less room at the cuts leaves space for what the model does not see.
         elif (share := next(self.shares, None)) is not None:
             self.room = round(share * whole)
         else:
             self.cuts = []
         return computes
 
+    def _more(self, over: Sequence[tuple[int, int, int]]) -> list[crowded.Cut]:
+        """Cuts for the next model, so that it sees the steps ``over`` the budget (see :func:`_over`)."""
+        places = 1 if self.took_s < _LONG_S else _PLACES
+        more: list[crowded.Cut] = []
+        stages: list[int] = []
+        for _, t, i in over:
+            if len(stages) < places and all(abs(t - other) >= _APART for other in stages):
+                found = [cut for cut in crowded.looked_at(self.cuts, t, i) if cut not in more]
+                more += found
+                stages += [t] if found else []
+        return more
+
     def _size(self) -> int:
         """Number of variables."""
-        return sum(t + self.incumbent.graph.first_value[t] for t in self.cuts)
+        return sum(t + self.incumbent.graph.first_value[t] for t, _ in self.cuts)
 
     def _solved(self, control: Control, *, bounding: bool) -> tuple[int, ...] | None:
         graph, context = self.incumbent.graph, self.incumbent.context
         stated = crowded.build(graph, self.cuts, self.room, context.control)
         outcome = context.solver.solve(context.request(stated.model, control, gap=CUTS_GAP))
+        self.took_s = outcome.wall_s
         if bounding and outcome.termination is Termination.INFEASIBLE:
             outcome = confirmed(outcome, stated.model, self.incumbent)
         if bounding and outcome.termination is Termination.INFEASIBLE:
@@ -117,8 +135,11 @@ class CrowdedStages(Engine):
         return stated.computes(outcome.values)
 
 
-def _most_crowded(computes: Sequence[int], in_use: Sequence[int]) -> tuple[int, int]:
-    """The node at whose first computation the most bytes are in use, and how many; the last such node on a tie."""
-    first = dict(zip(reversed(computes), range(len(computes) - 1, -1, -1), strict=True))
-    node = max(first, key=lambda k: (in_use[first[k]], first[k]))
-    return node, in_use[first[node]]
+def _over(graph: Graph, computes: Sequence[int], budget_bytes: int) -> list[tuple[int, int, int]]:
+    """The steps over the budget as (bytes in use, stage, node): first computations before others, the highest first."""
+    stage, found = 0, []
+    for node, in_use in zip(computes, heights(graph, computes), strict=True):
+        if in_use > budget_bytes:
+            found.append((in_use, stage, node))
+        stage += node == stage
+    return sorted(found, key=lambda step: (step[1] == step[2], step), reverse=True)
