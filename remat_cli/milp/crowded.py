@@ -20,10 +20,10 @@ and that of all other stages.
 (With one cut this is the choice that partitioners of training steps make, such as AOTAutograd's knapsack over the
 values that the forward pass saves. With all stages as cuts it is the retention model without in-stage rows.)
 
-**Inside a stage.** A block that is one stage, between the cuts t - 1 and t, is looked into. Value v *stands* through it,
-P[k,v] = 1, if it is resident at both cuts, or at the first one and read by t, and is not recomputed in between. It is
-then there during the whole block, in whatever order the block computes. So while node i is recomputed in the block, all
-that stands fits beside the working set of i. (Only in such a block may node t_k itself be computed again.)
+**Inside a stage.** A block that is one stage, between the cuts t - 1 and t, is looked into. Value v *stands* through
+it, P[k,v] = 1, if it is resident at both cuts, or at the first one and read by t, and is not recomputed in between. It
+is then there during the whole block, in whatever order the block computes. So while node i is recomputed in the block,
+all that stands fits beside the working set of i. (Only in such a block may node t_k itself be computed again.)
 
 **At a recomputation.** Such a stage t may have one more cut (t, i): the last computation of node i < t in the stage. If
 i is not recomputed in it, the cut comes right after the first computation of t - 1. It parts the stage into two blocks;
@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from remat_cli.control import Control
@@ -61,6 +62,7 @@ class CutModel:
         cuts: Cuts, ascending.
         room_bytes: The budget without fixed memory.
         memory: The form of sizes in the rows.
+        seen: Nodes whose recomputation is seen inside a stage.
         kept: Column of S, by (k, value).
         again: Column of R, by (k, node); nodes that may run only once have none.
         stands: Column of P, by (k, value), for blocks in one stage; None where it is 1.
@@ -71,6 +73,7 @@ class CutModel:
     cuts: tuple[Cut, ...]
     room_bytes: int
     memory: MemoryScale
+    seen: AbstractSet[int]
     kept: dict[tuple[int, int], int] = field(default_factory=dict)
     again: dict[tuple[int, int], int] = field(default_factory=dict)
     stands: dict[tuple[int, int], int | None] = field(default_factory=dict)
@@ -175,7 +178,9 @@ class CutModel:
         return sorted(chosen)
 
 
-def build(graph: Graph, cuts: Sequence[Cut], room_bytes: int, control: Control) -> CutModel:
+def build(
+    graph: Graph, cuts: Sequence[Cut], room_bytes: int, control: Control, *, seen: AbstractSet[int] | None = None
+) -> CutModel:
     """State the model.
 
     Args:
@@ -184,13 +189,16 @@ def build(graph: Graph, cuts: Sequence[Cut], room_bytes: int, control: Control) 
             the room.
         room_bytes: The budget without fixed memory.
         control: Checked while building.
+        seen: Nodes whose recomputation is seen inside a stage; None for all. With fewer the model is smaller, and
+            its bound may be lower.
 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.
     """
     scale = graph.total_cost or 1.0
     builder = Builder()
-    stated = CutModel(builder, graph, tuple(cuts), room_bytes, MemoryScale.of(graph, room_bytes))
+    nodes = frozenset(range(len(graph.nodes))) if seen is None else seen
+    stated = CutModel(builder, graph, tuple(cuts), room_bytes, MemoryScale.of(graph, room_bytes), nodes)
     steps = [
         (k, i)
         for k, (t, last) in enumerate(cuts)
@@ -278,7 +286,7 @@ def _inside(stated: CutModel, k: int) -> Iterator[Row]:
     inputs = graph.nodes[t].inputs if last == t else ()
     for i in range(t):
         again = stated.again.get((k, i))
-        if again is None:
+        if again is None or i not in stated.seen:
             continue
         own = {*graph.nodes[i].inputs, *graph.values_of(i)}
         room, read = stated.room - stated.own(i), 0.0

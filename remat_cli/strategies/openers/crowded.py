@@ -15,13 +15,15 @@ from typing import ClassVar
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_profile, working_set
+from remat_cli.graph.model import Graph
 from remat_cli.milp import crowded
 from remat_cli.plan.liveness import heights
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Termination
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
-from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.engine import Engine, engine_at
+from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.second_look import confirmed
 from remat_cli.tolerances import CUTS_GAP
 
@@ -30,6 +32,9 @@ _MOST_CUTS = 120
 _LONG_S, _PLACES, _APART = 2.0, 3, 4
 """After a solve of so many seconds, the schedule is corrected in so many places at once, so many stages apart or more.
 Untuned."""
+_SEEN = 150
+"""Up to this many nodes every recomputation in a stage that is looked into is seen: on `checkmate/unet` that takes a
+third of the rounds. Beyond, rows for nodes that hardly matter make each round slower than it saves rounds."""
 _MOST_VARIABLES = 60_000
 """Variables of the largest model to state. Untuned."""
 _SHARES = (0.97, 0.93, 0.88, 0.8)
@@ -44,6 +49,8 @@ class CrowdedStages(Engine):
         cuts: The cuts of the next model, ascending; empty when there is nothing left to try.
         room: Bytes to use at them.
         shares: Remaining shares of the room, for when the model sees every step that exceeds the budget.
+        seen: Nodes whose recomputation the model sees inside a stage: on a small graph all, on others those that a
+            schedule recomputed in a step over the budget, and those next to them.
         took_s: Seconds that the last solve took.
     """
 
@@ -52,12 +59,15 @@ class CrowdedStages(Engine):
     cuts: list[crowded.Cut] = field(default_factory=list)
     room: int = 0
     shares: Iterator[float] = field(default_factory=lambda: iter(_SHARES))
+    seen: set[int] = field(default_factory=set)
     took_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Start with the stage of the no-remat peak."""
         profile = no_remat_profile(self.incumbent.graph)
         highest = profile.index(max(profile))
+        if len(profile) <= _SEEN:
+            self.seen.update(range(len(profile)))
         self.cuts = [(highest, highest)]
         self.room = self.incumbent.budget_bytes - self.incumbent.graph.fixed_memory
 
@@ -93,8 +103,8 @@ class CrowdedStages(Engine):
         over = _over(graph, computes, incumbent.budget_bytes)
         if not over:
             self.cuts = []
-        elif more := self._more(over):
-            self.cuts = sorted({*self.cuts, *more})
+        elif self._see(over):
+            pass
         # Less room at the cuts leaves space for what the model does not see.
         elif (share := next(self.shares, None)) is not None:
             self.room = round(share * whole)
@@ -102,17 +112,29 @@ class CrowdedStages(Engine):
             self.cuts = []
         return computes
 
-    def _more(self, over: Sequence[tuple[int, int, int]]) -> list[crowded.Cut]:
-        """Cuts for the next model, so that it sees the steps ``over`` the budget (see :func:`_over`)."""
+    def _see(self, over: Sequence[tuple[int, int, int]]) -> bool:
+        """Choose cuts and nodes for the next model so that it sees the steps ``over`` the budget (see :func:`_over`).
+
+        Returns:
+            Whether there are any that this model lacked.
+        """
         places = 1 if self.took_s < _LONG_S else _PLACES
         more: list[crowded.Cut] = []
         stages: list[int] = []
+        before = set(self.seen)
         for _, t, i in over:
-            if len(stages) < places and all(abs(t - other) >= _APART for other in stages):
+            if t >= len(self.incumbent.graph.nodes) or len(stages) >= places:
+                continue
+            if all(abs(t - other) >= _APART for other in stages):
                 found = [cut for cut in crowded.looked_at(self.cuts, t, i) if cut not in more]
+                fresh = i < t and i not in self.seen
+                if fresh:  # the stage is looked into once more before it gets a cut at a recomputation
+                    found = [cut for cut in found if cut[0] == cut[1]]
+                    self.seen.update(_beside(self.incumbent.graph, i))
                 more += found
-                stages += [t] if found else []
-        return more
+                stages += [t] if found or fresh else []
+        self.cuts = sorted({*self.cuts, *more})
+        return bool(more) or self.seen != before
 
     def _size(self) -> int:
         """Number of variables."""
@@ -120,7 +142,7 @@ class CrowdedStages(Engine):
 
     def _solved(self, control: Control, *, bounding: bool) -> tuple[int, ...] | None:
         graph, context = self.incumbent.graph, self.incumbent.context
-        stated = crowded.build(graph, self.cuts, self.room, context.control)
+        stated = crowded.build(graph, self.cuts, self.room, context.control, seen=self.seen)
         outcome = context.solver.solve(context.request(stated.model, control, gap=CUTS_GAP))
         self.took_s = outcome.wall_s
         if bounding and outcome.termination is Termination.INFEASIBLE:
@@ -135,6 +157,13 @@ class CrowdedStages(Engine):
         return stated.computes(outcome.values)
 
 
+def crowded_stages(incumbent: Incumbent) -> CrowdedStages:
+    """The engine that works on ``incumbent`` in all stages of a search: it goes on where it stopped."""
+    engine = engine_at(f"{__name__}:{CrowdedStages.__name__}", incumbent)
+    assert isinstance(engine, CrowdedStages)
+    return engine
+
+
 def _over(graph: Graph, computes: Sequence[int], budget_bytes: int) -> list[tuple[int, int, int]]:
     """The steps over the budget as (bytes in use, stage, node): first computations before others, the highest first."""
     stage, found = 0, []
@@ -143,3 +172,9 @@ def _over(graph: Graph, computes: Sequence[int], budget_bytes: int) -> list[tupl
             found.append((in_use, stage, node))
         stage += node == stage
     return sorted(found, key=lambda step: (step[1] == step[2], step), reverse=True)
+
+
+def _beside(graph: Graph, i: int) -> set[int]:
+    """Node i, the nodes that make what it reads and those that read what it makes."""
+    readers = {j for v in graph.values_of(i) for j in graph.readers[v]}
+    return {i, *(graph.producer[v] for v in graph.nodes[i].inputs), *readers}
