@@ -95,7 +95,9 @@ class Llama(NetworkArchitecture):
             label = f"{name}/chunk{k + 1}" if self.chunks > 1 else name
             queries = rows(f"{label}/queries", split["q"], k, self.chunks)
             scores = scale(f"{label}/scale", attention_scores(f"{label}/scores", queries, keys))
-            weights = softmax(f"{label}/softmax", masked(f"{label}/mask", scores, rows(f"{label}/rows", mask, k, self.chunks)))
+            weights = softmax(
+                f"{label}/softmax", masked(f"{label}/mask", scores, rows(f"{label}/rows", mask, k, self.chunks))
+            )
             parts.append(attention_context(f"{label}/context", weights, values))
         merged = merge_heads(f"{name}/merge", join_rows(f"{name}/join", parts))
         return dense(f"{name}/out", merged, self.width, bias=False)

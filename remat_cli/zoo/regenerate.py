@@ -35,6 +35,9 @@ FILES: Final = {
     "inception-v3.json": "inception-v3",
     "bert-base.json": "bert",
     "gpt2-small.json": "gpt2",
+    "llama2.json": "llama{depth=2}",
+    "resnet164.json": "resnet-deep{depth=164}",
+    "densenet100.json": "densenet-deep{depth=100,growth=12}",
     "linear32.json": "linear{n=32}",
     "unit-chain17.json": "unit-chain{n=17}",
 }

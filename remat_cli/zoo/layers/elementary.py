@@ -38,7 +38,13 @@ def rms_norm(name: str, x: Tensor) -> Tensor:
     normal = times(f"{name}/normal", x, root)
     derivative = Derivative(inputs=(0,), weights=True)
     return network.add(
-        f"{name}/weight", "mul_weight", [normal], x.shape, flops=x.elements, parameters=x.shape[-1], derivative=derivative
+        f"{name}/weight",
+        "mul_weight",
+        [normal],
+        x.shape,
+        flops=x.elements,
+        parameters=x.shape[-1],
+        derivative=derivative,
     )
 
 
@@ -54,17 +60,15 @@ def rotation_tables(name: str, network: Network, length: int, features: int) -> 
 
 
 def rotate(name: str, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-    """x * cos + half(x) * sin, where half() swaps the halves of the features and negates one."""
+    """The rotation x * cos + half(x) * sin, where half() swaps the halves of the features and negates one."""
     cosine, sine = tables
     half = common.unary(f"{name}/half", "rotate_half", x, common.READS_GRADIENT_ALONE)
-    return common.add(
-        f"{name}/add", _by_table(f"{name}/cos", x, cosine), _by_table(f"{name}/sin", half, sine)
-    )
+    return common.add(f"{name}/add", _by_table(f"{name}/cos", x, cosine), _by_table(f"{name}/sin", half, sine))
 
 
 def _by_table(name: str, x: Tensor, table: Tensor) -> Tensor:
     derivative = Derivative(inputs=(1,))
-    return x.network.add(name, "mul", [x, table], x.shape, flops=x.elements, derivative=derivative)
+    return x.network.add(name, "mul_table", [x, table], x.shape, flops=x.elements, derivative=derivative)
 
 
 def repeat_heads(name: str, x: Tensor, times_each: int) -> Tensor:
@@ -97,9 +101,7 @@ def rows(name: str, x: Tensor, part: int, parts: int) -> Tensor:
         return x
     batch, heads, length, features = x.shape
     shape = (batch, heads, length // parts, features)
-    return x.network.add(
-        name, "rows", [x], shape, flops=x.elements // parts, derivative=common.READS_GRADIENT_ALONE
-    )
+    return x.network.add(name, "rows", [x], shape, flops=x.elements // parts, derivative=common.READS_GRADIENT_ALONE)
 
 
 def join_rows(name: str, parts: Sequence[Tensor]) -> Tensor:
@@ -109,6 +111,4 @@ def join_rows(name: str, parts: Sequence[Tensor]) -> Tensor:
     batch, heads, length, features = parts[0].shape
     shape = (batch, heads, length * len(parts), features)
     elements = sum(part.elements for part in parts)
-    return parts[0].network.add(
-        name, "concat", parts, shape, flops=elements, derivative=common.READS_GRADIENT_ALONE
-    )
+    return parts[0].network.add(name, "concat", parts, shape, flops=elements, derivative=common.READS_GRADIENT_ALONE)
