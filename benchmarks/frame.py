@@ -39,6 +39,7 @@ NAMES = (
     "networks",
     "curves",
     "tight",
+    "repeated",
     "captured",
     "order",
     "targets",

@@ -102,7 +102,7 @@ def page(document: dict[str, Any]) -> str:
     commits = sorted({str(one["commit"]) for one in document["rows"].values()})
     return "\n".join(
         [_HEAD, f"Of {len(rows)} cases: {totals}. Commits: {', '.join(commits)}.", "", written_table(_TABLE, rows), "",
-         measured_on(document["machine"], document["versions"]), ""]
+         f"Measured on: {measured_on(document)}", ""]
     )  # fmt: skip
 
 

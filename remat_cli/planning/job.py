@@ -43,6 +43,8 @@ from remat_cli.version import __version__
 _RESERVE_SHARE = 0.1
 _RESERVE_MOST_S = 2.0
 """What is left of the time limit for replaying and writing the plan: a share of it, and seconds at most. Untuned."""
+_RESERVE_PER_NODE_S, _RESERVE_LARGEST = 8e-5, 0.3
+"""More for large graphs: seconds for every node, and at most this share of the time limit (benchmark ``repeated``)."""
 _GRACE_SHARE, _GRACE_S = 0.5, 0.2
 """Seconds that a strategy gets to stop by itself: a share of the reserve, and some more. After them the best published
 schedule stands, and what is left of the reserve is for replaying and writing."""
@@ -106,7 +108,7 @@ class Job:
         if options.host is not None:
             _check_host(graph, strategy, options)
         context = Context(
-            control=_control(options.time_limit_s, started_s, listener),
+            control=_control(options.time_limit_s, started_s, listener, len(graph.nodes)),
             solver=usable_solver(options.solver),
             gap=options.gap,
             threads=options.threads,
@@ -277,9 +279,14 @@ def _stage(record: StageRecord) -> dict[str, Any]:
     return {key: value for key, value in told.items() if value is not None}
 
 
-def _control(time_limit_s: float | None, started_s: float, listener: Callable[[Progress], None] | None) -> Control:
+def _control(
+    time_limit_s: float | None, started_s: float, listener: Callable[[Progress], None] | None, nodes: int
+) -> Control:
     """The control of a solve; its deadline leaves a reserve for replaying and writing the plan."""
-    limit_s = None if time_limit_s is None else time_limit_s - _reserve_s(time_limit_s)
+    limit_s = None
+    if time_limit_s is not None:
+        more_s = min(_RESERVE_LARGEST * time_limit_s, nodes * _RESERVE_PER_NODE_S)
+        limit_s = time_limit_s - _reserve_s(time_limit_s) - more_s
     return replace(Control.within(limit_s, started_s=started_s), listener=listener)
 
 

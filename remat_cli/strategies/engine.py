@@ -93,6 +93,10 @@ class When:
         """Both conditions, evaluated in this order."""
         return When(f"{self.text}, {other.text}", lambda i: self.holds(i) and other.holds(i))
 
+    def __or__(self, other: When) -> When:
+        """One of the conditions or both, evaluated in this order."""
+        return When(f"{self.text} or {other.text}", lambda i: self.holds(i) or other.holds(i))
+
 
 ALWAYS = When("", lambda incumbent: True)
 

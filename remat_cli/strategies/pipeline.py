@@ -23,9 +23,10 @@ _GROWING = f"{_ROOM}.retention.growing:Growing"
 _EVENTS, _INSIDE = f"{_ROOM}.retention.proof:EventProof", f"{_ROOM}.retention.proof:InStageProofs"
 _ANNEALING, _TURNS = f"{_ROOM}.annealing.workers:Annealing", f"{_ROOM}.turns:Turns"
 
-SMALL, MEDIUM, LARGE = 120, 300, 3_000
+SMALL, MEDIUM, LARGE, VAST = 120, 300, 3_000, 30_000
 """Numbers of nodes. Up to SMALL a proof may use in-stage rows (``targets``). Below MEDIUM a solver finishes before
-prices pay off, and from LARGE on a model takes seconds to state (``scaling``)."""
+prices pay off, from LARGE on a model takes seconds to state (``scaling``), and from VAST on quick methods take as long
+as solving blocks (``repeated``)."""
 _INSIDE_MOST = 1_500
 """Most nodes for which crowded stages are looked into again after other methods. Untuned."""
 _TINY = 60
@@ -81,6 +82,7 @@ _CHAIN_FIRST = Stage(
     maker="optimal",
 )
 
+_BLOCKS = f"{_ROOM}.repeated.search:Repetition"
 _LOOPS = f"{_ROOM}.openers.compiled:CompiledLoops"
 
 QUICK_METHODS = ("dtr", "twremat", "xla-greedy{cost_aware=true}")
@@ -100,11 +102,20 @@ OPENERS = (
         most_s=10.0,
     ),
     Stage(
+        "blocks-vast",
+        _BLOCKS,
+        "gives a plan of a very large training step by solving equal blocks once",
+        when=nodes(VAST) & FRESH,
+        share=0.5,
+        most_s=60.0,
+        kernels=("repeated", "flow"),
+    ),
+    Stage(
         "quick-method-large",
         _KNOWN,
         "gives a plan within a second or two on a large graph",
         options={"methods": QUICK_METHODS[:1]},
-        when=nodes(LARGE) & UNOPENED,
+        when=nodes(LARGE) & UNOPENED & (nodes(most=VAST - 1) | NO_SCHEDULE),
         share=0.6,
         most_s=15.0,
     ),
@@ -141,7 +152,7 @@ _STARTS = (
         "compile",
         _LOOPS,
         "compiles inner loops beside the search, in the first run after an installation",
-        options={"groups": ("flow", "pricing", "annealing")},
+        options={"groups": ("flow", "pricing", "annealing", "repeated")},
         when=nodes(_FEW + 1),
     ),
     Stage(
@@ -195,6 +206,16 @@ _STARTS = (
         kernels=("flow",),
     ),
     Stage(
+        "blocks-large",
+        _BLOCKS,
+        "gives a schedule where quick methods find none, or a dear one",
+        when=nodes(LARGE) & FRESH & EXPENSIVE,
+        until=Verdict.SETTLED,
+        share=0.4,
+        most_s=60.0,
+        kernels=("repeated", "flow"),
+    ),
+    Stage(
         "clearing-large",
         f"{_ROOM}.openers.clearing:Clearings",
         "gives a schedule before prices do",
@@ -223,6 +244,16 @@ _STARTS = (
         until=Verdict.SETTLED,
         goal=Verdict.SETTLED,
         kernels=("annealing",),
+    ),
+    Stage(
+        "blocks",
+        _BLOCKS,
+        "solves equal blocks of a training step once, and chooses for all of them together",
+        when=nodes(MEDIUM) & FRESH,
+        until=Verdict.SETTLED,
+        share=0.5,
+        most_s=60.0,
+        kernels=("repeated", "flow"),
     ),
     Stage(
         "crowded",

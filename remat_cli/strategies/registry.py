@@ -31,6 +31,7 @@ STRATEGIES: Registry[Strategy] = Registry(
         "offload": "remat_cli.strategies.copying.offload:Offload",
         "optimal": "remat_cli.strategies.optimal:Optimal",
         "pwremat": "remat_cli.strategies.published.twremat:PwRemat",
+        "repeated": "remat_cli.strategies.repeated.strategy:Repeated",
         "revolve": "remat_cli.strategies.chains.griewank:Revolve",
         "revolve-bytes": "remat_cli.strategies.chains.rotor:RevolveBytes",
         "revolve-hetero": "remat_cli.strategies.chains.griewank:RevolveHetero",

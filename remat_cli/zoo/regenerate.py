@@ -42,6 +42,9 @@ FILES: Final = {
     "gpt2-small.json": "gpt2",
     "transformer-base.json": "transformer",
     "feed-forward100.json": "feed-forward",
+    "llama2.json": "llama{depth=2}",
+    "resnet164.json": "resnet-deep{depth=164}",
+    "densenet100.json": "densenet-deep{depth=100,growth=12}",
     "linear32.json": "linear{n=32}",
     "unit-chain17.json": "unit-chain{n=17}",
 }

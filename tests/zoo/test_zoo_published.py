@@ -12,6 +12,7 @@ from remat_cli.zoo.registry import architecture, build_graph
 # [tv]  torchvision's table of pre-trained weights (num_params; GFLOPS, which counts one per multiply-accumulate).
 # [mn]  Howard et al. 2017, table 4: 569 million mult-adds, 4.2 million parameters; Keras counts 4,231,976 trainable.
 # [hf]  Hugging Face: num_parameters() of BertForMaskedLM("bert-base-uncased") and GPT2LMHeadModel("gpt2").
+# [ll]  The model cards of Llama 3 and Hugging Face: num_parameters() of Meta-Llama-3-8B and Meta-Llama-3-70B.
 # [fcn] Long et al. 2015, table 1: FCN-VGG16 has 134 million parameters.
 # [timm] timm's table of results: resnet200 has 64.67 million parameters.
 # [enet] Paszke et al. 2016 (ENet), table of hardware requirements: SegNet has 29.46 million parameters.
@@ -32,9 +33,11 @@ PUBLISHED = {
     "inception-v3": (27_161_264 - 3_326_696, 5.713),  # [tv], without the auxiliary classifier
     "bert": (109_514_298, None),  # [hf]
     "gpt2": (124_439_808, None),  # [hf]
+    "llama": (8_030_261_248, None),  # [ll]
 }
 # Millions of parameters where sources give only rounded numbers.
-ROUNDED = {"fcn8": 134, "segnet": 29.46, "resnet200": 64.67}  # [fcn], [enet], [timm]
+ROUNDED = {"fcn8": 134, "segnet": 29.46, "resnet200": 64.67, "densenet-deep": 15.3}
+# [fcn], [enet], [timm]; Huang et al. 2017, table 2
 
 
 def network_of(spec: str) -> Network:
@@ -202,3 +205,18 @@ def test_metadata_says_what_the_network_is():
     }
     assert graph.cost_unit == "flops"
     assert math.isclose(network.macs / 2e9, 15.47, rel_tol=1e-3)
+
+
+def test_the_largest_llama_of_its_generation_has_the_published_parameters():
+    assert network_of("llama{depth=80,heads=64,width=8192,hidden=28672}").parameters == 70_553_706_496  # [ll]
+
+
+def test_chunks_of_attention_change_no_product():
+    options = "depth=2,heads=4,kv_heads=2,width=64,hidden=96,sequence=64,vocab=100"
+    assert network_of(f"llama{{{options}}}").macs == network_of(f"llama{{{options},chunks=8}}").macs
+
+
+@pytest.mark.parametrize(("depth", "millions"), [(164, 1.7), (1001, 10.2)])
+def test_deep_residual_networks_have_about_the_published_parameters(depth, millions):
+    # He et al., ECCV 2016, table 4. Implementations differ in the first shortcut and in scales of norms: 1.3 % here.
+    assert network_of(f"resnet-deep{{depth={depth}}}").parameters / 1e6 == pytest.approx(millions, rel=0.02)

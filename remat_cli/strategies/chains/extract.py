@@ -102,6 +102,12 @@ class Chain:
             cuts = _grouped(graph, cuts, most)
         return _chain(graph, end, cuts)
 
+    def grouped(self, last: Iterable[int]) -> Chain:
+        """The chain with fewer cuts: after the blocks ``last``, ascending, and after the last block."""
+        ends = sorted({*last, self.length - 1})
+        cuts = [self.stages[s].block[-1] for s in ends]
+        return _chain(self.graph, self.stages[self.length - 1].block[-1] + 1, cuts)
+
     @property
     def length(self) -> int:
         """L: number of blocks."""

@@ -42,7 +42,7 @@ def gelu(name: str, x: Tensor) -> Tensor:
 
 
 def silu(name: str, x: Tensor) -> Tensor:
-    """x / (1 + exp(-x)); not monotone, so its derivative needs the input."""
+    """Sigmoid linear unit, x / (1 + exp(-x)); not monotone, so its derivative needs the input."""
     return unary(name, "silu", x, READS_INPUT, SILU_FLOPS)
 
 

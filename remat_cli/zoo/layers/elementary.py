@@ -60,7 +60,7 @@ def rotation_tables(name: str, network: Network, length: int, features: int) -> 
 
 
 def rotate(name: str, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-    """x * cos + half(x) * sin, where half() swaps the halves of the features and negates one."""
+    """The rotation x * cos + half(x) * sin, where half() swaps the halves of the features and negates one."""
     cosine, sine = tables
     half = common.unary(f"{name}/half", "rotate_half", x, common.READS_GRADIENT_ALONE)
     return common.add(f"{name}/add", _by_table(f"{name}/cos", x, cosine), _by_table(f"{name}/sin", half, sine))
@@ -68,7 +68,7 @@ def rotate(name: str, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
 
 def _by_table(name: str, x: Tensor, table: Tensor) -> Tensor:
     derivative = Derivative(inputs=(1,))
-    return x.network.add(name, "mul", [x, table], x.shape, flops=x.elements, derivative=derivative)
+    return x.network.add(name, "mul_table", [x, table], x.shape, flops=x.elements, derivative=derivative)
 
 
 def repeat_heads(name: str, x: Tensor, times_each: int) -> Tensor:

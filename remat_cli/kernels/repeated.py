@@ -1,0 +1,109 @@
+"""The dynamic programme over the segments of a chain with choices for every stage, compiled by numba."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from remat_cli.kernels.compiling import Square, entry, inner
+from remat_cli.mip import Bools, Floats, Ints
+
+
+@inner
+def _better(row: Any, base: float, left: Any, right: Any, shift: int, need: int, width: int) -> None:
+    """Lower row[m], m >= need, to ``base`` + left[m] + right[m - shift] if that is less.
+
+    Slices of equal length and a plain choice between two numbers let the compiler vectorise the loop.
+    """
+    if need >= width:
+        return
+    target, first, second = row[need:width], left[need:width], right[need - shift : width - shift]
+    for k in range(len(target)):
+        cost = base + first[k] + second[k]
+        target[k] = cost if cost < target[k] else target[k]
+
+
+class Stages(NamedTuple):
+    """The stages 0 .. L of a chain, their choices, and the different segments; one of several equal ones is solved.
+
+    Attributes:
+        first: int64[rows], the first stage of each segment to solve, by growing length.
+        last: int64[rows], its last stage.
+        row_of: int64[L + 1, L + 1], the row of every segment.
+        prefix: float64[L + 1], cost of running the blocks 0 .. s - 1 once.
+        back: float64[L + 1], cost of the rest of a stage that does not read its block.
+        top: int64[L + 1], the highest stage <= t that has a rest or is the last, -1 if there is none.
+        taped: bool[L + 1], whether the rest of a stage reads values of its block.
+        output: int64[L + 1], units of a_s.
+        plain: int64[L + 1], units besides a_s and waiting gradients while block s runs and leaves its output alone.
+        again: int64[L + 1], the first stage with which a segment that ends at stage t may start if it runs again.
+        waiting: int64[L + 1], units of gradients before the rest of a stage runs.
+        rest: int64[L + 1], units while the rest of a stage runs that does not read its block.
+        begin: int64[L + 2], the first choice of each stage.
+        cost: float64[choices], cost of block and rest.
+        kept: int64[choices], units kept between them.
+        record: int64[choices], units besides a_s and waiting gradients while the block runs.
+        serve: int64[choices], units besides a_s while the rest runs.
+    """
+
+    first: Ints
+    last: Ints
+    row_of: Square
+    prefix: Floats
+    back: Floats
+    top: Ints
+    taped: Bools
+    output: Ints
+    plain: Ints
+    again: Ints
+    waiting: Ints
+    rest: Ints
+    begin: Ints
+    cost: Floats
+    kept: Ints
+    record: Ints
+    serve: Ints
+
+
+@entry
+def fill_chosen(of: Stages, nothing: Floats, value: Floats, start: int, stop: int) -> None:
+    """Rotor's programme (Beaumont et al., RR-9302) with several choices per stage (Zhao et al., Rockmate, ICML 2023).
+
+    Args:
+        of: The chain.
+        nothing: float64[width] of zeros; a row has ``width`` numbers, for 0 .. width - 1 units.
+        value: float64[rows * width], infinite from row ``start`` on; gets the least costs.
+        start: The first row to fill.
+        stop: The row after the last one to fill.
+    """
+    width = len(nothing)
+    for index in range(start, stop):
+        s, t = of.first[index], of.last[index]
+        row = value[index * width : (index + 1) * width]
+        if s == t:
+            if of.taped[s]:
+                for o in range(of.begin[s], of.begin[s + 1]):
+                    need = max(of.serve[o], of.waiting[s] + of.record[o])
+                    _better(row, of.cost[o], nothing, nothing, 0, need, width)
+            else:
+                _better(row, of.back[s], nothing, nothing, 0, of.rest[s], width)
+            continue
+        sweep = 0
+        for j in range(s + 1, t + 1):
+            # While block j - 1 runs, its input is there too, unless that is a_s.
+            sweep = max(sweep, of.plain[j - 1] + (of.output[j - 1] if j - 1 > s else 0))
+            before = of.top[j - 1]
+            if before >= s and s < of.again[before]:
+                continue
+            at = of.row_of[j, t] * width
+            need = max(of.output[j], of.waiting[t] + sweep)
+            once = of.prefix[j] - of.prefix[s]
+            if before >= s:
+                other = of.row_of[s, before] * width
+                _better(row, once, value[other : other + width], value[at : at + width], of.output[j], need, width)
+            else:
+                _better(row, once, nothing, value[at : at + width], of.output[j], need, width)
+        if of.taped[s]:
+            at = of.row_of[s + 1, t] * width
+            for o in range(of.begin[s], of.begin[s + 1]):
+                need = max(of.kept[o], of.waiting[t] + of.record[o], of.serve[o])
+                _better(row, of.cost[o], nothing, value[at : at + width], of.kept[o], need, width)

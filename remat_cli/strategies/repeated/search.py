@@ -1,0 +1,210 @@
+"""Schedules of a training step from its chain of blocks, in several groupings of the blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+from remat_cli.control import Control
+from remat_cli.errors import StrategyMismatch
+from remat_cli.graph.model import Graph
+from remat_cli.plan.liveness import Priced, priced
+from remat_cli.strategies.annealing.workers import workers_for
+from remat_cli.strategies.chains.extract import Chain
+from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.repeated.grouping import Run, group_ends, runs_of
+from remat_cli.strategies.repeated.options import options_of
+from remat_cli.strategies.repeated.parts import Parts
+from remat_cli.strategies.repeated.programme import Programme, Segments, tops
+from remat_cli.strategies.repeated.reduced import Reduced, reduced
+
+_COARSE, _FINE = 4, 6_000
+"""Groupings with fewer groups than the first number are left out, unless no other has few enough; so are those with
+more groups than the second. Untuned."""
+_MIDDLE = 64
+"""Groups of the first grouping, about. Untuned."""
+_WORK = 2e9
+"""Most steps of the innermost loop for one grouping: a few seconds. Untuned."""
+_NUMBERS = 1.2e8
+"""Most numbers of a table: 1 GB. Untuned."""
+_FEWEST_UNITS, _MOST_UNITS = 300, 4_000
+_BEYOND = 0.08
+"""The table also covers budgets higher by this share, because a schedule may need less than its units say. Untuned."""
+_LOOKS = 9
+"""Most schedules to replay for one grouping. Untuned."""
+_CLOSE = 5e-4
+"""The limit is close enough if it is known to this share of the room. Untuned."""
+
+
+TooCoarse = Literal["too coarse"]
+TOO_COARSE: TooCoarse = "too coarse"
+"""The result of :meth:`Blocks.best` if not even one group fits the budget; larger ones will not either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A training step as a chain of blocks.
+
+    Attributes:
+        graph: The graph.
+        cut: The graph as it is cut.
+        chain: The chain, as fine as possible.
+        runs: Its repetitions.
+    """
+
+    graph: Graph
+    cut: Reduced
+    chain: Chain
+    runs: tuple[Run, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, room_bytes: int, strategy: str) -> Blocks:
+        """The blocks of ``graph``.
+
+        Args:
+            graph: The graph.
+            room_bytes: The budget without fixed memory.
+            strategy: Name of the strategy, for error messages.
+
+        Raises:
+            StrategyMismatch: If the forward part is no chain of blocks.
+        """
+        cut = reduced(graph, room_bytes)
+        chain = Chain.of(cut.graph, strategy)
+        return cls(graph, cut, chain, runs_of(Parts.of(chain).kind[: chain.length]))
+
+    def groupings(self) -> list[list[int]]:
+        """The last blocks of the groups; each grouping has about half as many groups as another one.
+
+        A middling one comes first: with coarser groups a block may keep what helps blocks after it, and with finer
+        ones less memory suffices.
+        """
+        found = [list(range(self.chain.length))]
+        repetitions = 1
+        while repetitions <= self.chain.length:
+            ends = sorted({*group_ends(self.runs, repetitions), self.chain.length - 1})
+            if len(ends) < _COARSE and len(found[-1]) <= _FINE:
+                break
+            if len(ends) < len(found[-1]):
+                found.append(ends)
+            repetitions *= 2
+        usable = [ends for ends in found if len(ends) <= _FINE]
+        return sorted(usable, key=lambda ends: abs(math.log(len(ends) / _MIDDLE)))
+
+    def best(self, ends: Sequence[int], budget_bytes: int, control: Control) -> Priced | TooCoarse | None:
+        """The cheapest schedule within the budget that the programme over a grouping leads to.
+
+        Args:
+            ends: The last blocks of the groups.
+            budget_bytes: Fixed memory included.
+            control: Ends it early.
+
+        Returns:
+            The schedule; None if none fits or the time is up; :data:`TOO_COARSE` if a group alone does not fit.
+        """
+        if control.stopping():
+            return None
+        chain = self.chain.grouped(ends)
+        parts = Parts.of(chain)
+        segments = Segments.of(parts.kind, tops(chain))
+        rows = len(segments.first)
+        units = int(min(_MOST_UNITS, _WORK / segments.work, _NUMBERS / rows))
+        if units < _FEWEST_UNITS or control.stopping():
+            return None
+        room = budget_bytes - self.graph.fixed_memory - self.cut.staying_bytes - chain.always
+        if room <= 0:
+            return None
+        choices = tuple(options_of(part) for part in parts.parts)
+        most = int(room * (1 + _BEYOND))
+        if any(min(option.rest_peak for option in of) > most for of in choices):
+            return TOO_COARSE
+        programme = Programme.of(chain, parts, choices, segments, most, room / units, control)
+        return None if programme is None else self._fitted(programme, room, budget_bytes, control)
+
+    def _fitted(self, programme: Programme, room: int, budget_bytes: int, control: Control) -> Priced | None:
+        """The cheapest schedule that fits, by trying limits: what units say of memory errs to either side."""
+        best: Priced | None = None
+        low, high = 0.0, room * (1 + _BEYOND)
+        limit = float(room)
+        for _ in range(_LOOKS):
+            if control.stopping() or high - low < _CLOSE * room:
+                break
+            computes = programme.computes(int(limit))
+            if computes is None:
+                low, limit = limit, (limit + high) / 2
+                continue
+            found = priced(self.graph, computes)
+            excess = found.peak_bytes - budget_bytes
+            if excess <= 0:
+                low = limit
+                if best is None or found.cost < best.cost:
+                    best = found
+                limit = min(limit - excess, (limit + high) / 2) if math.isfinite(high) else limit - excess
+            else:
+                high = limit
+                limit = max(limit - excess, (limit + low) / 2) if low else limit - excess
+        return best
+
+
+@dataclass(slots=True)
+class Repetition(Engine):
+    """Offers the schedules of all groupings, each once; a turn that the clock ends is continued by the next one.
+
+    Attributes:
+        blocks: The blocks; None before the first turn, or if the graph has none.
+        groupings: The groupings that are left, by the last blocks of their groups; None before the first turn.
+        hopeless: Groupings into at most so many groups are too coarse.
+    """
+
+    blocks: Blocks | None = None
+    groupings: list[list[int]] | None = None
+    hopeless: int = 0
+
+    def work(self, *, strict: bool = False) -> bool:
+        """Solve the groupings that are left, two at a time if there are two threads; whether any is left.
+
+        Args:
+            strict: Whether to raise an error if the graph has no blocks.
+
+        Raises:
+            StrategyMismatch: If ``strict`` and the graph is no chain of blocks.
+        """
+        incumbent = self.incumbent
+        control = incumbent.context.control
+        if self.groupings is None:
+            incumbent.report("looking for blocks")
+            self.groupings = []
+            try:
+                room = incumbent.budget_bytes - incumbent.graph.fixed_memory
+                self.blocks = Blocks.of(incumbent.graph, room, "repeated")
+                self.groupings = self.blocks.groupings()
+            except StrategyMismatch:
+                if strict:
+                    raise
+        if self.blocks is None:
+            return False
+        incumbent.report("solving blocks")
+        with ThreadPoolExecutor(workers_for(incumbent.context.threads)) as pool:
+            waiting = [pool.submit(self._best, self.blocks, ends, control) for ends in self.groupings]
+            for future in waiting:  # in this order, so that the incumbent does not depend on which one ends first
+                found = future.result()
+                if found is not None:
+                    incumbent.offer(found.computes)
+                if control.stopping():
+                    break
+                self.groupings = self.groupings[1:]
+        return bool(self.groupings)
+
+    def _best(self, blocks: Blocks, ends: list[int], control: Control) -> Priced | None:
+        """The cheapest schedule of a grouping; None if it is too coarse or nothing fits."""
+        if len(ends) <= self.hopeless:
+            return None
+        found = blocks.best(ends, self.incumbent.budget_bytes, control)
+        if isinstance(found, Priced):
+            return found
+        if found == TOO_COARSE:
+            self.hopeless = max(self.hopeless, len(ends))
+        return None
