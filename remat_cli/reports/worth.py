@@ -33,7 +33,7 @@ def worth_text(worth: Worth, style: Style) -> str:
     sizes = size_column([amount for _, amount in worth.budgets])
     for at, (name, host) in enumerate(worth.links):
         head = ("budget", "in bytes", "recompute", "copy", "both", "at least", "next GB", "proven between")
-        cells = [head]
+        cells: list[tuple[str, ...]] = [head]
         for place, (budget, _) in enumerate(worth.budgets):
             offer = worth.offer(at, place)
             times = [_over(time, graph.total_cost) for time in (offer.recompute, offer.copy, offer.both, offer.bound)]
