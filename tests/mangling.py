@@ -15,20 +15,21 @@ from hypothesis import strategies as st
 from remat_cli.errors import InputError, RematError
 
 
-class _QuotingDumper(yaml.SafeDumper):
-    """Writes all text in double quotes: what PyYAML takes for a string may be a number in YAML 1.2."""
+def _quoting(base: type[yaml.SafeDumper] | type[yaml.CSafeDumper]) -> Any:
+    """A dumper that writes all text in double quotes: what PyYAML takes for a string may be a number in YAML 1.2."""
+    dumper = type("_QuotingDumper", (base,), {"ignore_aliases": lambda self, data: True})
+    dumper.add_representer(str, lambda self, text: self.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+    return dumper
 
 
-def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
-
-
-_QuotingDumper.add_representer(str, _quoted)
-_QuotingDumper.ignore_aliases = lambda self, data: True  # type: ignore[method-assign]  # the usual way to say so
+_FAST, _ANY = _quoting(yaml.CSafeDumper), _quoting(yaml.SafeDumper)
 
 
 def to_yaml(data: Any) -> str:
-    return yaml.dump(data, Dumper=_QuotingDumper, allow_unicode=True, sort_keys=False, width=10**6)
+    try:
+        return yaml.dump(data, Dumper=_FAST, allow_unicode=True, sort_keys=False, width=10**6)
+    except UnicodeEncodeError:  # libyaml writes no lone surrogates
+        return yaml.dump(data, Dumper=_ANY, allow_unicode=True, sort_keys=False, width=10**6)
 
 
 def _places(data: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from remat_cli.api.fitting import fitted as fitted
     from remat_cli.api.fitting import plans_of as plans_of
     from remat_cli.api.fitting import unfit as unfit
+    from remat_cli.api.frameworks import build_graph as build_graph
     from remat_cli.api.frameworks import export_torch as export_torch
     from remat_cli.api.frameworks import export_torch_parts as export_torch_parts
     from remat_cli.api.frameworks import profile as profile
@@ -89,7 +90,6 @@ if TYPE_CHECKING:
     from remat_cli.planning.options import SolveOptions as SolveOptions
     from remat_cli.planning.policies import Policy as Policy
     from remat_cli.units import Budget as Budget
-    from remat_cli.zoo.registry import build_graph as build_graph
 else:
     _HOME = {
         "Budget": "remat_cli.units",
@@ -141,7 +141,7 @@ else:
         "SolverUnavailable": "remat_cli.errors",
         "StrategyMismatch": "remat_cli.errors",
         "UsageError": "remat_cli.errors",
-        "build_graph": "remat_cli.zoo.registry",
+        "build_graph": "remat_cli.api.frameworks",
         "check": "remat_cli.api.checking",
         "compare": "remat_cli.api.solving",
         "describe": "remat_cli.api.showing",

@@ -1,4 +1,4 @@
-"""Frameworks: exports, measures and runs as the commands of that name do; and the backend that trains by plan."""
+"""Architectures and frameworks: exports, measures, runs as the commands of that name, and the backend that trains."""
 
 from __future__ import annotations
 
@@ -14,6 +14,28 @@ if TYPE_CHECKING:
     from remat_cli.frontends.ran import Ran
     from remat_cli.frontends.torch.training.backend import Unplanned
     from remat_cli.planning.job import Solved
+
+
+def build_graph(spec_text: str, *, cost: str = "flops") -> Graph:
+    """The training graph of a known architecture.
+
+    Args:
+        spec_text: The architecture with options, such as ``vgg16{batch=256,backward=operator}``.
+        cost: ``flops``; or ``roofline:NAME``: time on a GPU by its data sheet, in microseconds.
+
+    Raises:
+        UsageError: If there is no such architecture or cost, or an option is unknown or out of range.
+
+    Examples:
+        >>> import remat_cli as remat
+        >>> remat.build_graph("vgg16{batch=1}").cost_unit
+        'flops'
+        >>> remat.build_graph("vgg16{batch=1}", cost="roofline:v100").cost_unit
+        'us'
+    """
+    from remat_cli.frontends import zoo
+
+    return zoo.build_graph(as_text(spec_text, "spec_text"), cost=as_text(cost, "cost"))
 
 
 def export_torch(text: str, *, device: str = "cpu", cost: str = "device") -> Graph:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.spec import format_spec, options_of
+from remat_cli.zoo.costing import FLOPS, CostModel
 from remat_cli.zoo.network import Network, Tensor
 from remat_cli.zoo.training import Backward, to_graph
 
@@ -113,8 +114,11 @@ class NetworkArchitecture(Architecture):
     def network(self) -> Network:
         """The forward pass and the loss."""
 
-    def build(self) -> Graph:
+    def build(self, costs: CostModel = FLOPS) -> Graph:
         """The graph, with parameters, FLOPs and multiply-accumulates of the forward pass in its metadata.
+
+        Args:
+            costs: What a node costs.
 
         Raises:
             UsageError: If the options contradict each other, or costs or sizes are above ``EXACT``.
@@ -131,7 +135,9 @@ class NetworkArchitecture(Architecture):
             "forward_flops": network.flops,
             "forward_macs": network.macs,
         }
-        return to_graph(network, self.backward, metadata=metadata)
+        if costs.description:
+            metadata["costs"] = dict(costs.description)
+        return to_graph(network, self.backward, costs=costs, metadata=metadata)
 
 
 @dataclass(frozen=True)

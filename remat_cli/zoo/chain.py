@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.units import parse_size
 from remat_cli.zoo.base import BACKWARD_OPTION, Architecture, option
+from remat_cli.zoo.costing import FLOPS
 from remat_cli.zoo.network import Derivative, Network
 from remat_cli.zoo.training import Backward, to_graph
 
@@ -16,6 +17,7 @@ LARGEST_NUMBER = 10**12
 """No cost or size may be larger."""
 LONGEST = 100_000
 """No chain may have more nodes in its forward pass."""
+_UNITS = replace(FLOPS, unit="unit")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Linear(Architecture):
         for k, (cost, size) in enumerate(zip(self._numbers("costs"), self._numbers("sizes"), strict=True), 1):
             x = network.add(f"layer{k}", "layer", [x], (1, size), flops=cost, derivative=derivative)
         network.set_loss("loss", "loss", [x], flops=1, derivative=Derivative(inputs=(0,)))
-        return to_graph(network, self.backward, cost_unit="unit", metadata=self.describe())
+        return to_graph(network, self.backward, costs=_UNITS, metadata=self.describe())
 
     def _numbers(self, option_name: str) -> list[int]:
         """The n costs or sizes.

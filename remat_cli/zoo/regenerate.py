@@ -23,18 +23,25 @@ FILES: Final = {
     "vgg19.json": "vgg19",
     "mobilenet-v1.json": "mobilenet-v1",
     "mobilenet-v2.json": "mobilenet-v2",
+    "resnet18.json": "resnet18",
+    "resnet34.json": "resnet34",
     "resnet50.json": "resnet50",
     "resnet101.json": "resnet101",
     "resnet152.json": "resnet152",
+    "resnet200.json": "resnet200",
     "unet.json": "unet",
+    "vgg-unet.json": "vgg-unet",
     "fcn8.json": "fcn8",
     "segnet.json": "segnet",
     "densenet121.json": "densenet121",
     "densenet161.json": "densenet161",
+    "densenet169.json": "densenet169",
     "densenet201.json": "densenet201",
     "inception-v3.json": "inception-v3",
     "bert-base.json": "bert",
     "gpt2-small.json": "gpt2",
+    "transformer-base.json": "transformer",
+    "feed-forward100.json": "feed-forward",
     "linear32.json": "linear{n=32}",
     "unit-chain17.json": "unit-chain{n=17}",
 }
@@ -57,9 +64,9 @@ any batch size, comes from `remat export`, for example
 
 Costs are FLOPs for the whole batch, two per multiply-accumulate. Fixed memory is the batch of inputs and twice the
 parameters (themselves and their gradients), 4 bytes per number. Batch sizes and resolutions of VGG16, MobileNet,
-ResNet-50 and U-Net are those of the Checkmate paper; their relatives have the same: 256 images of 224x224 (MobileNet
-512, Inception v3 299x299), segmentation 32 images of 416x608. BERT-base has 16 sequences of 512 tokens, GPT-2 small 8
-of 1024.
+ResNet-50 and the U-Net on VGG16 are those of the experiments published with the Checkmate paper; their relatives have
+the same: 256 images of 224x224 (MobileNet 512, Inception v3 299x299), segmentation 32 images of 416x608. BERT-base has
+16 sequences of 512 tokens, GPT-2 small 8 of 1024, the Transformer 8 pairs of 256.
 
 The no-remat peak includes the fixed memory. The largest working set (inputs, outputs and workspace of one node) does
 not: no budget below the working set plus the fixed memory can work. GMAC: 10^9 multiply-accumulates of one forward

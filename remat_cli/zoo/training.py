@@ -25,6 +25,7 @@ from enum import StrEnum
 from typing import Any
 
 from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.zoo.costing import FLOPS, CostModel, Work
 from remat_cli.zoo.network import NETWORK_INPUT, Layer, Network, Tensor
 
 
@@ -40,28 +41,54 @@ class Backward(StrEnum):
 class _Builder:
     """Nodes in order, and the values that each one makes."""
 
-    def __init__(self) -> None:
+    def __init__(self, costs: CostModel, dtype_bytes: int) -> None:
         self.nodes: list[Node] = []
-        self._values = 0
+        self._costs = costs
+        self._dtype_bytes = dtype_bytes
+        self._sizes: list[int] = []
 
     def add(
-        self, node_id: str, op: str, phase: Phase, reads: Iterable[int], outputs: Iterable[int], cost: int
+        self,
+        node_id: str,
+        op: str,
+        phase: Phase,
+        reads: Iterable[int],
+        outputs: Iterable[int],
+        flops: int,
+        *,
+        weights: int = 0,
+        product: bool = False,
     ) -> tuple[int, ...]:
-        """Add a node; returns its values by index. A value that comes twice among ``reads`` is read once."""
-        sizes = tuple(outputs)
-        self.nodes.append(Node(node_id, float(cost), tuple(dict.fromkeys(reads)), sizes, op=op, phase=phase))
-        values = tuple(range(self._values, self._values + len(sizes)))
-        self._values += len(sizes)
+        """Add a node; returns its values by index. A value that comes twice among ``reads`` is read once.
+
+        Args:
+            node_id: Its id.
+            op: Kind of operation.
+            phase: Its phase.
+            reads: The values it reads.
+            outputs: Bytes of every value it makes.
+            flops: Its FLOPs.
+            weights: Weights and gradients of weights that it reads or writes.
+            product: Whether it multiplies matrices or convolves.
+        """
+        sizes, inputs = tuple(outputs), tuple(dict.fromkeys(reads))
+        moved = sum(sizes) + sum(self._sizes[v] for v in inputs) + weights * self._dtype_bytes
+        cost = self._costs.cost(Work(op, flops, moved, product, self._dtype_bytes))
+        self.nodes.append(Node(node_id, cost, inputs, sizes, op=op, phase=phase))
+        values = tuple(range(len(self._sizes), len(self._sizes) + len(sizes)))
+        self._sizes.extend(sizes)
         return values
 
     def add_layer(self, layer: Layer, phase: Phase, values: list[tuple[int, ...]], *, saving: bool) -> None:
         """Add a layer of the forward pass or the loss and append its values to ``values``."""
         reads = [values[t.layer][t.slot] for t in layer.inputs if t.layer != NETWORK_INPUT]
         outputs = (*layer.outputs, *(layer.derivative.saved if saving else ()))
-        values.append(self.add(layer.id, layer.op, phase, reads, outputs, layer.flops))
+        weights, product = layer.parameters, layer.macs > 0
+        made = self.add(layer.id, layer.op, phase, reads, outputs, layer.flops, weights=weights, product=product)
+        values.append(made)
 
 
-def to_graph(network: Network, backward: Backward, *, cost_unit: str = "flops", metadata: Any = None) -> Graph:
+def to_graph(network: Network, backward: Backward, *, costs: CostModel = FLOPS, metadata: Any = None) -> Graph:
     """The graph of a network.
 
     Fixed memory is the network's inputs and its parameters, for training also the parameters' gradients.
@@ -69,13 +96,13 @@ def to_graph(network: Network, backward: Backward, *, cost_unit: str = "flops", 
     Args:
         network: The forward pass and the loss; without a backward pass, the inputs of the loss are the result.
         backward: The rule.
-        cost_unit: Unit of the layers' costs.
+        costs: What a node costs.
         metadata: The graph's metadata.
 
     Raises:
         ValueError: If nothing reads a layer, or there is no loss.
     """
-    builder = _Builder()
+    builder = _Builder(costs, network.dtype_bytes)
     values: list[tuple[int, ...]] = []
     for layer in network.layers:
         builder.add_layer(layer, Phase.FORWARD, values, saving=backward is Backward.OPERATOR)
@@ -95,7 +122,7 @@ def to_graph(network: Network, backward: Backward, *, cost_unit: str = "flops", 
         name=network.name,
         nodes=tuple(builder.nodes),
         outputs=tuple(sorted(outputs)),
-        cost_unit=cost_unit,
+        cost_unit=costs.unit,
         fixed_memory=network.input_bytes + copies * network.parameters * network.dtype_bytes,
         metadata=metadata,
     )
@@ -122,7 +149,10 @@ def _checkmate(network: Network, loss: Layer, builder: _Builder, values: list[tu
         for j in users[i]:
             reads.update(values[j], gradient.get(j, ()))
         gradient[i] = builder.add(
-            f"grad/{layer.id}", f"{layer.op}_grad", Phase.BACKWARD, sorted(reads), [sum(layer.outputs)], 2 * layer.flops
+            *(f"grad/{layer.id}", f"{layer.op}_grad", Phase.BACKWARD, sorted(reads), [sum(layer.outputs)]),
+            2 * layer.flops,
+            weights=2 * layer.parameters,
+            product=layer.macs > 0,
         )
     return set(gradient[min(gradient)])
 
@@ -178,6 +208,8 @@ class _OperatorRule:
             ],
             made,
             layer.flops * (passes + derivative.weights),
+            weights=2 * layer.parameters,
+            product=layer.macs > 0,
         )
 
     def _contribute(self, i: int, value: int) -> None:

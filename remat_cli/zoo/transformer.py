@@ -1,4 +1,4 @@
-"""Transformers: BERT (Devlin et al., 2019) and GPT-2 (Radford et al., 2019), of any depth and length."""
+"""Transformers of any depth and length: the first one (Vaswani et al., 2017), BERT and GPT-2 (both 2019)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from remat_cli.errors import UsageError
 from remat_cli.zoo.base import NetworkArchitecture, option
-from remat_cli.zoo.layers.common import add, cross_entropy, dense, dropout, gelu, softmax
+from remat_cli.zoo.layers.common import add, cross_entropy, dense, dropout, gelu, relu, softmax
 from remat_cli.zoo.layers.sequence import (
     add_positions,
     attention_context,
@@ -46,12 +46,12 @@ class _Transformer(NetworkArchitecture):
                 hint=f"choose a width such as {-(-self.width // self.heads) * self.heads}",
             )
 
-    def attention(self, name: str, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attention(self, name: str, queries: Tensor, keys: Tensor, values: Tensor, *, bias: bool = True) -> Tensor:
         """From split heads to the output projection, dropout included."""
         x = softmax(f"{name}/softmax", attention_scores(f"{name}/scores", queries, keys))
         x = dropout(f"{name}/dropout", x)
         x = merge_heads(f"{name}/merge", attention_context(f"{name}/context", x, values))
-        return dropout(f"{name}/out_dropout", dense(f"{name}/out", x, self.width))
+        return dropout(f"{name}/out_dropout", dense(f"{name}/out", x, self.width, bias=bias))
 
     def feed_forward(self, name: str, x: Tensor) -> Tensor:
         """Two dense layers with four times the width between them, dropout included."""
@@ -126,3 +126,61 @@ class Gpt2(_Transformer):
         )
         x = add(f"{name}/add1", x, self.attention(f"{name}/attention", queries, keys, values))
         return add(f"{name}/add2", x, self.feed_forward(f"{name}/mlp", layer_norm(f"{name}/norm2", x)))
+
+
+@dataclass(frozen=True)
+class Transformer(_Transformer):
+    """The Transformer for translation, as TensorFlow's model garden has it; the defaults are its base configuration.
+
+    It normalises before each branch, shares one table between both embeddings and the logits, and adds constant waves
+    for positions. Batch and length make the 2,048 tokens to which it fills a batch by default; its big configuration is
+    ``transformer{batch=16,width=1024,heads=16}``.
+    """
+
+    batch: int = option(8, "pairs of sequences per batch")
+    depth: int = option(6, "number of blocks of the encoder, and of the decoder")
+    heads: int = option(8, "attention heads of a block")
+    width: int = option(512, "features of a position; a multiple of heads")
+    sequence: int = option(256, "positions of a source, and of a target")
+    vocab: int = option(33708, "size of the vocabulary of both languages")
+
+    name: ClassVar[str] = "transformer"
+    summary: ClassVar[str] = "Transformer for translation, encoder and decoder (defaults: base)"
+    reference: ClassVar[str] = "Vaswani et al., NeurIPS 2017"
+
+    def network(self) -> Network:
+        """The encoder's blocks, the decoder's, which also attend to the encoder's output, and the tied head."""
+        network = Network(self.name, self.dtype_bytes)
+        sources = network.input(self.batch, self.sequence, element_bytes=INDEX_BYTES)
+        targets = network.input(self.batch, self.sequence, element_bytes=INDEX_BYTES)
+        x = self._embedded("encoder", sources, shared=False)
+        for k in range(1, self.depth + 1):
+            x = self._attending(f"encoder{k}/self", x, None)
+            x = self._feeding(f"encoder{k}", x)
+        memory = layer_norm("encoder/norm", x)
+        x = self._embedded("decoder", targets, shared=True)
+        for k in range(1, self.depth + 1):
+            x = self._attending(f"decoder{k}/self", x, None)
+            x = self._attending(f"decoder{k}/cross", x, memory)
+            x = self._feeding(f"decoder{k}", x)
+        return cross_entropy(tied_head("head/logits", layer_norm("decoder/norm", x), self.vocab))
+
+    def _embedded(self, name: str, tokens: Tensor, *, shared: bool) -> Tensor:
+        x = embedding(f"{name}/tokens", tokens, self.vocab, self.width, shared=shared)
+        return dropout(f"{name}/dropout", add_positions(f"{name}/positions", x, learned=False))
+
+    def _attending(self, name: str, x: Tensor, memory: Tensor | None) -> Tensor:
+        """A branch of attention to the sequence itself, or to the encoder's output ``memory``."""
+        asking = layer_norm(f"{name}/norm", x)
+        asked = asking if memory is None else memory
+        queries, keys, values = (
+            split_heads(f"{name}/split_{part}", dense(f"{name}/{part}", source, self.width, bias=False), self.heads)
+            for part, source in (("query", asking), ("key", asked), ("value", asked))
+        )
+        return add(f"{name}/add", x, self.attention(name, queries, keys, values, bias=False))
+
+    def _feeding(self, name: str, x: Tensor) -> Tensor:
+        """A branch of two dense layers, with ReLU and dropout between them."""
+        inner = dense(f"{name}/mlp/fc1", layer_norm(f"{name}/mlp/norm", x), 4 * self.width)
+        inner = dropout(f"{name}/mlp/relu_dropout", relu(f"{name}/mlp/relu", inner))
+        return add(f"{name}/mlp/add", x, dropout(f"{name}/mlp/dropout", dense(f"{name}/mlp/fc2", inner, self.width)))

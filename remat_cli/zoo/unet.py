@@ -1,4 +1,7 @@
-"""U-Net (Ronneberger et al., 2015), with padded convolutions so that the output is as large as the image."""
+"""U-Nets with padded convolutions: that of Ronneberger et al., 2015, and the one on VGG16 of Checkmate's experiments.
+
+The first makes an output as large as the image, the second one of half its height and width.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,17 @@ from typing import ClassVar
 
 from remat_cli.zoo.base import FUSED_HELP, Segmentation, option
 from remat_cli.zoo.layers.common import concat, cross_entropy, dropout
-from remat_cli.zoo.layers.image import conv2d, conv2d_relu, conv2d_transpose, max_pool
+from remat_cli.zoo.layers.image import (
+    batch_norm,
+    conv2d,
+    conv2d_relu,
+    conv2d_transpose,
+    max_pool,
+    upsample,
+    zero_padding,
+)
 from remat_cli.zoo.network import Network, Tensor
+from remat_cli.zoo.vgg import FILTERS, VGG16_CONVOLUTIONS, vgg_stage
 
 DOWNS = 4
 """How often the image is halved."""
@@ -53,3 +65,40 @@ class UNet(Segmentation):
         for k in (1, 2):
             x = conv2d_relu(f"{name}/conv{k}", f"{name}/relu{k}", x, filters, 3, fused=self.fused)
         return x
+
+
+@dataclass(frozen=True)
+class VggUNet(Segmentation):
+    """A U-Net whose way down is VGG16 without its last stage.
+
+    The experiments published with the Checkmate paper call it ``vgg_unet`` and run it in place of U-Net. The skip
+    connections start at the pools, so the largest values are read soon, and the last layer works at half resolution. On
+    the way up, padding is a layer of its own, which copies the image.
+    """
+
+    classes: int = option(19, "number of classes")
+    fused: bool = option(False, FUSED_HELP)
+
+    name: ClassVar[str] = "vgg-unet"
+    summary: ClassVar[str] = "U-Net on the first four stages of VGG16: the U-Net of Checkmate's experiments"
+    reference: ClassVar[str] = "Jain et al., MLSys 2020, code of the experiments"
+    resolution_step: ClassVar[int] = 2**DOWNS
+
+    def network(self) -> Network:
+        """Four stages of VGG16 down; up by repeating pixels, with the pool of that size joined, and a convolution."""
+        x = self.images()
+        pools: list[Tensor] = []
+        for stage in range(1, DOWNS + 1):
+            x = vgg_stage(x, stage, VGG16_CONVOLUTIONS[stage - 1], fused=self.fused)
+            pools.append(x)
+        x = self._decoded(f"up{DOWNS}", x, FILTERS[DOWNS - 1])
+        for level in range(DOWNS - 1, 0, -1):
+            x = upsample(f"up{level}/upsample", x, 2)
+            x = concat(f"up{level}/concat", [pools[level - 1], x])
+            x = self._decoded(f"up{level}", x, FILTERS[level - 1])
+        return cross_entropy(conv2d("score", x, self.classes, 3))
+
+    def _decoded(self, name: str, x: Tensor, filters: int) -> Tensor:
+        x = zero_padding(f"{name}/pad", x)
+        x = conv2d_relu(f"{name}/conv", f"{name}/relu", x, filters, 3, fused=self.fused, padding="valid")
+        return batch_norm(f"{name}/bn", x)

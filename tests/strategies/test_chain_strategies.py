@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 
 import pytest
@@ -17,12 +18,13 @@ from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.planning.solving import Solved, SolveOptions, solve
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.griewank import Hetero, advances, binomial, reversal
+from remat_cli.strategies.chains.recursion import recursive
 from remat_cli.strategies.chains.rotor import Program
 from remat_cli.strategies.chains.sequential import periodic
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 
-OTHERS = ("revolve", "revolve-bytes", "revolve-hetero", "sequential")
+OTHERS = ("chen-recursive", "revolve", "revolve-bytes", "revolve-hetero", "sequential")
 
 
 def found(graph: Graph, budget: int | str, strategy: str) -> Solved | None:
@@ -338,6 +340,65 @@ def test_what_is_no_chain_is_refused_with_the_reason() -> None:
         solve(Graph("g", (*fan, join), (2,)), None, SolveOptions(strategy="revolve"))
     with pytest.raises(StrategyMismatch, match="has no phase"):
         solve(Graph("g", (Node("n", 1.0, (), (1,)),), (0,)), None, SolveOptions(strategy="sequential"))
+
+
+class Machine:
+    """Reverses a chain by calls of itself, as the paper puts it: a segment is one large layer to the level above."""
+
+    def __init__(self, length: int, k: int) -> None:
+        self.length, self.k = length, k
+        self.states = {0}
+        self.most, self.forwards, self.reversed = 1, 0, 0
+
+    def advance(self, start: int, end: int, *, keep: bool) -> None:
+        """Run blocks from a state that is there; keep the state after the last."""
+        assert start in self.states
+        self.forwards += end - start
+        if keep:
+            self.states.add(end)
+            self.most = max(self.most, len(self.states))
+
+    def backward(self, start: int, end: int) -> None:
+        """The gradients of a segment whose input is there."""
+        assert start in self.states
+        if end - start == 1:
+            self.advance(start, end, keep=False)
+            assert end == self.length - self.reversed
+            self.reversed += 1
+            return
+        kept = sorted({start + (end - start) * j // (self.k + 1) for j in range(self.k + 1)} - {end})
+        for low, high in itertools.pairwise(kept):
+            self.advance(low, high, keep=True)
+        for low, high in zip(reversed(kept), [end, *reversed(kept[1:])], strict=False):
+            self.backward(low, high)
+            self.states -= {low} - {start}
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 7, 40])
+def test_chens_recursion_is_that_of_a_machine_that_calls_itself(k: int) -> None:
+    for length in (2, 3, 5, 8, 21, 32, 81):
+        machine = Machine(length, k)
+        machine.backward(0, length)
+        runs = recursive(length, k)
+        assert replayed(length, runs, [1] * length) == machine.forwards - length
+        assert machine.reversed == length
+        # States are the outputs of blocks; a plan also holds the block that runs and gradients, and not the input.
+        graph = build_graph(f"linear{{n={length},backward=operator}}")
+        taken = peak(graph, Chain.of(graph, "test").computes(runs))
+        assert machine.most - 1 <= taken <= machine.most + 3
+
+
+@pytest.mark.parametrize(("k", "levels"), [(1, 6), (2, 4), (3, 3)])
+def test_chens_recursion_takes_what_its_paper_says(k: int, levels: int) -> None:
+    """g(n) = k + g(n / (k + 1)) values, and n k / (k + 1) further forward steps on every level."""
+    peaks = []
+    for level in range(1, levels + 1):
+        length = (k + 1) ** level
+        runs = recursive(length, k)
+        assert replayed(length, runs, [1] * length) == level * length * k // (k + 1)
+        graph = build_graph(f"linear{{n={length},backward=operator}}")
+        peaks.append(peak(graph, Chain.of(graph, "test").computes(runs)))
+    assert {high - low for low, high in itertools.pairwise(peaks[1:])} <= {k}
 
 
 def test_periodic_segments_are_those_of_pytorch() -> None:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.zoo.network import Network
 from remat_cli.zoo.registry import architecture, build_graph
 
@@ -12,10 +13,13 @@ from remat_cli.zoo.registry import architecture, build_graph
 # [mn]  Howard et al. 2017, table 4: 569 million mult-adds, 4.2 million parameters; Keras counts 4,231,976 trainable.
 # [hf]  Hugging Face: num_parameters() of BertForMaskedLM("bert-base-uncased") and GPT2LMHeadModel("gpt2").
 # [fcn] Long et al. 2015, table 1: FCN-VGG16 has 134 million parameters.
+# [timm] timm's table of results: resnet200 has 64.67 million parameters.
 # [enet] Paszke et al. 2016 (ENet), table of hardware requirements: SegNet has 29.46 million parameters.
 PUBLISHED = {
     "vgg16": (138_357_544, 15.47),  # [tv]
     "vgg19": (143_667_240, 19.632),  # [tv]
+    "resnet18": (11_689_512, 1.814),  # [tv]
+    "resnet34": (21_797_672, 3.664),  # [tv]
     "resnet50": (25_557_032, 4.089),  # [tv]
     "resnet101": (44_549_160, 7.801),  # [tv]
     "resnet152": (60_192_808, 11.514),  # [tv]
@@ -23,13 +27,14 @@ PUBLISHED = {
     "mobilenet-v2": (3_504_872, 0.301),  # [tv]
     "densenet121": (7_978_856, 2.834),  # [tv]
     "densenet161": (28_681_000, 7.728),  # [tv]
+    "densenet169": (14_149_480, 3.36),  # [tv]
     "densenet201": (20_013_928, 4.291),  # [tv]
     "inception-v3": (27_161_264 - 3_326_696, 5.713),  # [tv], without the auxiliary classifier
     "bert": (109_514_298, None),  # [hf]
     "gpt2": (124_439_808, None),  # [hf]
 }
 # Millions of parameters where sources give only rounded numbers.
-ROUNDED = {"fcn8": 134, "segnet": 29.46}  # [fcn], [enet]
+ROUNDED = {"fcn8": 134, "segnet": 29.46, "resnet200": 64.67}  # [fcn], [enet], [timm]
 
 
 def network_of(spec: str) -> Network:
@@ -114,6 +119,57 @@ def test_mobilenet_agrees_with_checkmates_extraction():
         assert layers[name].outputs == (size,)
     assert layers["stem/bn"].flops == 822_083_584
     assert layers["stem/relu6"].flops == 205_520_896
+
+
+# The same of its U-Net at batch 32 and 416x608, without reshape and softmax.
+CHECKMATE_VGG_UNET = {
+    "conv1_1": (13_985_906_688, 2_071_986_176),
+    "conv1_2": (298_366_009_344, 2_071_986_176),
+    "pool1": (None, 517_996_544),
+    "conv4_3": (298_366_009_344, 258_998_272),
+    "pool4": (None, 64_749_568),
+    "up4/pad": (None, 73_400_320),
+    "up4/conv": (74_591_502_336, 64_749_568),
+    "up3/upsample": (None, 258_998_272),
+    "up3/concat": (None, 388_497_408),
+    "up3/conv": (223_774_507_008, 129_499_136),
+    "up1/concat": (None, 1_553_989_632),
+    "up1/pad": (None, 1_579_253_760),
+    "up1/conv": (223_774_507_008, 517_996_544),
+    "up1/bn": (None, 517_996_544),
+    "score": (22_144_352_256, 153_780_224),
+}
+
+
+def test_the_unet_of_checkmates_experiments_agrees_with_its_extraction():
+    network = network_of("vgg-unet{fused=true}")
+    layers = {layer.id: layer for layer in network.layers}
+    for name, (macs, size) in CHECKMATE_VGG_UNET.items():
+        assert layers[name].outputs == (size,)
+        assert macs is None or layers[name].macs == macs
+    assert len(network.layers) == 35 - 2
+    graph = build_graph("vgg-unet{fused=true}")
+    # Without fixed memory, the extraction's peak is 20,959,461,376 bytes: its loss and softmax come on top of ours.
+    assert no_remat_peak(graph) - graph.fixed_memory == pytest.approx(20_959_461_376, rel=1e-3)
+
+
+def test_the_transformers_are_those_of_the_first_paper():
+    # Vaswani et al. 2017, table 3: 65 and 213 million parameters, with about 37,000 tokens.
+    assert network_of("transformer{vocab=37000}").parameters / 1e6 == pytest.approx(65, rel=0.04)
+    big = "transformer{batch=16,width=1024,heads=16,vocab=37000}"
+    assert network_of(big).parameters / 1e6 == pytest.approx(213, rel=0.01)
+    depth, width, length, vocab = 2, 64, 40, 100
+    small = network_of(f"transformer{{batch=2,depth={depth},width={width},heads=4,sequence={length},vocab={vocab}}}")
+    per_token = depth * (28 * width**2 + 6 * length * width) + vocab * width
+    assert small.macs == 2 * length * per_token
+
+
+def test_feed_forward_networks_follow_the_closed_form():
+    network = network_of("feed-forward{batch=3,depth=5,width=7}")
+    assert network.parameters == 6 * (7 * 7 + 7)
+    assert network.macs == 6 * 3 * 7 * 7
+    assert network.input_bytes == 2 * 3 * 7 * 4  # inputs and targets
+    assert [layer.op for layer in network.layers] == ["dense", "relu"] * 5 + ["dense"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ _EPILOG = """\b
 Examples:
   remat export zoo:vgg16 -o vgg16.json
   remat export 'zoo:vgg16{batch=64,backward=operator}' | remat show -
+  remat export zoo:resnet50 --cost roofline:v100 -o resnet50.json
   remat export torch:train.py:build -o step.json
   remat export jax:train.py:build -o step.json
   remat export tf:train.py:build -o step.json
@@ -36,7 +37,9 @@ Examples:
 @params.output_option
 @click.option("--list", "listing", is_flag=True, help="List the architectures and their options.")
 @click.option("--device", type=params.DEVICE, help="torch, jax, tf: device for the step.  [default: cpu]")
-@click.option("--cost", metavar="MODEL", help="Costs: flops, roofline:a100, or device (torch and jax: the default).")
+@click.option(
+    "--cost", metavar="MODEL", help="Costs: flops, roofline:a100, or device (torch, jax: the default; not zoo)."
+)
 @params.quiet_option
 @params.color_option
 def command(
@@ -65,7 +68,8 @@ def command(
 
     The costs of a step of PyTorch or JAX are times on the device at hand. How fast it is, is measured once, in two
     seconds, and kept; the graph says it. REMAT_RATES names a file with the rates of another device. Those of TensorFlow
-    are FLOPs; remat profile measures times.
+    are FLOPs; remat profile measures times. Those of zoo:NAME are FLOPs; --cost roofline:NAME makes them times on a GPU
+    by its data sheet.
     """
     out = Output(color, quiet)
     if listing:
@@ -141,18 +145,21 @@ def _builder(
             f'"{source}" is not a source',
             hint="write zoo:NAME, as in zoo:vgg16, or torch:, jax: or tf:FILE.py:NAME; remat export --list names all",
         )
-    if device is not None or cost is not None:
+    family, slash, _ = rest.strip().partition("/")
+    of_framework = bool(slash) and family in FRAMEWORKS.entries
+    if device is not None or (cost is not None and of_framework):
         raise UsageError(
             "--device and --cost are for models of your own, such as torch:FILE.py:NAME",
             hint="models of the zoo take them as options, as in zoo:torch/resnet50{cost=roofline:a100}",
         )
-    family, slash, _ = rest.strip().partition("/")
-    if slash and family in FRAMEWORKS.entries:
+    if of_framework:
         framework = FRAMEWORKS.load(family)()
         return lambda: [framework.export_architecture(rest.strip(), tell=tell)]
-    from remat_cli.zoo.registry import build_graph
+    from remat_cli.frontends.zoo import build_graph, zoo_costs
 
-    return lambda: [build_graph(rest)]
+    named = cost or "flops"
+    zoo_costs(named)  # refused before anything is built
+    return lambda: [build_graph(rest, cost=named)]
 
 
 def _architectures(out: Output) -> str:

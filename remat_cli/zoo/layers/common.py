@@ -12,6 +12,10 @@ SOFTMAX_FLOPS = 3
 """Per element: exponential, sum, division."""
 GELU_FLOPS = 8
 """Per element, in the tanh form."""
+SQUARED_ERROR_FLOPS = 3
+"""Per element: difference, square, sum."""
+SILU_FLOPS = 4
+"""Per element: exponential, sum, division, product."""
 READS_INPUT = Derivative(inputs=(0,))
 READS_OUTPUT = Derivative(outputs=(0,))
 READS_GRADIENT_ALONE = Derivative()
@@ -35,6 +39,11 @@ def relu6(name: str, x: Tensor) -> Tensor:
 def gelu(name: str, x: Tensor) -> Tensor:
     """Gaussian error linear unit; not monotone, so its derivative needs the input."""
     return unary(name, "gelu", x, READS_INPUT, GELU_FLOPS)
+
+
+def silu(name: str, x: Tensor) -> Tensor:
+    """x / (1 + exp(-x)); not monotone, so its derivative needs the input."""
+    return unary(name, "silu", x, READS_INPUT, SILU_FLOPS)
 
 
 def tanh(name: str, x: Tensor) -> Tensor:
@@ -105,5 +114,18 @@ def cross_entropy(logits: Tensor, *auxiliary: Tensor) -> Network:
             outputs=tuple(range(1, len(heads) + 1)),
             saved=tuple(head.elements * network.dtype_bytes for head in heads),
         ),
+    )
+    return network
+
+
+def squared_error(predictions: Tensor) -> Network:
+    """End the network with the mean squared distance of the predictions from targets, which are an input.
+
+    In a training graph the derivative reads the predictions.
+    """
+    network = predictions.network
+    network.input(*predictions.shape)
+    network.set_loss(
+        "loss", "squared_error", [predictions], flops=SQUARED_ERROR_FLOPS * predictions.elements, derivative=READS_INPUT
     )
     return network

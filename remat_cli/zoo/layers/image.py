@@ -43,9 +43,18 @@ def conv2d(
     )
 
 
-def conv2d_relu(name: str, activation_name: str, x: Tensor, filters: int, kernel: Window, *, fused: bool) -> Tensor:
+def conv2d_relu(
+    name: str,
+    activation_name: str,
+    x: Tensor,
+    filters: int,
+    kernel: Window,
+    *,
+    fused: bool,
+    padding: Padding = "same",
+) -> Tensor:
     """Convolution and ReLU: two layers, or, if ``fused``, one with the name of the convolution."""
-    x = conv2d(name, x, filters, kernel, relu=fused)
+    x = conv2d(name, x, filters, kernel, relu=fused, padding=padding)
     return x if fused else common.relu(activation_name, x)
 
 
@@ -125,6 +134,22 @@ def max_unpool(name: str, x: Tensor, indices: Tensor, window: int) -> Tensor:
     shape = (batch, channels, height * window, width * window)
     flops = x.elements * window * window
     return x.network.add(name, "max_unpool", [x, indices], shape, flops=flops, derivative=Derivative(inputs=(1,)))
+
+
+def zero_padding(name: str, x: Tensor) -> Tensor:
+    """A border of one zero around every image, as a copy."""
+    batch, channels, height, width = x.shape
+    shape = (batch, channels, height + 2, width + 2)
+    derivative = common.READS_GRADIENT_ALONE
+    return x.network.add(name, "zero_padding", [x], shape, flops=x.elements, derivative=derivative)
+
+
+def upsample(name: str, x: Tensor, factor: int) -> Tensor:
+    """Every pixel repeated ``factor`` times in both directions."""
+    batch, channels, height, width = x.shape
+    shape = (batch, channels, height * factor, width * factor)
+    flops = x.elements * factor * factor
+    return x.network.add(name, "upsample", [x], shape, flops=flops, derivative=common.READS_GRADIENT_ALONE)
 
 
 def conv_bn_relu(

@@ -6,8 +6,11 @@ from remat_cli.zoo.layers import common
 from remat_cli.zoo.network import Derivative, Tensor
 
 
-def embedding(name: str, indices: Tensor, vocabulary: int, features: int) -> Tensor:
-    """A row of a table for every index; the derivative reads the indices, which are in fixed memory."""
+def embedding(name: str, indices: Tensor, vocabulary: int, features: int, *, shared: bool = False) -> Tensor:
+    """A row of a table for every index; the derivative reads the indices, which are in fixed memory.
+
+    A ``shared`` table was counted before.
+    """
     elements = indices.elements * features
     return indices.network.add(
         name,
@@ -15,22 +18,22 @@ def embedding(name: str, indices: Tensor, vocabulary: int, features: int) -> Ten
         [indices],
         (*indices.shape, features),
         flops=elements,
-        parameters=vocabulary * features,
+        parameters=0 if shared else vocabulary * features,
         derivative=Derivative(inputs=(0,), weights=True),
     )
 
 
-def add_positions(name: str, x: Tensor) -> Tensor:
-    """A learned vector for every position of the sequence, added."""
+def add_positions(name: str, x: Tensor, *, learned: bool = True) -> Tensor:
+    """A vector for every position of the sequence, added; learned, or a constant."""
     _, length, features = x.shape
     return x.network.add(
         name,
-        "add_positions",
+        "add_positions" if learned else "add_waves",
         [x],
         x.shape,
         flops=x.elements,
-        parameters=length * features,
-        derivative=Derivative(weights=True, passes=True),
+        parameters=length * features if learned else 0,
+        derivative=Derivative(weights=learned, passes=True),
     )
 
 

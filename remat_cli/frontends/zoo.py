@@ -1,0 +1,59 @@
+"""Graphs of the zoo with costs of a device: time on a GPU by its data sheet in place of FLOPs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remat_cli.errors import UsageError
+from remat_cli.frontends.rates import DTYPES, PRODUCT, Rates, roofline
+from remat_cli.graph.model import Graph
+from remat_cli.zoo import registry
+from remat_cli.zoo.costing import FLOPS, CostModel, Work
+
+_DTYPES = {2: "float16", 4: "float32", 8: "float64"}
+"""The type whose products have numbers of so many bytes."""
+_US_DIGITS = 3
+"""Digits after the point of a time in microseconds."""
+
+
+def build_graph(spec_text: str, *, cost: str = "flops") -> Graph:
+    """The training graph of a known architecture.
+
+    Args:
+        spec_text: The architecture with options, such as ``vgg16{batch=256,backward=operator}``.
+        cost: ``flops``; or ``roofline:NAME``: time on a GPU by its data sheet, in microseconds.
+
+    Raises:
+        UsageError: If there is no such architecture or cost, or an option is unknown or out of range.
+    """
+    return registry.build_graph(spec_text, zoo_costs(cost))
+
+
+def zoo_costs(text: str) -> CostModel:
+    """The cost model that ``flops`` or ``roofline:NAME`` names.
+
+    Raises:
+        UsageError: If there is no cost model of that name.
+    """
+    if text == "flops":
+        return FLOPS
+    kind, _, name = text.partition(":")
+    if kind != "roofline":
+        raise UsageError(
+            f'"{text}" is not a cost model for architectures of the zoo',
+            hint="write flops or roofline:v100; nothing of them runs, so no device can be measured",
+        )
+    rates, description = roofline(name)
+    return _timed(rates, description)
+
+
+def _timed(rates: Rates, description: dict[str, Any]) -> CostModel:
+    """Launch + max(FLOPs of products / rate, bytes / bandwidth)."""
+
+    def cost(work: Work) -> float:
+        dtype = _DTYPES.get(work.dtype_bytes, DTYPES[0])
+        own = rates.product_us(PRODUCT, dtype, work.flops) if work.product else 0.0
+        moving = rates.us("stream", work.moved_bytes) or 0.0
+        return round(rates.launch_us + max(own, moving), _US_DIGITS)
+
+    return CostModel("us", cost, description)
