@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.api.arguments import as_number, as_path, as_whole, options_of
+from remat_cli.api.arguments import as_number, as_path, as_text, as_whole, options_of
 from remat_cli.api.reading import Source, as_graph
 from remat_cli.errors import UsageError, wrong_type
 from remat_cli.graph.model import Graph
@@ -245,7 +245,7 @@ def worth(
     limits: Limits | None = None,
     *,
     latency_s: float = 0.0,
-    memory_bytes: int | None = None,
+    memory: str | float | None = None,
     executor: Executor | None = None,
     results: str | PathLike[str] | None = None,
     listener: Callable[[Row, int, int], None] | None = None,
@@ -260,7 +260,7 @@ def worth(
             ``25GB/s:20GB/s``; one by one, or as text with commas between them.
         limits: How every plan is solved, as for :func:`compare`; its host is not used.
         latency_s: Seconds that every copy takes beside its bytes.
-        memory_bytes: Host memory for values; None for no limit.
+        memory: Host memory for values, ``"64GiB"`` or bytes; None for no limit.
         executor: As for :func:`compare`.
         results: As for :func:`compare`.
         listener: As for :func:`compare`; rows are counted for each link.
@@ -277,11 +277,15 @@ def worth(
 
     if limits is not None and not isinstance(limits, Given):
         raise wrong_type("limits", limits, "Limits", hint="write remat.Limits(time_limit_s=60)")
-    names = [name.strip() for name in (links.split(",") if isinstance(links, str) else links)]
+    if not isinstance(links, Iterable):
+        raise wrong_type("links", links, 'names or bandwidths such as "pcie4,25GB/s"')
+    names = [as_text(name, "links").strip() for name in (links.split(",") if isinstance(links, str) else links)]
+    waits_s = as_number(latency_s, "latency_s", "a number of seconds such as 0.00001")
+    room = None if memory is None else as_size(memory, "memory")
     return planning.worth(
         as_graph(graph),
         as_budgets(budgets),
-        [(name, Host(*parse_bandwidths(name), latency_s, memory_bytes)) for name in names],
+        [(name, Host(*parse_bandwidths(name), waits_s, room)) for name in names],
         limits,
         executor=executor,
         results=None if results is None else Path(as_path(results, "results")),

@@ -12,6 +12,11 @@ order, with any copies:
 * D[b], the time that block b takes, is at least the cost of its computations. The time of the plan is their sum, and
   what the copies after the last computation take.
 
+A relaxation would compute half of a node again in one block and half in another, each with half of its inputs. So for
+every cut k_b but the last, E[b,i] <= 1 says that i is computed again after it, in any block, and Q[b,v] <= 1 that v
+comes back after it. E[b,i] is at most the sum of R[c,i] over the blocks from b on, Q likewise. S[b,v] + E[b,i] + Q[b,v]
+is at least 1 for all that is read after k_b and made before, and at least E[b,j] for what node j reads.
+
 With every stage a cut and without copies these are the rows of the retention MILP, over all stages, without in-stage
 rows. Copies add *windows*. Let r be the first node after k_b, in document order, that reads v. If v is absent at k_b,
 and its node is not computed again until r, then it comes back after k_b and before r, and its copy out has ended before
@@ -148,6 +153,7 @@ def build(graph: Graph, budget_bytes: int, host: Host | None, cuts: Sequence[int
     rows = stated.builder.rows
     rows.extend(_memory(stated))
     rows.extend(_sources(stated))
+    rows.extend(_suffixes(stated))
     rows.extend(_copies(stated))
     rows.extend(_first_windows(stated))
     return stated
@@ -251,6 +257,39 @@ def _sources(stated: Crossing) -> Iterator[Row]:
         terms = _source(stated, b - 1, v)
         if terms is not None:
             yield Row([kept, *(x for _, x in terms)], [1.0, *(-c for c, _ in terms)], -math.inf, 0.0)
+
+
+def _suffixes(stated: Crossing) -> Iterator[Row]:
+    """What is read after a cut is there at the cut, or made or brought back after it, in whichever blocks."""
+    graph, last = stated.graph, len(stated.cuts)
+    makers: dict[int, list[int]] = {}
+    for b, i in stated.again:
+        makers.setdefault(b, []).append(i)
+    for b, cut in enumerate(stated.cuts[:-1], 1):
+        again: dict[int, int] = {}
+        back: dict[int, int] = {}
+        for found, columns, wanted in (
+            (again, stated.again, makers.get(b, [])),
+            (back, stated.back, [v for c, v in stated.back if c == b]),
+        ):
+            for x in wanted:
+                after = [columns[c, x] for c in range(b, last + 1) if (c, x) in columns]
+                [found[x]] = stated.builder.amounts([0.0])
+                yield Row([found[x]], [1.0], -math.inf, 1.0)
+                yield Row([found[x], *after], [1.0, *(-1.0 for _ in after)], -math.inf, 0.0)
+        readers = range(cut + 1, len(graph.nodes))
+        sources: dict[int, list[int]] = {}
+        for v in {v for j in (*readers, *again) for v in graph.nodes[j].inputs if graph.producer[v] <= cut}:
+            kept = stated.kept.get((b, v), -1)
+            if kept is not None:
+                columns_of = (kept, again.get(graph.producer[v], -1), back.get(v, -1))
+                sources[v] = [x for x in columns_of if x >= 0]
+        for v in sorted({v for j in readers for v in graph.nodes[j].inputs} & sources.keys()):
+            yield Row(sources[v], [1.0] * len(sources[v]), 1.0, math.inf)
+        for j, x in again.items():
+            for v in graph.nodes[j].inputs:
+                if v in sources:
+                    yield Row([x, *sources[v]], [1.0, *(-1.0 for _ in sources[v])], -math.inf, 0.0)
 
 
 def _copies(stated: Crossing) -> Iterator[Row]:

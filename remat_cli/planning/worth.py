@@ -72,6 +72,11 @@ def worth(
         if plain.interrupted or (found and found[-1].interrupted):
             break
         found.append(compared([COPY, BOTH], host))
+    return _worth(graph, links, plain, found)
+
+
+def _worth(graph: Graph, links: Sequence[tuple[str, Host]], plain: Comparison, found: Sequence[Comparison]) -> Worth:
+    """The offers of the links that were reached."""
     complete = len(found) == len(links) and not found[-1].interrupted
     reached = links[: len(found)]
     amounts = [amount for _, amount in plain.budgets]

@@ -33,14 +33,14 @@ def worth_text(worth: Worth, style: Style) -> str:
     sizes = size_column([amount for _, amount in worth.budgets])
     for at, (name, host) in enumerate(worth.links):
         head = ("budget", "in bytes", "recompute", "copy", "both", "at least", "next GB", "proven between")
-        cells = [head]
+        cells: list[tuple[str, ...]] = [head]
         for place, (budget, _) in enumerate(worth.budgets):
             offer = worth.offer(at, place)
             times = [_over(time, graph.total_cost) for time in (offer.recompute, offer.copy, offer.both, offer.bound)]
             cells.append((budget, sizes[place], *times, *_slope(worth.memory(at, place), graph.cost_unit)))
-        parts += ["", title(style.clean(name), f"  {host.words}"), columns(cells, style)]
+        parts += [title(style.clean(name), f"  {host.words}"), columns(cells, style)]
     if len(worth.links) > 1:
-        parts += ["", title("A faster link", " spares, for each GB/s more in both directions"), _links(worth, style)]
+        parts += [title("A faster link", " spares, for each GB/s more in both directions"), _links(worth, style)]
     if worth.interrupted:
         parts += ["", Text("interrupted: some links or budgets have no plan for that reason", style="yellow")]
     return render(style, *parts)

@@ -78,7 +78,7 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
         options["links"],
         limits,
         latency_s=options["host_latency"] or 0.0,
-        memory_bytes=options["host_memory"],
+        memory=options["host_memory"],
         executor=LocalExecutor(options["jobs"] or usable_cores()),
         results=options["results"],
         listener=None if out.quiet else _said,

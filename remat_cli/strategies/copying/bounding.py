@@ -19,10 +19,10 @@ from remat_cli.tolerances import BOUND_MARGIN, INNER_GAP
 
 _ALL_CUTS = 40
 """Up to this many nodes every stage is a cut, and all violated windows are added. Untuned."""
-_CUTS = (1, 6)
-"""Numbers of cuts of the models for larger graphs. More cuts say more of a plan, but a relaxation then splits
-recomputations over blocks: on ResNet-50 at half its peak, 1, 6 and 10 cuts bound the overhead by 2.8, 2.7 and 2.4%
-relaxed, and 1 and 6 cuts by 2.8 and 3.0% in 12 s of branch and bound."""
+_CUTS = (1, 3, 6)
+"""Numbers of cuts of the models for larger graphs. Many cuts say little more, and take far longer: on ResNet-50 at 40
+and at 20% of its peak with 25 GB/s, relaxations with 1 cut bound the overhead by 4.05 and 7.59%, with 3 and 6 cuts by
+4.20 and 7.99% (.2 and .5 s), with 12 by 4.20 and 8.01% (4 s)."""
 _ROUNDS = 12
 """Most rounds of windows. Untuned."""
 
