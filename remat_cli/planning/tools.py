@@ -83,7 +83,7 @@ TrainingArguments(
 
 def _keras_layers(chosen: Chosen) -> str:
     return f"""\
-layers = {json.dumps(chosen.settings)}
+layers = {json.dumps([name.rpartition(".")[2] for name in chosen.settings])}
 with keras.RematScope(mode="list_of_layers", layer_names=layers):
     ...  # build the model here: layers with these names are recomputed
 """
@@ -174,7 +174,7 @@ TOOLS = {
             _torch_tags,
         ),
         Tool("jax-names", "jax.checkpoint with names of values to save", "names", "jax", "save-only", _jax_names),
-        Tool("keras-layers", "keras.RematScope with names of layers", "layers", "tensorflow", "keras-layers", _keras_layers),
+        Tool("keras-layers", "keras.RematScope with names of layers", "layers", "tf", "keras-layers", _keras_layers),
     )
 }
 """The tools by name."""

@@ -42,6 +42,8 @@ class ModuleCheckpoint(Strategy):
     reference: ClassVar[str] = "PyTorch, torch.utils.checkpoint"
     needs: ClassVar[Needs] = Needs.PHASES
     uses_solver: ClassVar[bool] = True
+    whole: ClassVar[bool] = False
+    """Whether all operations of a module run again, and not only those whose results are needed."""
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Choose, look where that exceeds the budget, and choose again.
@@ -50,7 +52,7 @@ class ModuleCheckpoint(Strategy):
             StrategyMismatch: If the names of nodes tell no modules, or a node has no phase.
             LimitReached, Interrupted: If it has to stop and has no schedule.
         """
-        choice = chosen_from(task, self.name)
+        choice = chosen_from(task, self.name, whole=self.whole)
         if self.modules != _BEST:
             return _given(choice, named(choice.modules, self.modules), task.budget_bytes)
         budget = sum(task.graph.size) + task.graph.fixed_memory if task.budget_bytes is None else task.budget_bytes
@@ -75,6 +77,19 @@ class ModuleCheckpoint(Strategy):
             if choice.rows.issuperset(over):
                 choice.refused.append(chosen)
             choice.rows.update(over)
+
+
+@dataclass(frozen=True, slots=True)
+class KerasLayers(ModuleCheckpoint):
+    """The cheapest set of layers that keras.RematScope recomputes.
+
+    As :class:`ModuleCheckpoint`, but all operations of a layer run again, and as soon as its gradients begin.
+    """
+
+    name: ClassVar[str] = "keras-layers"
+    summary: ClassVar[str] = "recompute the cheapest set of whole layers, as keras.RematScope can"
+    reference: ClassVar[str] = "Keras, keras.RematScope"
+    whole: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +148,18 @@ class EveryNLayers(Strategy):
         return Found(Schedule(tuple(computes)), (Bound(cost, Scope.RESTRICTED),), maker=f"{self.name}{{n={n}}}")
 
 
-def chosen_from(task: Task, strategy: str) -> ModuleChoice:
+def chosen_from(task: Task, strategy: str, *, whole: bool = False) -> ModuleChoice:
     """The modules of a graph to choose from.
 
     Raises:
         StrategyMismatch: If there are none, or a node has no phase.
     """
     training = Training.of(task.graph, strategy)
-    modules = modules_of(training)
+    modules = modules_of(training, whole=whole)
     if not modules:
         raise StrategyMismatch(
             f"{strategy} needs modules in the names of nodes, as in blocks.0/mm and grad/blocks.0/mm",
-            hint="graphs of remat export torch:... have them",
+            hint="graphs of remat export torch:... and tf:... have them",
         )
     return ModuleChoice(training, modules)
 

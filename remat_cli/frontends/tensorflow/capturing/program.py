@@ -38,7 +38,7 @@ class Op:
     """A captured operation.
 
     Attributes:
-        name: Its name in TensorFlow's graph.
+        name: Its name in TensorFlow's graph, without marks of layers.
         call: What it does; ``Made`` in its inputs counts the operations of the program.
         kind: How often it may run.
         phase: The part of the step.
@@ -52,6 +52,7 @@ class Op:
     kind: Kind
     phase: Phase
     node_def: Any
+    layer: tuple[str, ...] = ()
     cost: float = 1.0
     looks: tuple[int | None, ...] = ()
 
