@@ -122,8 +122,8 @@ def _candidates(graph: Graph, tool: Tool) -> int:
     """How many things ``tool`` chooses from."""
     if tool.strategy == SaveOnly.name:
         return sum(map(len, Tagged.of(graph, tool.strategy).groups))
-    modules = chosen_from(Task(graph, None), tool.strategy).modules
-    return len(layers_of(modules) if tool.strategy == EveryNLayers.name else modules)
+    choice = chosen_from(Task(graph, None), tool.strategy)
+    return len(layers_of(choice) if tool.strategy == EveryNLayers.name else choice.modules)
 
 
 def _require_frontend(graph: Graph, tool: Tool) -> None:

@@ -99,7 +99,7 @@ def test_every_nth_layer_is_tried_for_every_n(seed):
     rng = random.Random(seed)
     graph = modular(rng, rng.randint(2, 5))
     choice = chosen_from(Task(graph, None), "test")
-    layers = layers_of(choice.modules)
+    layers = layers_of(choice)
     if not layers:
         return
     assert [choice.modules[m].name for m in layers] == sorted(choice.modules[m].name for m in layers)

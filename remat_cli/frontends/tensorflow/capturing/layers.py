@@ -2,22 +2,25 @@
 
 Keras puts names of layers into names of operations, but changes them where they come up twice. So while a step is
 captured, each call of a layer opens a scope of its own, ``remat.layer.NAME.``, from which the name can be read whatever
-TensorFlow appends to it. Operations of gradients take over the scopes of what they are gradients of.
+TensorFlow appends to it. Operations of gradients take over the scopes of what they are gradients of. The scope is
+``remat.whole.NAME.`` if ``call`` takes arguments by name, such as ``training``: in a graph, TensorFlow cannot compute
+such a call again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 Path = tuple[str, ...]
 """The names of a layer and of those around it, the outermost first."""
 
-_MARK = re.compile(r"remat\.layer\.([\w.-]*?)\.(?:_\d+)?/")
+_MARK = re.compile(r"remat\.(layer|whole)\.([\w.-]*?)\.(?:_\d+)?/")
 _FIT = re.compile(r"[\w.-]+")
 
 
@@ -33,7 +36,8 @@ def marked_layers() -> Iterator[None]:
     def call(layer: Any, *arguments: Any, **keywords: Any) -> Any:
         if not _FIT.fullmatch(layer.name):
             return own(layer, *arguments, **keywords)
-        with tf.name_scope(f"remat.layer.{layer.name}."):
+        takes = set(keywords) - {"training"} or "training" in inspect.signature(layer.call).parameters
+        with tf.name_scope(f"remat.{'whole' if takes else 'layer'}.{layer.name}."):
             return own(layer, *arguments, **keywords)
 
     kind.__call__ = call
@@ -45,7 +49,12 @@ def marked_layers() -> Iterator[None]:
 
 def layer_path(name: str) -> Path:
     """The layers that the operation ``name`` belongs to."""
-    return tuple(_MARK.findall(name))
+    return tuple(layer for _, layer in _MARK.findall(name))
+
+
+def called_by_name(name: str) -> list[str]:
+    """Those of the layers around the operation ``name`` that take arguments by name."""
+    return [layer for kind, layer in _MARK.findall(name) if kind == "whole"]
 
 
 def plain_name(name: str) -> str:
@@ -66,15 +75,17 @@ def shared_path(paths: Sequence[Path]) -> Path:
     return tuple(os.path.commonprefix(list(paths)))
 
 
-def repeatable(paths: Iterable[Path], impure: Iterable[Path]) -> list[str]:
+def repeatable(paths: Iterable[Path], impure: Iterable[Path], by_name: Collection[str]) -> list[str]:
     """The layers that may run twice, and that their names alone tell, as ``block.dense``; sorted.
 
     Args:
         paths: The layers of all operations of the forward pass.
         impure: The layers of those that write variables or draw random numbers, which a second run would do again.
+        by_name: Names of layers that take arguments by name.
     """
     called = {path[:end] for path in paths for end in range(1, len(path) + 1)}
     twice = {path[:end] for path in impure for end in range(1, len(path) + 1)}
     names = Counter(path[-1] for path in called)
-    told = (path for path in called - twice if names[path[-1]] == 1 and not any("." in name for name in path))
+    able = (path for path in called - twice if names[path[-1]] == 1 and path[-1] not in by_name)
+    told = (path for path in able if not any("." in name for name in path))
     return sorted(map(".".join, told))

@@ -283,6 +283,7 @@ class _Lowering:
             "modules": repeatable(
                 (op.layer for op in self.ops if op.phase is Phase.FORWARD),
                 (op.layer for op in self.ops if op.kind is not Kind.PURE),
+                self.program.by_name,
             ),
             "notes": list(self.program.notes),
         }

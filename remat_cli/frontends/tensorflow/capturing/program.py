@@ -75,6 +75,7 @@ class Program:
         results: What the step returns.
         specs: Type and shape of each result.
         notes: What the user should know.
+        by_name: Names of the layers that take arguments by name.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -85,6 +86,7 @@ class Program:
     results: list[Ref] = field(default_factory=list)
     specs: list[TensorSpec] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    by_name: set[str] = field(default_factory=set)
     _numbers: dict[Data, int] = field(default_factory=dict)
 
     def constant(self, data: Data) -> Constant:

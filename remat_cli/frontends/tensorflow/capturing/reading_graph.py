@@ -18,7 +18,7 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.tensorflow.capturing.capture import Captured, refused_xla
-from remat_cli.frontends.tensorflow.capturing.layers import layer_path, plain_name, without_root
+from remat_cli.frontends.tensorflow.capturing.layers import called_by_name, layer_path, plain_name, without_root
 from remat_cli.frontends.tensorflow.capturing.program import Kind, Op, Program
 from remat_cli.frontends.tensorflow.codec import attributes_of, data_of, kernel_attributes, tensor_of
 from remat_cli.frontends.tensorflow.document import (
@@ -209,6 +209,7 @@ class _GraphReader:
             return
         call = Call(op.type, inputs, specs, self._attributes(op))
         number = len(self.made.ops)
+        self.made.by_name.update(called_by_name(op.name))
         phase, layer = self._phase(position, kind), layer_path(op.name)
         self.made.ops.append(Op(plain_name(op.name), call, kind, phase, op.node_def, layer))
         self.refs.update({tensor.name: Made(number, k) for k, tensor in enumerate(op.outputs)})

@@ -28,7 +28,7 @@ from remat_cli.frontends.aten.program import TANGENTS, Call
 from remat_cli.frontends.aten.retained_bytes import retained_like
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.joint_program import JointProgram, joint_program, tensor_name
-from remat_cli.frontends.torch.capturing.naming import call_tag, called_modules
+from remat_cli.frontends.torch.capturing.naming import call_tag, called_modules, checkpointed_layers
 from remat_cli.frontends.torch.capturing.placeholders import JointInput, joint_inputs, result_kind
 from remat_cli.frontends.torch.codec import encode, encode_data
 from remat_cli.frontends.torch.document import (
@@ -109,6 +109,7 @@ def lower(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] 
         "results": [result.document(graph.value_name) for result in results],
         "notes": [*joint.notes, *_unused(captured)],
         "modules": called_modules(joint.nodes.values()),
+        "layers": checkpointed_layers(captured.model.module),
         "tags": _tags(graph, lowered, joint),
     }
     return replace(graph, metadata=metadata)
