@@ -124,7 +124,7 @@ def _call(training: Training, paths: Sequence[str], name: str, run: tuple[int, .
 
 
 def _whole(training: Training, paths: Sequence[str], name: str, calls: Sequence[Call]) -> list[Call]:
-    """``calls`` of the module ``name`` if all of their operations run again; for a single one, when its gradients begin."""
+    """``calls`` of the module ``name`` if all of their operations run again; a single one when its gradients begin."""
     if len(calls) != 1:
         return [Call(call.nodes, call.nodes, call.saved, call.trigger) for call in calls]
     [call] = calls

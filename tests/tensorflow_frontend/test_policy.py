@@ -1,4 +1,4 @@
-"""Plans for keras.RematScope: the snippet trains the same, and tf.function's peak is near the one that the plan says."""
+"""Plans for keras.RematScope: the snippet trains the same, and tf.function's peak is near the plan's."""
 
 from __future__ import annotations
 

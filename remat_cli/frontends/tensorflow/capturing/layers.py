@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -72,7 +71,12 @@ def without_root(paths: Sequence[Path]) -> list[Path]:
 
 def shared_path(paths: Sequence[Path]) -> Path:
     """The layers around all of ``paths``."""
-    return tuple(os.path.commonprefix(list(paths)))
+    shared: list[str] = []
+    for names in zip(*paths, strict=False):
+        if len(set(names)) > 1:
+            break
+        shared.append(names[0])
+    return tuple(shared)
 
 
 def repeatable(paths: Iterable[Path], impure: Iterable[Path], by_name: Collection[str]) -> list[str]:

@@ -230,7 +230,9 @@ class _GraphReader:
         if array.nbytes <= _LARGEST_CONSTANT:
             return self.made.constant(data_of(tf.constant(array, op.outputs[0].dtype)))
         tensor = tf.constant(array)
-        self._place(op.outputs[0], Placeholder("captured", plain_name(op.name), _spec(tensor), below=_limit(tensor)), tensor)
+        self._place(
+            op.outputs[0], Placeholder("captured", plain_name(op.name), _spec(tensor), below=_limit(tensor)), tensor
+        )
         return self.refs[op.outputs[0].name]
 
     def _attributes(self, op: Any) -> Any:

@@ -117,7 +117,7 @@ def lower(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] 
 
 def _tags(graph: Graph, lowered: Lowered, joint: JointProgram) -> dict[str, str]:
     """For each value of the forward pass the call that makes it, see :func:`call_tag`."""
-    found = {}
+    found: dict[str, str] = {}
     for number, made in enumerate(lowered.computations):
         node = joint.nodes.get(made.call.name)
         tag = call_tag(node) if node is not None and made.call.phase in {Phase.FORWARD, Phase.LOSS} else None
