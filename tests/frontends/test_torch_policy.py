@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 from functools import partial
 
+import jsonschema
 import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -19,6 +21,10 @@ from remat_cli.frontends.torch.models.gpt import Gpt2
 from remat_cli.frontends.torch.models.unet import UNet
 from remat_cli.frontends.torch.private import weak_storage
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
+from remat_cli.graph.document import load_schema
+from remat_cli.reports.jsonform import document_json
+from remat_cli.reports.policytext import policy_text
+from remat_cli.reports.style import Style
 from remat_cli.zoo.registry import build_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -60,6 +66,14 @@ def test_the_snippet_does_in_eager_mode_what_the_plan_says(percent):
     assert peak < before
     assert peak == pytest.approx(predicted, rel=0.001)
     assert found.best.plan.claim.cost <= found.solved.plan.claim.cost
+    assert {name for name, _ in found.others} <= {"torch-tags", "hf-every-n"}
+    assert all(found.best.plan.claim.cost <= plan.claim.cost for _, plan in found.others)
+    document = json.loads(document_json(found.document()))
+    document["others"] = [{"tool": "torch-tags", "cost": 1.02 * graph.total_cost, "lower_bound": graph.total_cost}]
+    jsonschema.Draft202012Validator(load_schema("policy")).validate(document)
+    lines = policy_text(document, Style(80, color=False, unicode=True)).splitlines()
+    assert any(line.startswith("torch-tags  ") and line.endswith("+2%, bound +0%") for line in map(str.strip, lines))
+    assert any(line.strip().startswith("any plan") for line in lines)
     assert found.solved.plan.claim.lower_bound == pytest.approx(found.solved.plan.claim.cost)
 
 
