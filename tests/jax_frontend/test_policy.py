@@ -97,9 +97,7 @@ def test_the_layers_of_a_scan_share_their_names():
     assert count("dot_general.1") == 5
 
 
-@pytest.mark.parametrize(
-    "build", [jax_models.mixed, jax_models.control, jax_models.flax_module, jax_models.checkpointed]
-)
+@pytest.mark.parametrize("name", ["mixed", "control", "flax_module", "checkpointed"])
 def test_names_change_no_bit(name):
     loss, arguments = getattr(jax_models, name)()[:2]
     plain, with_names = (jax.make_jaxpr(f)(*arguments) for f in (loss, named(loss)))
