@@ -27,9 +27,11 @@ def policy(
     """The best plan of ``graph`` that the tool ``to`` can carry out, and the best of all plans beside it.
 
     Args:
-        graph: The graph: an object, a path, or the data of a document; its nodes are named by modules.
+        graph: The graph: an object, a path, or the data of a document, from ``remat export``.
         budget: ``"16GB"``, ``"80%"`` or a number of bytes, fixed memory included.
-        to: ``torch-checkpoint`` (``torch.utils.checkpoint`` around modules) or ``hf-every-n`` (every n-th layer).
+        to: ``torch-checkpoint`` (``torch.utils.checkpoint`` around modules), ``hf-every-n`` (every n-th layer),
+            ``torch-tags`` (tags for operations), ``jax-names`` (names of values that ``jax.checkpoint`` saves) or
+            ``keras-layers`` (layers for ``keras.RematScope``).
         options: How to solve; the time limit is for both searches.
         listener: Receives the progress, from any thread.
 

@@ -33,6 +33,7 @@ KINDS = (
     "graph",
     "graph-summary",
     "plan",
+    "policy",
     "report",
     "worth",
 )

@@ -61,12 +61,16 @@ def lies_in(path: str, module: str) -> bool:
     return path == module or (path.startswith(module) and path[len(module)] in "./")
 
 
-def modules_of(training: Training) -> list[Module]:
+def modules_of(training: Training, *, whole: bool = False) -> list[Module]:
     """All modules whose recomputation frees something, in the order in which their names appear.
 
     Where the graph's metadata lists the modules that are called, only those are taken: the names of nodes do not tell a
     module from a list of modules. Of modules with the same operations, such as a wrapper and what it wraps, there is
     only the outermost. The network as a whole is none of them: its backward pass begins with all of its values.
+
+    Args:
+        training: The graph.
+        whole: Whether all operations of a module run again, and as soon as its gradients begin, as with Keras.
     """
     graph = training.graph
     paths = [module_of(node.id) for node in graph.nodes]
@@ -82,9 +86,11 @@ def modules_of(training: Training) -> list[Module]:
     seen: set[tuple[int, ...]] = set()
     for name, nodes in inside.items():
         calls = [call for run in _runs(nodes) if (call := _call(training, paths, name, run)) is not None]
+        if whole:
+            calls = _whole(training, paths, name, calls)
         again = [node for call in calls for node in call.again]
-        whole = len(nodes) >= len(training.forward)
-        if calls and not whole and tuple(nodes) not in seen and all(graph.nodes[k].recompute for k in again):
+        everything = len(nodes) >= len(training.forward)
+        if calls and not everything and tuple(nodes) not in seen and all(graph.nodes[k].recompute for k in again):
             found.append(Module(name, tuple(calls), math.fsum(graph.nodes[k].cost for k in again)))
         seen.add(tuple(nodes))
     return found
@@ -115,3 +121,12 @@ def _call(training: Training, paths: Sequence[str], name: str, run: tuple[int, .
         return None
     last = max(graph.producer[value] for value in saved)
     return Call(run, tuple(node for node in run if node <= last), frozenset(saved), trigger)
+
+
+def _whole(training: Training, paths: Sequence[str], name: str, calls: Sequence[Call]) -> list[Call]:
+    """``calls`` of the module ``name`` if all of their operations run again; a single one when its gradients begin."""
+    if len(calls) != 1:
+        return [Call(call.nodes, call.nodes, call.saved, call.trigger) for call in calls]
+    [call] = calls
+    first = next(k for k in range(training.sweep, call.trigger + 1) if lies_in(paths[k], name))
+    return [Call(call.nodes, call.nodes, call.saved, first)]

@@ -1,11 +1,11 @@
 """Which named values to save between the passes: the schedule of a choice, and a model of the cheapest within a budget.
 
 All values but the saved ones are dropped after the forward pass; the backward pass makes each of them once more, right
-before it first needs it, and keeps it to its last use. The model has a variable for each group of names and for each node
-that may be recomputed. Where a choice exceeds the budget it gets a row, with variables that say what has been recomputed by then
-and what is still needed. A row counts no more memory than a schedule takes, so the model is a relaxation, and a choice
-that is optimal for it and within the budget is optimal. A choice that exceeds the budget at a step that has its row is
-refused by a row of its own.
+before it first needs it, and keeps it to its last use. The model has a variable for each group of names and for each
+node that may be recomputed. Where a choice exceeds the budget it gets a row, with variables that say what has been
+recomputed by then and what is still needed. A row counts no more memory than a schedule takes, so the model is a
+relaxation, and a choice that is optimal for it and within the budget is optimal. A choice that exceeds the budget at a
+step that has its row is refused by a row of its own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class SavedChoice:
             if not self.tagged.free(node):
                 continue
             readers = [reader for value in graph.values_of(node) for reader in graph.readers[value]]
-            turns = [(r, r) if r >= training.sweep else (self._first[r], self._last[r]) for r in readers if self._asks(r)]
+            turns = [
+                (r, r) if r >= training.sweep else (self._first[r], self._last[r]) for r in readers if self._asks(r)
+            ]
             if turns:
                 self._first[node] = min(first for first, _ in turns)
                 self._last[node] = max(last for _, last in turns)
@@ -153,7 +155,7 @@ class _Writer:
         return 1.0, {group: -1.0}
 
     def recomputed(self, node: int, turn: int) -> Expression:
-        """Whether a node has been recomputed before the turn of ``turn`` ends, that is, before ``turn`` runs or earlier."""
+        """Whether a node has been recomputed when the node ``turn`` runs."""
         choice = self.choice
         if node not in self.again or turn < choice._first[node]:
             return 0.0, {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.control import Progress
-from remat_cli.errors import LimitReached, StrategyMismatch, UsageError
+from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch, UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.graph.tags import Tagged
 from remat_cli.plan.model import Plan
@@ -21,8 +21,9 @@ from remat_cli.strategies.tools.saved_values import SaveOnly
 from remat_cli.strategies.tools.whole_modules import EveryNLayers, chosen_from, layers_of
 from remat_cli.units import Budget
 
-_CLASS_SHARE = 0.5
-"""Share of the time limit for the best plan of the tool; the rest is for the best of all plans. Untuned."""
+_CLASS_SHARE, _OTHERS_SHARE = 0.4, 0.2
+"""Shares of the time limit for the best plan of the tool, and for those of the framework's other tools. The rest is for
+the best of all plans. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Policy:
         settings: What is recomputed: names of modules, or the distance of layers.
         candidates: Number of modules, or of layers, to choose from.
         snippet: Lines to paste.
+        others: What other tools of the framework can do, those that can within the budget.
         best: The best of all plans, with its bound; None if none was found in time.
     """
 
@@ -45,6 +47,7 @@ class Policy:
     settings: tuple[str, ...]
     candidates: int
     snippet: str
+    others: tuple[tuple[str, Plan], ...]
     best: Solved | None
 
     def document(self) -> dict[str, Any]:
@@ -62,6 +65,10 @@ class Policy:
             "cost": self.solved.plan.claim.cost,
             "no_remat_cost": self.graph.total_cost,
             "lower_bound": self.solved.plan.claim.lower_bound,
+            "others": [
+                {"tool": name, "cost": plan.claim.cost, "lower_bound": plan.claim.lower_bound}
+                for name, plan in self.others
+            ],
             "best": None if self.best is None else _claim(self.best.plan),
             "snippet": self.snippet,
         }
@@ -108,6 +115,7 @@ def policy(
     if limit_s is not None:
         first = replace(first, time_limit_s=_CLASS_SHARE * limit_s)
     solved = solve(graph, budget, first, listener=listener)
+    others = _others(graph, budget, tool, asked, listener)
     try:
         best: Solved | None = solve(
             graph, budget, replace(asked, strategy="auto", started_s=began_s, start=solved.plan), listener=listener
@@ -115,15 +123,40 @@ def policy(
     except LimitReached:
         best = None
     chosen = Chosen.of(graph, solved.plan)
-    return Policy(to, graph, solved, chosen.settings, _candidates(graph, tool), tool.snippet(chosen), best)
+    return Policy(to, graph, solved, chosen.settings, _candidates(graph, tool), tool.snippet(chosen), others, best)
+
+
+def _others(
+    graph: Graph,
+    budget: Budget | str | float,
+    tool: Tool,
+    asked: SolveOptions,
+    listener: Callable[[Progress], None] | None,
+) -> tuple[tuple[str, Plan], ...]:
+    """The best plans of other tools of the graph's framework, as far as they are found in time."""
+    beside = [other for other in TOOLS.values() if other is not tool and other.frontend == _frontend(graph) is not None]
+    limit_s = None if asked.time_limit_s is None else _OTHERS_SHARE * asked.time_limit_s / max(1, len(beside))
+    found = []
+    for other in beside:
+        options = replace(asked, strategy=other.strategy, started_s=time.monotonic(), time_limit_s=limit_s)
+        try:
+            found.append((other.name, solve(graph, budget, options, listener=listener).plan))
+        except (Infeasible, LimitReached, StrategyMismatch):  # then there is nothing to say about it
+            continue
+    return tuple(found)
+
+
+def _frontend(graph: Graph) -> object:
+    """The frontend that made a graph; None for none."""
+    return graph.metadata.get("frontend") if isinstance(graph.metadata, dict) else None
 
 
 def _candidates(graph: Graph, tool: Tool) -> int:
     """How many things ``tool`` chooses from."""
     if tool.strategy == SaveOnly.name:
         return sum(map(len, Tagged.of(graph, tool.strategy).groups))
-    modules = chosen_from(Task(graph, None), tool.strategy).modules
-    return len(layers_of(modules) if tool.strategy == EveryNLayers.name else modules)
+    choice = chosen_from(Task(graph, None), tool.strategy)
+    return len(layers_of(choice) if tool.strategy == EveryNLayers.name else choice.modules)
 
 
 def _require_frontend(graph: Graph, tool: Tool) -> None:
@@ -132,8 +165,8 @@ def _require_frontend(graph: Graph, tool: Tool) -> None:
     Raises:
         StrategyMismatch: If it is of one.
     """
-    given = graph.metadata.get("frontend") if isinstance(graph.metadata, dict) else None
-    if tool.frontend is not None and given != tool.frontend:
+    given = _frontend(graph)
+    if given != tool.frontend and not tool.others:
         raise StrategyMismatch(
             f"{tool.name} needs a graph of remat export {tool.frontend}:..., and this one is "
             + (f"of {given}:..." if isinstance(given, str) else "not exported from a framework"),

@@ -48,7 +48,8 @@ class Tool:
         name: ``torch-checkpoint``.
         title: What it is.
         unit: What it chooses: ``modules``, ``layers`` or ``names``.
-        frontend: The frontend whose graphs it is for; None for any.
+        frontend: The frontend whose graphs it is for.
+        others: Whether it takes graphs of another origin, too, if their names are as it needs them.
         strategy: The strategy whose plans it can carry out.
         snippet: The lines that say so to the tool.
     """
@@ -56,9 +57,10 @@ class Tool:
     name: str
     title: str
     unit: str
-    frontend: str | None
+    frontend: str
     strategy: str
     snippet: Callable[[Chosen], str]
+    others: bool = False
 
 
 def _torch_checkpoint(chosen: Chosen) -> str:
@@ -83,7 +85,7 @@ TrainingArguments(
 
 def _keras_layers(chosen: Chosen) -> str:
     return f"""\
-layers = {json.dumps(chosen.settings)}
+layers = {json.dumps([name.rpartition(".")[2] for name in chosen.settings])}
 with keras.RematScope(mode="list_of_layers", layer_names=layers):
     ...  # build the model here: layers with these names are recomputed
 """
@@ -160,11 +162,14 @@ TOOLS = {
             "torch-checkpoint",
             "torch.utils.checkpoint around modules",
             "modules",
-            None,
+            "torch",
             "module-checkpoint",
             _torch_checkpoint,
+            others=True,
         ),
-        Tool("hf-every-n", "Transformers' every_n_layers", "layers", None, "every-n-layers", _hf_every_n),
+        Tool(
+            "hf-every-n", "Transformers' every_n_layers", "layers", "torch", "every-n-layers", _hf_every_n, others=True
+        ),
         Tool(
             "torch-tags",
             "tags for operations, which torch.compile's partitioner obeys",
@@ -174,7 +179,7 @@ TOOLS = {
             _torch_tags,
         ),
         Tool("jax-names", "jax.checkpoint with names of values to save", "names", "jax", "save-only", _jax_names),
-        Tool("keras-layers", "keras.RematScope with names of layers", "layers", "tensorflow", "keras-layers", _keras_layers),
+        Tool("keras-layers", "keras.RematScope with names of layers", "layers", "tf", "keras-layers", _keras_layers),
     )
 }
 """The tools by name."""

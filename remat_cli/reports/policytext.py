@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from remat_cli.reports.style import Style, fields, render
+from remat_cli.tolerances import GAP
 from remat_cli.units import format_bytes, format_percent
 
 _SHOWN = 8
@@ -30,11 +31,11 @@ def policy_text(policy: Mapping[str, Any], style: Style) -> str:
         (_over(policy["cost"], base), "bold"),
         " over no-remat",
     )
-    proven = "the cheapest that this tool can do" if policy["lower_bound"] >= policy["cost"] else _bound(policy, base)
     rows = [
         ("graph", style.clean(policy["graph"] or "graph")),
         ("peak", f"{format_bytes(policy['peak_memory'])} of {_budget(policy)}"),
-        ("tool", f"{_over(policy['cost'], base)}, {proven}"),
+        (policy["tool"], _over(policy["cost"], base) + _proof(policy, base)),
+        *((other["tool"], _over(other["cost"], base) + _proof(other, base)) for other in policy["others"]),
         ("any plan", _best(policy["best"], base)),
     ]
     if settings := _listed(policy):
@@ -70,8 +71,11 @@ def _budget(policy: Mapping[str, Any]) -> str:
     return format_bytes(policy["budget"]) if policy["budget"] is not None else "any"
 
 
-def _bound(policy: Mapping[str, Any], base: float) -> str:
-    return f"bound {_over(policy['lower_bound'], base)}"
+def _proof(claim: Mapping[str, Any], base: float) -> str:
+    """Whether a tool can do no better, or by how much it might."""
+    if claim["cost"] - claim["lower_bound"] <= GAP * claim["cost"]:
+        return ", the cheapest that this tool can do"
+    return f", bound {_over(claim['lower_bound'], base)}"
 
 
 def _best(best: Mapping[str, Any] | None, base: float) -> str:

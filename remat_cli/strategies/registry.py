@@ -21,6 +21,7 @@ STRATEGIES: Registry[Strategy] = Registry(
         "checkpoint-all": "remat_cli.strategies.published.checkpoint_all:CheckpointAll",
         "dtr": "remat_cli.strategies.published.dtr:Dtr",
         "keep-all": "remat_cli.strategies.keep_all:KeepAll",
+        "keras-layers": "remat_cli.strategies.tools.whole_modules:KerasLayers",
         "linearized-greedy": "remat_cli.strategies.published.chen:LinearizedGreedy",
         "linearized-sqrt": "remat_cli.strategies.published.chen:LinearizedSqrt",
         "lns": "remat_cli.strategies.search:Lns",

@@ -27,6 +27,14 @@ def test_the_jaxprs_in_parameters_are_found():
     assert private.inner_jaxpr("sin") is None
 
 
+def test_a_function_is_written_with_its_constants():
+    array = jnp.arange(3.0)
+    closed = private.closed_jaxpr(lambda x: x + array, [jax.core.ShapedArray((3,), jnp.float32)])
+    assert [str(equation.primitive) for equation in closed.jaxpr.eqns] == ["add"]
+    [constant] = closed.consts
+    assert constant is array
+
+
 def test_the_backward_pass_is_told_by_its_scope():
     scopes = [private.scope_of(e) for e in _equations(jax.value_and_grad(lambda x: jnp.sin(x) * x), 1.0)]
     backward = [scope.startswith("transpose(") for scope in scopes]

@@ -1,4 +1,4 @@
-"""Saving named values: the choice against all choices, and the schedule against the one of the minimum cut's strategy."""
+"""Saving named values: the choice against all choices, the schedule against that of the minimum cut's strategy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def tagged(rng: random.Random) -> Graph:
     nodes.append(Node("loss", 1.0, (last - 1,), (4,), phase=Phase.LOSS))
     for k in range(count):
         reads = sorted({last + k, *rng.sample(values, rng.randint(0, min(3, len(values))))})
-        nodes.append(Node(f"b{k}", float(rng.randint(0, 9)), tuple(reads), (rng.randint(1, 9) * 100,), phase=Phase.BACKWARD))
+        nodes.append(
+            Node(f"b{k}", float(rng.randint(0, 9)), tuple(reads), (rng.randint(1, 9) * 100,), phase=Phase.BACKWARD)
+        )
     outputs = {last, last + count, *rng.sample(values, rng.choice([0, 0, 1]))}
     return Graph("tagged", tuple(nodes), tuple(sorted(outputs)), metadata={"tags": tags})
 

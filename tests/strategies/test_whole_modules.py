@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -99,7 +100,7 @@ def test_every_nth_layer_is_tried_for_every_n(seed):
     rng = random.Random(seed)
     graph = modular(rng, rng.randint(2, 5))
     choice = chosen_from(Task(graph, None), "test")
-    layers = layers_of(choice.modules)
+    layers = layers_of(choice)
     if not layers:
         return
     assert [choice.modules[m].name for m in layers] == sorted(choice.modules[m].name for m in layers)
@@ -138,6 +139,35 @@ def test_a_module_runs_again_up_to_what_its_own_gradients_read():
     assert computes == [0, 1, 2, 3, 4, 5, 1, 2, 6, 7]
     assert choice.modules[0].cost == 5.0
     assert every([3, 5, 7, 9, 11], 2) == [3, 7, 11]
+
+
+def test_keras_runs_all_of_a_layer_again_as_soon_as_its_gradients_begin():
+    f, b = Phase.FORWARD, Phase.BACKWARD
+    nodes = (
+        Node("in/op", 1.0, (), (1,), phase=f),
+        Node("block/first", 2.0, (0,), (10,), phase=f),
+        Node("block/last", 5.0, (1,), (1,), phase=f),
+        Node("loss/op", 1.0, (2,), (1,), phase=Phase.LOSS),
+        Node("grad/block/last", 1.0, (3,), (1,), phase=b),
+        Node("grad/block/first", 1.0, (1, 4), (1,), phase=b),
+    )
+    graph = Graph("block", nodes, (5,))
+    plain, whole = (chosen_from(Task(graph, None), "test", whole=flag) for flag in (False, True))
+    assert plain.schedule([0])[0] == [0, 1, 2, 3, 4, 1, 5]
+    assert whole.schedule([0])[0] == [0, 1, 2, 3, 1, 2, 4, 5]
+    assert [choice.modules[0].cost for choice in (plain, whole)] == [2.0, 7.0]
+
+
+def test_layers_are_counted_as_the_graph_lists_them():
+    """Transformers counts over all stacks of layers, in the order in which the model holds them."""
+    graph = modular(random.Random(4), 4)
+    names = [module.name for module in modules_of(Training.of(graph, "test")) if module.name.count(".") == 1]
+    assert len(names) > 2
+    listed = [*reversed(names), "elsewhere.0"]
+    choice = chosen_from(Task(replace(graph, metadata={"layers": listed}), None), "test")
+    counted = layers_of(choice)
+    assert [choice.modules[m].name if m is not None else "elsewhere.0" for m in counted] == listed
+    assert every(counted, 2) == [m for m in counted[::2] if m is not None]
 
 
 def test_names_without_modules_are_refused():

@@ -27,7 +27,7 @@ Exits with 1 if nothing that the tool can express fits the budget."""
     type=click.Choice(["torch-checkpoint", "hf-every-n", "torch-tags", "jax-names", "keras-layers"]),
     required=True,
     help="torch-checkpoint: torch.utils.checkpoint around modules. hf-every-n: every n-th layer of Transformers. "
-    "torch-tags: tags for operations, which torch.compile obeys. jax-names: jax.checkpoint with names of values to save. "
+    "torch-tags: tags for operations, which torch.compile obeys. jax-names: jax.checkpoint with names of values. "
     "keras-layers: keras.RematScope with names of layers.",
 )
 @params.solver_option

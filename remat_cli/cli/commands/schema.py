@@ -16,6 +16,7 @@ _KINDS = (
     "graph",
     "graph-summary",
     "plan",
+    "policy",
     "report",
     "worth",
 )

@@ -21,8 +21,7 @@ from remat_cli.tolerances import SAME_COST
 
 BEST = "best"
 _COARSE = 0.01
-"""Gap of the first models, which only show where choices exceed the budget; tenfold finer whenever one does not. Untuned.
-"""
+"""Gap of the first models, which only show where choices exceed the budget; finer whenever one does not. Untuned."""
 _NONE = "none"
 _PLAIN = re.compile(r"[\w./+-]+")
 """Names that can stand in the text form of a strategy."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -42,6 +42,8 @@ class ModuleCheckpoint(Strategy):
     reference: ClassVar[str] = "PyTorch, torch.utils.checkpoint"
     needs: ClassVar[Needs] = Needs.PHASES
     uses_solver: ClassVar[bool] = True
+    whole: ClassVar[bool] = False
+    """Whether all operations of a module run again, and not only those whose results are needed."""
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Choose, look where that exceeds the budget, and choose again.
@@ -50,7 +52,7 @@ class ModuleCheckpoint(Strategy):
             StrategyMismatch: If the names of nodes tell no modules, or a node has no phase.
             LimitReached, Interrupted: If it has to stop and has no schedule.
         """
-        choice = chosen_from(task, self.name)
+        choice = chosen_from(task, self.name, whole=self.whole)
         if self.modules != _BEST:
             return _given(choice, named(choice.modules, self.modules), task.budget_bytes)
         budget = sum(task.graph.size) + task.graph.fixed_memory if task.budget_bytes is None else task.budget_bytes
@@ -78,10 +80,24 @@ class ModuleCheckpoint(Strategy):
 
 
 @dataclass(frozen=True, slots=True)
+class KerasLayers(ModuleCheckpoint):
+    """The cheapest set of layers that keras.RematScope recomputes.
+
+    As :class:`ModuleCheckpoint`, but all operations of a layer run again, and as soon as its gradients begin.
+    """
+
+    name: ClassVar[str] = "keras-layers"
+    summary: ClassVar[str] = "recompute the cheapest set of whole layers, as keras.RematScope can"
+    reference: ClassVar[str] = "Keras, keras.RematScope"
+    whole: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
 class EveryNLayers(Strategy):
     """Every n-th of the network's layers recomputed as a whole, for the n that costs least within the budget.
 
-    The layers are the largest family of modules whose names differ in a number, such as ``model.layers.0``.
+    The layers are those that Transformers counts, if it is a model of its own, and else the largest family of modules
+    whose names differ in a number, such as ``model.layers.0``.
 
     Attributes:
         n: Distance of the layers, of which the first is recomputed; none tries all.
@@ -106,7 +122,7 @@ class EveryNLayers(Strategy):
             StrategyMismatch: If there are no layers, or a node has no phase.
         """
         choice = chosen_from(task, self.name)
-        layers = layers_of(choice.modules)
+        layers = layers_of(choice)
         if not layers:
             raise StrategyMismatch(
                 f"{self.name} needs modules whose names differ in a number, such as layers.0 and layers.1",
@@ -133,18 +149,18 @@ class EveryNLayers(Strategy):
         return Found(Schedule(tuple(computes)), (Bound(cost, Scope.RESTRICTED),), maker=f"{self.name}{{n={n}}}")
 
 
-def chosen_from(task: Task, strategy: str) -> ModuleChoice:
+def chosen_from(task: Task, strategy: str, *, whole: bool = False) -> ModuleChoice:
     """The modules of a graph to choose from.
 
     Raises:
         StrategyMismatch: If there are none, or a node has no phase.
     """
     training = Training.of(task.graph, strategy)
-    modules = modules_of(training)
+    modules = modules_of(training, whole=whole)
     if not modules:
         raise StrategyMismatch(
             f"{strategy} needs modules in the names of nodes, as in blocks.0/mm and grad/blocks.0/mm",
-            hint="graphs of remat export torch:... have them",
+            hint="graphs of remat export torch:... and tf:... have them",
         )
     return ModuleChoice(training, modules)
 
@@ -178,13 +194,20 @@ def _given(choice: ModuleChoice, chosen: Sequence[int], budget_bytes: int | None
     return Found(Schedule(tuple(computes)), (Bound(cost_of(graph, computes), Scope.RESTRICTED),))
 
 
-def layers_of(modules: Collection[Module]) -> list[int]:
-    """The positions of the layers among ``modules``, in the order of their numbers.
+def layers_of(choice: ModuleChoice) -> list[int | None]:
+    """The positions of the layers among the modules, in the order in which they are counted.
 
-    They are the family of modules with names that differ only in a last number whose recomputation costs most.
+    The graph's metadata lists the layers that Transformers counts, if the model is one of its own; None stands for one
+    whose recomputation frees nothing. Otherwise they are the family of modules with names that differ only in a last
+    number whose recomputation costs most, in the order of their numbers.
     """
+    metadata = choice.training.graph.metadata
+    listed = metadata.get("layers") if isinstance(metadata, dict) else None
+    if isinstance(listed, list) and listed:
+        places = {module.name: position for position, module in enumerate(choice.modules)}
+        return [places.get(name) if isinstance(name, str) else None for name in listed]
     families: dict[str, list[tuple[int, int, float]]] = {}
-    for position, module in enumerate(modules):
+    for position, module in enumerate(choice.modules):
         if (match := _NUMBERED.fullmatch(module.name)) is not None:
             families.setdefault(match[1], []).append((int(match[2]), position, module.cost))
     several = [family for family in families.values() if len(family) > 1]
@@ -192,9 +215,9 @@ def layers_of(modules: Collection[Module]) -> list[int]:
     return [position for _, position, _ in sorted(largest)]
 
 
-def every(layers: Collection[int], n: int) -> list[int]:
-    """Every ``n``-th of ``layers``, the first among them."""
-    return [layer for k, layer in enumerate(layers) if k % n == 0]
+def every(layers: Sequence[int | None], n: int) -> list[int]:
+    """Every ``n``-th of ``layers``, the first among them, as Transformers counts; without those that free nothing."""
+    return [layer for layer in layers[::n] if layer is not None]
 
 
 def _chosen(choice: ModuleChoice, solved: Outcome) -> frozenset[int]:
@@ -205,7 +228,7 @@ def _chosen(choice: ModuleChoice, solved: Outcome) -> frozenset[int]:
 def _nothing_fits(choice: ModuleChoice, budget: int) -> NotFound:
     """The answer if no set of modules fits, with the lowest of some natural ones."""
     graph = choice.training.graph
-    layers = layers_of(choice.modules)
+    layers = every(layers_of(choice), 1)
     outermost = [
         m
         for m, module in enumerate(choice.modules)

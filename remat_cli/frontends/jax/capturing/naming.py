@@ -78,9 +78,7 @@ class _Namer:
         number = self.seen[primitive]
         self.seen[primitive] += 1
         name = f"{primitive}.{number}"
-        return [
-            self.named(result, name if len(made) == 1 else f"{name}.{slot}") for slot, result in enumerate(made)
-        ]
+        return [self.named(result, name if len(made) == 1 else f"{name}.{slot}") for slot, result in enumerate(made)]
 
     def named(self, result: Any, name: str) -> Any:
         from jax.ad_checkpoint import checkpoint_name

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.tensorflow.capturing.layers import marked_layers
 from remat_cli.frontends.tensorflow.private import (
     function_definitions,
     functions_inlined,
@@ -176,14 +177,15 @@ def _traced(step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     """
     import tensorflow as tf
 
-    first = tf.function(step).get_concrete_function(*arguments)
-    if any(function.attr["_XlaMustCompile"].b for function in function_definitions(graph_of(first)).values()):
-        raise refused_xla()
-    try:
-        with functions_inlined():
+    with marked_layers():
+        first = tf.function(step).get_concrete_function(*arguments)
+        if any(function.attr["_XlaMustCompile"].b for function in function_definitions(graph_of(first)).values()):
+            raise refused_xla()
+        try:
+            with functions_inlined():
+                return tf.function(step).get_concrete_function(*arguments)
+        except Exception:  # such as an ``if`` on a tensor, which only a function of its own can do
             return tf.function(step).get_concrete_function(*arguments)
-    except Exception:  # such as an ``if`` on a tensor, which only a function of its own can do
-        return tf.function(step).get_concrete_function(*arguments)
 
 
 def prepare_model(model: Any, inputs: Sequence[Any]) -> None:

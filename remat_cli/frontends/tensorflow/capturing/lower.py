@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.tensorflow.capturing.grouping import Item, group
+from remat_cli.frontends.tensorflow.capturing.layers import Path, repeatable, shared_path
 from remat_cli.frontends.tensorflow.capturing.memory import highest, no_remat_peak
 from remat_cli.frontends.tensorflow.capturing.program import Kind, Op, Program
 from remat_cli.frontends.tensorflow.document import (
@@ -232,7 +233,7 @@ class _Lowering:
         main = max(node.ops, key=lambda k: (self.ops[k].cost, -k))
         op = self.ops[main].call.op
         return Node(
-            id=names.new("update" if node.update else self.ops[main].name),
+            id=names.new("update" if node.update else _name(self.ops[main], [self.ops[k].layer for k in node.ops])),
             cost=math.fsum(self.ops[k].cost for k in node.ops),
             inputs=reads,
             outputs=sizes,
@@ -279,6 +280,11 @@ class _Lowering:
             "results": [result.document(graph) for result in results],
             "groups": [list(node.ops) for node in nodes if not node.update],
             "update": graph.nodes[-1].id if self.late else None,
+            "modules": repeatable(
+                (op.layer for op in self.ops if op.phase is Phase.FORWARD),
+                (op.layer for op in self.ops if op.kind is not Kind.PURE),
+                self.program.by_name,
+            ),
             "notes": list(self.program.notes),
         }
 
@@ -340,6 +346,21 @@ class _Names:
             name = f"{base}.{k}"
         self.used.add(name)
         return name
+
+
+def _name(op: Op, layers: Sequence[Path]) -> str:
+    """``block.dense/MatMul`` and ``grad/block.dense/MatMul``: the layer and the operation, if there is a layer.
+
+    Args:
+        op: The operation that gives the node its name.
+        layers: The layers of all operations of the node. In the forward pass the node belongs to what they share, since
+            it is recomputed as a whole; in the backward pass to the layer of ``op``, or else to the first.
+    """
+    if op.phase is Phase.BACKWARD:
+        layer: Sequence[str] = op.layer or next(filter(None, layers), ())
+        return f"grad/{'.'.join(layer)}/{op.name.rpartition('/')[2]}" if layer else op.name
+    layer = shared_path(layers)
+    return f"{'.'.join(layer)}/{op.name.rpartition('/')[2]}" if layer else op.name
 
 
 def _renumbered(calls: Sequence[Call], position: dict[int, int]) -> list[Call]:

@@ -38,7 +38,7 @@ class Op:
     """A captured operation.
 
     Attributes:
-        name: Its name in TensorFlow's graph.
+        name: Its name in TensorFlow's graph, without marks of layers.
         call: What it does; ``Made`` in its inputs counts the operations of the program.
         kind: How often it may run.
         phase: The part of the step.
@@ -52,6 +52,7 @@ class Op:
     kind: Kind
     phase: Phase
     node_def: Any
+    layer: tuple[str, ...] = ()
     cost: float = 1.0
     looks: tuple[int | None, ...] = ()
 
@@ -74,6 +75,7 @@ class Program:
         results: What the step returns.
         specs: Type and shape of each result.
         notes: What the user should know.
+        by_name: Names of the layers that take arguments by name.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -84,6 +86,7 @@ class Program:
     results: list[Ref] = field(default_factory=list)
     specs: list[TensorSpec] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    by_name: set[str] = field(default_factory=set)
     _numbers: dict[Data, int] = field(default_factory=dict)
 
     def constant(self, data: Data) -> Constant:

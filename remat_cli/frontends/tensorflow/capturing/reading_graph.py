@@ -18,6 +18,7 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.tensorflow.capturing.capture import Captured, refused_xla
+from remat_cli.frontends.tensorflow.capturing.layers import called_by_name, layer_path, plain_name, without_root
 from remat_cli.frontends.tensorflow.capturing.program import Kind, Op, Program
 from remat_cli.frontends.tensorflow.codec import attributes_of, data_of, kernel_attributes, tensor_of
 from remat_cli.frontends.tensorflow.document import (
@@ -144,6 +145,8 @@ class _GraphReader:
             self._operation(k, op)
         self.made.results = [self.refs[tensor.name] for tensor in graph.outputs]
         self.made.specs = [self.made.spec(ref) for ref in self.made.results]
+        for op, layer in zip(self.made.ops, without_root([op.layer for op in self.made.ops]), strict=True):
+            op.layer = layer
         self._loss()
         self.made.functions = [self._serialised(name) for name in self.numbers]
         self.made.notes = self._notes()
@@ -206,7 +209,9 @@ class _GraphReader:
             return
         call = Call(op.type, inputs, specs, self._attributes(op))
         number = len(self.made.ops)
-        self.made.ops.append(Op(op.name, call, kind, self._phase(position, kind), op.node_def))
+        self.made.by_name.update(called_by_name(op.name))
+        phase, layer = self._phase(position, kind), layer_path(op.name)
+        self.made.ops.append(Op(plain_name(op.name), call, kind, phase, op.node_def, layer))
         self.refs.update({tensor.name: Made(number, k) for k, tensor in enumerate(op.outputs)})
 
     def _made(self, tensor: Any, kind: Kind) -> TensorSpec:
@@ -225,7 +230,9 @@ class _GraphReader:
         if array.nbytes <= _LARGEST_CONSTANT:
             return self.made.constant(data_of(tf.constant(array, op.outputs[0].dtype)))
         tensor = tf.constant(array)
-        self._place(op.outputs[0], Placeholder("captured", op.name, _spec(tensor), below=_limit(tensor)), tensor)
+        self._place(
+            op.outputs[0], Placeholder("captured", plain_name(op.name), _spec(tensor), below=_limit(tensor)), tensor
+        )
         return self.refs[op.outputs[0].name]
 
     def _attributes(self, op: Any) -> Any:
@@ -292,7 +299,7 @@ class _GraphReader:
         definition = op_def(kind)
         if definition is None or definition.is_stateful or kind in REACHES_OUT:
             raise CaptureFailed(
-                f"the step runs {name} ({kind}), which does more than compute tensors",
+                f"the step runs {plain_name(name)} ({kind}), which does more than compute tensors",
                 hint="take it out of the step; py_function and data pipelines belong before it",
             )
         return False, False

@@ -28,7 +28,7 @@ from remat_cli.frontends.aten.program import TANGENTS, Call
 from remat_cli.frontends.aten.retained_bytes import retained_like
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.joint_program import JointProgram, joint_program, tensor_name
-from remat_cli.frontends.torch.capturing.naming import call_tag, called_modules
+from remat_cli.frontends.torch.capturing.naming import call_tag, called_modules, checkpointed_layers
 from remat_cli.frontends.torch.capturing.placeholders import JointInput, joint_inputs, result_kind
 from remat_cli.frontends.torch.codec import encode, encode_data
 from remat_cli.frontends.torch.document import (
@@ -136,6 +136,7 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
         "results": [result.document(graph.value_name) for result in results],
         "notes": [*joint.notes, *_unused(captured)],
         "modules": called_modules(joint.nodes.values()),
+        "layers": checkpointed_layers(captured.model.module),
         "tags": _tags(graph, lowered, joint),
     }
     calls = [made.call for made in lowered.computations]
@@ -148,7 +149,7 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
 
 def _tags(graph: Graph, lowered: Lowered, joint: JointProgram) -> dict[str, str]:
     """For each value of the forward pass the call that makes it, see :func:`call_tag`."""
-    found = {}
+    found: dict[str, str] = {}
     for number, made in enumerate(lowered.computations):
         node = joint.nodes.get(made.call.name)
         tag = call_tag(node) if node is not None and made.call.phase in {Phase.FORWARD, Phase.LOSS} else None

@@ -31,6 +31,15 @@ def clean_path(path: str) -> str:
     return _ODD.sub("_", dotted).strip("._")
 
 
+def checkpointed_layers(module: Any) -> list[str]:
+    """The modules that Transformers counts for ``every_n_layers``, in its order; empty for other models."""
+    return [
+        clean_path(name)
+        for name, part in module.named_modules()
+        if any(kind.__name__ == "GradientCheckpointingLayer" for kind in type(part).__mro__)
+    ]
+
+
 def call_tag(node: Any) -> str | None:
     """``addmm.3``: the fourth call of the operator since tracing began, as the name of an FX node tells.
 
