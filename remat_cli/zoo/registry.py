@@ -30,6 +30,7 @@ ARCHITECTURES: Registry[Architecture] = Registry(
         "resnet200": "remat_cli.zoo.resnet:ResNet200",
         "resnet34": "remat_cli.zoo.resnet:ResNet34",
         "resnet50": "remat_cli.zoo.resnet:ResNet50",
+        "resnet-deep": "remat_cli.zoo.resnet:DeepResNet",
         "segnet": "remat_cli.zoo.segnet:SegNet",
         "transformer": "remat_cli.zoo.transformer:Transformer",
         "unet": "remat_cli.zoo.unet:UNet",

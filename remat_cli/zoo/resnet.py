@@ -1,13 +1,18 @@
-"""ResNet-18 to ResNet-200 (He et al., 2016), with the stride on the 3x3 convolution as in current implementations."""
+"""ResNet-18 to ResNet-200 (He et al., 2016), with the stride on the 3x3 convolution as in current implementations.
+
+And the networks of any depth for small images with activations before convolutions, such as ResNet-1001 (He et al.,
+"Identity mappings in deep residual networks", ECCV 2016).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from remat_cli.zoo.base import ImageNetwork
+from remat_cli.errors import UsageError
+from remat_cli.zoo.base import ImageNetwork, option
 from remat_cli.zoo.layers.common import add, cross_entropy, dense, relu
-from remat_cli.zoo.layers.image import conv_bn_relu, global_avg_pool, max_pool
+from remat_cli.zoo.layers.image import batch_norm, conv2d, conv_bn_relu, global_avg_pool, max_pool
 from remat_cli.zoo.network import Network, Tensor
 
 
@@ -109,3 +114,52 @@ class ResNet200(_ResNet):
     name: ClassVar[str] = "resnet200"
     summary: ClassVar[str] = "ResNet with 200 layers"
     blocks: ClassVar[tuple[int, int, int, int]] = (3, 24, 36, 3)
+
+
+@dataclass(frozen=True)
+class DeepResNet(ImageNetwork):
+    """Bottleneck blocks with activations before convolutions; three stages of equal blocks."""
+
+    batch: int = option(128, "images per batch")
+    resolution: str = option("32", "height and width of the images: 32, or 32x64")
+    classes: int = option(10, "number of classes")
+    depth: int = option(1001, "number of layers: 2 more than a multiple of 9")
+    wide: int = option(1, "how many times as many channels as in the paper; 4: ResNet-1001 of Rotor's experiments")
+
+    name: ClassVar[str] = "resnet-deep"
+    summary: ClassVar[str] = "pre-activation ResNet for small images, of any depth (default: ResNet-1001)"
+    reference: ClassVar[str] = "He et al., ECCV 2016"
+    _widths: ClassVar[tuple[int, int, int]] = (64, 128, 256)
+
+    def check(self) -> None:
+        """Refuse options that make no sense."""
+        super().check()
+        self.require("depth", 11, 100_001)
+        self.require("wide", 1, 64)
+        if self.depth % 9 != 2:
+            near = self.depth - (self.depth - 2) % 9
+            raise UsageError(
+                f"{self.name}{{depth}}: {self.depth} is not 2 more than a multiple of 9",
+                hint=f"choose {near} or {near + 9}",
+            )
+
+    def network(self) -> Network:
+        """One convolution, three stages of blocks, one dense layer."""
+        x = conv2d("conv1", self.images(), 16 * self.wide, 3, bias=False)
+        for stage, width in enumerate(self._widths, 1):
+            for block in range(1, (self.depth - 2) // 9 + 1):
+                stride = 2 if block == 1 and stage > 1 else 1
+                x = _before(f"stage{stage}_{block}", x, width * self.wide, stride, first=block == 1)
+        x = relu("last/relu", batch_norm("last/bn", x))
+        return cross_entropy(dense("fc", global_avg_pool("pool", x), self.classes))
+
+
+def _before(name: str, x: Tensor, width: int, stride: int, *, first: bool) -> Tensor:
+    """Norm, activation and convolution three times, beside a shortcut; the first of a stage adapts the shape."""
+    y = relu(f"{name}/a/relu", batch_norm(f"{name}/a/bn", x))
+    shortcut = conv2d(f"{name}/shortcut", y, width, 1, stride=stride, bias=False) if first else x
+    y = conv2d(f"{name}/a/conv", y, width // 4, 1, stride=stride, bias=False)
+    y = relu(f"{name}/b/relu", batch_norm(f"{name}/b/bn", y))
+    y = conv2d(f"{name}/b/conv", y, width // 4, 3, bias=False)
+    y = relu(f"{name}/c/relu", batch_norm(f"{name}/c/bn", y))
+    return add(f"{name}/add", shortcut, conv2d(f"{name}/c/conv", y, width, 1, bias=False))

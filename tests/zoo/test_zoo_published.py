@@ -61,6 +61,15 @@ def test_unet_has_the_parameters_of_its_common_implementations():
     assert network_of("unet").parameters == 31_030_593 + 2 * 9 * 64 + 20 * 65
 
 
+def test_the_deepest_resnets_are_the_published_ones():
+    # He et al. 2016 (identity mappings), table 4: 1.7 million parameters at 164 layers, 10.2 million at 1001 layers.
+    assert network_of("resnet-deep{depth=164}").parameters / 1e6 == pytest.approx(1.7, abs=0.05)
+    assert network_of("resnet-deep").parameters / 1e6 == pytest.approx(10.2, abs=0.2)
+    # Beaumont et al. 2019, section 5.4: 225 GiB for 8 images of 224x224; four times as wide, it takes that.
+    graph = build_graph("resnet-deep{wide=4,resolution=224,batch=8,backward=operator}")
+    assert no_remat_peak(graph) / 2**30 == pytest.approx(225, abs=1)
+
+
 def test_the_auxiliary_classifier_of_inception_is_in_the_published_total():
     assert network_of("inception-v3{auxiliary=true}").parameters == 27_161_264  # [tv]
 
