@@ -155,7 +155,7 @@ build/models-venv/.ready: constraints.txt benchmarks/models/requirements.txt
 	touch $@
 
 # The frontends' tests on the other versions of PyTorch that are supported; by network, and as it comes: with CUDA, 5 GB each.
-TORCH_VERSIONS ?= 2.11.0 2.12.1
+TORCH_VERSIONS ?= 2.11.0 2.12.1 2.14.1 2.15.0
 torch-versions:
 	for v in $(TORCH_VERSIONS); do \
 	  $(PYTHON) -m venv build/torch-$$v && \

@@ -228,12 +228,18 @@ def parse_bandwidth(text: str) -> float:
     return float(rate)
 
 
+LINKS = {"pcie3": 12e9, "pcie4": 25e9, "pcie5": 50e9, "nvlink-c2c": 400e9}
+"""Bytes per second in each direction that links between a device and its host reach, 16 lanes for PCIe; about."""
+
+
 def parse_bandwidths(text: str) -> tuple[float, float]:
-    """Bytes per second to the host and from it: ``25GB/s`` for both, or ``25GB/s:20GB/s``.
+    """Bytes per second to the host and from it: ``25GB/s`` for both, ``25GB/s:20GB/s``, or a name of ``LINKS``.
 
     Raises:
         UsageError: As :func:`parse_bandwidth`.
     """
+    if (known := LINKS.get(text.strip().lower())) is not None:
+        return known, known
     out, colon, back = text.partition(":")
     there = parse_bandwidth(out)
     return there, parse_bandwidth(back) if colon else there

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.frame import Benchmark, Column, Row, Session, Table, dump, perform
 from benchmarks.page import section
-from benchmarks.torch import peers
+from benchmarks.torch import copies, peers
 from benchmarks.torch.batches import Batches
 from benchmarks.torch.devices import Cpu, device_named
 from benchmarks.torch.subject import Subject, plan_budget, planner, solved
@@ -94,6 +94,7 @@ TABLES = (
             Column("problem", "problem"),
         ),
     ),
+    copies.TABLE,
     *peers.TABLES,
 )
 
@@ -297,11 +298,19 @@ def side_by_side(run: Run) -> None:
     run.session.keep(run.rows)
 
 
+def copying(run: Run) -> None:
+    """Plans with copies to the host."""
+    limit_s = 4.0 if run.quick else run.solve_s()
+    for row in copies.rows_of(run.subject, limit_s, run.left_s, run.session.say, quick=run.quick):
+        run.add("copies", **row)
+
+
 PARTS: dict[str, Callable[[Run], None]] = {
     "fit": fit,
     "peaks": peaks,
     "overhead": overhead,
     "batch": batch,
+    "copies": copying,
     "peers": side_by_side,
 }
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from remat_cli.api.solving import solve as solve
     from remat_cli.api.solving import solve_curve as solve_curve
     from remat_cli.api.solving import solve_smallest as solve_smallest
+    from remat_cli.api.solving import worth as worth
     from remat_cli.control import Ending as Ending
     from remat_cli.control import Outcome as Outcome
     from remat_cli.control import Progress as Progress
@@ -75,6 +76,9 @@ if TYPE_CHECKING:
     from remat_cli.plan.model import Plan as Plan
     from remat_cli.plan.model import Scope as Scope
     from remat_cli.plan.replay import Finding as Finding
+    from remat_cli.plan.worth import Offer as Offer
+    from remat_cli.plan.worth import Slope as Slope
+    from remat_cli.plan.worth import Worth as Worth
     from remat_cli.planning.batches import MaxBatch as MaxBatch
     from remat_cli.planning.comparing.cell import Limits as Limits
     from remat_cli.planning.comparing.executors import DaskExecutor as DaskExecutor
@@ -167,6 +171,10 @@ else:
         "solve_curve": "remat_cli.api.solving",
         "solve_smallest": "remat_cli.api.solving",
         "unfit": "remat_cli.api.fitting",
+        "worth": "remat_cli.api.solving",
+        "Offer": "remat_cli.plan.worth",
+        "Slope": "remat_cli.plan.worth",
+        "Worth": "remat_cli.plan.worth",
     }
     __all__ = sorted(_HOME)
 

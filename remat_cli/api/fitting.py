@@ -6,7 +6,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from remat_cli.errors import Infeasible, LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
+from remat_cli.plan.host import Host
 from remat_cli.plan.model import Plan, Statement
 from remat_cli.planning.cache import PlanCache, user_folder
 from remat_cli.planning.forms import carried
@@ -57,6 +58,7 @@ def fit(
     unknown: Unknown = "plan",
     returns: str | int | Sequence[str | int] | None = None,
     buckets: Sequence[int] = (),
+    host: Host | str | None = None,
 ) -> Any:
     """``module`` itself, compiled in place: a training step stays within ``budget``, with the same results bit for bit.
 
@@ -95,6 +97,10 @@ def fit(
         buckets: Lengths, such as ``[128, 256, 512]``, for which plans are made beforehand. The length of a batch is its
             second dimension. A batch between two of them runs by the plan of the next larger one, or a cheaper one that
             fits, so no search interrupts the training.
+        host: Host memory to which values may be copied meanwhile: ``"25GB/s"``, ``"25GB/s:20GB/s"`` to the host and
+            back, or a :class:`Host`, which may have a limit of memory. The plan then takes least time, by costs that
+            are times: ``device``, ``measured`` or a roofline. On a CPU the copies are real, and save nothing. On CUDA
+            host memory is pinned. If PyTorch divides the module into several graphs, each may use an equal part of it.
 
     Returns:
         The module. ``fitted(module)`` says what eager mode, the plan and any plan need.
@@ -107,6 +113,8 @@ def fit(
     options = options_of(options, SolveOptions(time_limit_s=TIME_LIMIT_S))
     if options.reorder:
         raise UsageError("fit keeps the order of operations", hint="another order draws other random numbers")
+    if host is not None:
+        options = replace(options, host=Host.of(host) if isinstance(host, str) else host)
     asked, kept = as_budget(budget), as_size(reserve, "reserve")
     ends = sorted({as_whole(end, "buckets") for end in buckets}, reverse=True)
     as_text(cost, "cost")
@@ -247,11 +255,16 @@ class CachedPlanner:
     def settle(self, graphs: Sequence[Graph]) -> int:
         """Turn the budget into bytes, for all graphs from now on: a percentage is of the largest peak of ``graphs``.
 
-        Only the first call decides. On CUDA the peak is of the memory that PyTorch's allocator takes.
+        Only the first call decides. Each graph gets an equal part of the host's memory, if that is limited. On CUDA the
+        peak is of the memory that PyTorch's allocator takes.
         """
         if self.budget_bytes is None:
             whole = max(map(self._whole, graphs)) if self.budget.relative else 0
             self.budget_bytes = self.budget.bytes_for(whole)
+            host = self.options.host
+            if host is not None and host.memory_bytes is not None:
+                host = replace(host, memory_bytes=host.memory_bytes // len(graphs))
+                self.options = replace(self.options, host=host)
         return self.budget_bytes
 
     def _whole(self, graph: Graph) -> int:

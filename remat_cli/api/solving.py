@@ -16,6 +16,7 @@ from remat_cli.units import Budget, as_budget, as_size, parse_budget
 if TYPE_CHECKING:
     from remat_cli.control import Progress
     from remat_cli.plan.comparison import Comparison, Row
+    from remat_cli.plan.worth import Worth
     from remat_cli.planning.batches import MaxBatch
     from remat_cli.planning.comparing.cell import Limits
     from remat_cli.planning.comparing.executors import Executor
@@ -229,6 +230,58 @@ def compare(
         as_graph(graph),
         as_budgets(budgets),
         _strategies(strategies, host=limits is not None and limits.host is not None),
+        limits,
+        executor=executor,
+        results=None if results is None else Path(as_path(results, "results")),
+        listener=listener,
+        note=note,
+    )
+
+
+def worth(
+    graph: Graph | Source,
+    budgets: Iterable[Budget | str | float] | Budget | str | float,
+    links: Iterable[str] | str = "pcie3,pcie4,pcie5,nvlink-c2c",
+    limits: Limits | None = None,
+    *,
+    latency_s: float = 0.0,
+    memory_bytes: int | None = None,
+    executor: Executor | None = None,
+    results: str | PathLike[str] | None = None,
+    listener: Callable[[Row, int, int], None] | None = None,
+    note: Callable[[str], None] | None = None,
+) -> Worth:
+    """What the next GB of device memory, and a faster link to the host, are worth.
+
+    Args:
+        graph: As :func:`solve` takes it; its costs are times.
+        budgets: As for :func:`compare`.
+        links: Links to the host: ``pcie3``, ``pcie4``, ``pcie5``, ``nvlink-c2c``, or bandwidths such as
+            ``25GB/s:20GB/s``; one by one, or as text with commas between them.
+        limits: How every plan is solved, as for :func:`compare`; its host is not used.
+        latency_s: Seconds that every copy takes beside its bytes.
+        memory_bytes: Host memory for values; None for no limit.
+        executor: As for :func:`compare`.
+        results: As for :func:`compare`.
+        listener: As for :func:`compare`; rows are counted for each link.
+        note: As for :func:`compare`.
+
+    Raises:
+        UsageError: If a link or a budget is invalid, or costs are not times, or the file cannot be written.
+        InputError: If the graph's document or the results file is invalid.
+    """
+    from remat_cli.plan.host import Host
+    from remat_cli.planning import worth as planning
+    from remat_cli.planning.comparing.cell import Limits as Given
+    from remat_cli.units import as_budgets, parse_bandwidths
+
+    if limits is not None and not isinstance(limits, Given):
+        raise wrong_type("limits", limits, "Limits", hint="write remat.Limits(time_limit_s=60)")
+    names = [name.strip() for name in (links.split(",") if isinstance(links, str) else links)]
+    return planning.worth(
+        as_graph(graph),
+        as_budgets(budgets),
+        [(name, Host(*parse_bandwidths(name), latency_s, memory_bytes)) for name in names],
         limits,
         executor=executor,
         results=None if results is None else Path(as_path(results, "results")),

@@ -42,6 +42,7 @@ _COMMANDS = {
     "diff": "Show what changed from one plan to another.",
     "compare": "Compare strategies at several budgets.",
     "max-batch": "Find the largest batch that fits into a memory.",
+    "worth": "Say what more memory and a faster link to the host are worth.",
     "policy": "Find the best plan that another tool can carry out.",
     "show": "Describe a graph or a plan.",
     "explain": "Explain what a plan does with one node.",

@@ -38,6 +38,26 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """The copies of a plan between device and host.
+
+    Attributes:
+        to_host: Copies to the host per step.
+        from_host: Copies back per step.
+        predicted: Most bytes of host memory in use, by the replay of the plan.
+        measured: On a CPU, live buffers that stand for host memory, after every operation; on CUDA, the pinned memory
+            taken, which is that for every size of a slot.
+        predicted_s: Seconds of a step by the replay of the three queues, with the costs of the graph.
+    """
+
+    to_host: int
+    from_host: int
+    predicted: int
+    measured: int
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ran:
     """The result of running a plan.
 
@@ -60,6 +80,7 @@ class Ran:
         step_s: Median seconds of a step.
         reference_step_s: The same without recomputation; None if that run did not fit.
         steps: Number of steps timed.
+        copied: The copies; None for a plan without copies.
     """
 
     graph: str
@@ -79,6 +100,7 @@ class Ran:
     step_s: float
     reference_step_s: float | None
     steps: int
+    copied: Copied | None = None
 
     def document(self) -> dict[str, Any]:
         """As JSON values."""

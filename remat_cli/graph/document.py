@@ -23,7 +23,19 @@ from remat_cli.graph.quoting import SURROGATE, escape_token, quote, show_pointer
 from remat_cli.graph.schema_errors import complaints
 
 Format = Literal["json", "yaml"]
-KINDS = ("batch", "checks", "comparison", "curve", "diff", "explanation", "graph", "graph-summary", "plan", "report")
+KINDS = (
+    "batch",
+    "checks",
+    "comparison",
+    "curve",
+    "diff",
+    "explanation",
+    "graph",
+    "graph-summary",
+    "plan",
+    "report",
+    "worth",
+)
 _VERSIONS = {"plan": 2}
 """The newest version of each kind, if it is not 1; all versions are read."""
 _BYTES_EACH = 100

@@ -1,4 +1,4 @@
-"""A small model of what to keep across a few stages and what to recompute between them, and the bound that it gives.
+"""A small model of what to keep across a few events and what to recompute between them, and the bound that it gives.
 
 Let t_1 < ... < t_K be stages, the *cuts*. Block k is the part of the schedule after the first computation of node t_k,
 up to and including that of t_(k+1), or to the end. If a few stages need far more memory than the others, as the loss of
@@ -19,13 +19,26 @@ and that of all other stages.
 
 (With one cut this is the choice that partitioners of training steps make, such as AOTAutograd's knapsack over the
 values that the forward pass saves. With all stages as cuts it is the retention model without in-stage rows.)
+
+**Inside a stage.** A block that is one stage, between the cuts t - 1 and t, is looked into. Value v *stands* through
+it, P[k,v] = 1, if it is resident at both cuts, or at the first one and read by t, and is not recomputed in between. It
+is then there during the whole block, in whatever order the block computes. So while node i is recomputed in the block,
+all that stands fits beside the working set of i. (Only in such a block may node t_k itself be computed again.)
+
+**At a recomputation.** Such a stage t may have one more cut (t, i): the last computation of node i < t in the stage. If
+i is not recomputed in it, the cut comes right after the first computation of t - 1. It parts the stage into two blocks;
+in the second one i is not recomputed. So a value that is made before the cut and needed after it is resident at the
+cut, or is computed twice. That is what the order of computations in a stage comes down to at its tightest step. At the
+cut the working set of i counts if i is recomputed in the first of the two blocks. Nothing else changes, so the bound
+holds for every schedule in document order again.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import working_set
@@ -33,6 +46,10 @@ from remat_cli.graph.model import Graph
 from remat_cli.milp.memory_scale import MemoryScale
 from remat_cli.milp.statement import watched
 from remat_cli.mip import Builder, Floats, LinearModel, Row, linear
+
+Cut = tuple[int, int]
+"""(t, t) for the first computation of node t; (t, i) for the last computation of node i < t in stage t, which needs the
+cuts (t - 1, t - 1) and (t, t) too. There is one of the second kind in a stage at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +59,48 @@ class CutModel:
     Attributes:
         builder: Columns and rows; they minimise the cost of recomputation, as a share of C0.
         graph: The graph.
-        cuts: Stages, ascending.
+        cuts: Cuts, ascending.
+        room_bytes: The budget without fixed memory.
+        memory: The form of sizes in the rows.
+        seen: Nodes whose recomputation is seen inside a stage.
         kept: Column of S, by (k, value).
         again: Column of R, by (k, node); nodes that may run only once have none.
+        stands: Column of P, by (k, value), for blocks in one stage; None where it is 1.
     """
 
     builder: Builder
     graph: Graph
-    cuts: tuple[int, ...]
-    kept: dict[tuple[int, int], int]
-    again: dict[tuple[int, int], int]
+    cuts: tuple[Cut, ...]
+    room_bytes: int
+    memory: MemoryScale
+    seen: AbstractSet[int]
+    kept: dict[tuple[int, int], int] = field(default_factory=dict)
+    again: dict[tuple[int, int], int] = field(default_factory=dict)
+    stands: dict[tuple[int, int], int | None] = field(default_factory=dict)
 
     @property
     def model(self) -> LinearModel:
         """The arrays."""
         return self.builder.build()
 
+    def done(self, k: int) -> int:
+        """The last node that is first computed up to cut k."""
+        t, i = self.cuts[k]
+        return t if i == t else t - 1
+
     def block(self, k: int) -> range:
         """The nodes that are first computed in block k."""
-        end = self.cuts[k + 1] + 1 if k + 1 < len(self.cuts) else len(self.graph.nodes)
-        return range(self.cuts[k] + 1, end)
+        end = self.done(k + 1) + 1 if k + 1 < len(self.cuts) else len(self.graph.nodes)
+        return range(self.done(k) + 1, end)
+
+    def looked_into(self, k: int) -> bool:
+        """Whether block k lies within one stage."""
+        return k + 1 < len(self.cuts) and self.cuts[k + 1][0] == self.done(k) + 1
+
+    def older(self, k: int) -> int:
+        """The nodes before this one may be recomputed in block k."""
+        t, i = self.cuts[k]
+        return self.done(k) + 1 if i < t or self.looked_into(k) else t
 
     def sources(self, k: int, v: int) -> list[tuple[float, int]] | None:
         """Terms of which one must be 1 for v to be resident in block k; None if it is made after the cut."""
@@ -71,27 +110,60 @@ class CutModel:
         again = self.again.get((k, self.graph.producer[v]))
         return [(1.0, kept)] if again is None else [(1.0, kept), (1.0, again)]
 
+    def own(self, i: int) -> float:
+        """Working set of node i in the unit of the rows."""
+        values = {*self.graph.nodes[i].inputs, *self.graph.values_of(i)}
+        return sum(self.size(v) for v in values) + self.memory.down(self.graph.nodes[i].workspace)
+
+    def size(self, v: int) -> float:
+        """Size of value v in that unit."""
+        return self.memory.down(self.graph.size[v])
+
+    @property
+    def room(self) -> float:
+        """The room in that unit."""
+        return self.memory.down(self.room_bytes)
+
     def computes(self, values: Floats) -> tuple[int, ...]:
         """The schedule of a solution ``values: float64[columns]``.
 
         A node is recomputed right before its first reader, and its values stay to the next cut if they are kept there.
         """
         graph = self.graph
-        kept: list[set[int]] = [set() for _ in self.cuts]
+        kept: list[set[int]] = [set() for _ in range(len(self.cuts) + 1)]
         for (k, v), column in self.kept.items():
             if values[column] > 0.5 or not graph.nodes[graph.producer[v]].recompute:
                 kept[k].add(v)
-        computes = list(range(self.cuts[0] + 1))
-        there = set(range(graph.first_value[self.cuts[0] + 1]))
+        first = self.done(0)
+        computes = list(range(first + 1))
+        there = set(range(graph.first_value[first + 1]))
         for k in range(len(self.cuts)):
             there = {v for v in there if (k, v) not in self.kept or v in kept[k]}
-            for j in self.block(k):
-                found = kept[k + 1] if j in self.cuts else ()  # what is kept across the next cut must exist by then
+            block = self.block(k)
+            if not block and k + 1 < len(self.cuts):
+                computes += self._up_to(k, values, kept[k + 1], there)
+            for j in block:
+                # What is kept across the next cut must exist by then.
+                last = k + 1 < len(self.cuts) and j == block[-1]
+                found = kept[k + 1].difference(graph.values_of(j)) if last else ()
                 computes += self._made_for([*graph.nodes[j].inputs, *sorted(found)], there)
                 computes.append(j)
                 there.update(graph.values_of(j))
         computes += self._made_for(graph.outputs, there)
         return tuple(computes)
+
+    def _up_to(self, k: int, values: Floats, found: set[int], there: set[int]) -> list[int]:
+        """The recomputations of block k, which ends with one: that comes last, unless another one reads it."""
+        i = self.cuts[k + 1][1]
+        column = self.again.get((k, i))
+        if column is None or values[column] <= 0.5:
+            return self._made_for(sorted(found), there)
+        steps = self._made_for([*sorted(found), *self.graph.values_of(i)], there)
+        inputs = {self.graph.producer[v] for j in steps for v in self.graph.nodes[j].inputs}
+        if i in steps and i not in inputs:
+            steps.remove(i)
+            steps.append(i)
+        return steps
 
     def _made_for(self, wanted: Sequence[int], there: set[int]) -> list[int]:
         """The nodes to recompute for the values ``wanted``, in order; their values are added to ``there``."""
@@ -106,33 +178,48 @@ class CutModel:
         return sorted(chosen)
 
 
-def build(graph: Graph, cuts: Sequence[int], room_bytes: int, control: Control) -> CutModel:
+def build(
+    graph: Graph, cuts: Sequence[Cut], room_bytes: int, control: Control, *, seen: AbstractSet[int] | None = None
+) -> CutModel:
     """State the model.
 
     Args:
         graph: The graph.
-        cuts: Stages, ascending, at least one; each has a working set within the room.
+        cuts: Cuts, ascending, at least one; the first is the first computation of a node. Each has a working set within
+            the room.
         room_bytes: The budget without fixed memory.
         control: Checked while building.
+        seen: Nodes whose recomputation is seen inside a stage; None for all. With fewer the model is smaller, and
+            its bound may be lower.
 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.
     """
     scale = graph.total_cost or 1.0
     builder = Builder()
-    steps = [(k, i) for k, t in enumerate(cuts) for i in range(t) if graph.nodes[i].recompute]
-    again = dict(zip(steps, builder.binaries(graph.nodes[i].cost / scale for _, i in steps), strict=True))
-    places = [(k, v) for k, t in enumerate(cuts) for v in range(graph.first_value[t])]
-    kept = dict(zip(places, builder.binaries([0.0] * len(places)), strict=True))
-    stated = CutModel(builder, graph, tuple(cuts), kept, again)
-    builder.rows.extend(watched(_rows(stated, room_bytes), control))
+    nodes = frozenset(range(len(graph.nodes))) if seen is None else seen
+    stated = CutModel(builder, graph, tuple(cuts), room_bytes, MemoryScale.of(graph, room_bytes), nodes)
+    steps = [
+        (k, i)
+        for k, (t, last) in enumerate(cuts)
+        for i in range(stated.older(k))
+        if graph.nodes[i].recompute and not i == last < t
+    ]
+    stated.again.update(zip(steps, builder.binaries(graph.nodes[i].cost / scale for _, i in steps), strict=True))
+    places = [(k, v) for k in range(len(cuts)) for v in range(graph.first_value[stated.older(k)])]
+    stated.kept.update(zip(places, builder.binaries([0.0] * len(places)), strict=True))
+    builder.rows.extend(watched(_rows(stated), control))
     return stated
 
 
-def _rows(stated: CutModel, room_bytes: int) -> Iterator[Row]:
+def _rows(stated: CutModel) -> Iterator[Row]:
     yield from _reads(stated)
     yield from _chains(stated)
-    yield from _room(stated, room_bytes)
+    yield from _room(stated)
+    for k in range(len(stated.cuts)):
+        if stated.looked_into(k):
+            yield from _standing(stated, k)
+            yield from _inside(stated, k)
 
 
 def _reads(stated: CutModel) -> Iterator[Row]:
@@ -152,20 +239,95 @@ def _chains(stated: CutModel) -> Iterator[Row]:
     for (k, j), var in stated.again.items():
         for v in stated.graph.nodes[j].inputs:
             sources = stated.sources(k, v)
-            assert sources is not None, "inputs of a node before the cut are made before it"
-            yield linear(0.0, [*sources, (-1.0, var)], math.inf)
+            if sources is not None:
+                yield linear(0.0, [*sources, (-1.0, var)], math.inf)
     for (k, v), var in stated.kept.items():
         if k and (sources := stated.sources(k - 1, v)) is not None:
             yield linear(0.0, [*sources, (-1.0, var)], math.inf)
 
 
-def _room(stated: CutModel, room_bytes: int) -> Iterator[Row]:
+def _room(stated: CutModel) -> Iterator[Row]:
     """Memory rows at the cuts."""
-    graph, memory = stated.graph, MemoryScale.of(stated.graph, room_bytes)
-    size = [memory.down(size) for size in graph.size]
-    for k, t in enumerate(stated.cuts):
-        own = set(graph.nodes[t].inputs)
-        beside = [v for v in range(graph.first_value[t]) if v not in own and size[v]]
-        if beside:
-            terms = [(size[v], stated.kept[k, v]) for v in beside]
-            yield linear(-math.inf, terms, memory.down(room_bytes - working_set(graph, t)))
+    graph = stated.graph
+    for k, (t, i) in enumerate(stated.cuts):
+        own = {*graph.nodes[i].inputs, *graph.values_of(i)}
+        beside = [v for v in range(graph.first_value[t]) if v not in own and graph.size[v]]
+        terms = [(stated.size(v), stated.kept[k, v]) for v in beside]
+        if i == t:
+            yield linear(-math.inf, terms, stated.memory.down(stated.room_bytes - working_set(graph, t)))
+        elif (again := stated.again.get((k - 1, i))) is not None:
+            yield linear(-math.inf, [*terms, (stated.own(i), again)], stated.room)
+
+
+def _standing(stated: CutModel, k: int) -> Iterator[Row]:
+    """Columns of P in block k, which lies within one stage, and their rows."""
+    graph, (t, i) = stated.graph, stated.cuts[k + 1]
+    inputs = graph.nodes[t].inputs if i == t else ()
+    for v in range(graph.first_value[t]):
+        if not graph.size[v]:
+            continue
+        before, after, again = stated.kept[k, v], stated.kept[k + 1, v], stated.again.get((k, graph.producer[v]))
+        read = v in inputs
+        if again is None:
+            stated.stands[k, v] = None if read else after
+            continue
+        (stands,) = stated.builder.binaries([0.0])
+        stated.stands[k, v] = stands
+        yield linear(-math.inf, [(1.0, stands), (-1.0, before)], 0.0)
+        yield linear(1.0 if read else -math.inf, [(1.0, stands), (1.0, again)], 1.0)
+        if not read:
+            yield linear(0.0, [(1.0, stands), (1.0, again), (-1.0, after)], math.inf)
+            yield linear(-math.inf, [(1.0, stands), (-1.0, after)], 0.0)
+
+
+def _inside(stated: CutModel, k: int) -> Iterator[Row]:
+    """Memory rows for the recomputations in block k, which lies within one stage."""
+    graph, (t, last) = stated.graph, stated.cuts[k + 1]
+    inputs = graph.nodes[t].inputs if last == t else ()
+    for i in range(t):
+        again = stated.again.get((k, i))
+        if again is None or i not in stated.seen:
+            continue
+        own = {*graph.nodes[i].inputs, *graph.values_of(i)}
+        room, read = stated.room - stated.own(i), 0.0
+        most = stated.room - stated.own(t) if last == t else stated.room
+        terms: list[tuple[float, int]] = []
+        for v in range(graph.first_value[t]):
+            if v in own or (k, v) not in stated.stands:
+                continue
+            column, size = stated.stands[k, v], stated.size(v)
+            if column is None:
+                room -= size
+                continue
+            terms.append((size, column))
+            read += size if v in inputs else 0.0
+        if room < 0:
+            yield linear(-math.inf, [(1.0, again)], 0.0)
+            continue
+        # Even if i is not recomputed, what stands and is not read by t fits beside t.
+        most = min(math.fsum(size for size, _ in terms), read + most)
+        if most > room:
+            yield linear(-math.inf, [*terms, (most - room, again)], most)
+            for size, column in terms:
+                if size > room:
+                    yield linear(-math.inf, [(1.0, column), (1.0, again)], 1.0)
+
+
+def looked_at(cuts: Sequence[Cut], t: int, i: int) -> list[Cut]:
+    """The cuts that show the model a computation of node i in stage t, except those that are in ``cuts``.
+
+    Args:
+        cuts: Cuts of a model, ascending.
+        t: The stage.
+        i: The node: t for its first computation.
+
+    Returns:
+        None are left if the model sees it already, or if the stage has a cut at another recomputation.
+    """
+    if i == t:
+        wanted = [(t, t)]
+    else:
+        wanted = [(s, s) for s in (t - 1, t) if s >= 0]
+        if all(cut in cuts for cut in wanted) and not any(s == t and k < t for s, k in cuts):
+            wanted = [(t, i)]
+    return [cut for cut in wanted if cut not in cuts]

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
-from remat_cli.plan.occupancy import Kind
+from remat_cli.plan.occupancy import Kind, fetched_registers
 
 _MOST_BANDS = 400
 """More are too thin to be seen; untuned."""
@@ -25,7 +25,8 @@ class Lifetime:
         value: The value.
         first: The statement that allocates it.
         end: The statement that frees it; the number of statements if it stays to the end.
-        kind: Where it comes from; ``RECOMPUTED`` if its node was computed before.
+        kind: Where it comes from; ``RECOMPUTED`` if its node was computed before, ``FETCHED`` if a copy
+            fills it.
     """
 
     value: int
@@ -74,12 +75,14 @@ def lifetimes(graph: Graph, statements: Sequence[Statement]) -> tuple[Lifetime, 
     begun: dict[str, tuple[int, int, Kind]] = {}
     ends: dict[str, int] = {}
     computed: set[int] = set()
+    fetched = fetched_registers(statements)
     for at, statement in enumerate(statements):
         match statement:
             case Allocate(register, value) if register not in begun:
                 node = graph.producer[value]
                 phase = graph.nodes[node].phase
                 kind = Kind.RECOMPUTED if node in computed else Kind.PLAIN if phase is None else Kind(phase.value)
+                kind = Kind.FETCHED if register in fetched else kind
                 begun[register] = value, at, kind
             case Deallocate(register) if register in begun:
                 ends.setdefault(register, at)

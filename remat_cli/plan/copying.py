@@ -60,6 +60,36 @@ def derive_copying(graph: Graph, computes: Sequence[int], copying: Copying) -> t
     return tuple(writer.statements)
 
 
+def copying_of(statements: Sequence[Statement]) -> Copying | None:
+    """The copies of ``statements``, so that :func:`derive_copying` makes the like again; None if there are none.
+
+    Each value counts with its first copy to the host. A plan that copies in another way than schedules can is not
+    refused here: what is derived from the copies then differs from it.
+    """
+    position, value_of, slot_of = 0, dict[str, int](), dict[str, int]()
+    after: dict[int, int] = {}
+    sent: dict[str, int] = {}
+    out: list[CopyOut] = []
+    back: list[CopyBack] = []
+    for statement in statements:
+        match statement:
+            case Allocate(register, value):
+                value_of[register] = value
+            case Compute():
+                position += 1
+            case Offload(register, slot):
+                slot_of[slot] = value = value_of[register]
+                if value not in after:
+                    after[value], sent[register] = position - 1, value
+            case Deallocate(register) if register in sent:
+                value = sent.pop(register)
+                out.append(CopyOut(value, after[value], position))
+            case Prefetch(slot):
+                back.append(CopyBack(slot_of[slot], position))
+    out.sort(key=lambda copy: (copy.after, list(after).index(copy.value)))
+    return Copying(tuple(out), tuple(back)) if back else None
+
+
 class _Writer:
     """Statements under construction."""
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.derive import derive, prune
-from remat_cli.plan.model import Allocate, Compute, Deallocate, Plan
+from remat_cli.plan.model import Allocate, Compute, Deallocate, Offload, Plan, Prefetch
 from remat_cli.plan.replay import Replay, replay
 
 MOST_CHANGES = 8
@@ -24,9 +24,11 @@ class Life:
         value: Its name: ``bn1:0``.
         size_bytes: Its size.
         allocated: Where it is allocated.
-        computed: Where it is computed.
+        computed: Where it is computed, or copied back from the host.
         reads: Where it is read, and by which node.
         freed: Where it is dropped; None if it stays to the end.
+        fetched: Whether it comes back from the host, and is not computed.
+        sent: Where it is copied to the host.
     """
 
     value: str
@@ -35,6 +37,8 @@ class Life:
     computed: int
     reads: tuple[tuple[int, str], ...]
     freed: int | None
+    fetched: bool = False
+    sent: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ class Explanation:
 def explain(plan: Plan, report: Report, node: int) -> Explanation:
     """Explain ``node`` (an index) of ``plan``, whose report is ``report``.
 
-    No changes are tried on an invalid plan, because its peak and cost mean nothing.
+    No changes are tried on an invalid plan, because its peak and cost mean nothing, and on a plan with copies, because
+    its copies would have to change with it.
     """
     places = [at for at, statement in enumerate(plan.statements) if isinstance(statement, Compute)]
     computes = [s.node for s in plan.statements if isinstance(s, Compute)]
@@ -96,7 +101,7 @@ def explain(plan: Plan, report: Report, node: int) -> Explanation:
     keep: list[Change] = []
     drop: list[Change] = []
     skipped = 0
-    if report.valid:
+    if report.valid and not plan.copies:
         workbench = _Workbench(plan, report, computes, places, lives)
         gaps, idle = workbench.gaps(node), workbench.idle(node)
         keep = [workbench.kept(node, gap) for gap in sorted(_widest(gaps), key=lambda g: g.start)]
@@ -219,6 +224,8 @@ def _lives(plan: Plan) -> list[tuple[int, Life]]:
     computed: dict[str, int] = {}
     reads: dict[str, list[tuple[int, str]]] = {}
     freed: dict[str, int] = {}
+    fetched: set[str] = set()
+    sent: dict[str, list[int]] = {}
     holder: dict[int, str] = {}
     for at, statement in enumerate(plan.statements):
         match statement:
@@ -231,6 +238,11 @@ def _lives(plan: Plan) -> list[tuple[int, Life]]:
                         reads.setdefault(holder[value], []).append((at, graph.nodes[node].id))
                 for register in registers:
                     computed.setdefault(register, at)
+            case Prefetch(_, register):
+                computed.setdefault(register, at)
+                fetched.add(register)
+            case Offload(register):
+                sent.setdefault(register, []).append(at)
             case Deallocate(register):
                 freed.setdefault(register, at)
                 if register in begun and holder.get(begun[register][1]) == register:
@@ -245,6 +257,8 @@ def _lives(plan: Plan) -> list[tuple[int, Life]]:
                 computed=computed[register],
                 reads=tuple(reads.get(register, ())),
                 freed=freed.get(register),
+                fetched=register in fetched,
+                sent=tuple(sent.get(register, ())),
             ),
         )
         for register, (at, value) in begun.items()

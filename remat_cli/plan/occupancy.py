@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from remat_cli.graph.model import Graph
-from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
+from remat_cli.plan.model import Allocate, Compute, Deallocate, Prefetch, Statement
 
 NAMED = 6
 """The number of largest values that are named for each moment."""
 
 
 class Kind(StrEnum):
-    """The origin of bytes. Recomputed values are ``RECOMPUTED``, whatever their phase."""
+    """The origin of bytes. Recomputed values are ``RECOMPUTED``, returned ones ``FETCHED``, whatever their phase."""
 
     FIXED = "fixed memory"
     FORWARD = "forward"
@@ -24,6 +24,7 @@ class Kind(StrEnum):
     UPDATE = "update"
     PLAIN = "first computed"
     RECOMPUTED = "recomputed"
+    FETCHED = "from host"
     WORKSPACE = "workspace"
 
 
@@ -91,6 +92,7 @@ class _Memory:
     bytes: dict[Kind, int] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     computed: set[int] = field(default_factory=set)
+    fetched: frozenset[str] = frozenset()
 
     def kind_of(self, node: int) -> Kind:
         """The kind of a computation of ``node`` now."""
@@ -103,7 +105,8 @@ class _Memory:
         """Execute ``statement``. A second allocation of a register, or a free of an unknown one, is ignored."""
         match statement:
             case Allocate(register, value) if register not in self.used:
-                kind, size = self.kind_of(self.graph.producer[value]), self.graph.size[value]
+                made = self.kind_of(self.graph.producer[value])
+                kind, size = Kind.FETCHED if register in self.fetched else made, self.graph.size[value]
                 self.used.add(register)
                 self.live[register] = value, kind
                 self.bytes[kind] = self.bytes.get(kind, 0) + size
@@ -137,7 +140,7 @@ def occupancy(graph: Graph, statements: Sequence[Statement], profile: Sequence[i
         at_most: Largest number of moments.
     """
     each = max(1, -(-len(statements) // at_most))
-    memory = _Memory(graph)
+    memory = _Memory(graph, fetched=fetched_registers(statements))
     nodes = _next_nodes(statements)
     moments = []
     doing = Kind.PLAIN
@@ -157,6 +160,11 @@ def occupancy(graph: Graph, statements: Sequence[Statement], profile: Sequence[i
             doing = Kind.RECOMPUTED if Kind.RECOMPUTED in todo else min(todo, key=list(Kind).index)
         moments.append(Moment(first, top, seen, largest, values, nodes[top], doing))
     return Occupancy(len(statements), each, tuple(moments))
+
+
+def fetched_registers(statements: Sequence[Statement]) -> frozenset[str]:
+    """The registers that copies from the host fill."""
+    return frozenset(statement.register for statement in statements if isinstance(statement, Prefetch))
 
 
 def _next_nodes(statements: Sequence[Statement]) -> list[int | None]:

@@ -2,8 +2,9 @@
 
 A batch b times as large makes every value b times as large. Fixed memory does not change. So a plan whose values peak
 at V bytes for one sample fits a memory of M bytes up to the batch (M - fixed) / V. All costs grow by the same factor,
-so the overhead of a plan does not depend on the batch. The task is therefore to find the smallest peak of a plan of
-bounded overhead, in steps of whole batches: every batch corresponds to a budget for the graph at its own batch.
+so the overhead of a plan does not depend on the batch; neither do shares of the time that copies without latency take.
+The task is therefore to find the smallest peak of a plan of bounded overhead, in steps of whole batches: every batch
+corresponds to a budget for the graph at its own batch.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class MaxBatch:
             scope=self.scope,
             graph_batch=self.graph_batch,
             peak_bytes=None if replay is None else self._peak_at(replay.peak_bytes),
-            cost=None if replay is None else replay.cost,
+            cost=None if replay is None else replay.time,
             strategy=None if self.solved is None else self.solved.plan.strategy,
             tried=self.tried,
             outcome=self.outcome,
@@ -154,10 +155,15 @@ def max_batch(
             f"not even one sample fits {memory_bytes} bytes: fixed memory and the largest working set need more",
             hint="give more memory",
         )
-    if options is not None:
-        options.refuse_host("a search for the largest batch")
     job = Job.of(graph, options or SolveOptions(), None)
-    search = _Search(Runs(job, Pool(graph)), scale, most_cost, listener)
+    host = job.options.host
+    if host is not None and (host.latency_s or host.memory_bytes is not None):
+        raise UsageError(
+            "a search for the largest batch needs a host without latency and without a limit of its memory",
+            hint="times and bytes of one batch then hold for every other in proportion: leave --host-latency and "
+            "--host-memory out",
+        )
+    search = _Search(Runs(job, Pool(graph, host)), scale, most_cost, listener)
     with interruptible(search.runs.control):
         if job.strategy.name == _SEEDED:
             search.seed()
@@ -306,7 +312,7 @@ class _Search:
         if self.best is not None:
             found = replace(self.best, bounds=self.runs.pool.bounds_at(budget))
             asked = Budget(Fraction(budget), False, f"{budget}B")
-            solved = job.solved(Task(job.graph, budget), found, Ending(outcome), asked)
+            solved = job.solved(Task(job.graph, budget, host=self.runs.pool.host), found, Ending(outcome), asked)
         peak = no_remat_peak(job.graph)
         return MaxBatch(
             graph=job.graph,

@@ -70,7 +70,7 @@ class Point:
         found = ("", "")
         if self.solved is not None:
             report = self.solved.report
-            found = (format_bytes(report.replay.peak_bytes), format_cost(report.replay.cost, report.graph.cost_unit))
+            found = (format_bytes(report.replay.peak_bytes), format_cost(report.replay.time, report.graph.cost_unit))
         return (self.asked.text, *found, self.status.value)
 
 
@@ -127,10 +127,8 @@ def solve_curve(
     """
     top = no_remat_peak(graph)
     asked = {budget.bytes_for(top): budget for budget in reversed(as_budgets(budgets))}
-    if options is not None:
-        options.refuse_host("a curve")
     job = Job.of(graph, options or SolveOptions(), None)
-    pool = Pool(graph)
+    pool = Pool(graph, job.options.host)
     if job.start is not None:
         pool.add(job.start.found)
     course = _Course(Runs(job, pool), dict(sorted(asked.items())), listener, jobs)
@@ -331,7 +329,7 @@ class _Course:
             return Point(asked, budget, status, refusal=refusal)
         ending = Ending(self.outcomes.get(budget, control.stopped_by()))
         try:
-            solved = job.solved(Task(job.graph, budget), answer, ending, asked)
+            solved = job.solved(Task(job.graph, budget, host=pool.host), answer, ending, asked)
         except Infeasible as over:
             return Point(asked, budget, PointStatus.INFEASIBLE, refusal=over)
         optimal = solved.plan.claim.status is ClaimStatus.OPTIMAL
@@ -355,7 +353,7 @@ def _looked(
     job: Job, budget: int, asked: dict[int, Budget], most_s: float, listener: Callable[[Progress], None] | None
 ) -> tuple[Pool, Outcome]:
     """Make a first run that shares nothing with the runs for other budgets; what it found and how it ended."""
-    course = _Course(Runs(job, Pool(job.graph)), asked, listener)
+    course = _Course(Runs(job, Pool(job.graph, job.options.host)), asked, listener)
     control = course.runs.control
     course._work(budget, control if control.deadline_s is not None else control.part(most_s=most_s))
     return course.runs.pool, course.outcomes.get(budget, Outcome.TIME_LIMIT)

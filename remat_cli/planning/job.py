@@ -26,7 +26,7 @@ from remat_cli.plan.io import host_to_document
 from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Claim, ClaimStatus, Copies, PeakClaim, Plan
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
-from remat_cli.planning.published import published_for
+from remat_cli.planning.published import published_for, quicker
 from remat_cli.planning.refusals import over_budget
 from remat_cli.planning.starting import Start
 from remat_cli.running import Abandoned, run
@@ -115,7 +115,7 @@ class Job:
             solver_log=options.solver_log,
         )
         old = options.start
-        start = None if old is None else Start.of(old, graph, strategy, reorder=options.reorder)
+        start = None if old is None else Start.of(old, graph, strategy, reorder=options.reorder, host=options.host)
         return cls(graph, options, strategy, context, started_s, start)
 
     def task(self, budget_bytes: int | None) -> Task:
@@ -149,7 +149,8 @@ class Job:
         clock = self.context.control if control is None else control
         # The strategy has an incumbent of its own, but may be abandoned with it. This one collects what is published.
         published = published_for(task, replace(self.context, control=clock))
-        if self.start is not None:
+        fits = self.start is not None and (task.budget_bytes is None or self.start.peak_bytes <= task.budget_bytes)
+        if self.start is not None and (fits or task.host is None):
             published.take(self.start.found)
 
         def publish(found: Found) -> None:
@@ -173,6 +174,8 @@ class Job:
         if isinstance(answer, NotFound):
             answer = published.best() or answer  # a plan in hand refutes any "no"
         if isinstance(answer, Found) and self.start is not None:
+            if fits and task.host is not None and (best := published.best()) is not None:
+                answer = quicker(answer, best)
             answer = self.start.credited(answer)
         finished = isinstance(answer, Found) and answer.exhausted
         return answer, failure or Ending(Outcome.FINISHED if finished else self.context.control.stopped_by())
@@ -254,9 +257,10 @@ def _check_host(graph: Graph, strategy: Strategy, options: SolveOptions) -> None
             hint="take --strategy auto or offload, or leave --host-bandwidth out",
         )
     if options.reorder:
-        raise UsageError("with a host, nodes run in the document's order", hint="leave --reorder or the host out")
-    if options.start is not None:
-        raise UsageError("with a host, no search starts from a plan", hint="leave --start or the host out")
+        raise UsageError(
+            "with a host, nodes run in the document's order, for which its bounds hold",
+            hint="leave --reorder or the host out",
+        )
 
 
 def _stage(record: StageRecord) -> dict[str, Any]:

@@ -66,15 +66,6 @@ class SolveOptions:
     start: Plan | None = None
     host: Host | None = None
 
-    def refuse_host(self, what: str) -> None:
-        """Refuse a host where it is not supported; ``what`` names that.
-
-        Raises:
-            UsageError: If there is a host.
-        """
-        if self.host is not None:
-            raise UsageError(f"{what} cannot copy to a host", hint="solve for one budget, or leave the host out")
-
     def __post_init__(self) -> None:
         """Refuse values of wrong types or out of range.
 

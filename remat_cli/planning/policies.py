@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.control import Progress
-from remat_cli.errors import LimitReached, UsageError
+from remat_cli.errors import LimitReached, StrategyMismatch, UsageError
 from remat_cli.graph.model import Graph
+from remat_cli.graph.tags import Tagged
 from remat_cli.plan.model import Plan
 from remat_cli.planning.job import Solved
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
-from remat_cli.spec import split_spec
+from remat_cli.planning.tools import TOOLS, Chosen, Tool
 from remat_cli.strategies.base import Task
-from remat_cli.strategies.tools.whole_modules import chosen_from, layers_of
+from remat_cli.strategies.tools.saved_values import SaveOnly
+from remat_cli.strategies.tools.whole_modules import EveryNLayers, chosen_from, layers_of
 from remat_cli.units import Budget
 
 _CLASS_SHARE = 0.5
 """Share of the time limit for the best plan of the tool; the rest is for the best of all plans. Untuned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A tool that recomputes.
-
-    Attributes:
-        name: ``torch-checkpoint``.
-        title: What it is.
-        strategy: The strategy whose plans it can carry out.
-        snippet: From the strategy's options to the lines that say so to the tool.
-    """
-
-    name: str
-    title: str
-    strategy: str
-    snippet: Callable[[dict[str, str]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +50,9 @@ class Policy:
     def document(self) -> dict[str, Any]:
         """As JSON values."""
         return {
+            "schema": "remat-policy/1",
             "tool": self.tool,
+            "unit": TOOLS[self.tool].unit,
             "graph": self.graph.name,
             "budget": self.solved.plan.budget_bytes,
             "strategy": self.solved.plan.strategy,
@@ -84,41 +70,6 @@ class Policy:
 def _claim(plan: Plan) -> dict[str, Any]:
     claim = plan.claim
     return {"cost": claim.cost, "lower_bound": claim.lower_bound, "scope": claim.scope.value, "strategy": plan.strategy}
-
-
-def _torch_checkpoint(options: dict[str, str]) -> str:
-    names = json.dumps(_names(options))
-    return f"""\
-from functools import partial
-from torch.utils.checkpoint import checkpoint
-
-for name in {names}:
-    part = model.get_submodule(name)
-    part.forward = partial(checkpoint, part.forward, use_reentrant=False)
-"""
-
-
-def _hf_every_n(options: dict[str, str]) -> str:
-    return f"""\
-TrainingArguments(
-    gradient_checkpointing=True,
-    gradient_checkpointing_kwargs={{"use_reentrant": False, "every_n_layers": {options["n"]}}},
-)
-"""
-
-
-def _names(options: dict[str, str]) -> list[str]:
-    return options["modules"].split("+") if "modules" in options else []
-
-
-TOOLS = {
-    tool.name: tool
-    for tool in (
-        Tool("torch-checkpoint", "torch.utils.checkpoint around modules", "module-checkpoint", _torch_checkpoint),
-        Tool("hf-every-n", "Transformers' every_n_layers", "every-n-layers", _hf_every_n),
-    )
-}
-"""The tools by name."""
 
 
 def policy(
@@ -142,12 +93,13 @@ def policy(
         Infeasible: If no plan of the tool fits.
         LimitReached, Interrupted: If the search has to stop before it has found one.
         UsageError: If there is no such tool, or an option is for another strategy.
-        StrategyMismatch: If the graph does not say which modules it has.
+        StrategyMismatch: If the graph is of another framework, or does not say which modules or names it has.
         SolverUnavailable, SolverFailed: From the solver.
     """
     if to not in TOOLS:
         raise UsageError(f'there is no tool "{to}"', hint=f"choose {', '.join(TOOLS)}")
     tool, asked = TOOLS[to], options or SolveOptions()
+    _require_frontend(graph, tool)
     if asked.strategy not in {"auto", tool.strategy}:
         raise UsageError(f"plans for {to} are those of {tool.strategy}", hint="leave the strategy out")
     began_s = time.monotonic() if asked.started_s is None else asked.started_s
@@ -162,8 +114,28 @@ def policy(
         )
     except LimitReached:
         best = None
-    _, given = split_spec(solved.plan.strategy)
-    choice = chosen_from(Task(graph, None), tool.strategy)
-    settings = (given["n"],) if "n" in given else tuple(_names(given))
-    candidates = len(layers_of(choice.modules)) if "n" in given else len(choice.modules)
-    return Policy(to, graph, solved, settings, candidates, tool.snippet(given), best)
+    chosen = Chosen.of(graph, solved.plan)
+    return Policy(to, graph, solved, chosen.settings, _candidates(graph, tool), tool.snippet(chosen), best)
+
+
+def _candidates(graph: Graph, tool: Tool) -> int:
+    """How many things ``tool`` chooses from."""
+    if tool.strategy == SaveOnly.name:
+        return sum(map(len, Tagged.of(graph, tool.strategy).groups))
+    modules = chosen_from(Task(graph, None), tool.strategy).modules
+    return len(layers_of(modules) if tool.strategy == EveryNLayers.name else modules)
+
+
+def _require_frontend(graph: Graph, tool: Tool) -> None:
+    """Refuse a graph of another framework.
+
+    Raises:
+        StrategyMismatch: If it is of one.
+    """
+    given = graph.metadata.get("frontend") if isinstance(graph.metadata, dict) else None
+    if tool.frontend is not None and given != tool.frontend:
+        raise StrategyMismatch(
+            f"{tool.name} needs a graph of remat export {tool.frontend}:..., and this one is "
+            + (f"of {given}:..." if isinstance(given, str) else "not exported from a framework"),
+            hint=f"export the training step: remat export {tool.frontend}:train.py:build",
+        )

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.host import Host
 from remat_cli.plan.liveness import cost_of
-from remat_cli.plan.model import Scope
+from remat_cli.plan.model import Copies, Scope
 from remat_cli.plan.replay import replay
-from remat_cli.strategies.base import Bound, Found, Known, NotFound
+from remat_cli.strategies.base import Bound, Found, Known, NotFound, Schedule
 from remat_cli.strategies.bounds import telling
 
 _STARTS = 3
@@ -37,12 +38,15 @@ class Pool:
 
     Attributes:
         graph: The graph.
+        host: Host memory beside the device. Schedules then count by their time, and bounds that hold without copies
+            alone are left out. None for plans without copies.
         kept: The schedules by rising peak, and so by falling cost.
         bounds: Pairs of a budget in bytes and a bound that holds for it and every smaller budget.
         failures: By budget in bytes: the answer of a run that found nothing.
     """
 
     graph: Graph
+    host: Host | None = None
     kept: list[Kept] = field(default_factory=list)
     bounds: list[tuple[int, Bound]] = field(default_factory=list)
     failures: dict[int, NotFound] = field(default_factory=dict)
@@ -55,9 +59,11 @@ class Pool:
             final: Whether it is the final answer of a run. Of two equal schedules, the final one replaces a published
                 one, since only the final one names its maker reliably.
         """
-        graph, computes, held = self.graph, found.schedule.computes, found.schedule.held
-        height = replay(graph, derive(graph, computes, held)).peak_bytes if held else peak(graph, computes)
-        new = Kept(height, cost_of(graph, computes), found)
+        height = peak_of(self.graph, found.schedule)
+        cost = cost_of(self.graph, found.schedule.computes) if found.time is None else found.time
+        if self.host is not None and found.time is None:
+            found = replace(found, time=cost)
+        new = Kept(height, cost, found)
         at = bisect.bisect_right(self.kept, new.peak_bytes, key=lambda kept: kept.peak_bytes)
         if at and self.kept[at - 1].cost <= new.cost:
             same = (self.kept[at - 1].peak_bytes, self.kept[at - 1].cost) == (new.peak_bytes, new.cost)
@@ -70,7 +76,9 @@ class Pool:
     def learn(self, budget_bytes: int, answer: Found | NotFound) -> None:
         """Add the answer of a run for ``budget_bytes``."""
         # A bound of scope RESTRICTED holds only for the schedules that this one run considered.
-        new = [(budget_bytes, bound) for bound in answer.bounds if bound.scope is not Scope.RESTRICTED]
+        copies = Copies.NONE if self.host is None else Copies.ANY
+        wide = [bound for bound in answer.bounds if bound.scope is not Scope.RESTRICTED and bound.copies is copies]
+        new = [(budget_bytes, bound) for bound in wide]
         self.bounds += [pair for pair in new if pair not in self.bounds]
         if isinstance(answer, Found):
             self.add(answer, final=True)
@@ -122,3 +130,10 @@ class Pool:
         if chosen is None or not self.kept:
             return chosen
         return replace(chosen, best=self.kept[0].found.schedule)
+
+
+def peak_of(graph: Graph, schedule: Schedule) -> int:
+    """Peak bytes of a schedule, fixed memory included, with what it holds and copies."""
+    if not schedule.held and schedule.copying is None:
+        return peak(graph, schedule.computes)
+    return replay(graph, derive(graph, schedule.computes, schedule.held, schedule.copying)).peak_bytes

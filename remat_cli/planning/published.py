@@ -58,3 +58,10 @@ class ByTime:
 def published_for(task: Task, context: Context) -> Published:
     """What collects the schedules that a strategy publishes for ``task``."""
     return ByTime() if task.host is not None else ByCost(Incumbent.empty(task, context))
+
+
+def quicker(answer: Found, published: Found) -> Found:
+    """Of an answer with a host and what was published before the one that takes less time, with the answer's bounds."""
+    if published.time is None or answer.time is None or published.time >= answer.time:
+        return answer
+    return replace(published, bounds=answer.bounds, exhausted=answer.exhausted, used_solver=answer.used_solver)

@@ -7,8 +7,8 @@ from remat_cli.errors import Infeasible, Interrupted, LimitReached, RematError
 from remat_cli.graph.analysis import PeakBound, no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
-from remat_cli.plan.derive import peak
 from remat_cli.plan.model import Scope
+from remat_cli.planning.pool import peak_of
 from remat_cli.strategies.base import NotFound
 from remat_cli.units import Budget, format_bytes, format_cost
 
@@ -61,7 +61,7 @@ def _what_works(graph: Graph, answer: NotFound, budget_bytes: int | None) -> str
     """The smallest budget known to work, and the budget below which none does."""
     works = no_remat_peak(graph)
     if answer.best is not None:
-        works = min(works, peak(graph, answer.best.computes))
+        works = min(works, peak_of(graph, answer.best))
     if budget_bytes is not None and works <= budget_bytes:  # this method makes no such plan, and others do
         return f"{_exact(works)} is known to work: take --strategy auto, or --strategy keep-all to recompute nothing"
     needs, who = peak_bound(graph).bytes, "every plan"

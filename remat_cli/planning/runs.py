@@ -69,7 +69,7 @@ class Runs:
             known = Known(bounds=known.bounds) if known.bounds else None
         seen: list[Found] = []
         try:
-            task = Task(self.job.graph, budget_bytes, known)
+            task = Task(self.job.graph, budget_bytes, known, self.pool.host)
             answer, ending = self.job.attempt(task, strategy=strategy, control=control, witness=seen.append)
         finally:
             for found in tuple(seen):  # a run that was abandoned may still add to it

@@ -31,6 +31,8 @@ _SMALL = 60
 """Up to this many nodes the MILP of the paper proves the least peak; larger graphs go to ``optimal``. Untuned."""
 _ROUNDS = 40
 """Most runs of the exact strategy, each for a budget one byte below the least peak so far. Untuned."""
+_HALVINGS, _HALVING_SHARE = 6, 0.5
+"""With copies: most budgets that are tried, and their share of the time left. Untuned."""
 _GRACE_S = 2.5
 """Seconds after the time limit in which annealing may still stop by itself. Untuned."""
 _ANNEALED = "anneal"
@@ -52,34 +54,33 @@ def solve_smallest(
         UsageError, SolverUnavailable, InvalidStrategyPlan: As their names say.
         StrategyMismatch: If the strategy does not accept the graph, or ignores the budget.
     """
-    if options is not None:
-        options.refuse_host("a search for the least peak")
     job = Job.of(graph, options or SolveOptions(), listener)
+    host = job.options.host
     if not job.strategy.minds_budget:
         raise StrategyMismatch(
             f"{job.strategy.name} makes one plan, whatever the budget, so it has no cheapest plan at the least peak",
             hint="leave --strategy out, or take one that minds the budget, such as auto",
         )
-    descent = _Descent(Runs(job, Pool(graph)), _plain_bounds(graph))
+    descent = _Descent(Runs(job, Pool(graph, host)), _plain_bounds(graph, copies=host is not None))
     with interruptible(job.context.control):
-        descent.open()
-        if len(graph.nodes) <= _SMALL:  # the proof may take less time than annealing, and makes it unnecessary
-            descent.prove()
-        if not descent.closed():
-            descent.squeeze()
-            descent.prove()
+        if host is not None:
+            descent.halve()
+        else:
+            descent.search()
         ending = descent.cheapen()
         pool = descent.runs.pool
         least = pool.kept[0]
         answer = replace(least.found, bounds=pool.bounds_at(least.peak_bytes))
-        return job.solved(Task(graph, least.peak_bytes), answer, ending, None, peak=descent.claim())
+        return job.solved(Task(graph, least.peak_bytes, host=host), answer, ending, None, peak=descent.claim())
 
 
-def _plain_bounds(graph: Graph) -> list[PeakClaim]:
-    """Bounds on every peak that need no search."""
+def _plain_bounds(graph: Graph, *, copies: bool) -> list[PeakClaim]:
+    """Bounds on every peak that need no search; with copies the largest working set alone."""
     from remat_cli.milp.cover_running import least_peak  # half a second of Pyomo
 
     any_order = PeakClaim(peak_bound(graph).bytes, Scope.ANY_ORDER)
+    if copies:
+        return [any_order]
     return [any_order, PeakClaim(least_peak(graph), Scope.DOCUMENT_ORDER)]
 
 
@@ -117,6 +118,33 @@ class _Descent:
     def closed(self) -> bool:
         """Whether the least peak found is proven least, or time is over."""
         return self.claim().lower_bound_bytes >= self.lowest_bytes or self.runs.over()
+
+    def search(self) -> None:
+        """Search for the least peak without copies, and prove it."""
+        self.open()
+        if (
+            len(self.runs.job.graph.nodes) <= _SMALL
+        ):  # the proof may take less time than annealing, and makes it needless
+            self.prove()
+        if not self.closed():
+            self.squeeze()
+            self.prove()
+
+    def halve(self) -> None:
+        """Search for the least peak with copies: first at the lower bound, then between it and the least one found."""
+        graph, runs = self.runs.job.graph, self.runs
+        runs.pool.add(Found(Schedule(tuple(range(len(graph.nodes)))), maker="keep-all"))
+        low = budget = self.claim().lower_bound_bytes
+        for left in range(_HALVINGS, 0, -1):
+            if self.closed() or budget >= self.lowest_bytes:
+                return
+            # Half of the time is for the search for the cheapest plan at that peak.
+            answer, _ = runs.run(budget, runs.control.part(_HALVING_SHARE / left, _PROVE_MOST_S))
+            if isinstance(answer, NotFound):
+                if answer.scope is not None:
+                    self.proven.append(PeakClaim(budget + 1, answer.scope))
+                low = budget + 1
+            budget = (low + self.lowest_bytes) // 2
 
     def open(self) -> None:
         """Run the opening methods with the highest lower bound as budget: each then goes as low as it can."""

@@ -8,11 +8,17 @@ from remat_cli.errors import StrategyMismatch, UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.graph.reader import plain_number
 from remat_cli.plan.check import check, graphs_differ
+from remat_cli.plan.copying import copying_of
+from remat_cli.plan.derive import derive
+from remat_cli.plan.host import Host
 from remat_cli.plan.liveness import priced
 from remat_cli.plan.model import Compute, Plan
+from remat_cli.plan.replay import replay
 from remat_cli.strategies.base import Found, Schedule, Strategy
 from remat_cli.strategies.engine import Pipelined
 from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.tolerances import SAME_COST
+from remat_cli.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,9 @@ class Start:
     peak_bytes: int
 
     @classmethod
-    def of(cls, plan: Plan, graph: Graph, strategy: Strategy, *, reorder: bool) -> Start:
+    def of(
+        cls, plan: Plan, graph: Graph, strategy: Strategy, *, reorder: bool = False, host: Host | None = None
+    ) -> Start:
         """The start that ``plan`` gives to a search for a plan of ``graph``.
 
         Args:
@@ -38,12 +46,14 @@ class Start:
             graph: The graph.
             strategy: The strategy that searches.
             reorder: Whether nodes may run in another order than the document's.
+            host: Host memory beside the device; the old plan may have been made for another one.
 
         Raises:
-            UsageError: If the plan is for another graph, or does not replay, or runs its nodes in another order.
+            UsageError: If the plan is for another graph, or does not replay, or runs its nodes in another order; or if
+                it copies, and there is no host, or no schedule has such copies.
             StrategyMismatch: If the strategy makes plans of its own, and starts from none.
         """
-        if not isinstance(strategy, Pipelined):
+        if not isinstance(strategy, Pipelined) and not strategy.copies:
             hint = "leave --start out, or take one that searches, such as auto"
             raise StrategyMismatch(f"{strategy.name} does not start from a plan", hint=hint)
         other = graphs_differ(plan.graph, graph)
@@ -55,6 +65,10 @@ class Start:
         if not report.valid:
             worst = next(f for f in report.findings if f.severity == "error")
             raise UsageError(f"the plan to start from is invalid: {worst.message}", hint="see remat check")
+        if host is not None:
+            return _with_host(plan, graph, host)
+        if plan.copies:
+            raise UsageError("the plan to start from copies values to a host", hint="add --host-bandwidth")
         schedule = priced(graph, [s.node for s in plan.statements if isinstance(s, Compute)])
         firsts = list(dict.fromkeys(schedule.computes))
         if firsts != sorted(firsts) and not reorder:
@@ -68,8 +82,45 @@ class Start:
 
     def credited(self, found: Found) -> Found:
         """``found``, credited to the maker of the old plan if it is that plan's schedule."""
-        same = found.schedule.computes == self.found.schedule.computes
+        same = found.schedule == self.found.schedule
         return replace(found, maker=self.found.maker) if same else found
+
+
+def _with_host(plan: Plan, graph: Graph, host: Host) -> Start:
+    """The start for a search with copies.
+
+    Raises:
+        UsageError: If the plan runs its nodes in another order, or no schedule has its copies.
+    """
+    computes = tuple(s.node for s in plan.statements if isinstance(s, Compute))
+    firsts = list(dict.fromkeys(computes))
+    if firsts != sorted(firsts):
+        raise UsageError(
+            "the plan to start from runs the nodes in another order", hint="with a host, nodes run in document order"
+        )
+    schedule = Schedule(computes, copying=copying_of(plan.statements))
+    before = replay(graph, plan.statements, host=host)
+    if host.memory_bytes is not None and before.host_peak_bytes > host.memory_bytes:
+        raise UsageError(
+            f"the plan to start from needs {format_bytes(before.host_peak_bytes)} of host memory",
+            hint=f"there are {format_bytes(host.memory_bytes)}: give more with --host-memory",
+        )
+    try:
+        seen = replay(graph, derive(graph, computes, copying=schedule.copying), host=host)
+    except ValueError:
+        seen = None
+    if (
+        seen is None
+        or not seen.valid
+        or seen.peak_bytes > before.peak_bytes
+        or seen.time > before.time * (1 + SAME_COST)
+    ):
+        raise UsageError(
+            "the plan to start from copies in another way than searches do: values twice, or instances made anew",
+            hint="start from a plan that remat has made",
+        )
+    found = Found(schedule, exhausted=False, maker=_known_maker(plan.strategy), time=seen.time)
+    return Start(found, seen.time, seen.peak_bytes)
 
 
 def _known_maker(text: str) -> str:

@@ -87,6 +87,9 @@ def _timed_events(report: Report, plan: Plan, timing: Timing, second: float) -> 
             kind = "recomputed" if times[statement.node] > 1 else node.phase.value if node.phase else "computed"
             told |= {"cost": node.cost, "op": node.op, "time": times[statement.node]}
             yield _memory(start, report.replay.profile[span.statement])
+            if report.replay.host_profile:
+                used = {"bytes": report.replay.host_profile[span.statement]}
+                yield {"ph": "C", "name": "host memory in use", "ts": start, "args": used, **_PROCESS}
         elif isinstance(statement, Offload | Prefetch):
             value = value_of[statement.register]
             name, kind = graph.value_name(value), span.queue.value

@@ -43,6 +43,8 @@ def explanation_text(explanation: Explanation, style: Style) -> str:
     if explanation.drop:
         parts.append(title("If it were dropped", " between two uses and recomputed"))
         parts.append(fields([_dropped(change, explanation, style) for change in explanation.drop], style))
+    if report.valid and any(life.fetched or life.sent for life in explanation.lives):
+        parts.append(Text("  No change was tried: the copies of the plan would have to change with it."))
     if explanation.skipped:
         parts.append(Text(f"  shorter intervals not tried: {explanation.skipped:,}"))
     return render(style, *parts)
@@ -84,6 +86,9 @@ def _events(explanation: Explanation, style: Style) -> list[tuple[str, str]]:
         place = "after the last stage" if stage is None else f"in the stage of {stage}"
         events.append((at, 0, f"recomputed {place}" if k else "computed for the first time"))
     for life in explanation.lives:
+        events += [(at, 1, f"{life.value} copied to the host") for at in life.sent]
+        if life.fetched:
+            events.append((life.computed, 0, f"{life.value} copied back from the host"))
         for k, (at, reader) in enumerate(life.reads):
             latest = k == len(life.reads) - 1 and life.freed is not None
             events.append((at, 1, f"{life.value} read {'for the last time ' if latest else ''}by {reader}"))
@@ -152,6 +157,8 @@ def explanation_document(explanation: Explanation) -> dict[str, Any]:
                 "computed": life.computed,
                 "reads": [{"statement": at, "node": reader} for at, reader in life.reads],
                 "freed": life.freed,
+                "fetched": life.fetched,
+                "sent": list(life.sent),
             }
             for life in explanation.lives
         ],

@@ -15,8 +15,9 @@ KINDS = {
     Kind.BACKWARD: "#56B4E9",
     Kind.UPDATE: "#009E73",
     Kind.RECOMPUTED: "#E69F00",
+    Kind.FETCHED: "#009E73",
     Kind.WORKSPACE: "#F0E442",
 }
 BUDGET = "#D55E00"
-PATTERNS = {Kind.RECOMPUTED: "/", Kind.WORKSPACE: ".", Kind.BACKWARD: "\\"}
+PATTERNS = {Kind.RECOMPUTED: "/", Kind.FETCHED: "x", Kind.WORKSPACE: ".", Kind.BACKWARD: "\\"}
 """Hatching, for print without colour."""

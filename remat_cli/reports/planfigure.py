@@ -15,7 +15,7 @@ from remat_cli.reports.words import peak_words, verdict
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_HATCHES = {Kind.RECOMPUTED: "////", Kind.WORKSPACE: "....", Kind.BACKWARD: "\\\\"}
+_HATCHES = {Kind.RECOMPUTED: "////", Kind.FETCHED: "xxxx", Kind.WORKSPACE: "....", Kind.BACKWARD: "\\\\"}
 _MOMENTS = 1000
 _CELLS = 300
 

@@ -10,6 +10,8 @@ from remat_cli.units import format_bytes, format_percent
 
 _SHOWN = 8
 """The number of names that are listed; the snippet has all."""
+_UNITS = {"modules": "modules", "layers": "layers", "names": "values"}
+"""What each kind of setting is called."""
 
 
 def policy_text(policy: Mapping[str, Any], style: Style) -> str:
@@ -36,7 +38,7 @@ def policy_text(policy: Mapping[str, Any], style: Style) -> str:
         ("any plan", _best(policy["best"], base)),
     ]
     if settings := _listed(policy):
-        rows.insert(1, ("modules", settings))
+        rows.insert(1, (_UNITS[policy["unit"]], settings))
     return f"{render(style, head, '', fields(rows, style))}\n{policy['snippet']}"
 
 
@@ -44,9 +46,10 @@ def _chosen(policy: Mapping[str, Any]) -> str:
     if "every-n-layers" in policy["strategy"]:
         return f"every {_ordinal(int(policy['settings'][0]))} of {policy['candidates']} layers is recomputed"
     count = len(policy["settings"])
-    if not count:
+    if policy["cost"] <= policy["no_remat_cost"]:
         return "nothing has to be recomputed"
-    return f"{count} of {policy['candidates']} modules {'is' if count == 1 else 'are'} recomputed"
+    done = "saved" if policy["unit"] == "names" else "recomputed"
+    return f"{count} of {policy['candidates']} {_UNITS[policy['unit']]} {'is' if count == 1 else 'are'} {done}"
 
 
 def _ordinal(n: int) -> str:

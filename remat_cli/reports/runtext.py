@@ -33,6 +33,7 @@ def run_text(ran: Mapping[str, Any], style: Style) -> str:
         ("graph", f"{ran['graph']}: {ran['computations']} computations, {ran['recomputations']} of them repeated"),
         ("device", f"{ran['device']}, {ran['framework']} {ran['version']}"),
         *_memory_rows(ran),
+        *_copy_rows(ran),
         ("time", _time(ran)),
     ]
     if ran["result"] is not None:
@@ -72,6 +73,20 @@ def _memory_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:
     if ran["reference_peak"] is not None:
         rows.append(("no-remat", f"{_exact(ran['reference_peak'])} measured without recomputation"))
     return rows
+
+
+def _copy_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The copies between device and host, if there are any."""
+    copied = ran.get("copied")
+    if copied is None:
+        return []
+    out, back = (f"{count} {'copy' if count == 1 else 'copies'}" for count in (copied["to_host"], copied["from_host"]))
+    held = f"{_exact(copied['measured'])} of host memory{_off(copied['measured'], copied['predicted'])}"
+    if ran["device"] == "cpu":
+        when = "nothing runs beside the copies on a CPU"
+    else:
+        when = f"{_short_time(copied['predicted_s'])} per step by the costs of the plan"
+    return [("copies", f"{out} to host, {back} from host; {when}"), ("", held)]
 
 
 def _blocks_rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -158,12 +158,17 @@ def outcome(
         log: Last lines of the log.
 
     Raises:
-        SolverFailed: If the values are not a solution of the model, or if it claims an optimum without values.
+        SolverFailed: If the values are not a solution of the model, if it claims an optimum without values, or that a
+            bounded model is unbounded.
     """
     model = request.model
     wall_s = time.monotonic() - started_s
     if termination in _WITHOUT_SOLUTION:
         values = bound = None
+    if termination is Termination.UNBOUNDED and _bounded(model):
+        raise failed(
+            solver, "claims that a model is unbounded in which no column can lower the objective for ever", log
+        )
     if termination is Termination.OPTIMAL and values is None:
         raise failed(solver, "claims an optimum and gives no solution", log)
     objective = None
@@ -177,6 +182,11 @@ def outcome(
     if termination is Termination.INFEASIBLE_OR_UNBOUNDED:
         return _settled(solver, request, result, started_s)
     return result
+
+
+def _bounded(model: LinearModel) -> bool:
+    """Whether every column has a finite bound in the direction that its cost prefers."""
+    return bool(np.isfinite(np.where(model.cost > 0, model.lower, model.upper)[model.cost != 0]).all())
 
 
 def polish(solver: Solver, model: LinearModel, values: Floats, log: str) -> Floats:

@@ -26,6 +26,8 @@ _ANNEALING, _TURNS = f"{_ROOM}.annealing.workers:Annealing", f"{_ROOM}.turns:Tur
 SMALL, MEDIUM, LARGE = 120, 300, 3_000
 """Numbers of nodes. Up to SMALL a proof may use in-stage rows (``targets``). Below MEDIUM a solver finishes before
 prices pay off, and from LARGE on a model takes seconds to state (``scaling``)."""
+_INSIDE_MOST = 1_500
+"""Most nodes for which crowded stages are looked into again after other methods. Untuned."""
 _TINY = 60
 """Most nodes for the MILP of the Checkmate paper with split stages. Untuned."""
 _FEW = 30
@@ -115,12 +117,12 @@ _STARTS = (
     Stage(
         "crowded-small",
         _CROWDED,
-        "is often optimal on training steps after one solve",
+        "is often optimal on training steps after a few solves",
         when=nodes(most=MEDIUM - 1),
         until=Verdict.SETTLED,
         goal=Verdict.SETTLED,
         share=0.1,
-        most_s=20.0,
+        most_s=5.0,
         unlimited_s=3.0,
         least_s=1.0,
     ),
@@ -160,6 +162,17 @@ _STARTS = (
         share=0.3,
         most_s=5.0,
         kernels=("flow",),
+    ),
+    Stage(
+        "annealing-early",
+        _ANNEALING,
+        "finds a first schedule at budgets that are too tight for other methods",
+        options={"rounds": 3},
+        when=nodes(_FEW + 1, LARGE - 1) & SPARSE & NO_SCHEDULE,
+        until=Verdict.SETTLED,
+        share=0.1,
+        most_s=4.0,
+        kernels=("annealing",),
     ),
     Stage(
         "rotor",
@@ -257,6 +270,18 @@ _DEPTHS = (1.0, 1.5, 2.0, 3.0, 6.0)
 """How far from its uses a node may be recomputed, in the order of growth. Untuned."""
 
 
+_INSIDE_CROWDED = Stage(
+    "crowded-inside",
+    _CROWDED,
+    "looks into the stages that need the most memory alone",
+    when=SPARSE & nodes(most=_INSIDE_MOST),
+    share=0.6,
+    most_s=240.0,
+    unlimited_s=120.0,
+)
+"""Closes `checkmate/unet` and `checkmate/vgg_unet` at the least budgets that work (``tight``)."""
+
+
 def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
     """One support after the other, with a proof after each that made the incumbent cheaper."""
     for depth in depths:
@@ -288,6 +313,7 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
                 when=SPARSE & nodes(_FEW + 1) & STUCK,
                 kernels=("annealing",),
             )
+            yield _INSIDE_CROWDED
         yield Stage(
             f"proof-{depth:g}",
             _EVENTS,
@@ -401,7 +427,7 @@ AUTO = (
         when=nodes(most=SMALL),
         until=Verdict.SETTLED,
         writes_model=True,
-        share=0.3,
+        share=0.7,
         maker="optimal",
     ),
     Stage(

@@ -35,6 +35,7 @@ STRATEGIES: Registry[Strategy] = Registry(
         "revolve-bytes": "remat_cli.strategies.chains.rotor:RevolveBytes",
         "revolve-hetero": "remat_cli.strategies.chains.griewank:RevolveHetero",
         "rotor": "remat_cli.strategies.chains.rotor:Rotor",
+        "save-only": "remat_cli.strategies.tools.saved_values:SaveOnly",
         "search": "remat_cli.strategies.search:Search",
         "sequential": "remat_cli.strategies.chains.sequential:Sequential",
         "twremat": "remat_cli.strategies.published.twremat:TwRemat",

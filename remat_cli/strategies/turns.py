@@ -10,6 +10,7 @@ from typing import ClassVar
 from remat_cli.errors import LimitReached
 from remat_cli.strategies.engine import Engine, engine_at
 from remat_cli.strategies.incumbent import Verdict
+from remat_cli.strategies.openers.crowded import crowded_stages
 
 MEMBERS = {
     "annealing": "remat_cli.strategies.annealing.workers:Annealing",
@@ -20,8 +21,8 @@ MEMBERS = {
 _LEAST_SHARE = 0.2
 """Least share of the time for annealing and for windows: a gain rate is known only of an engine that runs. Untuned."""
 _ENOUGH = 0.5
-"""Share of the time after which to stop if only schedules outside a class can be cheaper: on G1 at 90% they are found
-within seconds (benchmark ``targets``)."""
+"""Share of the time after which to stop if only schedules outside a class can be cheaper, and crowded stages have
+nothing left to look into: on G1 at 90% they are found within seconds (benchmark ``targets``)."""
 _PATIENCE_BEYOND = 2
 """Idle rounds before the end in that case. Untuned."""
 _RUNS, _WINDOWS = 2, 3
@@ -97,8 +98,8 @@ class Turns(Engine):
         options = {"rounds": _WINDOWS, "depth": depth} if name == "windows" else {"rounds": _RUNS}
         began_s = time.monotonic()
         gained = [engine_at(MEMBERS[name], incumbent).turn(control, maker, **options)]
-        if merging is not None and incumbent.verdict is not Verdict.CLASS:
-            gained.append(merging.turn(control, maker))
+        if merging is not None:
+            gained.append(merging.turn(control, maker, merging=incumbent.verdict is not Verdict.CLASS))
         took_s = max(time.monotonic() - began_s, 1e-3)
         clock.spent_s += took_s
         # Infinite for a first schedule: that is worth any time.
@@ -113,4 +114,5 @@ class Turns(Engine):
         remaining = self.incumbent.context.control.remaining_s()
         if remaining is None or not math.isfinite(remaining):
             return False
-        return self.incumbent.verdict is not Verdict.CLASS or remaining > _ENOUGH * at_first_s
+        open_still = self.incumbent.verdict is not Verdict.CLASS or bool(crowded_stages(self.incumbent).cuts)
+        return open_still or remaining > _ENOUGH * at_first_s

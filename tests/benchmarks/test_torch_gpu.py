@@ -17,7 +17,9 @@ from remat_cli.frontends.torch.architectures import build_torch_graph
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     out = tmp_path_factory.mktemp("gpu")
-    assert gpu.main(["--device", "cpu", "--quick", "--parts", "fit,peaks,overhead,batch", "--out", str(out)]) == 0
+    assert (
+        gpu.main(["--device", "cpu", "--quick", "--parts", "fit,peaks,overhead,batch,copies", "--out", str(out)]) == 0
+    )
     torch.compiler.reset()
     assert sorted(path.name for path in out.iterdir()) == ["gpu.json", "gpu.md"]
     return json.loads((out / "gpu.json").read_text(encoding="utf-8")), (out / "gpu.md").read_text(encoding="utf-8")
@@ -53,8 +55,21 @@ def test_peaks_are_as_predicted_and_results_the_same(result):
     assert rows(result, "overhead")[0]["step_s"] > 0
 
 
+def test_copies_stand_beside_what_pytorch_has(result):
+    found = rows(result, "copies")
+    assert all("no plan" in row["problem"] for row in found if row["problem"])
+    assert [row["method"] for row in found[:3]] == ["eager", "save_on_cpu", "checkpoint, each block"]
+    assert [row["losses"] for row in found[:3]] == ["these", "bit for bit", "bit for bit"]
+    planned = [row for row in found[3:] if not row["problem"]]
+    assert planned
+    for row in planned:
+        assert row["losses"] == "bit for bit"
+        assert row["predicted_bytes"] <= row["budget_bytes"]
+        assert row["bound_s"] <= row["predicted_s"]
+
+
 def test_the_page_shows_every_table(result):
-    for table in gpu.TABLES[:4]:
+    for table in gpu.TABLES[:5]:
         assert table.title in result[1]
 
 

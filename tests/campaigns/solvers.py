@@ -30,6 +30,14 @@ _HONEST = '"$real" "$@"'
 _HALVE = "head -c $(($(wc -c < solution.txt) / 2)) solution.txt > half; mv half solution.txt"
 _OTHER_OBJECTIVE = "s/objective value +-?[0-9.e+]+/objective value -77777.5/; s/ o -?[0-9.e+]+$/ o -77777/"
 _OTHER_VALUES = r"s/^( *[0-9]+ +[a-z][0-9]+ +)1( .*)$/\10\2/; s/^(j [0-9]+) 1$/\1 0/"
+
+
+def _says(cbc: str, glpsol: str) -> str:
+    """Write an ending in the words of the program that this one stands for; glpsol is the one that gets --freemps."""
+    return f"case \"$*\" in *--freemps*) echo '{glpsol}';; *) echo '{cbc}';; esac > solution.txt"
+
+
+_UNBOUNDED = f"echo PROBLEM HAS UNBOUNDED SOLUTION; {_says('Unbounded - objective value 0', 's mip 1 1 u 0')}"
 BEHAVIOURS: dict[str, str] = {
     "crashes": "echo last words; kill -SEGV $$",
     "aborts": "echo last words >&2; kill -ABRT $$",
@@ -48,9 +56,9 @@ BEHAVIOURS: dict[str, str] = {
     "is late with its answer": f"{_HONEST}; sleep 1",
     "lies about its objective": f"{_HONEST}; sed -i -E '{_OTHER_OBJECTIVE}' solution.txt",
     "lies about values": f"{_HONEST}; sed -i -E '{_OTHER_VALUES}' solution.txt",
-    "says that it is infeasible": "printf 'Infeasible - objective value 0\\n' > solution.txt",
-    "says that it is unbounded": "printf 'Unbounded - objective value 0\\n' > solution.txt",
-    "says that nothing is optimal": "printf 'Optimal - objective value 0\\n' > solution.txt",
+    "says that it is infeasible": _says("Infeasible - objective value 0", "s mip 1 1 n 0"),
+    "says that it is unbounded": _UNBOUNDED,
+    "says that nothing is optimal": _says("Optimal - objective value 0", "s mip 1 1 o 0"),
 }
 _BELIEVED = "says that it is infeasible"
 

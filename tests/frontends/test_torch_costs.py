@@ -122,18 +122,23 @@ def test_module_paths_are_cleaned(path, clean):
 # The zoo
 
 
+def without_copies(graph):
+    return sum(node.op != "clone" for node in graph.nodes)
+
+
 @pytest.mark.parametrize(
     ("spec", "nodes", "values_mb", "parameters"),
     [
         # Operations, and bytes of VGG16 and GPT-2, as counted independently with PyTorch 2.13; parameters as published.
-        ("torch/vgg16{dropout=0}", 86, 2860.7, 138_357_544),
+        # Copies are not counted: in PyTorch 2.13 dropout that drops nothing copies, in 2.15 it does not.
+        ("torch/vgg16{dropout=0}", 84, 2860.7, 138_357_544),
         ("torch/unet", 156, 3007.4, 31_037_698),
         ("torch/resnet50", 407, 2763.9, 25_557_032),
     ],
 )
 def test_the_zoo_has_the_models_that_are_usually_compared(spec, nodes, values_mb, parameters):
     graph = build_torch_graph(spec)
-    assert len(graph.nodes) == nodes + 1  # that of the tangents
+    assert without_copies(graph) == nodes + 1  # that of the tangents
     assert (no_remat_peak(graph) - graph.fixed_memory) / 1e6 == pytest.approx(values_mb, abs=0.05)
     assert graph.metadata["parameters"] == parameters
     assert graph.metadata["notes"] == []
@@ -145,11 +150,11 @@ def test_gpt2_is_as_deep_as_it_says():
     def counted(depth):
         graph = build_torch_graph(f"torch/gpt2{{depth={depth}}}")
         assert graph.metadata["notes"] == []
-        return len(graph.nodes), no_remat_peak(graph) - graph.fixed_memory, graph.metadata["parameters"]
+        return without_copies(graph), no_remat_peak(graph) - graph.fixed_memory, graph.metadata["parameters"]
 
     shallow, next_one = counted(1), counted(2)
     nodes, values, parameters = (a + 11 * (b - a) for a, b in zip(shallow, next_one, strict=True))
-    assert nodes == 390 + 1  # that of the tangents
+    assert nodes == 365 + 1  # that of the tangents
     assert values / 1e6 == pytest.approx(4914.5, abs=0.05)
     assert parameters == 124_439_808 - 512 * 768  # half the positions
 
@@ -171,14 +176,14 @@ def test_a_missing_torch_is_one_clear_error(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "fine"), [("2.10.1", False), ("2.11.0+cpu", True), ("2.13.9", True), ("2.14", False)]
+    ("version", "fine"), [("2.10.1", False), ("2.11.0+cpu", True), ("2.15.9", True), ("2.16", False)]
 )
 def test_other_versions_of_torch_are_refused(monkeypatch, version, fine):
     monkeypatch.setattr(installed.metadata, "version", lambda name: version)
     if fine:
         installed.require_torch()
     else:
-        with pytest.raises(FrameworkUnavailable, match=r"from 2\.11 up to, but not including, 2\.14"):
+        with pytest.raises(FrameworkUnavailable, match=r"from 2\.11 up to, but not including, 2\.16"):
             installed.require_torch()
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.utils._pytree import tree_leaves
 
 from remat_cli.api import SolveOptions, policy
 from remat_cli.errors import Infeasible, StrategyMismatch, UsageError
@@ -13,6 +17,7 @@ from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.frontends.torch.models.gpt import Gpt2
 from remat_cli.frontends.torch.models.unet import UNet
+from remat_cli.frontends.torch.private import weak_storage
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.zoo.registry import build_graph
 
@@ -78,6 +83,56 @@ def test_every_nth_layer_of_a_transformer():
     assert peak < before
 
 
+def compiled_step(snippet, model, inputs):
+    """The gradients of a step that torch.compile's partitioner divides as the snippet says, and the peak of storages."""
+    given = [*model.parameters(), *model.buffers(), *inputs]
+    known = {weak_storage(tensor): storage_bytes(tensor) for tensor in given}
+    sizes: dict[object, int] = {}
+    peaks = [0]
+
+    class Counted(torch.fx.Interpreter):
+        def run_node(self, n):
+            result = super().run_node(n)
+            for tensor in tree_leaves(result) if n.op == "call_function" else ():
+                if isinstance(tensor, torch.Tensor) and tensor.dtype is not torch.uint8:  # states of the generator
+                    sizes[weak_storage(tensor)] = storage_bytes(tensor)
+            for gone in [one for one in sizes if one in known or one.expired()]:
+                del sizes[gone]
+            peaks.append(sum(sizes.values()))
+            return result
+
+    def compiler(graph, _):
+        def run(args):
+            return Counted(graph).boxed_run(args)  # a new one each time: it keeps what it returned
+
+        run._boxed_call = True
+        return run
+
+    backend = aot_autograd(
+        fw_compiler=compiler, bw_compiler=compiler, partition_fn=min_cut_rematerialization_partition
+    )
+    names = {"model": model}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+        exec(snippet, names)
+    torch.manual_seed(7)
+    names["step"](*inputs).backward()
+    return [parameter.grad for parameter in model.parameters()], sum(known.values()) + max(peaks)
+
+
+@pytest.mark.parametrize(("build", "percent"), [(unet, 75), (gpt2, 75)])
+def test_the_partitioner_of_torch_compile_obeys_the_tags(build, percent):
+    model, inputs = build()
+    graph = export_model(build, name="step", source="torch:step", cost="flops")
+    plain, before = step(copy.deepcopy(model), inputs)
+    found = policy(graph, f"{percent}%", "torch-tags", FAST)
+    gradients, peak = compiled_step(found.snippet, model, inputs)
+    assert all(torch.equal(a, b) for a, b in zip(plain, gradients, strict=True))
+    assert peak < before
+    assert peak == pytest.approx(found.solved.report.replay.peak_bytes, abs=256)  # counters of batches are numbers
+    assert found.best.plan.claim.cost <= found.solved.plan.claim.cost
+
+
 def test_what_cannot_be_is_refused():
     graph = export_model(unet, name="unet", source="torch:unet", cost="flops")
     with pytest.raises(Infeasible, match="no set of modules, each recomputed as a whole, fits a budget"):
@@ -88,3 +143,7 @@ def test_what_cannot_be_is_refused():
         policy(graph, "80%", "hf-every-n", SolveOptions(strategy="dtr"))
     with pytest.raises(StrategyMismatch, match="needs modules in the names of nodes"):
         policy(build_graph("vgg16"), "80%", "torch-checkpoint", FAST)
+    with pytest.raises(StrategyMismatch, match="and this one is not exported from a framework"):
+        policy(build_graph("vgg16"), "80%", "torch-tags", FAST)
+    with pytest.raises(StrategyMismatch, match=r"jax-names needs a graph of remat export jax:\.\.\., and this one is of"):
+        policy(graph, "80%", "jax-names", FAST)

@@ -218,6 +218,15 @@ def test_a_wrong_solution_is_refused(spec: str, text: str, tmp_path: Path) -> No
         solver.solve(Request(KNAPSACK))
 
 
+def test_a_bounded_model_is_not_called_unbounded(tmp_path: Path) -> None:
+    solver = solver_from_spec(fake("cbc", tmp_path, "echo 'Unbounded - objective value 0' > solution.txt"))
+    model = dense([1, -1, 0], [([1, -1, 1], -INF, 3)], [0, -INF, -INF], [INF, 1, INF], [0, 0, 0])
+    with pytest.raises(SolverFailed, match="claims that a model is unbounded"):
+        solver.solve(Request(model))
+    open_below = dense([1, -1], [([1, -1], -INF, 3)], [-INF, -INF], [INF, 1], [0, 0])
+    assert solver.solve(Request(open_below)).termination is Termination.UNBOUNDED
+
+
 def test_the_objective_is_ours(tmp_path: Path) -> None:
     text = "Optimal - objective value -99\\n0 c0 0.9999999 0\\n1 c1 1.0000001 0\\n"
     found = solver_from_spec(fake("cbc", tmp_path, f"printf '{text}' > solution.txt")).solve(Request(KNAPSACK))

@@ -40,9 +40,11 @@ def small_graph(rng: random.Random, n: int) -> Graph:
     )
 
 
-def solved(graph: Graph, cuts: list[int], room: int) -> tuple[float, tuple[int, ...]] | None:
+def solved(
+    graph: Graph, cuts: list[int], room: int, inside: list[crowded.Cut] | None = None
+) -> tuple[float, tuple[int, ...]] | None:
     """The optimum, in the graph's unit, and the schedule; None if there is none."""
-    stated = crowded.build(graph, cuts, room, Control())
+    stated = crowded.build(graph, sorted([*((t, t) for t in cuts), *(inside or ())]), room, Control())
     outcome = Highs().solve(Request(stated.model, Control(), gap=1e-9, threads=1))
     if outcome.termination is Termination.INFEASIBLE:
         return None
@@ -110,6 +112,32 @@ def test_no_bound_is_above_the_cheapest_schedule_of_all_in_document_order() -> N
     assert compared > 100
     assert apart > 50
     assert met > 0.4 * compared
+
+
+def test_cuts_at_recomputations_give_no_bound_above_the_cheapest_schedule() -> None:
+    compared = higher = met = 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        graph = small_graph(rng, rng.randint(4, 7))
+        n, least = len(graph.nodes), bruteforce.least_peak(graph)
+        for budget in range(least, min(least + 3, no_remat_peak(graph))):
+            truth = bruteforce.cheapest(graph, budget)
+            assert truth is not None
+            room = budget - graph.fixed_memory
+            whole = rng.random() < 0.5
+            cuts = list(range(n)) if whole else sorted(rng.sample(range(n), rng.randint(2, n)))
+            inside = [(t, rng.randrange(t)) for t in cuts if t - 1 in cuts and rng.random() < 0.8]
+            plain, found = solved(graph, cuts, room), solved(graph, cuts, room, inside)
+            assert plain is not None, (seed, budget, cuts)
+            assert found is not None, (seed, budget, cuts, inside)
+            assert plain[0] - 1e-6 <= found[0] <= truth + 1e-6, (seed, budget, cuts, inside)
+            assert not replay(graph, derive(graph, found[1])).findings
+            compared += 1
+            higher += found[0] > plain[0] + 1e-6
+            met += found[0] > truth - 1e-6
+    assert compared > 300
+    assert higher >= 3
+    assert met > 0.6 * compared
 
 
 def test_what_is_offered_is_within_the_budget_and_its_bounds_hold() -> None:

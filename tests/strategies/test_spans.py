@@ -54,7 +54,7 @@ def test_the_bound_is_the_linear_relaxation_of_a_cut(seed: int) -> None:
         network = Network.of(graph, budget - graph.fixed_memory)
         if budget - graph.fixed_memory < working_set(graph, t):
             continue
-        stated = crowded.build(graph, [t], budget - graph.fixed_memory, Control())
+        stated = crowded.build(graph, [(t, t)], budget - graph.fixed_memory, Control())
         outcome = Highs().solve(Request(stated.model.relaxed(), Control(), threads=1))
         bound = span_bound(graph, network, budget, t) / graph.total_cost - 1
         if outcome.termination is Termination.INFEASIBLE:

@@ -37,6 +37,7 @@ All memory of the graph except fixed_memory grows with the batch. Exits with 1 i
 @click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command.  [default: 60s per batch]")
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
 @params.seed_option
+@params.host_options
 @params.format_option("text", "json")
 @params.node_link_option
 @params.quiet_option
@@ -63,6 +64,7 @@ def command(graph: str, memory: int, max_overhead: str, batch: int | None, **opt
         threads=options["threads"],
         seed=options["seed"],
         started_s=started_s,
+        host=params.host_of(options),
     )
     line = ProgressLine(model.total_cost, started_s)
     with showing(line, quiet=out.quiet):

@@ -24,9 +24,11 @@ Exits with 1 if nothing that the tool can express fits the budget."""
 @click.option("-b", "--budget", type=params.BUDGET, required=True, help="Memory for everything: 16GB, 80%.")
 @click.option(
     "--to",
-    type=click.Choice(["torch-checkpoint", "hf-every-n"]),
+    type=click.Choice(["torch-checkpoint", "hf-every-n", "torch-tags", "jax-names", "keras-layers"]),
     required=True,
-    help="torch-checkpoint: torch.utils.checkpoint around modules. hf-every-n: every n-th layer of Transformers.",
+    help="torch-checkpoint: torch.utils.checkpoint around modules. hf-every-n: every n-th layer of Transformers. "
+    "torch-tags: tags for operations, which torch.compile obeys. jax-names: jax.checkpoint with names of values to save. "
+    "keras-layers: keras.RematScope with names of layers.",
 )
 @params.solver_option
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for all of it.")
@@ -39,9 +41,10 @@ Exits with 1 if nothing that the tool can express fits the budget."""
 def command(graph: str, to: str, **options: Any) -> int:
     """Find the best plan of GRAPH that another tool's own recomputation can express, and print it as code to paste.
 
-    Such tools recompute whole modules. The cheapest choice of modules within the budget stands beside the cheapest of
-    all plans, so that one sees what the tool costs. GRAPH has to say which modules its nodes belong to, as graphs from
-    remat export torch:... do. Memory is that of the graph: a training loop may hold more, such as logits.
+    Such tools recompute whole modules, or all but a set of saved values. The cheapest choice within the budget stands
+    beside the cheapest of all plans, so that one sees what the tool costs. GRAPH has to come from remat export with the
+    tool's framework, since it has to say which modules and names there are. Memory is that of the graph: a training
+    loop may hold more, such as logits.
     """
     from remat_cli.api.policies import policy
     from remat_cli.api.reading import read_graph

@@ -6,7 +6,19 @@ import click
 
 from remat_cli.errors import UsageError
 
-_KINDS = ("batch", "checks", "comparison", "curve", "diff", "explanation", "graph", "graph-summary", "plan", "report")
+_KINDS = (
+    "batch",
+    "checks",
+    "comparison",
+    "curve",
+    "diff",
+    "explanation",
+    "graph",
+    "graph-summary",
+    "plan",
+    "report",
+    "worth",
+)
 """The kinds of ``graph.document``, repeated here because importing that module would slow down ``--help``."""
 
 

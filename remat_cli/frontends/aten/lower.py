@@ -6,13 +6,15 @@ Files and the steps that the PyTorch frontend captures share this lowering.
 lie, a call is a view when its results lie in memory that exists already. Otherwise the rules of
 :mod:`remat_cli.frontends.aten.views` decide. Results that share memory with each other are one value.
 
+*Inlined calls are not computations either.* Their readers read what they read.
+
 *Operations in place* make a new value of the same size. From there on, all tensors in the old memory lie in the new
 value. If the old memory was an input or a buffer, its last version is an output of the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from remat_cli.errors import InputError, Problem
@@ -32,6 +34,14 @@ _STATISTICS = ("aten.batch_norm", "aten.native_batch_norm", "aten._native_batch_
 
 Cost = Callable[[Call, Mapping[str, TensorType]], float]
 """Cost of a call, given the types of all tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inlined:
+    """A tensor that its readers compute; ``reads`` is the memory that they read for it, each once."""
+
+    reads: tuple[Made | str, ...]
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +75,16 @@ class Lowered:
 
     Attributes:
         computations: In execution order.
-        where: Memory of each tensor: a value, or the name of an input in fixed memory.
+        where: Memory of each tensor: a value, the name of an input in fixed memory, or what its readers read instead.
         types: Type of each tensor.
         mutated: Names of the inputs that operations write into.
-        views: Names of the calls that are views.
+        views: Names of the calls that are views, or inlined.
         in_place: Number of operations in place, which make a new value.
         tracking: Ids of operations that also update running statistics.
     """
 
     computations: list[Computation] = field(default_factory=list)
-    where: dict[str, Made | str] = field(default_factory=dict)
+    where: dict[str, Made | str | Inlined] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
     mutated: dict[str, None] = field(default_factory=dict)
     views: list[str] = field(default_factory=list)
@@ -113,9 +123,9 @@ class _Lowering:
         self._cost = cost
         self._names = Names()
         self._reordered: set[str] = set()
-        self._owners: dict[Hashable, Made | str] = {}
+        self._owners: dict[Hashable, Made | str | Inlined] = {}
 
-    def own(self, kind: TensorType, where: Made | str) -> None:
+    def own(self, kind: TensorType, where: Made | str | Inlined) -> None:
         """Remember the owner of a tensor's memory, if the memory is known."""
         if kind.storage is not None:
             self._owners[kind.storage] = where
@@ -129,6 +139,8 @@ class _Lowering:
         first = call.argument(0, "self", call.argument(0, "input"))
         if call.op == TANGENTS:  # before views: tangents are new values even if their memory is known already
             self._compute(call)
+        elif call.inlined:
+            self._inline(call)
         elif self._looks(call, first):
             self._view(call, first)
         elif _in_place(call) and isinstance(first, Ref):
@@ -160,10 +172,28 @@ class _Lowering:
                 if call.op in REORDERING or first.name in self._reordered:
                     self._reordered.add(name)
 
+    def _inline(self, call: Call) -> None:
+        """Lower a call that its readers compute."""
+        self.out.views.append(call.name)
+        found = Inlined(tuple(dict.fromkeys(self._reads(call))))
+        for output in call.outputs:
+            if output is not None:
+                self.out.where[output[0]] = found
+                self.own(output[1], found)
+
+    def _reads(self, call: Call) -> Iterator[Made | str]:
+        """The memory that a call reads."""
+        for name in call.refs():
+            where = self.out.where[name]
+            yield from where.reads if isinstance(where, Inlined) else (where,)
+
     def _write(self, call: Call, first: Ref) -> None:
         """Lower an operation in place: it makes a new version of the memory of its first argument."""
         out = self.out
         old = out.where[first.name]
+        if isinstance(old, Inlined):
+            words = f"{call.name} ({call.target}) writes into {first.name}, which has no memory"
+            raise InputError(self._source, [Problem(printable(words))])
         size = out.types[old].bytes if isinstance(old, str) else out.computations[old[0]].sizes[old[1]]
         new = (len(out.computations), 0)
         out.computations.append(self._computation(call, [call.made()], [size]))
@@ -204,12 +234,11 @@ class _Lowering:
         node_id = self._names.unique("/".join(part for part in parts if part))
         if call.op in _STATISTICS and call.argument(5, "training") is True:
             self.out.tracking.append(node_id)
-        reads = [self.out.where[name] for name in call.refs()]
         return Computation(
             call=call,
             id=node_id,
             op=base[:-1] if _in_place(call) else base,
-            reads=tuple(dict.fromkeys(read for read in reads if not isinstance(read, str))),
+            reads=tuple(dict.fromkeys(read for read in self._reads(call) if not isinstance(read, str))),
             values=tuple(map(tuple, values)),
             sizes=tuple(sizes),
             cost=1 if call.op == TANGENTS else self._cost(call, self.out.types),

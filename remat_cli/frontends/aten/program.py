@@ -96,6 +96,7 @@ class Call:
         module: Path of the module that it belongs to; empty if unknown.
         phase: Part of the training step.
         random: Whether it draws random numbers; None if only the operator's name can tell.
+        inlined: Whether each of its readers computes it anew, as a compiler does that fuses it into them.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Call:
     module: str = ""
     phase: Phase = Phase.FORWARD
     random: bool | None = None
+    inlined: bool = False
 
     @property
     def op(self) -> str:

@@ -42,3 +42,18 @@ def value_and_grad(
 
     loaded = plan if isinstance(plan, Plan) else load_plan(str(plan))[0]
     return planned_step(function, loaded, argnums=argnums, has_aux=has_aux)
+
+
+def named(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, in which every result of an operation has a name for ``jax.checkpoint``'s policies.
+
+    The names are those in graphs that ``remat export jax:FILE.py:NAME`` makes of the function, and in what ``remat
+    policy --to jax-names`` prints: ``dot_general.3`` is the fourth product in the order of the code. What it computes
+    stays the same, bit for bit; it can be jitted and differentiated as before.
+
+    Args:
+        function: Any function that JAX can trace, such as a loss function.
+    """
+    from remat_cli.frontends.jax.capturing.naming import with_names
+
+    return with_names(function)

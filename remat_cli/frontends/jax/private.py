@@ -7,7 +7,7 @@ moves or changes a name, the test says which, before any plan goes wrong.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -25,6 +25,13 @@ def inner_jaxpr(value: Any) -> tuple[Any, Sequence[Any]] | None:
     if isinstance(value, ClosedJaxpr):
         return value.jaxpr, value.consts
     return (value, ()) if isinstance(value, Jaxpr) else None
+
+
+def closed_jaxpr(function: Callable[..., Any], avals: Sequence[Any]) -> Any:
+    """The jaxpr of a function for arguments of these types, with its constants."""
+    import jax
+
+    return jax.make_jaxpr(function)(*avals)
 
 
 def scope_of(equation: Any) -> str:

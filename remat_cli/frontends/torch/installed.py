@@ -9,7 +9,7 @@ from remat_cli.errors import FrameworkUnavailable, UsageError
 from remat_cli.extras import install_command
 
 OLDEST = (2, 11)
-BELOW = (2, 14)
+BELOW = (2, 16)
 """Versions of torch from ``OLDEST`` up to, but not including, ``BELOW`` are supported; pyproject.toml says the same."""
 DEVICES = ("cpu", "cuda")
 

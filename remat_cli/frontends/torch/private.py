@@ -11,6 +11,7 @@ import contextlib
 import logging
 import types
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 Partition = Callable[..., tuple[Any, Any]]
@@ -131,6 +132,111 @@ def aot(graph_module: Any, inputs: Any, *, compiler: Callable[[Any, Any], Any], 
     return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)(graph_module, inputs)
 
 
+def partitioner_base() -> Any:
+    """The base class of objects that partition joint graphs for Inductor."""
+    from torch._inductor.custom_graph_pass import CustomPartitionerFn
+
+    return CustomPartitionerFn
+
+
+def inductor(
+    graph_module: Any, inputs: Any, *, partitioner: Any, compiler: Callable[[Any, Any], Any] | None = None
+) -> Any:
+    """The result of Inductor, whose joint graph ``partitioner`` divides.
+
+    Args:
+        graph_module: What to compile.
+        inputs: Its inputs.
+        partitioner: An object of a class with :func:`partitioner_base`.
+        compiler: Takes Inductor's place for both parts; None for Inductor.
+    """
+    import torch
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    def compiled(part: Any, given: Any, **_options: Any) -> Any:
+        return compiler(part, given) if compiler is not None else None
+
+    inner = compile_fx_inner if compiler is None else compiled
+    patches = {"custom_partitioner_fn": partitioner}
+    # AOTAutograd's cache would serve what another plan has made, and not call the partitioner. Inductor's own goes by
+    # the graphs that the partitioner returns.
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        return compile_fx(graph_module, list(inputs), inner_compile=inner, config_patches=patches)
+
+
+STORED = "inductor_realize_to_strides"
+"""A node of FX with this in its ``meta`` has its result stored, and not computed where it is read."""
+
+
+def saved_description(number: int) -> Any:
+    """The description of a tensor that a forward graph saves."""
+    return descriptors().SavedForBackwardsAOTOutput(number)
+
+
+def loop_choices() -> Any:
+    """The object that decides which operations Inductor makes one loop of."""
+    from torch._inductor.virtualized import V
+
+    return V.choices
+
+
+def set_loop_choices(choices: Any) -> None:
+    """Let ``choices`` decide which operations Inductor makes one loop of, in this thread."""
+    from torch._inductor.virtualized import V
+
+    V.set_choices_handler(choices)
+
+
+def compiled_meta() -> Any:
+    """The ``meta`` of the graph module that Inductor is compiling."""
+    from torch._inductor.virtualized import V
+
+    return V.graph.orig_gm.meta
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """The buffers of a graph that Inductor is compiling.
+
+    Attributes:
+        sizes: Bytes that each takes when it is made, and gives back after its last use.
+        results: The names of those that are results.
+        names: For a buffer that is another one after a write, the name of that.
+    """
+
+    sizes: dict[str, tuple[int, int]]
+    results: list[str]
+    names: dict[str, str]
+
+    def real(self, name: str) -> str:
+        """The name of the buffer whose memory ``name`` is."""
+        while name in self.names:
+            name = self.names[name]
+        return name
+
+    def read_by(self, node: Any) -> list[str]:
+        """The names of what an operation reads or writes into."""
+        return [dependency.name for dependency in node.read_writes.reads]
+
+
+def buffer_sizes(scheduler: Any) -> Buffers:
+    """The buffers of the graph that Inductor is compiling."""
+    from torch._inductor.memory import compute_size_for_scheduler_buffer
+    from torch._inductor.virtualized import V
+
+    V.graph.scheduler = scheduler  # where the sizes are looked up; Inductor sets it once this is done
+    sizes = compute_size_for_scheduler_buffer(scheduler.name_to_buf)
+    return Buffers(dict(sizes), list(V.graph.get_output_names()), dict(scheduler.mutation_real_name))
+
+
+def min_cut(joint: Any, joint_inputs: Any, **options: Any) -> tuple[Any, Any]:
+    """The split that Inductor makes by itself."""
+    from functorch.compile import min_cut_rematerialization_partition
+
+    forward, backward = min_cut_rematerialization_partition(joint, joint_inputs, **options)
+    return forward, backward
+
+
 def default_split(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> tuple[Any, Any]:
     """The split without recomputation, which saves everything that the backward pass reads."""
     from functorch.compile import default_partition
@@ -247,6 +353,32 @@ def weak_storage(tensor: Any) -> Any:
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(tensor.untyped_storage())
+
+
+def weak_reference(storage: Any) -> Any:
+    """As :func:`weak_storage`, for a storage."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(storage)
+
+
+_HOST: set[Any] = set()
+"""Memory of a CPU that stands for host memory beside a device, which is the same CPU."""
+
+
+def host_storage(size: int) -> Any:
+    """A storage of ``size`` bytes that :func:`is_host` knows. No operator makes it, so no mode sees a new tensor."""
+    import torch
+
+    storage = torch.UntypedStorage(size)
+    _HOST.difference_update([known for known in _HOST if known.expired()])
+    _HOST.add(weak_reference(storage))
+    return storage
+
+
+def is_host(reference: Any) -> bool:
+    """Whether a weak reference is to memory that :func:`host_storage` made."""
+    return reference in _HOST
 
 
 def dispatch_mode() -> Any:

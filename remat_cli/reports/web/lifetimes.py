@@ -21,6 +21,8 @@ _THINNEST = 200
 """A band below this part of the peak is about two pixels high, and its edges would hide it."""
 _MOMENTS = 2000
 """More are closer together than the pixels of a chart."""
+_ANEW = {Kind.RECOMPUTED: "recomputed", Kind.FETCHED: "from the host"}
+"""Words for instances that are not the first of their value."""
 HATCHING = {"fgcolor": INK, "fgopacity": 0.45, "size": 6, "solidity": 0.2}
 
 
@@ -54,7 +56,7 @@ def lifetimes_section(report: Report, plan: Plan) -> tuple[Section, list[dict[st
     for life in seen.lifetimes:
         by_value.setdefault(life.value, []).append(life)
     for value, node in enumerate(graph.producer):
-        lived = [(life.first, life.end, life.kind is Kind.RECOMPUTED) for life in by_value.get(value, [])]
+        lived = [(life.first, life.end, _ANEW.get(life.kind, "")) for life in by_value.get(value, [])]
         documents[node]["values"].append((graph.value_name(value), format_bytes(graph.size[value]), lived))
     search = "Find a value or an operation"
     return Section("Lifetimes of values", note, (chart,), search=search), documents
@@ -126,7 +128,7 @@ def _polygon(graph: Graph, band: Band, edge: float) -> dict[str, Any]:
         x += [at, until]
         floor += [low, low]
     name = label(graph.value_name(life.value))
-    again = " (recomputed)" if life.kind is Kind.RECOMPUTED else ""
+    again = f" ({_ANEW[life.kind]})" if life.kind in _ANEW else ""
     return {
         **_area(
             [*x, *reversed(x), x[0]], [*floor, *(low + size for low in reversed(floor)), floor[0]], life.kind, edge

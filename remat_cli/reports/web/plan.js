@@ -12,7 +12,7 @@ start(() => {
   const pin = (at) => {
     const { id, facts, values } = nodes[at];
     const spans = values.map(([name, size, lived]) => [name, `${size}; ` + (lived.map(([first, end, again]) =>
-      `statements ${first.toLocaleString("en")} to ${end.toLocaleString("en")}${again ? " (recomputed)" : ""}`).join(", ") || "never in memory")]);
+      `statements ${first.toLocaleString("en")} to ${end.toLocaleString("en")}${again ? ` (${again})` : ""}`).join(", ") || "never in memory")]);
     showPinned(id, [...facts.filter(([name]) => name !== "makes"), ...spans, ["reads", links(nodes[at].reads)],
       ["read by", links(readers[at])], ["more", element("code", {}, `remat explain PLAN ${id}`)]]);
     shade(at);

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from typing import Any
 
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import OVER_BUDGET, Report
+from remat_cli.plan.host import Host
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Kind, Moment, Occupancy, occupancy
 from remat_cli.reports import words
@@ -17,6 +19,7 @@ from remat_cli.reports.timeline import why_peak
 from remat_cli.reports.web.lifetimes import HATCHING, lifetimes_section
 from remat_cli.reports.web.matrices import matrices
 from remat_cli.reports.web.page import INK, Chart, Page, Section, Table, label, render_page
+from remat_cli.reports.web.queues import queues_section
 from remat_cli.units import format_bytes
 
 _MOST_ROWS = 30
@@ -51,6 +54,7 @@ def plan_page(report: Report, plan: Plan, command: str, *, cdn: bool = False) ->
             facts=_facts(report, plan),
             sections=[
                 *_timeline(report, plan),
+                *queues_section(report, plan),
                 *([] if empty else [lifetimes]),
                 *_peak(report),
                 *_recomputed(report),
@@ -81,6 +85,8 @@ def _facts(report: Report, plan: Plan) -> list[tuple[str, str]]:
     ]
     if report.claim.peak is not None:
         facts.append(("least peak", words.least_peak_words(report)))
+    if report.host is not None:
+        facts.append(("host", report.host.words))
     return [*facts, ("made by", words.maker(report)), ("made with", _solve_command(plan))]
 
 
@@ -113,7 +119,25 @@ def _solve_command(plan: Plan) -> str:
             command += [option, f"{said:g}s" if key == "time_limit_s" and isinstance(said, float) else str(said)]
     if told.get("reorder"):
         command.append("--reorder")
+    if plan.host is not None:
+        command += _host_options(plan.host)
     return f"{shlex.join(command)}  (remat {told['remat']})"
+
+
+def _host_options(host: Host) -> list[str]:
+    """The options that describe a host, exactly."""
+    rates = ["inf" if math.isinf(rate) else _rate(rate) for rate in (host.out_bytes_per_s, host.in_bytes_per_s)]
+    options = ["--host-bandwidth", rates[0] if rates[0] == rates[1] else ":".join(rates)]
+    if host.memory_bytes is not None:
+        options += ["--host-memory", f"{host.memory_bytes}B"]
+    if host.latency_s:
+        options += ["--host-latency", f"{host.latency_s:.15g}s"]
+    return options
+
+
+def _rate(bytes_per_s: float) -> str:
+    short = f"{bytes_per_s / 1e9:.6g}"
+    return f"{short}GB/s" if float(short) * 1e9 == bytes_per_s else f"{round(bytes_per_s)}B/s"
 
 
 def _timeline(report: Report, plan: Plan) -> list[Section]:

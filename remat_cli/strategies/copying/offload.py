@@ -78,6 +78,9 @@ class _Search:
         self.graph, self.budget_bytes = task.graph, budget_bytes
         self.walker = Walker(task.graph, budget_bytes - task.graph.fixed_memory, host, context.seed)
         self.bounding = Bounding(task.graph, budget_bytes, host)
+        for bound in () if task.known is None else task.known.bounds:
+            if bound.copies is Copies.ANY and bound.scope.contains(Scope.DOCUMENT_ORDER) and math.isfinite(bound.cost):
+                self.bounding.cost = max(self.bounding.cost, bound.cost)
         self.starts: list[Timed] = []
         self.best: Timed | None = None
         self.lowest: Timed | None = None

@@ -52,7 +52,7 @@ class MinCut(Strategy):
         training = Training.of(task.graph, self.name)
         incumbent = Incumbent.empty(task, context)
         tried: set[frozenset[int]] = set()
-        for limit in (self.most_cost,) if self.most_cost is not None else _limits(training):
+        for limit in (self.most_cost,) if self.most_cost is not None else cost_limits(training):
             saved = cheapest_cut(training, limit)
             if saved not in tried:
                 tried.add(saved)
@@ -63,7 +63,7 @@ class MinCut(Strategy):
         return incumbent.answer(self.name)
 
 
-def _limits(training: Training) -> list[float]:
+def cost_limits(training: Training) -> list[float]:
     """Costs of forward nodes, from the lowest to the highest; ``_TRIED`` of them if there are more."""
     costs = sorted({0.0, *(training.graph.nodes[i].cost for i in training.forward)})
     if len(costs) <= _TRIED:

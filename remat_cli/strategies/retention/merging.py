@@ -17,7 +17,7 @@ from remat_cli.milp.retention import widened
 from remat_cli.solvers.base import Termination
 from remat_cli.strategies.annealing.pool import Pool
 from remat_cli.strategies.engine import Engine
-from remat_cli.strategies.openers.crowded import CrowdedStages
+from remat_cli.strategies.openers.crowded import CrowdedStages, crowded_stages
 from remat_cli.strategies.retention.solving import Retention
 
 _MERGE_S = 10.0
@@ -53,11 +53,16 @@ class Merging(Engine):
         """Create the pool that other engines fill."""
         self.pool = self.incumbent.pool = self.incumbent.pool or Pool(self.incumbent.graph)
 
-    def work(self) -> bool:
-        """Solve for one more crowded stage and merge, once."""
+    def work(self, *, merging: bool = True) -> bool:
+        """Solve for one more crowded stage and merge, once.
+
+        Args:
+            merging: Whether to merge too: where nothing of the class is cheaper, only the bound can gain.
+        """
         before = self.incumbent.cost
         self.cut()
-        self.merge()
+        if merging:
+            self.merge()
         return self.incumbent.cost < before
 
     def cut(self) -> None:
@@ -65,7 +70,7 @@ class Merging(Engine):
         if self.incumbent.over():
             return
         if self.crowded is None:
-            self.crowded = CrowdedStages(self.incumbent)
+            self.crowded = crowded_stages(self.incumbent)
         control = self.incumbent.step(self.crowded_s, _CUT_SHARE)
         computes = self.crowded.run(control)
         if computes is not None:

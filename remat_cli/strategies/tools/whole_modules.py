@@ -10,15 +10,14 @@ from typing import ClassVar
 from remat_cli.errors import LimitReached, StrategyMismatch, UsageError
 from remat_cli.graph.modules import Module, lies_in, modules_of
 from remat_cli.graph.phases import Training
-from remat_cli.milp.module_choice import ModuleChoice, Step
+from remat_cli.milp.module_choice import ModuleChoice
 from remat_cli.plan.liveness import cost_of, heights
 from remat_cli.plan.model import Scope
 from remat_cli.registry import suggestion
 from remat_cli.solvers.base import Outcome, Termination
 from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Schedule, Strategy, Task
+from remat_cli.strategies.tools.over_budget import highest_steps
 
-_WORST = 12
-"""Steps above the budget that get a row at a time: the highest of as many stretches of steps. Untuned."""
 _BEST = "best"
 _PLAIN = re.compile(r"[\w./+-]+")
 """Names that can stand in the text form of a strategy."""
@@ -67,7 +66,7 @@ class ModuleCheckpoint(Strategy):
                 raise LimitReached("the search for a set of modules was stopped before it found one")
             chosen = _chosen(choice, solved)
             computes, steps = choice.schedule(chosen)
-            over = _worst(steps, heights(task.graph, computes), budget)
+            over = highest_steps(steps, heights(task.graph, computes), budget)
             if not over:
                 names = "+".join(choice.modules[m].name for m in sorted(chosen))
                 maker = f"{self.name}{{modules={names}}}" if _PLAIN.fullmatch(names) else ""
@@ -201,21 +200,6 @@ def every(layers: Collection[int], n: int) -> list[int]:
 def _chosen(choice: ModuleChoice, solved: Outcome) -> frozenset[int]:
     assert solved.values is not None
     return frozenset(m for m in range(len(choice.modules)) if solved.values[m] > 0.5)
-
-
-def _worst(steps: list[Step], peaks: list[int], budget: int) -> set[Step]:
-    """Steps above the budget: the highest of each stretch of them, and of those the highest."""
-    tops: list[tuple[int, Step]] = []
-    inside = False
-    for step, height in zip(steps, peaks, strict=True):
-        if height <= budget:
-            inside = False
-        elif not inside:
-            tops.append((height, step))
-            inside = True
-        elif height > tops[-1][0]:
-            tops[-1] = height, step
-    return {step for _, step in sorted(tops, reverse=True)[:_WORST]}
 
 
 def _nothing_fits(choice: ModuleChoice, budget: int) -> NotFound:

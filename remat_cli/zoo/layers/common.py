@@ -14,6 +14,8 @@ GELU_FLOPS = 8
 """Per element, in the tanh form."""
 SQUARED_ERROR_FLOPS = 3
 """Per element: difference, square, sum."""
+SILU_FLOPS = 4
+"""Per element: exponential, sum, division, product."""
 READS_INPUT = Derivative(inputs=(0,))
 READS_OUTPUT = Derivative(outputs=(0,))
 READS_GRADIENT_ALONE = Derivative()
@@ -37,6 +39,11 @@ def relu6(name: str, x: Tensor) -> Tensor:
 def gelu(name: str, x: Tensor) -> Tensor:
     """Gaussian error linear unit; not monotone, so its derivative needs the input."""
     return unary(name, "gelu", x, READS_INPUT, GELU_FLOPS)
+
+
+def silu(name: str, x: Tensor) -> Tensor:
+    """x / (1 + exp(-x)); not monotone, so its derivative needs the input."""
+    return unary(name, "silu", x, READS_INPUT, SILU_FLOPS)
 
 
 def tanh(name: str, x: Tensor) -> Tensor:

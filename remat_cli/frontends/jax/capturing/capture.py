@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from remat_cli.errors import CaptureFailed, RematError
 from remat_cli.frontends.jax.capturing.flat import LONGEST, Flat, flatten
 from remat_cli.frontends.jax.capturing.functions import spec_of
+from remat_cli.frontends.jax.capturing.naming import with_names
 from remat_cli.frontends.jax.capturing.pruning import pruned
 from remat_cli.frontends.jax.document import PlaceSpec
 from remat_cli.frontends.source import frames_of, place_in
@@ -29,11 +31,16 @@ class Loss:
     argnums: int | tuple[int, ...] = 0
     has_aux: bool = False
 
-    def step(self) -> Callable[..., Any]:
-        """The value and the gradients, by JAX."""
+    def step(self, dissolved: Counter[str] | None = None) -> Callable[..., Any]:
+        """The value and the gradients, by JAX; what the function computes has names.
+
+        Args:
+            dissolved: Counts the calls in the function that are dissolved, by their kind.
+        """
         import jax
 
-        step: Callable[..., Any] = jax.value_and_grad(self.function, argnums=self.argnums, has_aux=self.has_aux)
+        named = with_names(self.function, dissolved)
+        step: Callable[..., Any] = jax.value_and_grad(named, argnums=self.argnums, has_aux=self.has_aux)
         return step
 
 
@@ -70,7 +77,8 @@ def capture(loss: Loss, arguments: tuple[Any, ...], keywords: Mapping[str, Any] 
     import jax
 
     keywords = dict(keywords or {})
-    step = loss.step()
+    dissolved: Counter[str] = Counter()
+    step = loss.step(dissolved)
     try:
         closed, shape = jax.make_jaxpr(step, return_shape=True)(*arguments, **keywords)
     except RematError:
@@ -84,7 +92,7 @@ def capture(loss: Loss, arguments: tuple[Any, ...], keywords: Mapping[str, Any] 
         for (path, leaf), place in zip(leaves, flat.places, strict=True)
     )
     results, structure = jax.tree_util.tree_flatten_with_path(shape)
-    return Captured(flat, places, tuple(_result(path, loss) for path, _ in results), structure, _notes(flat))
+    return Captured(flat, places, tuple(_result(path, loss) for path, _ in results), structure, _notes(flat, dissolved))
 
 
 def _failed(error: Exception) -> CaptureFailed:
@@ -138,7 +146,7 @@ def _below(leaf: Any) -> int | None:
     return highest + 1 if lowest >= 0 else None
 
 
-def _notes(flat: Flat) -> tuple[str, ...]:
+def _notes(flat: Flat, dissolved: Counter[str]) -> tuple[str, ...]:
     """What was done with loops, prints and ``jax.checkpoint``."""
     notes = []
     if flat.loops["unrolled"]:
@@ -151,6 +159,6 @@ def _notes(flat: Flat) -> tuple[str, ...]:
             notes.append(f"kept whole, as one operation each: {flat.loops[kind]} of {kind}{why}")
     if flat.prints:
         notes.append(f"left out: {flat.prints} prints (jax.debug)")
-    if flat.calls["remat2"] or flat.calls["checkpoint"]:
+    if dissolved["remat2"] or dissolved["checkpoint"]:
         notes.append("jax.checkpoint in the function is undone: the plan decides what is computed again")
     return tuple(notes)

@@ -96,7 +96,7 @@ class Flat:
         results: In order.
         loops: How often each kind of loop was unrolled (``unrolled``) or kept whole, by the kind.
         prints: How many prints are left out.
-        calls: How often each kind of call was inlined.
+        names: The name of each variable of the forward pass that ``checkpoint_name`` gives one; the first, if several.
     """
 
     avals: list[Any] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Flat:
     results: list[Atom] = field(default_factory=list)
     loops: Counter[str] = field(default_factory=Counter)
     prints: int = 0
-    calls: Counter[str] = field(default_factory=Counter)
+    names: dict[int, str] = field(default_factory=dict)
 
     def new(self, aval: Any) -> int:
         """A new variable."""
@@ -193,10 +193,11 @@ class _Flattener:
             self.flat.prints += 1
             return []
         if name in _IDENTITIES:
+            if name == "name" and isinstance(reads[0], int) and not self.sweep:
+                self.flat.names.setdefault(reads[0], str(params["name"]))
             return reads
         inner = inner_jaxpr(params.get("jaxpr", params.get("call_jaxpr"))) if name in _CALLS | {"scan"} else None
         if inner is not None and name in _CALLS:
-            self.flat.calls[name] += 1
             return self.inline(*inner, reads)
         if inner is not None and self.short(params):
             self.flat.loops["unrolled"] += 1

@@ -135,6 +135,11 @@ class _Lowering:
             "constants": [data.document() for data in self.constants],
             "functions": [function_text(function) for function in functions],
             "results": [result.document(graph.value_name) for result in results],
+            "tags": {
+                graph.value_name(number): self.flat.names[variable]
+                for variable, number in numbers.items()
+                if variable in self.flat.names and graph.nodes[graph.producer[number]].phase is Phase.FORWARD
+            },
         }
         return Lowered(replace(graph, metadata=metadata), self.arrays)
 

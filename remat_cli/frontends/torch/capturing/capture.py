@@ -11,7 +11,7 @@ import logging
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,6 +49,19 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class Inductor:
+    """What the joint graph of Inductor has besides.
+
+    Attributes:
+        origins: The node of Inductor's own graph for each node of the joint graph.
+        writes: The nodes of Inductor's own graph that write into inputs; their values are the first results.
+    """
+
+    origins: Mapping[Any, Any]
+    writes: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Captured:
     """A joint graph.
 
@@ -58,6 +71,7 @@ class Captured:
         tensors: The (fake) tensors behind the placeholders that are not tangents, in the order of the compiler.
         model: The model that was captured.
         notes: What the user has to know about it.
+        inductor: What it has besides if Inductor compiles it; else None.
     """
 
     joint: Any
@@ -65,6 +79,7 @@ class Captured:
     tensors: tuple[Any, ...]
     model: Model
     notes: tuple[str, ...] = ()
+    inductor: Inductor | None = None
 
 
 @dataclass(slots=True)
@@ -100,6 +115,22 @@ class Part:
         return run
 
 
+Take = Callable[[Captured], None]
+"""Receives each joint graph that is captured."""
+Way = Callable[[Any, Sequence[Any], Model, Take], Any]
+"""Compiles a graph for its inputs, as a part of a model, and hands the joint graph on before it is divided."""
+
+
+def through_aot(graph_module: Any, inputs: Sequence[Any], model: Model, take: Take) -> Any:
+    """Capture what AOTAutograd makes, operation by operation."""
+
+    def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+        take(Captured(joint, num_fwd_outputs, tuple(inputs), model))
+        return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+    return aot(graph_module, list(inputs), compiler=as_given, partition=partition)
+
+
 def fake_mode() -> Any:
     """A mode under which tensors have no data; real tensors may be mixed in.
 
@@ -109,7 +140,7 @@ def fake_mode() -> Any:
     return new_fake_mode()
 
 
-def capture(model: Model, mode: Any) -> Captured:
+def capture(model: Model, mode: Any, way: Way = through_aot) -> Captured:
     """The joint graph of one training step of ``model``.
 
     A step whose first call does things that PyTorch does not capture, such as installing hooks under a lock, is
@@ -118,16 +149,17 @@ def capture(model: Model, mode: Any) -> Captured:
     Args:
         model: What to capture; made under ``mode``.
         mode: The fake mode.
+        way: What compiles it.
 
     Raises:
         NotOneGraph: If PyTorch captures the step in parts only.
         CaptureFailed: If the step cannot be captured, or has nothing to train.
     """
-    parts, problem = _captured(model, _step(model), mode, whole=True)
+    parts, problem = _captured(model, _step(model), mode, way, whole=True)
     notes: tuple[str, ...] = ()
     if problem is not None:
         called_once(model, mode)
-        parts, again = _captured(model, _step(model), mode, whole=True)
+        parts, again = _captured(model, _step(model), mode, way, whole=True)
         if again is not None:
             raise not_captured(problem) from problem
         notes = (
@@ -140,40 +172,44 @@ def capture(model: Model, mode: Any) -> Captured:
     return replace(found[0], notes=notes)
 
 
-def capture_parts(model: Model, mode: Any, calls: Calls | None = None) -> tuple[list[Captured], str]:
+def capture_parts(
+    model: Model, mode: Any, calls: Calls | None = None, way: Way = through_aot
+) -> tuple[list[Captured], str]:
     """The joint graphs of ``model.module`` without a loss: one, or several if graph breaks divide it.
 
     Args:
         model: What to capture; its tensors are of ``mode``.
         mode: The fake mode.
         calls: Receives what the compiled graphs are given and return.
+        way: What compiles it.
 
     Returns:
         The graphs, in order, and a short reason why there may be more; empty if these are all. If the control flow of
         the module depends on the numbers in its tensors, fake tensors cannot follow it to the end.
     """
-    parts, problem = _captured(model, model.module, mode, whole=False, calls=calls)
+    parts, problem = _captured(model, model.module, mode, way, whole=False, calls=calls)
     problem = problem or next((part.error for part in parts if part.error is not None), None)
     found = [part.captured for part in parts if part.captured is not None]
     return found, "" if problem is None else refusal_of(problem).line()
 
 
-def divided(model: Model, mode: Any) -> tuple[list[Part], Exception | None]:
+def divided(model: Model, mode: Any, way: Way = through_aot) -> tuple[list[Part], Exception | None]:
     """The parts into which graph breaks divide one training step of ``model``, also those without a backward pass.
 
     Args:
         model: What to capture.
         mode: The fake mode of its tensors; None if they are real. Then one forward pass is computed.
+        way: What compiles it.
 
     Returns:
         The parts in order, and the error that ended the step early; None if none did.
     """
-    return _captured(model, _step(model), mode, whole=False)
+    return _captured(model, _step(model), mode, way, whole=False)
 
 
 def no_graph(model: Model, mode: Any) -> CaptureFailed:
     """The error for a ``model`` in which ``capture_parts`` found no graph with a backward pass."""
-    _, problem = _captured(model, model.module, mode, whole=True)
+    _, problem = _captured(model, model.module, mode, through_aot, whole=True)
     return nothing_to_train() if problem is None else not_captured(problem)
 
 
@@ -186,23 +222,21 @@ def nothing_to_train() -> CaptureFailed:
 
 
 def _captured(
-    model: Model, step: Any, mode: Any, *, whole: bool, calls: Calls | None = None
+    model: Model, step: Any, mode: Any, way: Way, *, whole: bool, calls: Calls | None = None
 ) -> tuple[list[Part], Exception | None]:
     """The parts of ``step``, and the error that ended the capture early; None if none did."""
     import torch
 
     parts: list[Part] = []
 
-    def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-        part = parts[-1]
-        part.captured = Captured(joint, num_fwd_outputs, part.tensors, model)
-        return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+    def take(captured: Captured) -> None:
+        parts[-1].captured = captured
 
     def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
         broken = break_of(graph_module)
         parts.append(Part(tuple(example_inputs), None if broken is None else read_refusal(*broken)))
         try:
-            compiled = aot(graph_module, example_inputs, compiler=as_given, partition=partition)
+            compiled = way(graph_module, tuple(example_inputs), model, take)
         except Exception as error:  # PyTorch turns some errors into graph breaks, and would hide them
             parts[-1].error = error
             raise

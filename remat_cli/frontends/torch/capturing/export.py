@@ -18,31 +18,35 @@ if TYPE_CHECKING:
     from remat_cli.frontends.torch.capturing.costs import CostModel
 
 
-def export_torch(text: str, *, device: str = "cpu", cost: str = "flops", tell: Tell = tell_stderr) -> Graph:
+_GROUPS = "groups of operations that Inductor is predicted to make one loop of: one launch, work, and stored bytes"
+
+
+def export_torch(text: str, *, device: str = "cpu", cost: str = "flops", compiler: str = "eager", tell: Tell = tell_stderr) -> Graph:
     """The graph of the training step that ``FILE.py:NAME`` builds.
 
     Args:
         text: The function: it returns (module, inputs) or (module, inputs, loss).
         device: ``cpu`` or ``cuda``: the device that the step is for. Nothing runs there during export.
         cost: ``device``, ``flops`` or ``roofline:NAME``.
+        compiler: What compiles the step: ``eager``, which runs operations one by one, or ``inductor``.
         tell: Called before much memory is taken, and before the device is measured.
 
     Raises:
         NotOneGraph: If PyTorch captures the step in parts only.
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
-    return export_model(*_named(text, device), device=device, cost=cost, tell=tell)
+    return export_model(*_named(text, device), device=device, cost=cost, compiler=compiler, tell=tell)
 
 
 def export_torch_parts(
-    text: str, *, device: str = "cpu", cost: str = "flops", tell: Tell = tell_stderr
+    text: str, *, device: str = "cpu", cost: str = "flops", compiler: str = "eager", tell: Tell = tell_stderr
 ) -> tuple[Graph, ...]:
     """As :func:`export_torch`, but a graph for each part if PyTorch captures the step in parts.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
-    return export_parts(*_named(text, device), device=device, cost=cost, tell=tell)
+    return export_parts(*_named(text, device), device=device, cost=cost, compiler=compiler, tell=tell)
 
 
 def _named(text: str, device: str) -> tuple[Callable[[], Any], str, str]:
@@ -58,6 +62,7 @@ def export_model(
     *,
     device: str = "cpu",
     cost: str = "flops",
+    compiler: str = "eager",
     tell: Tell = tell_stderr,
 ) -> Graph:
     """The graph of the training step of what ``build()`` returns.
@@ -68,13 +73,14 @@ def export_model(
         source: Its origin, for the metadata.
         device: ``cpu`` or ``cuda``.
         cost: ``device``, ``flops`` or ``roofline:NAME``.
+        compiler: What compiles the step: ``eager``, which runs operations one by one, or ``inductor``.
         tell: Called before much memory is taken, and before the device is measured.
 
     Raises:
         NotOneGraph: If PyTorch captures the step in parts only.
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
-    [graph] = _exported(build, name, source, device, cost, tell, parts=False)
+    [graph] = _exported(build, name, source, device, cost, compiler, tell, parts=False)
     return graph
 
 
@@ -85,6 +91,7 @@ def export_parts(
     *,
     device: str = "cpu",
     cost: str = "flops",
+    compiler: str = "eager",
     tell: Tell = tell_stderr,
 ) -> tuple[Graph, ...]:
     """As :func:`export_model`, but a graph for each part if PyTorch captures the step in parts.
@@ -96,20 +103,30 @@ def export_parts(
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
-    return _exported(build, name, source, device, cost, tell, parts=True)
+    return _exported(build, name, source, device, cost, compiler, tell, parts=True)
 
 
 def _exported(
-    build: Callable[[], Any], name: str, source: str, device: str, cost: str, tell: Tell, *, parts: bool
+    build: Callable[[], Any],
+    name: str,
+    source: str,
+    device: str,
+    cost: str,
+    compiler: str,
+    tell: Tell,
+    *,
+    parts: bool,
 ) -> tuple[Graph, ...]:
     """The graph of a step; or, if it is not one and ``parts`` are wanted, those of its parts."""
     require_present(device)
     from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
     from remat_cli.frontends.torch.capturing.costs import cost_model
+    from remat_cli.frontends.torch.capturing.inductor_joint import way_of
     from remat_cli.frontends.torch.capturing.lower import lower
     from remat_cli.frontends.torch.capturing.parts import graphs_of, parts_of
     from remat_cli.frontends.torch.capturing.source import build_model
 
+    way = way_of(compiler)
     costs = cost_model(cost, device, tell)
 
     def lowered(captured: Captured, name: str) -> Graph:
@@ -118,12 +135,12 @@ def _exported(
     mode = fake_mode()
     model = build_model(build, mode, device, tell)
     try:
-        return (lowered(capture(model, mode), name),)
+        return (lowered(capture(model, mode, way), name),)
     except NotOneGraph as error:
         if not parts:
             raise
         whole = error
-    return tuple(graphs_of(parts_of(model, mode, build, device, tell, whole), lowered, name, whole))
+    return tuple(graphs_of(parts_of(model, mode, build, device, tell, whole, way), lowered, name, whole))
 
 
 def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str, device: str) -> Graph:
@@ -136,8 +153,10 @@ def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str
         "source": source,
         "torch": str(torch.__version__),
         "device": device,
-        "costs": costs.description,
+        "costs": costs.description | ({} if captured.inductor is None else {"of": _GROUPS}),
         "parameters": sum(p.numel() for p in captured.model.module.parameters()),
     }
+    if captured.inductor is not None:
+        metadata["compiler"] = "inductor"
     notes = {"notes": [*captured.notes, *graph.metadata["notes"]]}
     return replace(graph, cost_unit=costs.unit, metadata=metadata | graph.metadata | notes)

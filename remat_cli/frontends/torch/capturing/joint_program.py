@@ -7,7 +7,7 @@ it; the operations that draw random numbers; the module of each operation; and t
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.aten.phases import ancestors, dependent, split, tangents_call
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
 from remat_cli.frontends.torch.capturing.capture import Captured
+from remat_cli.frontends.torch.capturing.fusion import Fusion, fusion
 from remat_cli.frontends.torch.capturing.naming import module_path
 from remat_cli.frontends.torch.capturing.placeholders import JointInput
 from remat_cli.frontends.torch.capturing.plannable import require_plannable
@@ -35,6 +36,7 @@ class JointProgram:
         specs: Type and layout of every tensor, for documents.
         constants: FX nodes of the tensors that the code holds, in order.
         notes: Notes on operations that were left out.
+        fusion: The groups that Inductor makes of the operations; None if they run one by one.
     """
 
     program: Program
@@ -42,6 +44,7 @@ class JointProgram:
     specs: Mapping[str, TensorSpec]
     constants: Sequence[Any]
     notes: Sequence[str]
+    fusion: Fusion | None
 
 
 def tensor_name(node: Any) -> str:
@@ -69,7 +72,8 @@ def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProg
     forward_results = [r for r in nodes[-1].args[0][: captured.forward_outputs] if r is not None]
     forward, backward = _order(nodes, tangents, forward_results, results)
     given = [Input(node.name, kind, tensor_type(node.meta["val"])) for node, kind in kinds if kind != "tangent"]
-    work = _Calls({one.type.storage for one in given})
+    groups = None if captured.inductor is None else fusion(captured.joint)
+    work = _Calls({one.type.storage for one in given}, frozenset() if groups is None else groups.inlined)
     work.specs.update((node.name, spec_of(node.meta["val"])) for node in placeholders)
     calls = work.of(forward, Phase.FORWARD)
     # The last forward result counts as the loss. Its memory identifies it, since a view may come last.
@@ -81,7 +85,7 @@ def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProg
     constants = [Input(node.name, "constant", tensor_type(node.meta["val"])) for node in work.constants]
     outputs = tuple((tensor_name(node), "output") for node in results)
     program = Program((*given, *constants), tuple(calls), outputs)
-    return JointProgram(program, work.nodes, work.specs, work.constants, work.notes)
+    return JointProgram(program, work.nodes, work.specs, work.constants, work.notes, groups)
 
 
 def _order(
@@ -117,6 +121,7 @@ class _Calls:
     """Makes calls from FX nodes. ``known`` holds all memory made so far. For the rest see ``JointProgram``."""
 
     known: set[Hashable]
+    inlined: Collection[Any] = ()
     nodes: dict[str, Any] = field(default_factory=dict)
     specs: dict[str, TensorSpec] = field(default_factory=dict)
     constants: list[Any] = field(default_factory=list)
@@ -169,6 +174,7 @@ class _Calls:
             module=module_path(node),
             phase=phase,
             random=is_random(node),
+            inlined=node in self.inlined,
         )
 
 

@@ -28,7 +28,7 @@ from remat_cli.frontends.aten.program import TANGENTS, Call
 from remat_cli.frontends.aten.retained_bytes import retained_like
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.joint_program import JointProgram, joint_program, tensor_name
-from remat_cli.frontends.torch.capturing.naming import called_modules
+from remat_cli.frontends.torch.capturing.naming import call_tag, called_modules
 from remat_cli.frontends.torch.capturing.placeholders import JointInput, joint_inputs, result_kind
 from remat_cli.frontends.torch.codec import encode, encode_data
 from remat_cli.frontends.torch.document import (
@@ -47,7 +47,7 @@ from remat_cli.frontends.torch.document import (
 from remat_cli.frontends.torch.layouts import copied_bytes
 from remat_cli.frontends.torch.private import frees_tangents
 from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in
-from remat_cli.graph.model import Graph, Node
+from remat_cli.graph.model import Graph, Node, Phase
 
 _SAME = ("aten.detach.default", "aten.alias.default")
 """Views that change nothing: without autograd they are the tensor itself."""
@@ -56,13 +56,33 @@ _LARGEST_CONSTANT = 1 << 20
 """
 
 NodeCost = Callable[[Any], float]
-"""Cost of the operation of an FX node; positive."""
+"""Cost of the operation of an FX node, or of a ``Group`` of operations; positive."""
 Read = Callable[[int, int], Argument]
 """Makes the argument that refers to the tensor ``part`` of the value ``number``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """A captured training step as a graph, and what it was made from.
+
+    Attributes:
+        graph: The graph.
+        made: The FX node of each node; None for that of the tangents.
+        values: For each value, the names of the tensors in it, see :func:`tensor_name`.
+    """
+
+    graph: Graph
+    made: tuple[Any, ...]
+    values: tuple[tuple[str, ...], ...]
+
+
 def lower(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] | None = None) -> Graph:
-    """The graph of a captured training step.
+    """The graph of a captured training step; for the arguments see :func:`lowering`."""
+    return lowering(captured, cost, name, holds).graph
+
+
+def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] | None = None) -> Lowering:
+    """The graph of a captured training step, and what it was made from.
 
     Args:
         captured: The joint graph.
@@ -80,7 +100,12 @@ def lower(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] 
     inputs = joint_inputs(captured)
     joint = joint_program(captured, inputs)
     constants = [_constant(captured, node) for node in joint.constants]
-    lowered = lower_program(joint.program, name, lambda call, _types: cost(joint.nodes[call.name]))
+
+    def cost_of(call: Call, _types: Any) -> float:
+        node = joint.nodes[call.name]
+        return cost(node if joint.fusion is None else joint.fusion.group(node))
+
+    lowered = lower_program(joint.program, name, cost_of)
     payloads = _Payloads.of(captured, joint, lowered)
     kept: set[int] = set()
 
@@ -90,6 +115,8 @@ def lower(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] 
 
     found = _results(captured, inputs)
     dropped = set() if holds is None else {k for k, (kind, of, _) in enumerate(found) if _is_dropped(kind, of, holds)}
+    if captured.inductor is not None:  # these are written at the end of the forward pass
+        dropped |= {k for k, (kind, _, _) in enumerate(found) if kind == "update"}
     results = []
     for k, (kind, of, node) in enumerate(found):
         reader = Value if k in dropped else read
@@ -109,8 +136,25 @@ def lower(captured: Captured, cost: NodeCost, name: str, holds: Collection[int] 
         "results": [result.document(graph.value_name) for result in results],
         "notes": [*joint.notes, *_unused(captured)],
         "modules": called_modules(joint.nodes.values()),
+        "tags": _tags(graph, lowered, joint),
     }
-    return replace(graph, metadata=metadata)
+    calls = [made.call for made in lowered.computations]
+    return Lowering(
+        graph=replace(graph, metadata=metadata),
+        made=tuple(None if call.op == TANGENTS else joint.nodes[call.name] for call in calls),
+        values=tuple(tensors for made in lowered.computations for tensors in made.values),
+    )
+
+
+def _tags(graph: Graph, lowered: Lowered, joint: JointProgram) -> dict[str, str]:
+    """For each value of the forward pass the call that makes it, see :func:`call_tag`."""
+    found = {}
+    for number, made in enumerate(lowered.computations):
+        node = joint.nodes.get(made.call.name)
+        tag = call_tag(node) if node is not None and made.call.phase in {Phase.FORWARD, Phase.LOSS} else None
+        if tag is not None:
+            found |= {graph.value_name(value): tag for value in graph.values_of(number)}
+    return found
 
 
 def _constant(captured: Captured, node: Any) -> Data:
@@ -182,7 +226,7 @@ class _Payloads:
             cost=float(made.cost),
             inputs=tuple(reads),
             outputs=made.sizes,
-            recompute=call.op != TANGENTS,
+            recompute=call.op != TANGENTS and not (made.random and self.joint.fusion is not None),
             op=made.op,
             phase=call.phase,
             workspace=copied_bytes(operation, made_on or ""),

@@ -29,3 +29,14 @@ def clean_path(path: str) -> str:
     """``L['self'].layer1[0].conv1`` as ``layer1.0.conv1``."""
     dotted = _ENTRY.sub(r".\1", _ROOT.sub("", path))
     return _ODD.sub("_", dotted).strip("._")
+
+
+def call_tag(node: Any) -> str | None:
+    """``addmm.3``: the fourth call of the operator since tracing began, as the name of an FX node tells.
+
+    A policy of torch.utils.checkpoint sees the same calls in the same order. It sees them before functionalization, so
+    the names of operators are those without the marks of in-place and functional forms. None if the name tells nothing.
+    """
+    packet = str(node.target).split(".")[1] if "." in str(node.target) else str(node.target)
+    match = re.fullmatch(re.escape(packet) + r"(?:_(\d+))?", node.name)
+    return None if match is None else f"{packet.removesuffix('_functional')}.{match[1] or 0}"

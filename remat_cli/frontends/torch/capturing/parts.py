@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, NotOneGraph
-from remat_cli.frontends.torch.capturing.capture import Captured, Model, Part, called_once, divided
+from remat_cli.frontends.torch.capturing.capture import Captured, Model, Part, Way, called_once, divided
 from remat_cli.frontends.torch.capturing.construction import leaves_of
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
 from remat_cli.frontends.torch.capturing.refusals import in_no_part, not_captured, refusal_of
@@ -26,7 +26,7 @@ _UNUSED = "parameter "
 
 
 def parts_of(
-    model: Model, mode: Any, build: Callable[[], Any], device: str, tell: Tell, whole: NotOneGraph
+    model: Model, mode: Any, build: Callable[[], Any], device: str, tell: Tell, whole: NotOneGraph, way: Way
 ) -> list[Part]:
     """The parts of the step of ``model``.
 
@@ -40,11 +40,12 @@ def parts_of(
         device: ``cpu`` or ``cuda``.
         tell: Called before something is computed.
         whole: Why the step is not one graph.
+        way: What compiles it.
 
     Raises:
         CaptureFailed: If the step cannot be captured in parts either.
     """
-    parts, problem = divided(model, mode)
+    parts, problem = divided(model, mode, way)
     if problem is not None:
         tell(
             f"the way that the step takes depends on numbers ({refusal_of(problem).line()}): its forward pass runs "
@@ -52,7 +53,7 @@ def parts_of(
         )
         real = build_real(build, device, tell, "the way that the step takes depends on numbers")
         called_once(real, None)
-        parts, problem = divided(real, None)
+        parts, problem = divided(real, None, way)
     if problem is not None:
         raise not_captured(problem) from problem
     if not any(_parameters(part) for part in parts):

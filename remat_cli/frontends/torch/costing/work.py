@@ -6,11 +6,14 @@ Matrix products, convolutions and attention have PyTorch's formulas for their FL
 little more than read and write memory. Those that do more (exponentials, random numbers, normalisations) have kinds of
 their own, by the name of the operator. A pointwise operation does its work in contiguous runs: one for dense tensors,
 and one for each row if an input is broadcast, sliced or permuted.
+
+A group of operations that a compiler makes one loop of is launched once, and reads and writes only what is stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.frontends.rates import Rates
@@ -23,7 +26,7 @@ _BY_KIND = {
     "erf": "erf erfc erfinv gelu gelu_backward",
     "tanh": """tanh mish mish_backward sin cos tan sinh cosh asin acos atan atan2 asinh acosh atanh pow lgamma digamma
         fmod remainder""",
-    "random": """native_dropout bernoulli bernoulli_ rand rand_like randn randn_like randint randint_like randperm
+    "random": """inductor_random inductor_randint native_dropout bernoulli bernoulli_ rand rand_like randn randn_like randint randint_like randperm
         uniform uniform_ normal normal_ exponential exponential_ multinomial poisson rrelu_with_noise""",
     "softmax": "_softmax _log_softmax logsumexp",
     "safe softmax": "_safe_softmax",
@@ -50,15 +53,34 @@ _PICKED_FROM = {
 """Operators that read no more of an input than they return, whatever its size, and the position of that input."""
 _BY_ROWS = ("softmax", "safe softmax", "layer norm", "layer norm backward")
 """Kinds whose operators first copy an input that is not dense."""
+_STREAMED = (None, "select", "sort")
+"""Kinds whose operations take no longer than their traffic if a compiler writes the loop."""
 _POINTWISE_TOO = frozenset({"clone", "_to_copy", "copy", "native_dropout_backward", "native_dropout"})
 """Operators that do pointwise work and do not say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Operations that a compiler makes one loop of.
+
+    Attributes:
+        root: The FX node whose result is stored.
+        members: All of them, ``root`` first.
+        reads: The FX nodes of the stored tensors that they read.
+    """
+
+    root: Any
+    members: tuple[Any, ...]
+    reads: tuple[Any, ...]
 
 
 def flops(node: Any) -> float:
     """FLOPs of an operation: PyTorch's formula if it has one (matrix products, convolutions, attention).
 
-    Every other operation costs one per element of its largest tensor, read or written.
+    Every other operation costs one per element of its largest tensor, read or written. A group costs the sum.
     """
+    if isinstance(node, Group):
+        return sum(map(flops, node.members))
     counted = _formula(node)
     if counted > 0:
         return counted
@@ -69,12 +91,29 @@ def microseconds(node: Any, rates: Rates) -> float:
     """Microseconds of an operation at the rates of a device; above 0.
 
     Args:
-        node: The FX node.
+        node: The FX node, or a group.
         rates: The rates of where it runs.
     """
+    if isinstance(node, Group):
+        return _group_us(node, rates)
     own = _own_us(node, rates)
     streamed = rates.us("stream", _traffic(node)) or 0.0
     return rates.launch_us + rates.view_us * _views(node) + max(own, streamed) + _walk_us(node, rates)
+
+
+def _group_us(group: Group, rates: Rates) -> float:
+    """Microseconds of a group: one launch, and the longer of its work and its traffic."""
+    if len(group.members) == 1 and not _is_pointwise(group.root):
+        return microseconds(group.root, rates)
+    own = sum(_own_us(member, rates) for member in group.members if _KIND.get(_name(member)) not in _STREAMED)
+    picked = [member for member in group.members if _name(member) in _PICKED_FROM]
+    read = {argument: _bytes_of(argument) for argument in group.reads}
+    for member in picked:
+        for argument in member.all_input_nodes:
+            if argument in read:
+                read[argument] = min(read[argument], _bytes_of(member))
+    streamed = rates.us("stream", sum(read.values()) + _bytes_of(group.root)) or 0.0
+    return rates.launch_us + max(own, streamed)
 
 
 def _own_us(node: Any, rates: Rates) -> float:
@@ -213,6 +252,11 @@ def _read(node: Any) -> list[Any]:
 
 def _made(node: Any) -> list[Any]:
     return _flat(node.meta.get("val"))
+
+
+def _bytes_of(node: Any) -> int:
+    """Bytes of the tensors that an FX node makes."""
+    return sum(map(_bytes, _made(node)))
 
 
 def _flat(value: Any) -> list[Any]:

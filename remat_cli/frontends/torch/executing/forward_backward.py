@@ -21,19 +21,22 @@ after its results, and passed to the backward function::
                                                    # v8_0: the tangent, which autograd adds
 
 Both functions empty their argument list, or the list would keep tensors alive longer than the plan.
+
+Copies in host memory that are read after the cut cross it too, and so do values whose copies may not have ended. The
+events of these copies are handed over beside the tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.frontends.torch.document import Argument, Place, Step, TensorSpec, Value, tensors_read
 from remat_cli.frontends.torch.executing.program import Writer, defined
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
-from remat_cli.plan.model import Compute, Deallocate, Statement
+from remat_cli.plan.model import Allocate, Compute, Deallocate, Offload, Prefetch, Release, Statement
 
 Half = Callable[[list[Any]], list[Any]]
 """A function that takes a list of tensors, empties it, and returns a list."""
@@ -71,11 +74,36 @@ class ForwardBackward:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Numbers of the places and values that cross the cut, and of the nodes whose generator state does."""
+    """Numbers of the places and values that cross the cut, of the nodes whose generator state does, and of slots.
+
+    Attributes:
+        places: Numbers of places.
+        values: Numbers of values.
+        states: Numbers of nodes.
+        slots: For each slot its number and its value.
+    """
 
     places: list[int]
     values: list[int]
     states: list[int]
+    slots: dict[str, tuple[int, int]]
+
+
+@dataclass(slots=True)
+class _Held:
+    """What registers and slots hold, where the code stands.
+
+    Attributes:
+        values: The value in each register that holds one.
+        slots: For each slot its number and its value.
+        into: The value of each register that was allocated.
+        numbers: The number of slots so far.
+    """
+
+    values: dict[str, int] = field(default_factory=dict)
+    slots: dict[str, tuple[int, int]] = field(default_factory=dict)
+    into: dict[str, int] = field(default_factory=dict)
+    numbers: int = 0
 
 
 def forward_backward(graph: Graph, statements: Sequence[Statement], device: str) -> ForwardBackward:
@@ -97,14 +125,17 @@ def forward_backward(graph: Graph, statements: Sequence[Statement], device: str)
     writer = Writer(step, device)
     # Over both parts: a random node computed once in each has to save its generator state across the cut.
     writer.repeats.update(s.node for s in statements if isinstance(s, Compute))
-    holds = _write(writer, left, {})
-    cut = _cut(writer, right, set(holds.values()))
+    held = _Held()
+    _write(writer, left, held)
+    cut = _cut(writer, right, held)
     crossing = _crossing(step, cut)
-    forward_lines = _forward(writer, cut, crossing)
+    events = _events(writer, cut)
+    forward_lines = _forward(writer, cut, crossing, events)
     # Values that the backward part never reads do not cross, so their deallocations there have nothing to free.
-    holds = {register: value for register, value in holds.items() if value in cut.values}
-    holds |= dict(zip(_registers(statements[at]), graph.values_of(step.tangents), strict=True))
-    backward_lines = _backward(writer, cut, crossing, right, holds)
+    held.values = {register: value for register, value in held.values.items() if value in cut.values}
+    held.values |= dict(zip(_registers(statements[at]), graph.values_of(step.tangents), strict=True))
+    held.slots = dict(cut.slots)
+    backward_lines = _backward(writer, cut, crossing, events, right, held)
     text = "\n".join(["def forward(args):", *forward_lines, "", "def backward(args):", *backward_lines, ""])
     scope = writer.scope()
     state_bytes = int(scope["get_state"]().numel()) if cut.states else 0
@@ -112,22 +143,50 @@ def forward_backward(graph: Graph, statements: Sequence[Statement], device: str)
     return ForwardBackward(forward, backward, _saved(step, cut, state_bytes), text)
 
 
-def _forward(writer: Writer, cut: _Cut, crossing: Sequence[str]) -> list[str]:
+def _events(writer: Writer, cut: _Cut) -> dict[str, str]:
+    """For each variable that crosses the event of its copy to the host, if there is one.
+
+    Computations wait for all copies from the host: results leave this function, and nothing may be written to later.
+    They wait for copies of what does not cross, too.
+    """
+    for value in list(writer.filling):
+        writer.wait_filled(value)
+    for value in set(writer.leaving) - set(cut.values):
+        writer.settle(value)
+    events = {f"h{number}": f"e{number}" for number, _ in cut.slots.values()}
+    for value, copies in writer.leaving.items():
+        del copies[:-1]  # copies to the host end one after another: the last one is that to wait for
+        events[writer.parts(value)[0]] = copies[0]
+    return events
+
+
+def _forward(writer: Writer, cut: _Cut, crossing: Sequence[str], events: Mapping[str, str]) -> list[str]:
     """All lines of the forward function. Empties ``writer.lines``, so that the backward function starts with none."""
     results = writer.step.results
     updated = {result.of for result in results if result.kind == "update"}
     made = [writer.result(result) for result in results if result.kind != "gradient"]
     # AOTAutograd writes the update into the buffer before the backward function reads it, so save a copy.
     places = [f"places[{p}].clone()" if p in updated else f"places[{p}]" for p in cut.places]
-    writer.line(f"return [{', '.join([*made, *places, *crossing])}]")
+    handed = [_handed(name, events) for name in crossing]
+    writer.line(f"return [{', '.join([*made, *places, *handed])}]")
     lines, writer.lines = writer.lines, []
     return ["    places = list(args)", "    args.clear()", *lines]
 
 
+def _handed(name: str, events: Mapping[str, str]) -> str:
+    """What crosses, as an expression that hands its event over."""
+    return f"host.hand_over({name}, {events[name]})" if name in events else name
+
+
 def _backward(
-    writer: Writer, cut: _Cut, crossing: Sequence[str], statements: Sequence[Statement], holds: Mapping[str, int]
+    writer: Writer,
+    cut: _Cut,
+    crossing: Sequence[str],
+    events: Mapping[str, str],
+    statements: Sequence[Statement],
+    held: _Held,
 ) -> list[str]:
-    """All lines of the backward function; ``holds`` are the values in registers at its start."""
+    """All lines of the backward function; ``held`` is what there is at its start."""
     step = writer.step
     places = ", ".join(f"{place}: args[{k}]" for k, place in enumerate(cut.places))
     writer.line(f"places = {{{places}}}")
@@ -135,7 +194,11 @@ def _backward(
     for k, name in enumerate([*crossing, *tangents], start=len(cut.places)):
         writer.line(f"{name} = args[{k}]")
     writer.line("args.clear()")
-    _write(writer, statements, holds)
+    for name, event in events.items():
+        writer.line(f"{event} = host.handed_over({name})")
+    _write(writer, statements, held)
+    for value in [*writer.filling, *writer.leaving]:
+        writer.settle(value)
     gradients = {result.of: writer.result(result) for result in step.results if result.kind == "gradient"}
     made = [gradients.get(number, "None") for number in range(len(step.given))]
     writer.line(f"return [{', '.join(made)}]")
@@ -146,48 +209,67 @@ def _registers(statement: Statement) -> tuple[str, ...]:
     return statement.registers if isinstance(statement, Compute) else ()
 
 
-def _write(writer: Writer, statements: Sequence[Statement], holds: Mapping[str, int]) -> dict[str, int]:
-    """Write code for ``statements``; returns the values in registers at the end.
-
-    Args:
-        writer: Receives the code.
-        statements: A part of the plan.
-        holds: The values in registers at the start.
-    """
-    live = dict(holds)
+def _write(writer: Writer, statements: Sequence[Statement], held: _Held) -> None:
+    """Write code for ``statements``, a part of the plan, and keep ``held`` up to date."""
+    values = writer.step.graph.values_of
     for statement in statements:
-        if isinstance(statement, Compute):
-            live |= dict(zip(statement.registers, writer.step.graph.values_of(statement.node), strict=True))
-            writer.compute(statement.node)
-        elif isinstance(statement, Deallocate):
-            value = live.pop(statement.register, None)
-            if value is not None:  # else it did not cross the cut
-                writer.free(value)
-    return live
+        match statement:
+            case Allocate(register, value):
+                held.into[register] = value
+            case Compute(node, registers):
+                held.values |= dict(zip(registers, values(node), strict=True))
+                writer.compute(node)
+            case Deallocate(register):
+                found = held.values.pop(register, None)
+                if found is not None:  # else it did not cross the cut
+                    writer.free(found)
+            case Offload(register, slot):
+                held.slots[slot] = held.numbers, held.values[register]
+                held.numbers += 1
+                writer.offload(held.values[register], held.slots[slot][0])
+            case Prefetch(slot, register):
+                held.values[register] = value = held.into[register]
+                writer.prefetch(value, held.slots[slot][0])
+            case Release(slot):
+                if slot in held.slots:  # else it did not cross the cut
+                    writer.line(f"del h{held.slots.pop(slot)[0]}")
 
 
-def _cut(writer: Writer, statements: Sequence[Statement], live: set[int]) -> _Cut:
-    """The tensors of the forward part that ``statements``, the backward part, read.
+def _cut(writer: Writer, statements: Sequence[Statement], held: _Held) -> _Cut:
+    """What the forward part made and ``statements``, the backward part, use.
 
     Args:
         writer: A writer that has written the forward part.
         statements: The backward part.
-        live: Values that live across the cut.
+        held: What there is at the cut.
     """
     step = writer.step
-    here, read, places = set(live), set[int](), set[int]()
+    here, read, places = set(held.values.values()), set[int](), set[int]()
+    slots: dict[str, tuple[int, int]] = {}
     for statement in statements:
-        if isinstance(statement, Compute):
-            operation = step.operations[statement.node]
-            places |= _numbers((*operation.args, *operation.kwargs.values()), Place)
-            # Once a value is recomputed, later statements read the new instance, which does not cross the cut.
-            read |= here & set(step.graph.nodes[statement.node].inputs)
-            here -= set(step.graph.values_of(statement.node))
+        match statement:
+            case Compute(node):
+                operation = step.operations[node]
+                places |= _numbers((*operation.args, *operation.kwargs.values()), Place)
+                # Once a value is made anew, later statements read the new instance, which does not cross the cut.
+                read |= here & set(step.graph.nodes[node].inputs)
+                here -= set(step.graph.values_of(node))
+            case Allocate(_, value):
+                here.discard(value)
+            case Offload(register):
+                read |= here & {held.values.get(register, -1)}
+            case Deallocate(register):
+                # Its memory is not free before the copies have ended.
+                value = held.values.get(register, -1)
+                read |= here & {value} & set(writer.leaving)
+            case Prefetch(slot) if slot in held.slots:
+                slots[slot] = held.slots[slot]
     gradients = [result.tensor for result in step.results if result.kind == "gradient"]
     return _Cut(
         places=sorted(places | _numbers(gradients, Place)),
         values=sorted(read | (here & _numbers(gradients, Value))),
         states=sorted(node for node, count in writer.repeats.items() if count > 1 and writer.waiting(node)),
+        slots=slots,
     )
 
 
@@ -199,11 +281,12 @@ def _numbers(arguments: Sequence[Argument], kind: type[Place] | type[Value]) -> 
 def _crossing(step: Step, cut: _Cut) -> list[str]:
     """Names of the variables that cross the cut."""
     values = [f"v{value}_{part}" for value in cut.values for part in range(len(step.tensors(value)))]
-    return values + [f"s{node}" for node in cut.states]
+    return values + [f"s{node}" for node in cut.states] + [f"h{number}" for number, _ in cut.slots.values()]
 
 
 def _saved(step: Step, cut: _Cut, state_bytes: int) -> tuple[Saved, ...]:
     places = [Saved(step.places[place].spec) for place in cut.places]
     values = [Saved(tensor.spec) for value in cut.values for tensor in step.tensors(value)]
     states = [Saved(TensorSpec("uint8", (state_bytes,), (1,)), host=True) for _ in cut.states]
-    return (*places, *values, *states)
+    slots = [Saved(TensorSpec("uint8", (step.graph.size[v],), (1,)), host=True) for _, v in cut.slots.values()]
+    return (*places, *values, *states, *slots)

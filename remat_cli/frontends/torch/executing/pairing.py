@@ -159,7 +159,8 @@ def _keys_agree(given: Mapping[str, Any]) -> bool:
 
 def _distances_agree(given: Mapping[str, Any]) -> bool:
     """Whether there is a distance for each pair of points, and its gradient."""
-    first, second, shape = given["x1"].shape, given["x2"].shape, given["grad"].shape
+    gradient = next(iter(given.values()))  # "grad", and "grad_output" since PyTorch 2.14 or 2.15
+    first, second, shape = given["x1"].shape, given["x2"].shape, gradient.shape
     pairs = first[:-2] == second[:-2] and first[-1:] == second[-1:] and shape == (*first[:-1], second[-2])
     return bool(pairs and given["cdist"].shape == shape)
 

@@ -26,7 +26,7 @@ from remat_cli.frontends.torch.document import (
     Value,
     View,
 )
-from remat_cli.frontends.torch.executing.host_copies import from_host, to_host
+from remat_cli.frontends.torch.executing.host_copies import HostLink
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.layouts import OTHER_STRIDES, in_layout
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
@@ -54,12 +54,14 @@ class Program:
         text: Its source.
         nodes: For every line of the source, the id of the node that it computes, or None.
         device: The device that it was written for.
+        host: What makes its copies.
     """
 
     function: Callable[[Sequence[Any], Tangent], list[Any]]
     text: str
     nodes: tuple[str | None, ...]
     device: str
+    host: HostLink
 
     def run(self, places: Sequence[Any], tangent: Tangent) -> list[Any]:
         """Run one step without autograd.
@@ -112,6 +114,8 @@ class Writer:
         nodes: For every line, the id of the node that it computes, or None.
         repeats: How often the plan computes each node.
         done: How often the code so far computes each node.
+        filling: For values whose register a copy fills, the variable of the event of its end, until it is waited for.
+        leaving: For values whose register was copied to the host, the variables of the events of the copies' ends.
     """
 
     step: Step
@@ -122,13 +126,14 @@ class Writer:
     nodes: list[str | None] = field(default_factory=list)
     repeats: Counter[int] = field(default_factory=Counter)
     done: Counter[int] = field(default_factory=Counter)
+    filling: dict[int, str] = field(default_factory=dict)
+    leaving: dict[int, list[str]] = field(default_factory=dict)
 
     def scope(self) -> dict[str, Any]:
         """The objects that the code refers to, by variable."""
         get_state, set_state = generator_state(self.device)
         constants = [decode_data(constant, self.device) for constant in self.step.constants]
-        back = partial(from_host, device=self.device)
-        beside = {"get_state": get_state, "set_state": set_state, "to_host": to_host, "from_host": back}
+        beside = {"get_state": get_state, "set_state": set_state, "host": HostLink.of(self.device)}
         return {**self.names, "constants": constants, **beside}
 
     def line(self, text: str, node: str | None = None) -> None:
@@ -189,6 +194,8 @@ class Writer:
         graph, operation = self.step.graph, self.step.operations[index]
         node, numbers = graph.nodes[index], graph.values_of(index)
         self.done[index] += 1
+        for value in node.inputs:
+            self.wait_filled(value)
         if index == self.step.tangents:
             for k, value in enumerate(numbers):
                 self.line(f"v{value}_0 = tangent({k})", node.id)
@@ -239,18 +246,35 @@ class Writer:
 
     def offload(self, value: int, slot: int) -> None:
         """Write the copy of a value to the host."""
-        self.line(f"h{slot} = to_host([{', '.join(self._parts(value))}])")
+        filled = f", {self.filling[value]}" if value in self.filling else ""
+        self.line(f"h{slot}, e{slot} = host.to_host({slot}, [{', '.join(self.parts(value))}]{filled})")
+        self.leaving.setdefault(value, []).append(f"e{slot}")
 
     def prefetch(self, value: int, slot: int) -> None:
         """Write the copy of a slot back into new tensors."""
-        self.line(f"{', '.join(self._parts(value))}, = from_host(h{slot})")
+        self.line(f"{', '.join(self.parts(value))}, f{value} = host.from_host({slot}, h{slot}, e{slot})")
+        self.filling[value] = f"f{value}"
 
-    def _parts(self, value: int) -> list[str]:
+    def wait_filled(self, value: int) -> None:
+        """Write that computations wait for the copy into a value, if they do not yet."""
+        event = self.filling.pop(value, None)
+        if event is not None:
+            self.line(f"host.wait({event})")
+
+    def settle(self, value: int) -> None:
+        """Write that computations wait for all copies into and from a value."""
+        self.wait_filled(value)
+        for event in self.leaving.pop(value, ()):
+            self.line(f"host.wait({event})")
+
+    def parts(self, value: int) -> list[str]:
+        """The variables of a value's tensors."""
         return [f"v{value}_{part}" for part in range(len(self.step.tensors(value)))]
 
     def free(self, value: int) -> None:
         """Write the end of an instance of a value."""
-        self.line("del " + ", ".join(self._parts(value)))
+        self.settle(value)
+        self.line("del " + ", ".join(self.parts(value)))
 
 
 def program(graph: Graph, statements: Sequence[Statement], device: str) -> Program:
@@ -287,11 +311,15 @@ def program(graph: Graph, statements: Sequence[Statement], device: str) -> Progr
             writer.line(f"del h{slots[statement.slot]}")
         else:
             values[statement.register] = statement.value
+    for value in [*writer.filling, *writer.leaving]:
+        writer.settle(value)
     results = [result for result in writer.step.results if result.kind != "dropped"]
     writer.line(f"return [{', '.join(map(writer.result, results))}]")
     text = "\n".join(["def step(places, tangent):", *writer.lines]) + "\n"
-    [step] = defined(text, writer.scope(), "step")
-    return Program(step, text, (None, *writer.nodes), device)
+    scope = writer.scope()
+    host = scope["host"]
+    [step] = defined(text, scope, "step")
+    return Program(step, text, (None, *writer.nodes), device, host)
 
 
 def defined(text: str, scope: dict[str, Any], *names: str) -> list[Any]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from remat_cli.frontends.torch.document import Step
 from remat_cli.frontends.torch.reading import read_padding, read_step
 from remat_cli.graph.model import Graph
-from remat_cli.plan.model import Compute, Deallocate, Statement
+from remat_cli.plan.model import Allocate, Compute, Deallocate, Prefetch, Statement
 
 BLOCK_BYTES = 512
 """Sizes are rounded up to multiples of this. This and the next five are constants of ``CUDACachingAllocator``."""
@@ -281,6 +281,7 @@ def _step(
     """
     graph = step.graph
     held: dict[str, Block | None] = {}
+    into: dict[str, int] = {}
     allocator.allocate(libraries)
     for statement in statements:
         if isinstance(statement, Compute):
@@ -294,6 +295,10 @@ def _step(
                 allocator.allocate(libraries)
         elif isinstance(statement, Deallocate):
             allocator.release(held.pop(statement.register))
+        elif isinstance(statement, Allocate):
+            into[statement.register] = statement.value
+        elif isinstance(statement, Prefetch):
+            held[statement.register] = allocator.allocate(graph.size[into[statement.register]])
     return list(held.values())
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from remat_cli.frontends.torch.private import dispatch_mode, weak_storage
+from remat_cli.frontends.torch.private import dispatch_mode, is_host, weak_storage
 
 
 def live_storages() -> Any:
     """A mode that counts live bytes. Use it as a context manager; ``peak_bytes`` is their maximum.
 
-    Only storages made under the mode count, so parameters and inputs do not. Workspace inside an operator is not seen.
+    On a CPU, copies that a plan keeps in host memory count apart: ``host_peak_bytes`` is their maximum. Only storages
+    made under the mode count, so parameters and inputs do not. Workspace inside an operator is not seen.
     """
 
     class LiveStorages(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
@@ -19,6 +20,8 @@ def live_storages() -> Any:
             self.known = {weak_storage(t) for t in known}
             self.sizes: dict[Any, int] = {}
             self.peak_bytes = 0
+            self.host_sizes: dict[Any, int] = {}
+            self.host_peak_bytes = 0
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             import torch
@@ -28,9 +31,15 @@ def live_storages() -> Any:
                 if isinstance(item, torch.Tensor):
                     reference = weak_storage(item)
                     if reference not in self.known:
-                        self.sizes[reference] = item.untyped_storage().nbytes()
-            self.sizes = {ref: size for ref, size in self.sizes.items() if not ref.expired()}
+                        sizes = self.host_sizes if is_host(reference) else self.sizes
+                        sizes[reference] = item.untyped_storage().nbytes()
+            self.sizes, self.host_sizes = _living(self.sizes), _living(self.host_sizes)
             self.peak_bytes = max(self.peak_bytes, sum(self.sizes.values()))
+            self.host_peak_bytes = max(self.host_peak_bytes, sum(self.host_sizes.values()))
             return result
 
     return LiveStorages
+
+
+def _living(sizes: dict[Any, int]) -> dict[Any, int]:
+    return {reference: size for reference, size in sizes.items() if not reference.expired()}

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import OutOfMemory, UsageError
-from remat_cli.frontends.ran import Memory, Ran
+from remat_cli.frontends.ran import Copied, Memory, Ran
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.document import FRONTEND, Step
+from remat_cli.frontends.torch.executing.host_copies import CudaQueues
 from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.executing.program import Program, Tangent, generator_state, program
@@ -25,9 +26,10 @@ from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.frontends.torch.reading import read_step, require_torch_graph
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
-from remat_cli.plan.derive import derive, peak
-from remat_cli.plan.model import Compute, Plan
-from remat_cli.plan.replay import Replay, Severity
+from remat_cli.plan.derive import derive
+from remat_cli.plan.host import seconds_in
+from remat_cli.plan.model import Compute, Offload, Plan, Prefetch
+from remat_cli.plan.replay import Replay, Severity, replay
 from remat_cli.printable import printable
 from remat_cli.units import format_bytes
 
@@ -117,7 +119,9 @@ def _ran(plan: Plan, step: Step, replayed: Replay, device: str, steps: int, seed
         result=_scalar(leading),
         memory=Memory(
             predicted=replayed.peak_bytes,
-            predicted_without_workspace=peak(without_workspace(step, device), computes),
+            predicted_without_workspace=replay(
+                without_workspace(step, device), plan.statements, host=plan.host
+            ).peak_bytes,
             measured=planned.peak_bytes,
             predicted_blocks=None if blocks is None else blocks.allocated_bytes,
             predicted_reserved=None if blocks is None else blocks.reserved_bytes,
@@ -129,6 +133,19 @@ def _ran(plan: Plan, step: Step, replayed: Replay, device: str, steps: int, seed
         step_s=planned.step_s,
         reference_step_s=None if reference is None else reference.step_s,
         steps=steps,
+        copied=_copied(plan, replayed, planned),
+    )
+
+
+def _copied(plan: Plan, replayed: Replay, planned: _Measured) -> Copied | None:
+    if not plan.copies:
+        return None
+    return Copied(
+        to_host=sum(isinstance(s, Offload) for s in plan.statements),
+        from_host=sum(isinstance(s, Prefetch) for s in plan.statements),
+        predicted=replayed.host_peak_bytes,
+        measured=planned.host_bytes,
+        predicted_s=replayed.time / seconds_in(plan.graph.cost_unit),
     )
 
 
@@ -147,11 +164,12 @@ def _replayed(plan: Plan) -> Replay:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Results (in host memory), peak and time of a program."""
+    """Results (in host memory), peak and time of a program, and the host memory of its copies."""
 
     results: list[Any]
     peak_bytes: int
     reserved_bytes: int | None
+    host_bytes: int
     step_s: float
 
 
@@ -179,20 +197,22 @@ class _Bench:
     def measure(self, runnable: Program, steps: int) -> _Measured:
         """Run once for results and memory, then ``steps`` times for the time."""
         tangents = self._tangents()
-        results, highest, reserved = (self._on_cuda if self.device == "cuda" else self._on_cpu)(runnable, tangents)
+        results, highest, reserved, host = (self._on_cuda if self.device == "cuda" else self._on_cpu)(
+            runnable, tangents
+        )
         kept = [tensor.detach().cpu().clone() for tensor in results]
         del results
-        return _Measured(kept, highest, reserved, statistics.median(self._time(runnable, tangents, steps)))
+        return _Measured(kept, highest, reserved, host, statistics.median(self._time(runnable, tangents, steps)))
 
-    def _on_cpu(self, runnable: Program, tangents: Tangent) -> tuple[list[Any], int, None]:
+    def _on_cpu(self, runnable: Program, tangents: Tangent) -> tuple[list[Any], int, None, int]:
         import torch
 
         torch.manual_seed(self.seed)
         with live_storages()(self.places) as live:
             results = runnable.run(self.places, tangents)
-        return results, self.step.graph.fixed_memory + live.peak_bytes, None
+        return results, self.step.graph.fixed_memory + live.peak_bytes, None, live.host_peak_bytes
 
-    def _on_cuda(self, runnable: Program, tangents: Tangent) -> tuple[list[Any], int, int]:
+    def _on_cuda(self, runnable: Program, tangents: Tangent) -> tuple[list[Any], int, int, int]:
         import torch
 
         torch.cuda.manual_seed(self.seed)
@@ -203,7 +223,10 @@ class _Bench:
         results = runnable.run(self.places, tangents)
         torch.cuda.synchronize()
         above = torch.cuda.max_memory_allocated() - before
-        return results, self.step.graph.fixed_memory + int(above), int(torch.cuda.max_memory_reserved())
+        queues = runnable.host.queues
+        pinned = queues.pinned_bytes if isinstance(queues, CudaQueues) else 0
+        reserved = int(torch.cuda.max_memory_reserved())
+        return results, self.step.graph.fixed_memory + int(above), reserved, pinned
 
     def _time(self, runnable: Program, tangents: Tangent, steps: int) -> list[float]:
         import torch

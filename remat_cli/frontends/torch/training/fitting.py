@@ -191,20 +191,21 @@ class _Plans:
     def report(self, name: str, eager_bytes: int | None, assumed: str) -> Fitted:
         """What there is to say of the plans of the module's parts."""
         plans = self.plans[: len(self.kept)]
-        costs = [(plan.graph.nodes, plan.statements) for plan in plans]
-        computed = math.fsum(nodes[s.node].cost for nodes, made in costs for s in made if isinstance(s, Compute))
+        seen = [replay(plan.graph, plan.statements, host=plan.host if plan.copies else None) for plan in plans]
+        took = math.fsum(one.time for one in seen)
         once = math.fsum(plan.graph.total_cost for plan in plans)
         return Fitted(
             name=name,
             budget_bytes=self.budget_bytes(),
             eager_bytes=None if eager_bytes is None else eager_bytes + self.reserve_bytes,
             keep_all_bytes=max(map(no_remat_peak, self.kept)),
-            plan_bytes=max(replay(plan.graph, plan.statements).peak_bytes for plan in plans),
+            plan_bytes=max(one.peak_bytes for one in seen),
             least_bytes=max(peak_bound(graph).bytes for graph in self.alone),
-            extra_cost=100 * (computed / once - 1) if once else 0.0,
+            extra_cost=100 * (took / once - 1) if once else 0.0,
             workspace_bytes=0 if self.measured else max(map(likely_workspace, plans)),
             assumed=assumed,
             parts=len(plans),
+            host_bytes=sum(one.host_peak_bytes for one in seen),
         )
 
     def lowered(self, captured: Captured, name: str) -> Graph:
@@ -214,11 +215,12 @@ class _Plans:
         return replace(graph, fixed_memory=graph.fixed_memory + copied_bytes(captured, use))
 
     def _recomputes(self, captured: Captured, use: Use) -> bool:
-        """Whether the plan of a graph recomputes anything."""
+        """Whether the plan of a graph recomputes or copies anything."""
         graph = lower(with_tangents(captured, use.takes), lambda node: 1.0, "compiled", use.holds)
         for plan in self.plans:
             if difference(graph, plan.graph) is None:
-                return sum(isinstance(statement, Compute) for statement in plan.statements) > len(plan.graph.nodes)
+                computes = sum(isinstance(statement, Compute) for statement in plan.statements)
+                return plan.copies or computes > len(plan.graph.nodes)
         return False
 
     def _prepared(self, graph: Graph) -> Graph:

@@ -55,10 +55,12 @@ class Fitted:
         keep_all_bytes: What the captured step needs without recomputation.
         plan_bytes: What the plans need.
         least_bytes: No plan needs less.
-        extra_cost: Cost of the recomputation, as a share of the cost of a step.
+        extra_cost: Cost of the recomputation, as a share of the cost of a step; with copies the time of the plan by
+            the replay of its queues, beyond that cost.
         workspace_bytes: By how much operations may exceed ``plan_bytes``, as far as is known; 0 if they are measured.
         assumed: What was assumed of the results of the module, in words; empty if nothing was.
         parts: Number of graphs into which the module is divided.
+        host_bytes: Most bytes of host memory in use; 0 for plans without copies.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Fitted:
     workspace_bytes: int = 0
     assumed: str = ""
     parts: int = 1
+    host_bytes: int = 0
 
     def __repr__(self) -> str:
         """All figures in one line."""
@@ -78,8 +81,9 @@ class Fitted:
         budget = "" if self.budget_bytes is None else f"budget {format_bytes(self.budget_bytes)}, "
         workspace = f"; workspace of operations comes on top: up to {format_bytes(self.workspace_bytes)}"
         parts = f" in {self.parts} parts" if self.parts > 1 else ""
+        host = f", {format_bytes(self.host_bytes)} on the host" if self.host_bytes else ""
         return (
-            f"{self.name}: {budget}plan {format_bytes(self.plan_bytes)}{parts} (+{self.extra_cost:.3g}%); "
+            f"{self.name}: {budget}plan {format_bytes(self.plan_bytes)}{parts}{host} (+{self.extra_cost:.3g}%); "
             f"eager {eager}, without recomputation {format_bytes(self.keep_all_bytes)}, "
             f"at least {format_bytes(self.least_bytes)}"
             + (workspace if self.workspace_bytes else "")

@@ -1,0 +1,105 @@
+"""``remat worth``: what the next GB of memory, and a faster link to the host, are worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from remat_cli.cli import params
+from remat_cli.cli.output import Output, complain
+from remat_cli.cores import usable_cores
+from remat_cli.errors import ExitCode
+
+if TYPE_CHECKING:
+    from remat_cli.plan.comparison import Row
+    from remat_cli.units import Budget
+
+_EPILOG = """\b
+Examples:
+  remat worth unet.json --budgets 40%:80%:20%
+  remat worth unet.json --budgets 8GB,12GB,16GB --links pcie4,pcie5,400GB/s:300GB/s --time-limit 30s
+
+For each link and budget: the time of the best plan that only recomputes, that only copies, and that does both; the
+bound on the time of any plan; and the time that one GB more spares, up to the next budget. Exits with 0, or with 1 if
+there is no plan at all."""
+
+
+@click.command("worth", epilog=_EPILOG)
+@click.argument("graph", type=params.READABLE)
+@click.option("--budgets", type=params.BUDGETS, required=True, help="As in 4GB:16GB:1GB, 50%:90%:10% or 8GB,12GB.")
+@click.option(
+    "--links",
+    default="pcie3,pcie4,pcie5,nvlink-c2c",
+    show_default=True,
+    help="Links to the host, separated by commas: names, or bandwidths such as 25GB/s:20GB/s.",
+)
+@click.option("--host-latency", type=params.DURATION, help="What every copy takes beside its bytes: 0.01ms.")
+@click.option("--host-memory", type=params.SIZE, help="Most host memory for values: 64GiB.  [default: no limit]")
+@params.solver_option
+@click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for each plan.")
+@params.gap_option
+@click.option("--threads", type=click.IntRange(1), help="Threads for each plan.  [default: the strategy's choice]")
+@params.seed_option
+@click.option("--jobs", type=click.IntRange(1), help="Plans at a time.  [default: one per core]")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Save results to this file, and reuse saved ones.",
+)
+@params.format_option("text", "json", "csv")
+@params.node_link_option
+@params.quiet_option
+@params.color_option
+def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
+    """Say what the next GB of device memory is worth on GRAPH, and what a faster link to the host is.
+
+    GRAPH is a JSON or YAML file with costs that are times, or - for standard input.
+    """
+    from remat_cli.api.reading import read_graph
+    from remat_cli.api.solving import worth
+    from remat_cli.planning.comparing.cell import Limits
+    from remat_cli.planning.comparing.executors import LocalExecutor
+    from remat_cli.reports.worth import worth_csv, worth_json, worth_text
+
+    out = Output(options["color"], options["quiet"])
+    model = read_graph(graph, options["keys"])
+    limits = Limits(
+        solver=options["solver"],
+        time_limit_s=options["time_limit"],
+        gap=options["gap"],
+        threads=options["threads"],
+        seed=options["seed"],
+    )
+    found = worth(
+        model,
+        budgets,
+        options["links"],
+        limits,
+        latency_s=options["host_latency"] or 0.0,
+        memory_bytes=options["host_memory"],
+        executor=LocalExecutor(options["jobs"] or usable_cores()),
+        results=options["results"],
+        listener=None if out.quiet else _said,
+        note=out.note,
+    )
+    if options["format"] == "json":
+        out.report(worth_json(found))
+    elif options["format"] == "csv":
+        out.report(worth_csv(found))
+    else:
+        out.report(worth_text(found, out.style()))
+    if found.interrupted:
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK if any(offer.both is not None for offer in found.offers) else ExitCode.NO
+
+
+def _said(row: Row, done: int, whole: int) -> None:
+    """Report a finished plan on stderr."""
+    from remat_cli.printable import printable
+    from remat_cli.units import format_duration
+
+    complain(
+        printable(f"{done}/{whole}  {row.strategy} at {row.budget}: {row.ended.value}, {format_duration(row.wall_s)}")
+    )

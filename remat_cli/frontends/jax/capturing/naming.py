@@ -1,0 +1,92 @@
+"""Names for what a function computes: ``dot_general.3`` is the fourth product in the order of the code.
+
+``jax.checkpoint`` saves values by name, and users give few. Here every result of a primitive operation gets one; those
+in the body of a ``scan`` have one name for all steps. Calls are dissolved, also those of ``jax.checkpoint``, as the one
+around all of it takes its place.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from remat_cli.frontends.jax.private import bind, closed_jaxpr, context_of, inner_jaxpr, is_literal, key_implementation
+
+CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "call", "remat2", "checkpoint"})
+"""Calls that can be dissolved. Functions with derivatives of their own have to stay, or they would lose them."""
+
+
+def with_names(function: Callable[..., Any], dissolved: Counter[str] | None = None) -> Callable[..., Any]:
+    """``function``, in which every result of a primitive operation has a name. It computes the same.
+
+    Args:
+        function: Any function that JAX can trace.
+        dissolved: Counts the calls that are dissolved, by their kind.
+    """
+
+    @functools.wraps(function)
+    def named(*arguments: Any, **keywords: Any) -> Any:
+        import jax
+
+        closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments, **keywords)
+        leaves = jax.tree_util.tree_leaves((arguments, keywords))
+        results = _Namer(Counter() if dissolved is None else dissolved).evaluated(closed.jaxpr, closed.consts, leaves)
+        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), results)
+
+    return named
+
+
+@dataclass(slots=True)
+class _Namer:
+    """Runs a jaxpr and names what it computes.
+
+    Attributes:
+        dissolved: How many calls of each kind there were.
+        seen: How many operations of each primitive there have been.
+    """
+
+    dissolved: Counter[str]
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def evaluated(self, jaxpr: Any, consts: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+        """The results of ``jaxpr`` for the arguments ``given``."""
+        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *given), strict=True))
+
+        def operand(atom: Any) -> Any:
+            return atom.val if is_literal(atom) else env[atom]
+
+        for equation in jaxpr.eqns:
+            made = self.results(equation, [operand(atom) for atom in equation.invars])
+            env |= dict(zip(equation.outvars, made, strict=True))
+        return [operand(atom) for atom in jaxpr.outvars]
+
+    def results(self, equation: Any, reads: Sequence[Any]) -> list[Any]:
+        """The results of one equation, with names."""
+        primitive, params = str(equation.primitive.name), equation.params
+        inner = inner_jaxpr(params.get("jaxpr", params.get("call_jaxpr"))) if primitive in CALLS | {"scan"} else None
+        if inner is not None and primitive in CALLS:
+            self.dissolved[primitive] += 1
+            return self.evaluated(*inner, reads)
+        if inner is not None:
+            params = {**params, "jaxpr": self.body(*inner)}
+        made = bind(equation.primitive, params, context_of(equation), reads)
+        if primitive == "name":  # what it names has a name already
+            return made
+        number = self.seen[primitive]
+        self.seen[primitive] += 1
+        name = f"{primitive}.{number}"
+        return [
+            self.named(result, name if len(made) == 1 else f"{name}.{slot}") for slot, result in enumerate(made)
+        ]
+
+    def named(self, result: Any, name: str) -> Any:
+        from jax.ad_checkpoint import checkpoint_name
+
+        return result if key_implementation(result.dtype) is not None else checkpoint_name(result, name)
+
+    def body(self, jaxpr: Any, consts: Sequence[Any]) -> Any:
+        """The body of a ``scan`` with names."""
+        return closed_jaxpr(lambda *given: self.evaluated(jaxpr, consts, given), [v.aval for v in jaxpr.invars])

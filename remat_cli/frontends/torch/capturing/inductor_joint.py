@@ -1,0 +1,133 @@
+"""Brings the joint graph of Inductor into the form of AOTAutograd's: what it writes into inputs are results.
+
+Inductor's joint graph writes the new statistics of a batch normalisation into their buffers itself, as its last nodes.
+A plan takes them as results of the forward pass; the graphs that are made by plan write them at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from remat_cli.errors import CaptureFailed, UsageError
+from remat_cli.frontends.torch.capturing.capture import Captured, Inductor, Model, Take, Way, through_aot
+from remat_cli.frontends.torch.private import (
+    as_given,
+    default_split,
+    descriptors,
+    exact_sizes,
+    inductor,
+    is_fake,
+    is_operator,
+    new_fake_mode,
+    partitioner_base,
+    schema,
+)
+from remat_cli.printable import printable
+
+_COPY = "aten.copy_.default"
+
+
+def through_inductor(graph_module: Any, inputs: Sequence[Any], model: Model, take: Take) -> Any:
+    """Capture what Inductor makes, after its decompositions and its passes over the joint graph; it compiles nothing."""
+
+    class Capture(partitioner_base()):  # type: ignore[misc]  # torch is Any to the type checker
+        def __call__(self, joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+            take(captured_joint(joint, num_fwd_outputs, inputs, model))
+            options.pop("compiler")
+            return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+        def uuid(self) -> Any:
+            return None
+
+    return inductor(graph_module, inputs, partitioner=Capture(), compiler=as_given)
+
+
+WAYS: dict[str, Way] = {"eager": through_aot, "inductor": through_inductor}
+"""What may compile a step, by name."""
+
+
+def way_of(compiler: str) -> Way:
+    """What compiles a step, by its name.
+
+    Raises:
+        UsageError: If there is no such compiler.
+    """
+    if compiler not in WAYS:
+        raise UsageError(
+            f'"{printable(str(compiler))}" is not a compiler that plans are for', hint=f"choose {' or '.join(WAYS)}"
+        )
+    return WAYS[compiler]
+
+
+def captured_joint(joint: Any, forward_outputs: int, tensors: Sequence[Any], model: Model) -> Captured:
+    """The joint graph that Inductor partitions.
+
+    Args:
+        joint: The FX graph module; it stays as it is.
+        forward_outputs: Number of its outputs that the forward pass makes.
+        tensors: The tensors behind the placeholders that are not tangents, in the order of the compiler.
+        model: The model that was captured.
+
+    Raises:
+        CaptureFailed: If it writes into anything but an input.
+    """
+    import torch
+
+    graph = torch.fx.Graph()
+    made: dict[Any, Any] = {}
+    writes = [node for node in joint.graph.nodes if _writes(node)]
+    mode = new_fake_mode()
+    with torch.no_grad(), exact_sizes(), mode:
+        for node in joint.graph.nodes:
+            if node.op == "output":
+                _outputs(graph, node, writes, made, forward_outputs)
+            elif node not in writes:
+                made[node] = copy = graph.node_copy(node, made.__getitem__)
+                copy.meta = dict(node.meta)
+                _set_value(copy, mode)
+    origins = {copy: node for node, copy in made.items()}
+    return Captured(
+        torch.fx.GraphModule(joint, graph),
+        forward_outputs + len(writes),
+        tuple(tensors),
+        model,
+        inductor=Inductor(origins, tuple(writes)),
+    )
+
+
+def _writes(node: Any) -> bool:
+    """Whether a node writes into an input.
+
+    Raises:
+        CaptureFailed: If it writes into something else, or in another way.
+    """
+    if not is_operator(node.target) or not schema(node.target).is_mutable:
+        return False
+    if str(node.target) == _COPY and node.args[0].op == "placeholder" and not node.users:
+        return True
+    raise CaptureFailed(f"{node.target} writes into its input {node.name}, even after functionalization")
+
+
+def _outputs(graph: Any, output: Any, writes: Sequence[Any], made: dict[Any, Any], forward_outputs: int) -> None:
+    """Add the output node: what is written, then what ``output`` returns."""
+    known = descriptors()
+    results = [made.get(result) for result in output.args[0]]
+    new = graph.output((*(made[node.args[1]] for node in writes), *results))
+    new.meta = dict(output.meta)
+    told = [known.InputMutationAOTOutput(node.args[0].meta["desc"]) for node in writes]
+    new.meta["desc"] = [*told, *output.meta["desc"]]
+
+
+def _set_value(node: Any, mode: Any) -> None:
+    """Give a node a fake result of ``mode``: storages then say what is a view, whatever passes have done before."""
+    import torch
+
+    value = node.meta.get("val")
+    if node.op == "placeholder" and is_fake(value):
+        node.meta["val"] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    elif node.op == "get_attr":
+        node.meta["val"] = mode.from_tensor(getattr(node.graph.owning_module, node.target)) if value is None else value
+    elif is_operator(node.target) or getattr(node.target, "__name__", "") == "getitem":
+        given = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda argument: argument.meta["val"])
+        node.meta["val"] = node.target(*given[0], **given[1])

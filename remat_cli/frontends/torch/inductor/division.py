@@ -1,0 +1,217 @@
+"""Divides a joint graph by plan: two graphs of FX, in the order of the plan, which Inductor compiles.
+
+The plan is cut at the tangents, as in :mod:`remat_cli.frontends.torch.executing.forward_backward`: the forward graph
+computes what is before, and returns the results and what is read after the cut. Each computation of a group becomes
+nodes of its own: a node that is computed twice is there twice, and an inlined one is there once for each group. The
+stored result of a group is marked, so that Inductor stores it; where it makes one loop of several groups, it may leave
+it out.
+
+What the step writes into inputs is written at the end of the forward graph. An input that the backward graph reads in
+its old state is copied before.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from remat_cli.frontends.torch.capturing.capture import Captured, Inductor
+from remat_cli.frontends.torch.capturing.joint_program import tensor_name
+from remat_cli.frontends.torch.capturing.lower import Lowering
+from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
+from remat_cli.frontends.torch.private import STORED, is_operator, saved_description
+from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
+from remat_cli.plan.model import Compute, Statement
+from remat_cli.plan.replay import replay
+
+_CONVOLUTION = "aten.convolution"
+_IMAGE = 4
+"""Dimensions of tensors whose layout Inductor chooses for convolutions."""
+
+
+def divided(captured: Captured, lowering: Lowering, statements: Sequence[Statement], joint: Any) -> tuple[Any, Any]:
+    """The forward and the backward graph module for a plan.
+
+    Args:
+        captured: The joint graph.
+        lowering: The graph that it was lowered to.
+        statements: A valid plan of that graph.
+        joint: Inductor's own joint graph module, which holds constants.
+    """
+    import torch
+
+    assert captured.inductor is not None
+    parts = _Parts(captured, captured.inductor, lowering)
+    computed = [statement.node for statement in statements if isinstance(statement, Compute)]
+    cut = computed.index(lowering.made.index(None))
+    left, right = computed[:cut], computed[cut + 1 :]
+    saved = parts.saved(right)
+    forward = torch.fx.GraphModule(joint, parts.forward(left, saved))
+    backward = torch.fx.GraphModule(joint, parts.backward(right, saved))
+    peak = replay(lowering.graph, statements).peak_bytes - lowering.graph.fixed_memory
+    given = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if not parts.is_input(node)}
+    forward.meta[LIMIT], backward.meta[LIMIT] = Limit(peak, {}), Limit(peak, given)
+    return forward, backward
+
+
+class _Parts:
+    """Makes the graphs of both parts."""
+
+    def __init__(self, captured: Captured, inductor: Inductor, lowering: Lowering) -> None:
+        self.inductor, self.lowering = inductor, lowering
+        graph = captured.joint.graph
+        output = next(iter(reversed(graph.nodes)))
+        made = {node for node in lowering.made if node is not None}
+        tangents = {name for index, node in enumerate(lowering.made) if node is None for name in self.names(index)}
+        self.inputs = graph.find_nodes(op="placeholder")
+        self.tangents = [node for node in self.inputs if node.name in tangents]
+        self.stored = {name for names in lowering.values for name in names} | {node.name for node in self.inputs}
+        self.writes = inductor.writes
+        self.written, self.results, self.gradients = self._outputs(output.args[0], captured.forward_outputs)
+        _, self.told, self.gradients_told = self._outputs(output.meta["desc"], captured.forward_outputs)
+        self.marks = {node for node in made if _is_pointwise(node)}
+        if any(str(node.target).startswith(_CONVOLUTION) for node in made):
+            self.marks = {node for node in self.marks if node.meta["val"].dim() != _IMAGE}
+
+    def _outputs(self, outputs: Sequence[Any], forward_outputs: int) -> tuple[list[Any], list[Any], list[Any]]:
+        """What is written into inputs, results, and gradients."""
+        cut = len(self.writes)
+        return list(outputs[:cut]), list(outputs[cut:forward_outputs]), list(outputs[forward_outputs:])
+
+    def names(self, index: int) -> list[str]:
+        """The names of the tensors that a node makes."""
+        graph = self.lowering.graph
+        return [name for value in graph.values_of(index) for name in self.lowering.values[value]]
+
+    def saved(self, right: Sequence[int]) -> list[Any]:
+        """The nodes of the tensors that the backward part reads and does not make itself; inputs first."""
+        here = {node.name for node in self.tangents}
+        found: dict[str, Any] = {}
+        for index in right:
+            found |= {name: node for name, node in self._read(self.lowering.made[index].all_input_nodes)
+                      if name not in here}
+            here.update(self.names(index))
+        gradients = [node for node in self.gradients if node is not None]
+        found |= {name: node for name, node in self._read(gradients) if name not in here}
+        return sorted(found.values(), key=lambda node: node.op != "placeholder")
+
+    def _read(self, nodes: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """Name and node of the stored tensors that are behind ``nodes``."""
+        stack, seen = list(nodes), set(nodes)
+        while stack:
+            node = stack.pop()
+            name = tensor_name(node)
+            if name in self.stored:
+                yield name, node
+                continue
+            for argument in node.all_input_nodes:
+                if argument not in seen:
+                    seen.add(argument)
+                    stack.append(argument)
+
+    def forward(self, left: Sequence[int], saved: Sequence[Any]) -> Any:
+        """The forward graph."""
+        import torch
+
+        half = _Half(self)
+        for node in self.inputs:
+            if node not in self.tangents:
+                half.take(node)
+        for index in left:
+            half.compute(index)
+        outputs = [None if node is None else half.read(node, {}) for node in self.results]
+        written = {write.args[0].name for write in self.writes}
+        for node in saved:
+            kept = half.read(node, {})
+            if node.name in written:
+                kept = half.graph.call_function(torch.ops.aten.clone.default, (kept,))
+                kept.meta = dict(self.meta(node))
+            outputs.append(kept)
+        for write, value in zip(self.writes, self.written, strict=True):
+            into = half.env[write.args[0].name]
+            made = half.graph.call_function(write.target, (into, half.read(value, {})))
+            made.meta = dict(write.meta)
+        return half.end(outputs, [*self.told, *map(saved_description, range(len(saved)))])
+
+    def backward(self, right: Sequence[int], saved: Sequence[Any]) -> Any:
+        """The backward graph."""
+        half = _Half(self)
+        for node in [*saved, *self.tangents]:
+            half.take(node)
+        for index in right:
+            half.compute(index)
+        outputs = [None if node is None else half.read(node, {}) for node in self.gradients]
+        return half.end(outputs, self.gradients_told)
+
+    def is_input(self, node: Any) -> bool:
+        """Whether a node is an input of the step, which is there in any case."""
+        return node in self.inputs and node not in self.tangents
+
+    def bytes_of(self, node: Any) -> int:
+        """Bytes of the memory in which a tensor lies."""
+        return sum(storage_bytes(tensor) for _, tensor in tensors_in(node.meta["val"]))
+
+    def meta(self, node: Any) -> dict[str, Any]:
+        """What Inductor's own graph says of a node."""
+        found: dict[str, Any] = self.inductor.origins[node].meta
+        return found
+
+
+class _Half:
+    """One of the two graphs; ``env`` holds the stored tensors that are there, by name."""
+
+    def __init__(self, parts: _Parts) -> None:
+        import torch
+
+        self.parts = parts
+        self.graph = torch.fx.Graph()
+        self.env: dict[str, Any] = {}
+
+    def take(self, node: Any) -> None:
+        """Take the tensor of ``node`` as an input."""
+        given = self.graph.placeholder(node.name)
+        given.meta = dict(self.parts.meta(node))
+        self.env[tensor_name(node)] = given
+
+    def compute(self, index: int) -> None:
+        """Compute a group."""
+        node = self.parts.lowering.made[index]
+        made = self._copied(node, {})
+        if node in self.parts.marks:
+            made.meta[STORED] = True
+        wanted = set(self.parts.names(index))
+        self.env.update({node.name: made} if node.name in wanted else {})
+        for item in node.users:
+            if item.target is operator.getitem and tensor_name(item) in wanted:
+                copy = self.graph.node_copy(item, lambda _: made)
+                copy.meta = dict(self.parts.meta(item))
+                self.env[tensor_name(item)] = copy
+
+    def read(self, node: Any, local: dict[Any, Any]) -> Any:
+        """The node that makes the result of ``node`` here; ``local`` holds what is inlined already."""
+        name = tensor_name(node)
+        if name in self.env:
+            return self.env[name]
+        if node not in local:
+            local[node] = self._copied(node, local)
+        return local[node]
+
+    def _copied(self, node: Any, local: dict[Any, Any]) -> Any:
+        copy = self.graph.node_copy(node, lambda argument: self.read(argument, local))
+        copy.meta = dict(self.parts.meta(node))
+        return copy
+
+    def end(self, outputs: Sequence[Any], told: Sequence[Any]) -> Any:
+        """The graph, which returns ``outputs``, described as ``told``."""
+        node = self.graph.output(tuple(outputs))
+        node.meta["desc"] = list(told)
+        node.meta["output_stack_traces"] = [None] * len(outputs)
+        self.graph.lint()
+        return self.graph
+
+
+def _is_pointwise(node: Any) -> bool:
+    import torch
+
+    return is_operator(node.target) and torch.Tag.pointwise in node.target.tags

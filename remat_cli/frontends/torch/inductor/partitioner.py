@@ -1,0 +1,100 @@
+"""The object that Inductor calls to divide a joint graph: ``torch.compile(options={"custom_partitioner_fn": ...})``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.torch.capturing.capture import Captured, Model
+from remat_cli.frontends.torch.capturing.inductor_joint import captured_joint
+from remat_cli.frontends.torch.capturing.lower import lowering
+from remat_cli.frontends.torch.inductor.division import divided
+from remat_cli.frontends.torch.inductor.loops import keep_apart
+from remat_cli.frontends.torch.installed import require_torch
+from remat_cli.frontends.torch.private import min_cut, partitioner_base, real_tensors
+from remat_cli.frontends.torch.tensors import tensors_in
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Plan
+from remat_cli.version import __version__
+
+FindPlan = Callable[[Captured, Graph], "Plan | None"]
+"""Returns the plan for a joint graph, which was lowered with arbitrary costs; None to leave it to Inductor."""
+Refuse = Callable[[Sequence[str]], None]
+"""Receives the reasons why a graph has no plan. Inductor divides it, unless this raises."""
+
+
+def _base() -> Any:
+    require_torch()
+    return partitioner_base()
+
+
+class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type checker
+    """Divides joint graphs by plan.
+
+    Args:
+        find: Finds plans.
+        refuse: Receives the reasons why there is none.
+        identity: Says what the plans depend on, for the caches of compiled code.
+        tensors: The inputs of the graph, in the order of the compiler; None for those that it describes.
+    """
+
+    def __init__(self, find: FindPlan, refuse: Refuse, identity: str, tensors: Sequence[Any] | None = None) -> None:
+        self._find, self._refuse, self._identity, self._tensors = find, refuse, identity, tensors
+
+    def __call__(self, gm: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> tuple[Any, Any]:
+        """The forward and the backward graph module of ``gm``; Inductor's own if there is no plan."""
+        with real_tensors():
+            try:
+                made = self._divided(gm, num_fwd_outputs)
+            except CaptureFailed as error:
+                self._refuse([error.message])
+                made = None
+        if made is not None:
+            return made
+        forward, backward = min_cut(gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+        return forward, backward
+
+    def _divided(self, joint: Any, forward_outputs: int) -> tuple[Any, Any] | None:
+        tensors = _inputs(joint) if self._tensors is None else self._tensors
+        captured = captured_joint(joint, forward_outputs, tensors, _no_model())
+        lowered = lowering(captured, lambda _: 1.0, "compiled", held(captured))
+        plan = self._find(captured, lowered.graph)
+        if plan is None:
+            return None
+        keep_apart()
+        return divided(captured, lowered, plan.statements, joint)
+
+    def uuid(self) -> Any:
+        """What identifies the plans, for PyTorch's caches of compiled code."""
+        return f"remat {__version__} {self._identity}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As its identity: the caches pickle it with all other settings, only to compare it."""
+        return str, (self.uuid(),)
+
+
+SETTINGS = {"allow_buffer_reuse": False, "reorder_for_peak_memory": False}
+"""Settings of Inductor with which it keeps to the plan: it frees what the plan frees, and runs in the order of the plan.
+With its own it may keep freed memory for a later tensor of the same size, which can raise the peak by a fifth."""
+
+
+def held(captured: Captured) -> range:
+    """The results that the caller is assumed to have in the backward pass: all."""
+    return range(captured.forward_outputs)
+
+
+def _inputs(joint: Any) -> tuple[Any, ...]:
+    """The fake tensors behind the inputs of a joint graph, in the order of the compiler."""
+    found = {}
+    for node in joint.graph.find_nodes(op="placeholder"):
+        number = getattr(node.meta.get("desc"), "idx", None)
+        if number is not None and tensors_in(node.meta.get("val")):
+            found[number] = node.meta["val"]
+    return tuple(found.get(k) for k in range(max(found, default=-1) + 1))
+
+
+def _no_model() -> Model:
+    import torch
+
+    return Model(torch.nn.Module(), (), {}, None)

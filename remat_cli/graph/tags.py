@@ -1,0 +1,92 @@
+"""The names by which another tool saves values, as a graph's metadata gives them.
+
+Tools that save single values (``jax.checkpoint`` with a policy, torch's selective checkpointing) run the forward pass,
+keep the values with the chosen names, and recompute the others when the backward pass needs them. ``metadata["tags"]``
+maps the names of values to these names; several values may have one name, and are saved or not together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remat_cli.errors import StrategyMismatch
+from remat_cli.graph.model import Graph, Phase
+from remat_cli.graph.phases import Training
+
+KEPT, REPEATED = -1, -2
+"""In place of a group: what the node makes is saved in any case; it cannot be saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A training step whose forward values have names.
+
+    What a node makes is saved or not as a whole, and so is all that has one name. So names fall into groups.
+
+    Attributes:
+        training: The step.
+        names: The name of each value; None for none.
+        groups: The names in each group, in the order in which they are made.
+        group: For each node the number of its group, :data:`KEPT` or :data:`REPEATED`. Nodes of other phases than
+            forward, nodes that may not run twice, and those that make a graph output are kept.
+    """
+
+    training: Training
+    names: tuple[str | None, ...]
+    groups: tuple[tuple[str, ...], ...]
+    group: tuple[int, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, strategy: str) -> Tagged:
+        """``graph`` with the names in its metadata.
+
+        Raises:
+            StrategyMismatch: If there are none, or a node has no phase.
+        """
+        training = Training.of(graph, strategy)
+        given = graph.metadata.get("tags") if isinstance(graph.metadata, dict) else None
+        if not isinstance(given, dict) or not all(isinstance(name, str) for name in given.values()):
+            raise StrategyMismatch(
+                f"{strategy} needs names of values in the graph's metadata",
+                hint="graphs of remat export torch:... and jax:... have them; export it again",
+            )
+        names = tuple(given.get(graph.value_name(value)) for value in range(len(graph.size)))
+        outputs = frozenset(graph.outputs)
+        of: list[tuple[str, ...] | None] = []
+        for k, node in enumerate(graph.nodes):
+            values = graph.values_of(k)
+            free = node.phase is Phase.FORWARD and node.recompute and outputs.isdisjoint(values)
+            own = [name for value in values if (name := names[value]) is not None]
+            of.append(None if not free else tuple(own) if len(own) == len(values) else ())
+        joined = _joined([own for own in of if own])
+        numbers = {name: number for number, group in enumerate(joined) for name in group}
+        group = tuple(KEPT if own is None else numbers[own[0]] if own else REPEATED for own in of)
+        return cls(training, names, joined, group)
+
+    def free(self, node: int) -> bool:
+        """Whether a node may be recomputed."""
+        return self.group[node] != KEPT
+
+    def saves(self, node: int, chosen: frozenset[int]) -> bool:
+        """Whether what a node makes is saved if the groups ``chosen`` are."""
+        return self.group[node] == KEPT or self.group[node] in chosen
+
+
+def _joined(sets: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """The names, joined where they come up in one of ``sets``."""
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = name = parent[parent[name]]
+        return name
+
+    for own in sets:
+        for name in own:
+            parent.setdefault(name, name)
+            parent[root(name)] = root(own[0])
+    groups: dict[str, list[str]] = {}
+    for name in parent:
+        groups.setdefault(root(name), []).append(name)
+    return tuple(map(tuple, groups.values()))

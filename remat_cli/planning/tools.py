@@ -1,0 +1,180 @@
+"""Tools that recompute by themselves: which strategy finds the best that each can express, and how to say it to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from remat_cli.graph.model import Graph
+from remat_cli.graph.tags import Tagged
+from remat_cli.plan.model import Compute, Plan
+from remat_cli.spec import split_spec
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a tool is to do.
+
+    Attributes:
+        graph: The graph.
+        plan: The plan.
+        options: The options of the strategy that make this plan.
+    """
+
+    graph: Graph
+    plan: Plan
+    options: Mapping[str, str]
+
+    @classmethod
+    def of(cls, graph: Graph, plan: Plan) -> Chosen:
+        """What ``plan`` says."""
+        return cls(graph, plan, split_spec(plan.strategy)[1])
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Names of modules or values, or the distance of layers."""
+        for key in ("modules", "saved"):
+            if key in self.options:
+                return () if self.options[key] == "none" else tuple(self.options[key].split("+"))
+        return (self.options["n"],) if "n" in self.options else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that recomputes.
+
+    Attributes:
+        name: ``torch-checkpoint``.
+        title: What it is.
+        unit: What it chooses: ``modules``, ``layers`` or ``names``.
+        frontend: The frontend whose graphs it is for; None for any.
+        strategy: The strategy whose plans it can carry out.
+        snippet: The lines that say so to the tool.
+    """
+
+    name: str
+    title: str
+    unit: str
+    frontend: str | None
+    strategy: str
+    snippet: Callable[[Chosen], str]
+
+
+def _torch_checkpoint(chosen: Chosen) -> str:
+    return f"""\
+from functools import partial
+from torch.utils.checkpoint import checkpoint
+
+for name in {json.dumps(chosen.settings)}:
+    part = model.get_submodule(name)
+    part.forward = partial(checkpoint, part.forward, use_reentrant=False)
+"""
+
+
+def _hf_every_n(chosen: Chosen) -> str:
+    return f"""\
+TrainingArguments(
+    gradient_checkpointing=True,
+    gradient_checkpointing_kwargs={{"use_reentrant": False, "every_n_layers": {chosen.options["n"]}}},
+)
+"""
+
+
+def _keras_layers(chosen: Chosen) -> str:
+    return f"""\
+layers = {json.dumps(chosen.settings)}
+with keras.RematScope(mode="list_of_layers", layer_names=layers):
+    ...  # build the model here: layers with these names are recomputed
+"""
+
+
+def _jax_names(chosen: Chosen) -> str:
+    names = ",\n    ".join(map(json.dumps, chosen.settings))
+    return f"""\
+from remat_cli.frontends.jax import named
+
+policy = jax.checkpoint_policies.save_only_these_names(
+    {names}
+)
+loss = jax.checkpoint(named(loss), policy=policy)
+"""
+
+
+def _torch_tags(chosen: Chosen) -> str:
+    saved, again = tagged_calls(chosen)
+    return f"""\
+from collections import Counter
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+# The calls of each operator that are saved, and those that are recomputed.
+SAVED = {_table(saved)}
+AGAIN = {_table(again)}
+
+def contexts():
+    calls = Counter()
+
+    def policy(context, operator, *args, **kwargs):
+        name = operator.__name__.split(".")[0].rstrip("_")
+        number = calls[context.is_recompute, name]
+        calls[context.is_recompute, name] += 1
+        if number in AGAIN.get(name, ()):
+            return CheckpointPolicy.MUST_RECOMPUTE
+        return CheckpointPolicy.MUST_SAVE if number in SAVED.get(name, ()) else CheckpointPolicy.PREFER_SAVE
+
+    return create_selective_checkpoint_contexts(policy)
+
+@torch.compile
+def step(*batch):  # what was exported: the model, and the loss if there is one
+    return checkpoint(model, *batch, use_reentrant=False, context_fn=contexts)
+"""
+
+
+def tagged_calls(chosen: Chosen) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """The numbers of the calls of each operator that a plan computes once, and of those that it computes again."""
+    tagged = Tagged.of(chosen.graph, chosen.plan.strategy)
+    runs = [0] * len(chosen.graph.nodes)
+    for statement in chosen.plan.statements:
+        if isinstance(statement, Compute):
+            runs[statement.node] += 1
+    tables: tuple[dict[str, list[int]], dict[str, list[int]]] = ({}, {})
+    names = chosen.graph.metadata["tags"]
+    for node in range(tagged.training.sweep):
+        for value in chosen.graph.values_of(node)[:1]:
+            if (name := names.get(chosen.graph.value_name(value))) is not None:
+                operator, _, number = name.rpartition(".")
+                tables[runs[node] > 1].setdefault(operator, []).append(int(number))
+    return tables
+
+
+def _table(calls: Mapping[str, list[int]]) -> str:
+    lines = "".join(f'    "{operator}": {numbers},\n' for operator, numbers in sorted(calls.items()))
+    return "{\n" + lines + "}" if lines else "{}"
+
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool(
+            "torch-checkpoint",
+            "torch.utils.checkpoint around modules",
+            "modules",
+            None,
+            "module-checkpoint",
+            _torch_checkpoint,
+        ),
+        Tool("hf-every-n", "Transformers' every_n_layers", "layers", None, "every-n-layers", _hf_every_n),
+        Tool(
+            "torch-tags",
+            "tags for operations, which torch.compile's partitioner obeys",
+            "names",
+            "torch",
+            "save-only",
+            _torch_tags,
+        ),
+        Tool("jax-names", "jax.checkpoint with names of values to save", "names", "jax", "save-only", _jax_names),
+        Tool("keras-layers", "keras.RematScope with names of layers", "layers", "tensorflow", "keras-layers", _keras_layers),
+    )
+}
+"""The tools by name."""

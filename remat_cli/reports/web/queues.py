@@ -1,0 +1,240 @@
+"""The three queues of a plan with a host over time, on its page: what runs beside what, and who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from remat_cli.graph.model import Graph
+from remat_cli.plan.check import Report
+from remat_cli.plan.model import Allocate, Compute, Offload, Plan, Prefetch
+from remat_cli.plan.occupancy import Kind
+from remat_cli.plan.queues import Queue, Timing
+from remat_cli.reports.palette import BUDGET, KINDS, PATTERNS
+from remat_cli.reports.web.lifetimes import HATCHING
+from remat_cli.reports.web.page import INK, Chart, Section, Table, label
+from remat_cli.reports.words import cost_words, count, critical_words, queue_words, size_column, stall_words
+from remat_cli.units import format_bytes, format_percent, time_scale
+
+_MOST = 1500
+"""More bars in a queue are joined with neighbours of the same kind; untuned."""
+_ROWS = 30
+_LANES = {Queue.COMPUTE: 2, Queue.OUT: 1, Queue.IN: 0}
+_WAITS = "waits"
+_COPYING = {Queue.OUT: "#D55E00", Queue.IN: KINDS[Kind.FETCHED]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """One or more neighbouring spans of a queue."""
+
+    kind: str
+    start: float
+    end: float
+    words: str
+
+
+def queues_section(report: Report, plan: Plan) -> list[Section]:
+    """The section with the chart ``queues``; nothing for a plan without copies."""
+    timing = report.replay.timing
+    if timing is None or not plan.copies:
+        return []
+    graph = report.graph
+    unit, factor = time_scale(timing.time, graph.cost_unit)
+    stalls = stall_words(report)
+    note = (
+        f"Computations and copies run beside each other. Busy: {queue_words(report)}. The longest chain of waits: "
+        f"{critical_words(report)}. {stalls[0].upper()}{stalls[1:]}. Host memory in use: at most "
+        f"{format_bytes(report.replay.host_peak_bytes)}."
+    )
+    described = (
+        f"Three queues over {cost_words(timing.time, graph.cost_unit)}: {queue_words(report)}; {stalls}. "
+        "The table below has the copies."
+    )
+    lanes = {queue: _bars(report, plan, timing, queue) for queue in Queue}
+    chart = Chart(
+        "queues",
+        [*_memory(report, timing, factor), *_traces(lanes, _waits(report, plan, timing), factor)],
+        _layout(timing.time / factor, unit),
+        420,
+        described,
+        numbers=_table(report, plan, timing),
+        numbers_title="The largest copies in numbers",
+    )
+    return [Section("When everything runs", note, (chart,))]
+
+
+def _bars(report: Report, plan: Plan, timing: Timing, queue: Queue) -> list[_Bar]:
+    """The spans of a queue, joined with neighbours of the same kind if there are many."""
+    graph = report.graph
+    value_of = {s.register: s.value for s in plan.statements if isinstance(s, Allocate)}
+    seen: set[int] = set()
+    bars: list[_Bar] = []
+    for span in timing.spans:
+        if span.queue is not queue:
+            continue
+        statement = plan.statements[span.statement]
+        if isinstance(statement, Compute):
+            kind = _kind(graph, statement.node, seen)
+            seen.add(statement.node)
+            name = graph.nodes[statement.node].id
+        else:
+            assert isinstance(statement, Offload | Prefetch)
+            kind, value = queue.value, value_of[statement.register]
+            name = f"{graph.value_name(value)}, {format_bytes(graph.size[value])}"
+        lasts = cost_words(span.end - span.start, graph.cost_unit)
+        bars.append(_Bar(kind, span.start, span.end, f"{label(name)}: {lasts} at statement {span.statement:,}"))
+    each = -(-len(bars) // _MOST)
+    return bars if each <= 1 else _joined(bars, each)
+
+
+def _joined(bars: Sequence[_Bar], each: int) -> list[_Bar]:
+    found: list[_Bar] = []
+    counts: list[int] = []
+    for bar in bars:
+        last = found[-1] if found else None
+        if last is not None and last.kind == bar.kind and counts[-1] < 2 * each and bar.start - last.end <= 0:
+            counts[-1] += 1
+            found[-1] = _Bar(bar.kind, last.start, bar.end, f"{counts[-1]:,} operations")
+        else:
+            found.append(bar)
+            counts.append(1)
+    return found
+
+
+def _kind(graph: Graph, node: int, seen: set[int]) -> str:
+    phase = graph.nodes[node].phase
+    made = Kind.PLAIN if phase is None else Kind(phase.value)
+    return (Kind.RECOMPUTED if node in seen else made).value
+
+
+def _waits(report: Report, plan: Plan, timing: Timing) -> list[_Bar]:
+    """The stalls of the compute queue: each ends when the copy that it waits for does."""
+    ends = {span.statement: span.end for span in timing.spans}
+    bars = []
+    for stall in timing.stalls:
+        end = ends[stall.copy]
+        why = "inputs" if isinstance(plan.statements[stall.statement], Compute) else "memory that values leave"
+        lasts = cost_words(stall.duration, report.graph.cost_unit)
+        bars.append(_Bar(_WAITS, end - stall.duration, end, f"waits {lasts} for {why}"))
+    return bars
+
+
+def _traces(lanes: dict[Queue, list[_Bar]], waits: list[_Bar], factor: float) -> list[dict[str, Any]]:
+    colours = {kind.value: colour for kind, colour in KINDS.items()}
+    colours |= {queue.value: colour for queue, colour in _COPYING.items()} | {_WAITS: BUDGET}
+    shapes = {kind.value: shape for kind, shape in PATTERNS.items() if kind is not Kind.FETCHED}
+    shapes |= {Queue.IN.value: PATTERNS[Kind.FETCHED], _WAITS: "-"}
+    names = {Queue.OUT.value: "copy to host", Queue.IN.value: "copy from host", _WAITS: "computations wait"}
+    traces = []
+    rows = [(queue, bar) for queue, bars in lanes.items() for bar in bars] + [(Queue.COMPUTE, bar) for bar in waits]
+    for kind in dict.fromkeys(bar.kind for _, bar in rows):
+        own = [(queue, bar) for queue, bar in rows if bar.kind == kind]
+        pattern = {"pattern": {"shape": shapes[kind], "bgcolor": colours[kind], **HATCHING}} if kind in shapes else {}
+        traces.append(
+            {
+                "type": "bar",
+                "name": names.get(kind, kind),
+                "orientation": "h",
+                "base": [bar.start / factor for _, bar in own],
+                "x": [(bar.end - bar.start) / factor for _, bar in own],
+                "y": [_LANES[queue] for queue, _ in own],
+                "width": 0.5 if kind == _WAITS else 0.8,
+                "yaxis": "y2",
+                "marker": {"color": colours[kind], "line": {"width": 0}, **pattern},
+                "text": [bar.words for _, bar in own],
+                "textposition": "none",
+                "hovertemplate": "%{text}<extra></extra>",
+            }
+        )
+    return traces
+
+
+def _memory(report: Report, timing: Timing, factor: float) -> list[dict[str, Any]]:
+    """Device and host memory at the beginning of each computation, in time."""
+    spans = [span for span in timing.spans if span.queue is Queue.COMPUTE]
+    each = max(1, -(-len(spans) // _MOST))
+    groups = [spans[k : k + each] for k in range(0, len(spans), each)]
+    traces = []
+    profiles = (("device memory", report.replay.profile, "solid"), ("host memory", report.replay.host_profile, "dash"))
+    for name, profile, dash in profiles:
+        if not profile:
+            continue
+        most = [max(profile[at] for at in _statements(group)) for group in groups]
+        traces.append(
+            {
+                "type": "scatter",
+                "name": name,
+                "x": [*(group[0].start / factor for group in groups), timing.time / factor],
+                "y": [*most, *most[-1:]],
+                "mode": "lines",
+                "line": {"width": 1.4, "shape": "hv", "color": INK, "dash": dash},
+                "hovertemplate": f"{name} %{{y:.4s}}B<extra></extra>",
+            }
+        )
+    return traces
+
+
+def _statements(group: Sequence[Any]) -> list[int]:
+    """The statements of neighbouring spans, and those between them."""
+    between = [at for one, other in pairwise(group) for at in range(one.statement, other.statement)]
+    return [*between, group[-1].statement]
+
+
+def _layout(end: float, unit: str) -> dict[str, Any]:
+    return {
+        "margin": {"l": 76, "r": 12, "t": 8, "b": 40},
+        "barmode": "overlay",
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "traceorder": "normal", "y": -0.18, "yanchor": "top", "x": 0},
+        "xaxis": {"title": {"text": f"time, {unit}", "standoff": 4}, "anchor": "y2", "range": [0, end]},
+        "yaxis": {
+            "title": {"text": "memory"},
+            "tickformat": "~s",
+            "ticksuffix": "B",
+            "rangemode": "tozero",
+            "domain": [0.5, 1],
+        },
+        "yaxis2": {
+            "domain": [0, 0.44],
+            "range": [-0.5, 2.5],
+            "tickvals": list(_LANES.values()),
+            "ticktext": [queue.value for queue in _LANES],
+            "fixedrange": True,
+            "showgrid": False,
+            "zeroline": False,
+        },
+    }
+
+
+def _table(report: Report, plan: Plan, timing: Timing) -> Table:
+    """The largest copies: what, when, and how long."""
+    graph = report.graph
+    value_of = {s.register: s.value for s in plan.statements if isinstance(s, Allocate)}
+    copies = [span for span in timing.spans if span.queue is not Queue.COMPUTE]
+    chosen = []
+    for span in copies:
+        statement = plan.statements[span.statement]
+        assert isinstance(statement, Offload | Prefetch)
+        chosen.append((value_of[statement.register], span))
+    chosen.sort(key=lambda pair: (-graph.size[pair[0]], pair[1].start))
+    chosen = sorted(chosen[:_ROWS], key=lambda pair: pair[1].start)
+    sizes = size_column([graph.size[value] for value, _ in chosen])
+    rows = [
+        (
+            graph.value_name(value),
+            span.queue.value,
+            size,
+            cost_words(span.start, graph.cost_unit),
+            cost_words(span.end - span.start, graph.cost_unit),
+            format_percent((span.end - span.start) / timing.time if timing.time else 0.0),
+        )
+        for (value, span), size in zip(chosen, sizes, strict=True)
+    ]
+    head = ("value", "way", "size", "begins at", "takes", "of the time")
+    left = len(copies) - len(chosen)
+    if left > 0:
+        rows.append((f"and {count(left, 'smaller copy', 'smaller copies')}", "", "", "", "", ""))
+    return Table(head, rows, numbers=4)
