@@ -99,9 +99,10 @@ GRAPHS ?= $(wildcard ../shared/graphs/*/*.json)
 bench: setup
 	$(BIN)/python -m benchmarks $(if $(GRAPHS),--graphs $(GRAPHS))
 
-# The published tables and figures, made again: benchmarks/paper/README.md. About a quarter of an hour on one core.
+# The published tables and figures, made again: benchmarks/paper/README.md. About three quarters of an hour on one core.
+# After an interruption, PAPER=--resume goes on where it was.
 paper: setup
-	$(BIN)/python -m benchmarks.paper
+	$(BIN)/python -m benchmarks.paper $(PAPER)
 
 # Plants mistakes in a copy of the package, one by one, and says which test catches each: about twenty minutes on one core.
 mutations: setup

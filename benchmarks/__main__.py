@@ -125,6 +125,7 @@ def run_one(
     only: tuple[str, ...] = (),
     limit_s: float | None = None,
     named: bool = True,
+    resume: bool = False,
 ) -> bool:
     """Run one benchmark, print it, and store its result. False if it failed: then its old result stays.
 
@@ -136,12 +137,15 @@ def run_one(
         only: See ``quick``. The rows replace those in the stored result.
         limit_s: See ``quick``.
         named: Whether the user named it: then a missing requirement is a failure.
+        resume: See :func:`benchmarks.frame.perform`.
     """
     path = None if output is None else output / "results" / f"{benchmark.name}.json"
     partial = None if path is None else path.with_suffix(".partial.json")
     try:
         old = _stored(path, quick=quick) if only and path is not None else None
-        result = perform(benchmark, quick=quick, partial=partial, graphs=graphs, only=only, limit_s=limit_s)
+        result = perform(
+            benchmark, quick=quick, partial=partial, graphs=graphs, only=only, limit_s=limit_s, resume=resume
+        )
     except BenchmarkError as error:
         left_out = isinstance(error, MissingInput) and not named
         print(f"{benchmark.name}: {'left out' if left_out else 'failed'}: {error}", file=sys.stderr)

@@ -122,6 +122,8 @@ class Session:
         graphs: Further graph documents to measure, for benchmarks that support it.
         only: Measure the cells whose label contains one of these texts, for benchmarks that support it; empty for all.
         limit_s: Seconds for a cell, if the user gave them.
+        done: Labels of cells that an interrupted run has measured already.
+        begun: Labels of the cells that this run measures, so far.
     """
 
     quick: bool
@@ -131,6 +133,8 @@ class Session:
     graphs: tuple[Path, ...] = ()
     only: tuple[str, ...] = ()
     limit_s: float | None = None
+    done: frozenset[str] = frozenset()
+    begun: list[str] = field(default_factory=list)
 
     def limited(self, full_s: float, quick_s: float) -> float:
         """Seconds for a cell: from the user, else ``full_s``, or ``quick_s`` if quick."""
@@ -139,8 +143,11 @@ class Session:
         return quick_s if self.quick else full_s
 
     def wants(self, label: str) -> bool:
-        """Whether the cell of this label is to be measured."""
-        return not self.only or any(text in label for text in self.only)
+        """Whether the cell of this label is to be measured; after the next ``keep`` it counts as done."""
+        wanted = label not in self.done and (not self.only or any(text in label for text in self.only))
+        if wanted:
+            self.begun.append(label)
+        return wanted
 
     def files(self, folder: str) -> dict[str, Path]:
         """The given graphs in a folder of this name, by their stems."""
@@ -196,6 +203,7 @@ def perform(
     graphs: tuple[Path, ...] = (),
     only: tuple[str, ...] = (),
     limit_s: float | None = None,
+    resume: bool = False,
 ) -> dict[str, Any]:
     """Run ``benchmark``; returns its rows, with the time, machine and versions of the measurement.
 
@@ -206,10 +214,12 @@ def perform(
         graphs: See :class:`Session`.
         only: See :class:`Session`.
         limit_s: See :class:`Session`.
+        resume: Take the rows and labels in ``partial``, if it is there, and measure only the other cells.
 
     Raises:
         ValueError: If a row does not fit the tables.
     """
+    before, done = _interrupted(partial, quick=quick) if resume else ([], frozenset[str]())
 
     def said(text: str) -> None:
         print(f"{benchmark.name}: {text}", file=sys.stderr, flush=True)
@@ -217,12 +227,15 @@ def perform(
     def kept(rows: Sequence[Row]) -> None:
         if partial is not None:
             partial.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(dump({"benchmark": benchmark.name, "quick": quick, "rows": rows}), encoding="utf-8")
+            labels = sorted({*done, *session.begun})
+            told = {"benchmark": benchmark.name, "done": labels, "quick": quick, "rows": [*before, *rows]}
+            partial.write_text(dump(told), encoding="utf-8")
 
     started_s = time.monotonic()
     load = Load.now()
     with tempfile.TemporaryDirectory(prefix="remat-bench-") as folder:
-        rows = benchmark.run(Session(quick, Path(folder), said, kept, graphs, only, limit_s))
+        session = Session(quick, Path(folder), said, kept, graphs, only, limit_s, done)
+        rows = [*before, *benchmark.run(session)]
     check_rows(benchmark, rows)
     if partial is not None:
         partial.unlink(missing_ok=True)
@@ -236,6 +249,15 @@ def perform(
         "versions": versions(),
         "wall_s": round(time.monotonic() - started_s, 1),
     }
+
+
+def _interrupted(partial: Path | None, *, quick: bool) -> tuple[list[Row], frozenset[str]]:
+    """Rows and labels of the cells that an interrupted run has measured; none if there was none of this kind."""
+    if partial is None or not partial.is_file():
+        return [], frozenset()
+    told = json.loads(partial.read_text(encoding="utf-8"))
+    labels = frozenset(told.get("done", ()))
+    return (told["rows"], labels) if labels and told["quick"] == quick else ([], frozenset())
 
 
 def check_rows(benchmark: Benchmark, rows: Sequence[Row]) -> None:

@@ -17,16 +17,18 @@ from benchmarks.machine import ROOT
 from benchmarks.page import section
 from benchmarks.paper.published import QUOTES, quoted
 
-PARTS = ("gaps", "budgets", "batches", "rounding", "treewidth", "chains")
+PARTS = ("memory", "gaps", "budgets", "batches", "rounding", "treewidth", "chains")
 """All parts, in the order in which they run and appear on the page."""
 _HEAD = """\
 # The papers' tables
 
 Made by `make paper` (`python -m benchmarks.paper --help` for parts of it) from the results in `results/`; do not edit.
 Every number that is called published is in `published.py`, with its place in the paper; each section begins with all of
-them. A cell in a column of published numbers is empty where the paper prints none: many stand only in pictures. Costs
-are FLOPs of the zoo's graphs and not profiled times, so ratios and shapes can be compared, and digits cannot. Where
-rows were measured later than the rest of their table, a line below the table says which.
+them. A cell in a column of published numbers is empty where the paper prints none: many stand only in pictures. Graphs
+are those of the zoo, which follow the papers' networks. Costs are FLOPs where the paper's are, and times on a V100 by
+its data sheet where the paper's are measured on one; digits of times cannot be compared. Each part has what is proven
+of the optimum beside the heuristics. Where rows were measured later than the rest of their table, a line below the
+table says which.
 """
 
 
@@ -67,6 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="TEXT",
         help="measure only the rows whose label has one of these in it, and keep the others of the stored result",
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on where a run was interrupted: measure only what it had not"
+    )
     asked = parser.parse_args(arguments)
     unknown = [name for name in asked.parts if name not in PARTS]
     if unknown:
@@ -79,12 +84,21 @@ def main(arguments: list[str] | None = None) -> int:
     output: Path | None = asked.output
     if output is None and not asked.quick:
         output = ROOT / "benchmarks" / "paper"
+    names = [] if asked.page else list(asked.parts or PARTS)
+    if asked.resume and output is not None:
+        names = _from_interrupted(names, output)
     failed = False
-    for name in [] if asked.page else asked.parts or PARTS:
-        failed |= not run_one(part(name), output, quick=asked.quick, only=tuple(asked.only))
+    for name in names:
+        failed |= not run_one(part(name), output, quick=asked.quick, only=tuple(asked.only), resume=asked.resume)
     if output is not None:
         _rebuild(output)
     return 1 if failed else 0
+
+
+def _from_interrupted(names: list[str], output: Path) -> list[str]:
+    """The parts from the one on that an interrupted run was at; all if there was no such run."""
+    at = [k for k, name in enumerate(names) if (output / "results" / f"{name}.partial.json").is_file()]
+    return names[at[0] :] if at else names
 
 
 def _rebuild(output: Path) -> None:

@@ -20,51 +20,88 @@ CELLS = (
     Column("ending", "ended"),
 )
 """What the rows of :func:`compared` hold, as the columns of a table."""
+_LEAST = (Column("least", "proven least overhead, %", "number"), Column("above", "cost above the least, %", "number"))
+SHOWN_CELLS = (*CELLS[:5], *_LEAST, *CELLS[6:])
+"""The same with what :func:`with_distances` adds, and without the bound of each strategy's own."""
+LEAST_NOTE = (
+    "The proven least holds for all plans that compute nodes first in document order, as all plans here do. Where it "
+    "is 0, nothing else is known."
+)
 
 
 def compared(
-    spec: str, percents: Iterable[float], strategies: Iterable[str], time_limit_s: float, *, graph: Any = None
+    spec: str,
+    budgets: Iterable[float | str],
+    strategies: Iterable[str],
+    time_limit_s: float,
+    *,
+    graph: Any = None,
+    cost: str = "flops",
 ) -> list[Row]:
     """A row for every strategy and budget; a failure is a row as well.
 
     Args:
         spec: The graph, as the zoo names it.
-        percents: Budgets in percent of the no-remat peak.
+        budgets: Budgets: numbers in percent of the no-remat peak, or texts such as ``16GB``.
         strategies: Strategies with options.
         time_limit_s: Limit for each cell.
         graph: The graph itself, if it is not of the zoo.
+        cost: Costs of a graph of the zoo.
 
     Returns:
         Rows with the keys of ``CELLS``: overhead and proven bound in percent over the cost without recomputation, peak
-        in percent of the no-remat peak.
+        in percent of the no-remat peak. A bound that holds for fewer schedules than those in document order is None.
     """
     from remat_cli.api import build_graph, compare
+    from remat_cli.plan.model import Scope
     from remat_cli.planning.comparing.cell import Limits
     from remat_cli.planning.comparing.executors import LocalExecutor
     from remat_cli.units import parse_budget
 
-    graph = build_graph(spec) if graph is None else graph
-    budgets = [parse_budget(f"{percent:g}%") for percent in percents]
+    graph = build_graph(spec, cost=cost) if graph is None else graph
+    asked = [parse_budget(budget if isinstance(budget, str) else f"{budget:g}%") for budget in budgets]
     limits = Limits(time_limit_s=time_limit_s, threads=1)
-    comparison = compare(graph, budgets, strategies, limits, executor=LocalExecutor(jobs=1))
+    comparison = compare(graph, asked, strategies, limits, executor=LocalExecutor(jobs=1))
+    whole = comparison.no_remat_peak_bytes
     rows: list[Row] = []
     for row in comparison.rows:
-        proven = None if row.lower_bound is None else round(100 * (row.lower_bound / graph.total_cost - 1), 4)
+        wide = row.lower_bound is not None and row.scope in {Scope.ANY_ORDER, Scope.DOCUMENT_ORDER}
+        proven = round(100 * (row.lower_bound / graph.total_cost - 1), 4) if wide else None
+        share = row.budget.endswith("%")
         rows.append(
             {
                 "graph": spec,
                 "strategy": row.strategy,
-                "percent": float(row.budget.rstrip("%")),
+                "percent": float(row.budget.rstrip("%")) if share else round(100 * row.budget_bytes / whole, 3),
                 "overhead": None if row.overhead is None else round(100 * row.overhead, 4),
-                "peak": None
-                if row.peak_bytes is None
-                else round(100 * row.peak_bytes / comparison.no_remat_peak_bytes, 3),
+                "peak": None if row.peak_bytes is None else round(100 * row.peak_bytes / whole, 3),
                 "bound": proven,
                 "wall_s": row.wall_s,
                 "ending": row.message.partition(";")[0],
             }
         )
     return rows
+
+
+def with_distances(rows: Sequence[Row], best: str) -> list[Row]:
+    """The cells with the greatest bound that ``best`` proves at their budget, and how far above it each cost is."""
+    least: dict[tuple[str, float], float] = {}
+    for row in rows:
+        if row["strategy"] == best:
+            least[row["graph"], row["percent"]] = max(0.0, row["bound"] or 0.0)
+    made = []
+    for row in rows:
+        bound = least.get((row["graph"], row["percent"]))
+        known = bound is not None and row["overhead"] is not None
+        above = round(100 * ((100 + row["overhead"]) / (100 + bound) - 1), 4) if known and bound is not None else None
+        made.append(row | {"least": bound, "above": above})
+    return made
+
+
+def distance(rows: Sequence[Row], strategy: str) -> float | None:
+    """The geometric mean of cost over proven least cost, of cells with distances; None if there are none."""
+    logs = [math.log1p(row["above"] / 100) for row in rows if row["strategy"] == strategy and row["above"] is not None]
+    return round(math.exp(math.fsum(logs) / len(logs)), 4) if logs else None
 
 
 def geometric_ratio(rows: Sequence[Mapping[str, Any]], strategy: str, best: str) -> tuple[float | None, int]:

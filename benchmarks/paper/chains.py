@@ -1,36 +1,146 @@
-"""Rotor's comparison: Rotor against sequential and revolve on chains of ResNets and DenseNets.
+"""Rotor's comparison: Rotor against sequential and revolve on chains of ResNets, DenseNets and Inception v3.
 
-Beaumont et al., Optimal checkpointing for heterogeneous chains, INRIA RR-9302, 2019. The graphs are those of the zoo,
-cut into chains of blocks at the nodes that every path passes. `sequential` is PyTorch's method of equal segments.
-`revolve-bytes` is the paper's `revolve`: it knows costs and sizes, and keeps only the outputs of blocks. `revolve`
-knows neither, and `revolve-hetero` knows costs and counts values. The paper's curves plot throughput on a GPU and print
-no numbers. Compare the shapes: at no budget does Rotor cost more than the others. `auto` is not limited to chains of
-blocks, and shows the price of that limit. If it has no plan, time was too short for the larger graph.
+Beaumont et al., Optimal checkpointing for heterogeneous chains, INRIA RR-9302, 2019. The graphs are those of the zoo
+with `backward=operator`, cut into chains of blocks at the nodes that every path passes, with times on a V100 by its
+data sheet; the paper measured on such a GPU. `sequential` is PyTorch's method of equal segments, with ten numbers of
+segments from 2 to twice the root of the number of blocks, as in the paper. Its best is the fastest that fits in the
+paper's 15.75 GiB, and Rotor gets the memory that it takes. Memory is that of values, parameters, their gradients and
+inputs. Absolute throughputs are far above the paper's, since no operation reaches the data sheet's rates; the gains can
+be compared. The last table has three graphs with costs in FLOPs, 256 images and Checkmate's rule for the backward pass,
+and all strategies at several budgets. `revolve-bytes` is the paper's `revolve`: it knows costs and sizes, and keeps
+only the outputs of blocks. `revolve` knows neither, and `revolve-hetero` knows costs and counts values. `auto` is not
+limited to chains of blocks, and shows the price of that limit. If it has no plan, time was too short for the larger
+graph.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.frame import Column, Picture, Row, Session, Table
-from benchmarks.paper.cells import CELLS, compared, curves, geometric_ratio
+from benchmarks.measure import call
+from benchmarks.paper.cells import (
+    CELLS,
+    LEAST_NOTE,
+    SHOWN_CELLS,
+    compared,
+    curves,
+    geometric_ratio,
+    with_distances,
+)
+from benchmarks.paper.published import published
 
 _LIMIT_S = 6.0
 _PERCENTS = (90.0, 75.0, 60.0, 50.0, 40.0, 30.0)
 _NETWORKS = ("resnet50", "resnet101", "densenet121")
-_BEST = "rotor"
-_STRATEGIES = ("sequential", "revolve", "revolve-hetero", "revolve-bytes", _BEST)
+_BEST, _ANY = "rotor", "auto"
+_STRATEGIES = ("sequential", "chen-recursive", "revolve", "revolve-hetero", "revolve-bytes", _BEST)
+_V100 = "roofline:v100"
+_GIB = 2**30
+_MEMORY = int(15.75 * _GIB)
+"""Of the paper's GPU."""
+_NUMBERS = 10
+"""Numbers of segments to try."""
+_SET_LIMIT_S = 120.0
+_FIGURE_3 = "resnet101"
+_DEPTHS = (
+    *(f"resnet{depth}" for depth in (18, 34, 50, 101, 152, 200)),
+    *(f"densenet{depth}" for depth in (121, 161, 169, 201)),
+    "inception-v3",
+)
+_DEEPEST = "resnet1001"
+_SPECS = {_DEEPEST: "resnet-deep{wide=4,"}
+"""How the zoo begins the specification of a network, where that is not its name."""
+_BATCHES = {224: (16, 64), 500: (4, 16), 1000: (1, 4)}
+"""Image sizes of the paper, and batches: powers of two, as in the paper, which does not print all of its own."""
+_FIGURE_3_BATCHES = (1, 2, 4, 8)
+_CURVES = ((_FIGURE_3, 1000, 8), ("densenet201", 500, 16), ("inception-v3", 1000, 4))
+_QUICK_CURVES = (("resnet18", 64, 1),)
+_LIMITS = 10
+"""Memory limits, equally far apart from none to the memory of keep-all."""
+_REVOLVE = "revolve-bytes"
 
 TABLES = (
+    Table(
+        "sets",
+        "Sections 5.3 and 5.4, figures 3 to 13: Rotor with the memory of the best number of segments",
+        (
+            Column("network", "network"),
+            Column("size", "image", "count"),
+            Column("batch", "batch", "count"),
+            Column("blocks", "blocks", "count"),
+            Column("kept_gib", "keep-all, GiB", "number"),
+            Column("kept_rate", "keep-all, images/s", "number"),
+            Column("fewest", "fewest segments that fit", "count"),
+            Column("segments", "best segments", "count"),
+            Column("gib", "GiB", "number"),
+            Column("rate", "sequential, images/s", "number"),
+            Column("rotor_rate", "Rotor, images/s", "number"),
+            Column("gain", "Rotor's gain, %", "number"),
+            Column("mean_gain", "mean gain over all numbers of segments, %", "number"),
+            Column("wall_s", "Rotor, s", "number"),
+            Column("ending", "ended"),
+        ),
+        "The gain over all numbers of segments is that of the paper's figure 3, and measured for that network alone. "
+        "The ResNet-1001 is four times as wide as that of He et al.: with that width it takes the memory and the "
+        "segments that the paper states.",
+        named_by=("network", "size", "batch"),
+    ),
+    Table(
+        "curve",
+        "Figures 3 to 13: throughput against memory",
+        (
+            Column("network", "network"),
+            Column("size", "image", "count"),
+            Column("batch", "batch", "count"),
+            Column("strategy", "strategy"),
+            Column("setting", "limit in GiB, or segments", "number"),
+            Column("gib", "GiB", "number"),
+            Column("rate", "images/s", "number"),
+        ),
+        "Ten limits, equally far apart up to the memory of keep-all, and ten numbers of segments, as in the paper. "
+        "Where a line is empty, no plan of that strategy fits.",
+        named_by=("network", "size", "batch", "strategy", "setting"),
+    ),
+    Table(
+        "persistence",
+        "Figure 2: a chain on which no memory-persistent schedule is optimal",
+        (
+            Column("n", "n", "count"),
+            Column("rotor", "Rotor", "number"),
+            Column("persistent", "3n + 1", "number"),
+            Column("auto", "auto, proven optimal", "number"),
+            Column("free", "2n + 2", "number"),
+        ),
+        "Costs of the figure; the sizes are our own, since those of the figure stand only in the picture.",
+        named_by=("n",),
+    ),
     Table(
         "cells",
         "Overhead against budget",
         CELLS,
-        f"{_LIMIT_S:g} s a cell, one thread.",
+        f"{_LIMIT_S:g} s a cell, one thread. {LEAST_NOTE}",
         named_by=("graph", "strategy", "percent"),
     ),
 )
+_TABLE = {table.key: table for table in TABLES}
 SHOWN = (
+    Table(
+        "stated",
+        "What the paper states, beside ours",
+        (
+            Column("subject", "of"),
+            Column("quantity", "figure"),
+            Column("ours", "ours", "number"),
+            Column("published", "published", "number"),
+            Column("why", "most likely why they differ"),
+        ),
+    ),
     Table(
         "ratios",
         "Cost over Rotor's, geometric mean over budgets",
@@ -42,28 +152,263 @@ SHOWN = (
             Column("alone", "budgets that only Rotor has", "count"),
         ),
     ),
-    *TABLES,
+    *TABLES[:-1],
+    replace(TABLES[-1], columns=SHOWN_CELLS),
 )
-PICTURES = (Picture("curves", "Overhead against budget on ResNet and DenseNet chains for every strategy."),)
+PICTURES = (
+    Picture(
+        "throughput", "Images a second against memory for keep-all, sequential, revolve and Rotor on three networks."
+    ),
+    Picture("curves", "Overhead against budget on ResNet and DenseNet chains for every strategy."),
+)
 
 
 def run(session: Session) -> list[Row]:
-    cells: list[Row] = []
+    rows: list[Row] = []
+    for network, size, batch in () if session.quick else _sets():
+        if session.wants(f"sets {network} {size} {batch}"):
+            session.say(f"{network}, {size}x{size}, batch {batch}")
+            case = {"network": network, "size": size, "batch": batch}
+            called = call("benchmarks.paper.chains:measured", limit_s=20 * _SET_LIMIT_S, **case)
+            values = called.values or {"ending": called.problem}
+            rows.append(
+                _TABLE["sets"].row(case, {column.key: values.get(column.key) for column in _TABLE["sets"].columns})
+            )
+            session.keep(rows)
+    for network, size, batch in _QUICK_CURVES if session.quick else _CURVES:
+        if session.wants(f"curve {network} {size} {batch}"):
+            session.say(f"curves of {network}, {size}x{size}, batch {batch}")
+            case = {"network": network, "size": size, "batch": batch}
+            called = call("benchmarks.paper.chains:curve", limit_s=20 * _SET_LIMIT_S, **case)
+            fallen = [{"strategy": called.problem, **dict.fromkeys(("setting", "gib", "rate"))}]
+            rows += [{"table": "curve", **case, **point} for point in called.values or fallen]
+            session.keep(rows)
+    for n in (5,) if session.quick else (5, 10, 20):
+        if session.wants(f"persistence {n}"):
+            rows.append(_TABLE["persistence"].row({"n": n}, persistence(n)))
     for spec in ("linear{n=10}",) if session.quick else _NETWORKS:
-        strategies = _STRATEGIES if session.quick else (*_STRATEGIES, "auto")
+        strategies = _STRATEGIES if session.quick else (*_STRATEGIES, _ANY)
         wanted = [strategy for strategy in strategies if session.wants(f"{spec} {strategy}")]
         percents = (75.0, 60.0) if session.quick else _PERCENTS
         if wanted:
             session.say(spec)
-            cells += [{"table": "cells", **row} for row in compared(spec, percents, wanted, _LIMIT_S)]
-            session.keep(cells)
-    return cells
+            rows += [{"table": "cells", **row} for row in compared(spec, percents, wanted, _LIMIT_S)]
+            session.keep(rows)
+    return rows
+
+
+def _sets() -> Iterator[tuple[str, int, int]]:
+    for network in _DEPTHS:
+        for size, batches in _BATCHES.items():
+            figure_3 = network == _FIGURE_3 and size == 1000
+            yield from ((network, size, batch) for batch in (_FIGURE_3_BATCHES if figure_3 else batches))
+    yield from ((_DEEPEST, 224, batch) for batch in _FIGURE_3_BATCHES)
+
+
+def measured(network: str, size: int, batch: int) -> dict[str, Any]:
+    """The best number of segments of one network, and Rotor with its memory."""
+    from remat_cli.graph.analysis import no_remat_peak
+
+    graph = _graph(network, size, batch)
+    chain, plans = _sequential(graph)
+    fitting = [plan for plan in plans if plan[1] <= _MEMORY]
+    cost, room, segments = min(fitting, default=(math.inf, _MEMORY, None))
+    started_s = time.monotonic()
+    rotor = _rotor(graph, room)
+    wall_s = time.monotonic() - started_s
+    each = fitting if network == _FIGURE_3 and size == 1000 else []
+    gains = [100 * (dear / cheap - 1) for dear, used, _ in each if (cheap := _rotor(graph, used)) is not None]
+    rate = 1e6 * batch
+    return {
+        "blocks": chain.length,
+        "kept_gib": round(no_remat_peak(graph) / _GIB, 2),
+        "kept_rate": round(rate / graph.total_cost, 2),
+        "fewest": min((plan[2] for plan in fitting), default=None),
+        "segments": segments,
+        "gib": round(room / _GIB, 2),
+        "rate": None if segments is None else round(rate / cost, 2),
+        "rotor_rate": None if rotor is None else round(rate / rotor, 2),
+        "gain": None if segments is None or rotor is None else round(100 * (cost / rotor - 1), 2),
+        "mean_gain": round(math.fsum(gains) / len(gains), 2) if gains else None,
+        "wall_s": round(wall_s, 2),
+        "ending": "finished" if segments else "no number of segments fits",
+    }
+
+
+def _graph(network: str, size: int, batch: int) -> Any:
+    from remat_cli.api import build_graph
+
+    begin = _SPECS.get(network, f"{network}{{")
+    return build_graph(f"{begin}resolution={size},batch={batch},backward=operator}}", cost=_V100)
+
+
+def _sequential(graph: Any) -> tuple[Any, list[tuple[float, int, int]]]:
+    """The chain of a graph, and cost, peak and number of segments of its periodic plans."""
+    from remat_cli.plan.derive import peak
+    from remat_cli.plan.liveness import cost_of
+    from remat_cli.strategies.chains.extract import Chain
+    from remat_cli.strategies.chains.sequential import periodic
+
+    chain = Chain.of(graph, "sequential")
+    plans = []
+    for segments in _segments(chain.length):
+        computes = chain.computes(periodic(chain.length, segments))
+        plans.append((cost_of(graph, computes), peak(graph, computes), segments))
+    return chain, plans
+
+
+def curve(network: str, size: int, batch: int) -> list[Row]:
+    """Memory and throughput of one network: keep-all, all numbers of segments, revolve and Rotor at all limits."""
+    from remat_cli.graph.analysis import no_remat_peak
+
+    graph = _graph(network, size, batch)
+    whole = no_remat_peak(graph)
+
+    def point(strategy: str, setting: float | None, cost: float | None, peak_bytes: int | None) -> Row:
+        gib = None if peak_bytes is None else round(peak_bytes / _GIB, 2)
+        rate = None if cost is None else round(1e6 * batch / cost, 2)
+        return {"strategy": strategy, "setting": setting, "gib": gib, "rate": rate}
+
+    rows = [point("keep-all", None, graph.total_cost, whole)]
+    rows += [point("sequential", segments, cost, used) for cost, used, segments in _sequential(graph)[1]]
+    for strategy in (_REVOLVE, _BEST):
+        for k in range(1, _LIMITS + 1):
+            cost, used = _planned(graph, whole * k // _LIMITS, strategy)
+            rows.append(point(strategy, round(whole * k / _LIMITS / _GIB, 2), cost, used))
+    return rows
+
+
+def _segments(length: int) -> list[int]:
+    """Ten numbers from 2 to twice the root of the length."""
+    most = max(2, round(2 * math.sqrt(length)))
+    return sorted({round(2 + (most - 2) * k / (_NUMBERS - 1)) for k in range(_NUMBERS)})
+
+
+def _rotor(graph: Any, budget_bytes: int) -> float | None:
+    """The cost of Rotor's plan within a budget; None if it has none."""
+    return _planned(graph, budget_bytes, _BEST)[0]
+
+
+def _planned(graph: Any, budget_bytes: int, strategy: str) -> tuple[float | None, int | None]:
+    """Cost and peak of a strategy's plan within a budget; None if it has none."""
+    from remat_cli.api import SolveOptions, solve
+    from remat_cli.errors import RematError
+
+    options = SolveOptions(strategy=strategy, time_limit_s=_SET_LIMIT_S, threads=1)
+    try:
+        solved = solve(graph, budget_bytes, options)
+    except RematError:
+        return None, None
+    return solved.plan.claim.cost, solved.report.replay.peak_bytes
+
+
+def persistence(n: int) -> dict[str, float | None]:
+    """Costs on the chain of figure 2."""
+    from remat_cli.api import SolveOptions, solve
+
+    graph, budget = _figure_2(n)
+    costs = {name: solve(graph, budget, SolveOptions(strategy=name, time_limit_s=20.0)).plan.claim for name in _PAIR}
+    return {
+        "rotor": costs["rotor"].cost,
+        "persistent": 3.0 * n + 1,
+        "auto": costs["auto"].cost if costs["auto"].status == "optimal" else None,
+        "free": 2.0 * n + 2,
+    }
+
+
+_PAIR = ("rotor", "auto")
+
+
+def _figure_2(n: int) -> tuple[Any, int]:
+    """A chain of n + 2 stages with the costs of figure 2, and its budget.
+
+    Sizes of states are 1, 2 and then 3; gradients have none; the loss needs 4 besides. So the second state, which is
+    cheap to keep, does not fit beside the first before the loss.
+    """
+    from remat_cli.graph.model import Graph, Node, Phase
+
+    length = n + 2
+    costs, sizes = (n - 1.0, 2.0, *(0.0,) * n), (0, 1, 2, *(3,) * (length - 2))
+    nodes = [Node("x", 0.0, (), (0,), recompute=False, phase=Phase.FORWARD)]
+    for k in range(length):
+        nodes.append(Node(f"f{k}", costs[k], (k,), (sizes[k + 1],), phase=Phase.FORWARD))
+    nodes.append(Node("loss", 0.0, (length,), (0,), workspace=4, phase=Phase.LOSS))
+    for k in reversed(range(length)):
+        gradient = len(nodes) - 1
+        nodes.append(Node(f"b{k}", 0.0, (k, k + 1, gradient), (0,), phase=Phase.BACKWARD))
+    return Graph("figure 2", tuple(nodes), (len(nodes) - 1,)), 8
 
 
 def completed(rows: list[Row]) -> list[Row]:
-    """The ratios, then the cells."""
-    cells = [row for row in rows if row["table"] == "cells"]
-    return [*_ratios(cells), *cells]
+    """What the paper states beside ours, and the ratios; then the rows, cells with their distance to the optimum."""
+    cells = with_distances([row for row in rows if row["table"] == "cells"], _ANY)
+    others = [row for row in rows if row["table"] != "cells"]
+    return [*_stated(others), *_ratios(cells), *others, *cells]
+
+
+def _stated(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Figures of the paper's text that follow from the sets and curves."""
+    sets = [row for row in rows if row["table"] == "sets"]
+    fastest = max(
+        (
+            row["rate"]
+            for row in rows
+            if row["table"] == "curve" and (row["network"], row["batch"], row["strategy"]) == (_FIGURE_3, 8, _BEST)
+            if row["rate"] is not None and row["gib"] * _GIB <= _MEMORY
+        ),
+        default=None,
+    )
+    gains = [row["gain"] for row in sets if row["gain"] is not None]
+    figure_3 = {row["batch"]: row for row in sets if row["network"] == _FIGURE_3 and row["size"] == 1000}
+    eight = figure_3.get(8, {})
+    means = [row["mean_gain"] for row in figure_3.values() if row["mean_gain"] is not None]
+    deepest = {row["batch"]: row for row in sets if row["network"] == _DEEPEST}
+    name, slower = "resnet101, 1000x1000", "no operation reaches the rates of the data sheet"
+    other = "times of a data sheet; other sets of batches"
+    told: list[tuple[str, str, float | None, str]] = [
+        ("all", "throughput over sequential's, mean (%)", _mean(gains), other),
+        (name, "throughput over sequential's, mean (%)", _mean(means), "a finer chain, with up to 17 segments for 11"),
+        (f"{name}, batch 1", "peak of keep-all (GiB)", figure_3.get(1, {}).get("kept_gib"), "no kernel's workspace"),
+        (f"{name}, batch 8", "peak of sequential, 2 segments (GiB)", eight.get("gib"), "no kernel's workspace"),
+        (f"{name}, batch 8", "throughput of sequential, 2 segments (images/s)", eight.get("rate"), slower),
+        (f"{name}, batch 8", "largest throughput of Rotor (images/s)", fastest, slower),
+        *(
+            (f"{_DEEPEST}, batch {batch}", "fewest segments of sequential", deepest.get(batch, {}).get("fewest"), "")
+            for batch in (1, 2, 4)
+        ),
+        (f"{_DEEPEST}, batch 8", "peak of keep-all, predicted (GiB)", deepest.get(8, {}).get("kept_gib"), ""),
+        (
+            *(f"{_DEEPEST}, batch 8", "throughput of keep-all, predicted (images/s)"),
+            *(deepest.get(8, {}).get("kept_rate"), slower),
+        ),
+        (_DEEPEST, "largest throughput of sequential (images/s)", _largest(deepest, "rate"), slower),
+        (_DEEPEST, "throughput, printed as that of PyTorch (images/s)", _largest(deepest, "rotor_rate"), slower),
+        (_DEEPEST, "length of the chain", deepest.get(8, {}).get("blocks"), "other ends of the network"),
+        (
+            *(_DEEPEST, "time of the programme, below (s)"),
+            *(_largest(deepest, "wall_s"), "a shared core, and Python around it"),
+        ),
+    ]
+    return [
+        {
+            "table": "stated",
+            "subject": subject,
+            "quantity": quantity,
+            "ours": ours,
+            "published": published("chains", subject, quantity),
+            "why": why,
+        }
+        for subject, quantity, ours, why in told
+        if ours is not None
+    ]
+
+
+def _largest(sets: Mapping[int, Mapping[str, Any]], key: str) -> float | None:
+    return max((row[key] for row in sets.values() if row[key] is not None), default=None)
+
+
+def _mean(numbers: Sequence[float]) -> float | None:
+    return round(math.fsum(numbers) / len(numbers), 2) if numbers else None
 
 
 def _ratios(cells: list[Row]) -> list[Row]:
@@ -81,7 +426,15 @@ def _ratios(cells: list[Row]) -> list[Row]:
 
 def draw(rows: list[Row], folder: Path) -> None:
     """The picture."""
-    from benchmarks.paper.plots import draw_curves
+    from benchmarks.paper.plots import Panel, draw_curves
 
-    panels = curves(rows, "cells", dict.fromkeys(row["graph"] for row in rows))
+    cells = [row for row in rows if row["table"] == "cells"]
+    panels = curves(cells, "cells", dict.fromkeys(row["graph"] for row in cells))
     draw_curves(panels, "budget, % of no-remat peak", "overhead, %", folder / "chains-curves.svg", falling=True)
+    throughput: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for row in rows:
+        if row["table"] == "curve" and row["rate"] is not None:
+            lines = throughput.setdefault(f"{row['network']}, {row['size']}, batch {row['batch']}", {})
+            lines.setdefault(row["strategy"], []).append((row["gib"], row["rate"]))
+    panels = [Panel(title, lines) for title, lines in throughput.items()]
+    draw_curves(panels, "memory, GiB", "images/s", folder / "chains-throughput.svg", scatter=True)

@@ -124,6 +124,7 @@ class DeepResNet(ImageNetwork):
     resolution: str = option("32", "height and width of the images: 32, or 32x64")
     classes: int = option(10, "number of classes")
     depth: int = option(1001, "number of layers: 2 more than a multiple of 9")
+    wide: int = option(1, "how many times as many channels as in the paper; 4: ResNet-1001 of Rotor's experiments")
 
     name: ClassVar[str] = "resnet-deep"
     summary: ClassVar[str] = "pre-activation ResNet for small images, of any depth (default: ResNet-1001)"
@@ -134,6 +135,7 @@ class DeepResNet(ImageNetwork):
         """Refuse options that make no sense."""
         super().check()
         self.require("depth", 11, 100_001)
+        self.require("wide", 1, 64)
         if self.depth % 9 != 2:
             near = self.depth - (self.depth - 2) % 9
             raise UsageError(
@@ -143,10 +145,11 @@ class DeepResNet(ImageNetwork):
 
     def network(self) -> Network:
         """One convolution, three stages of blocks, one dense layer."""
-        x = conv2d("conv1", self.images(), 16, 3, bias=False)
+        x = conv2d("conv1", self.images(), 16 * self.wide, 3, bias=False)
         for stage, width in enumerate(self._widths, 1):
             for block in range(1, (self.depth - 2) // 9 + 1):
-                x = _before(f"stage{stage}_{block}", x, width, 2 if block == 1 and stage > 1 else 1, first=block == 1)
+                stride = 2 if block == 1 and stage > 1 else 1
+                x = _before(f"stage{stage}_{block}", x, width * self.wide, stride, first=block == 1)
         x = relu("last/relu", batch_norm("last/bn", x))
         return cross_entropy(dense("fc", global_avg_pool("pool", x), self.classes))
 

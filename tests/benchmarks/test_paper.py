@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import re
 
 import pytest
 
 from benchmarks import frame, measure
 from benchmarks.machine import ROOT
-from benchmarks.paper import budgets, chains, gaps, treewidth
-from benchmarks.paper.__main__ import PARTS, main, part, written
-from benchmarks.paper.cells import compared, geometric_ratio
+from benchmarks.paper import batches, budgets, chains, gaps, memory, placing, treewidth
+from benchmarks.paper.__main__ import PARTS, _from_interrupted, main, part, written
+from benchmarks.paper.cells import compared, distance, geometric_ratio, with_distances
 from benchmarks.paper.plots import Panel, draw_bars, draw_curves
 from benchmarks.paper.published import CHECKMATE, FIGURES, PAPERS, published
 from benchmarks.scale import build as scale_graph
 from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.plan.derive import peak
+from remat_cli.zoo.registry import build_graph
 
 
 def test_the_gaps_of_appendix_a_are_the_published_ones(tmp_path):
-    rows = gaps.run(frame.Session(False, tmp_path, print))
+    rows = gaps.run(frame.Session(True, tmp_path, print))
     assert [row["gap"] for row in rows] == [row["published"] for row in gaps.completed(rows)] == [1.18, 21.56]
 
 
@@ -66,7 +70,7 @@ def test_the_stored_page_is_that_of_the_stored_results():
         assert written(name, result) in page
 
 
-@pytest.mark.parametrize("name", ["batches", "chains", "rounding", "treewidth"])
+@pytest.mark.parametrize("name", ["memory", "budgets", "batches", "chains", "rounding", "treewidth"])
 def test_quick_run_makes_result_page_and_pictures(name, tmp_path):
     assert main([name, "--quick", "--output", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "results" / f"{name}.json").read_text(encoding="utf-8"))["rows"]
@@ -80,7 +84,7 @@ def test_quick_run_makes_result_page_and_pictures(name, tmp_path):
 
 
 def test_cells_say_what_the_strategies_found_and_what_failed():
-    rows = compared("unit-chain{n=17}", [100.0, 40.0, 10.0], ["keep-all", "checkmate-ilp"], 10.0)
+    rows = compared("unit-chain{n=17}", [100.0, 40.0, 10.0], ["keep-all", "checkmate-ilp"], 60.0)
     found = {(row["strategy"], row["percent"]): row["overhead"] for row in rows}
     assert found["checkmate-ilp", 40.0] == pytest.approx(100 * 9 / 17, abs=1e-3)  # 26 computes at budget 4
     assert found["keep-all", 100.0] == 0
@@ -96,8 +100,34 @@ def test_geometric_ratio_is_over_the_budgets_of_both():
     cells += [cell("auto", 60, 100.0), cell("auto", 40, 300.0)]
     assert geometric_ratio(cells, "ap-sqrt", "auto") == (2.0, 2)
     assert geometric_ratio(cells, "ap-greedy", "auto") == (None, 0)
-    (row,) = budgets.ratios(cells)
-    assert (row["ratio"], row["budgets"], row["best_gap"]) == (2.0, 2, 75.0)
+    row, auto = budgets.ratios(with_distances(cells, "auto"))
+    assert (row["ratio"], row["budgets"], row["best_gap"]) == (2.0, 2, 300.0)
+    assert row["at_most"] == pytest.approx((2 * 4) ** 0.5, abs=1e-4)  # auto proved no more than the cost without
+    assert (auto["ratio"], auto["budgets"]) == (1.0, 3)
+
+
+def test_distances_are_to_what_auto_proves_at_the_same_budget():
+    def cell(strategy, percent, overhead, bound):
+        return {"graph": "g", "strategy": strategy, "percent": percent, "overhead": overhead, "bound": bound}
+
+    cells = [cell("ap-sqrt", 80, 21.0, 0.0), cell("auto", 80, 12.0, 10.0), cell("ap-sqrt", 60, None, 0.0)]
+    cells += [cell("auto", 60, None, None), cell("ap-sqrt", 40, 50.0, 40.0)]
+    told = with_distances(cells, "auto")
+    assert [(row["least"], row["above"]) for row in told] == [
+        (10.0, 10.0),
+        (10.0, pytest.approx(100 * (1.12 / 1.1 - 1), abs=1e-4)),
+        (0.0, None),
+        (0.0, None),
+        (None, None),
+    ]
+    assert distance(told, "ap-sqrt") == 1.1
+    assert distance(told, "dtr") is None
+
+
+def test_budgets_can_be_bytes_and_costs_times():
+    timed = compared("resnet18{batch=1}", [80.0, "100MB"], ["keep-all"], 5.0, cost="roofline:v100")
+    peak = no_remat_peak(build_graph("resnet18{batch=1}"))
+    assert {row["percent"] for row in timed} == {80.0, round(1e10 / peak, 3)}
 
 
 def test_tree_recursion_takes_less_memory_the_smaller_its_parts():
@@ -113,6 +143,73 @@ def test_tree_recursion_takes_less_memory_the_smaller_its_parts():
     one = treewidth.measured("linear{n=30}", treewidth._GREEDY)["row"]
     blocks = treewidth.measured("linear{n=30}", treewidth._BLOCKS)["row"]
     assert blocks["share"] < one["share"] < 100
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
+    table = frame.Table("t", "", (frame.Column("cell", "cell"),), named_by=("cell",))
+    measured = []
+
+    def run(session):
+        rows = []
+        for cell in "abc":
+            if session.wants(cell):
+                if cell == "b" and not measured.count("stopped"):
+                    measured.append("stopped")
+                    raise KeyboardInterrupt
+                measured.append(cell)
+                rows.append({"table": "t", "cell": cell})
+                session.keep(rows)
+        return rows
+
+    benchmark = frame.Benchmark("x", "", "", (table,), run)
+    partial = tmp_path / "results" / "treewidth.partial.json"
+    with pytest.raises(KeyboardInterrupt):
+        frame.perform(benchmark, quick=True, partial=partial)
+    assert _from_interrupted(list(PARTS), tmp_path) == list(PARTS[PARTS.index("treewidth") :])
+    result = frame.perform(benchmark, quick=True, partial=partial, resume=True)
+    assert [row["cell"] for row in result["rows"]] == ["a", "b", "c"]
+    assert measured == ["a", "stopped", "b", "c"]
+    assert not partial.exists()
+    assert _from_interrupted(list(PARTS), tmp_path) == list(PARTS)
+    frame.perform(benchmark, quick=True, partial=partial, resume=True)
+    assert measured[4:] == ["a", "b", "c"]
+
+
+def least_block(lives):
+    """The least memory at fixed offsets: some order of placing each life as low as it goes leads to it."""
+
+    def block(order):
+        placed = []
+        for first, last, size in order:
+            beside = [(low, high) for low, high, begin, end in placed if begin <= last and first <= end]
+            lowest = min(
+                c for c in (0, *(high for _, high in beside)) if all(c + size <= a or b <= c for a, b in beside)
+            )
+            placed.append((lowest, lowest + size, first, last))
+        return max(high for _, high, _, _ in placed)
+
+    return min(block(order) for order in itertools.permutations(lives))
+
+
+def test_fixed_offsets_never_clash_and_are_often_the_best():
+    rng = random.Random(4)
+    best = 0
+    for _ in range(60):
+        begins = [rng.randint(0, 7) for _ in range(6)]
+        lives = [(first, first + rng.randint(0, 4), rng.randint(1, 5)) for first in begins]
+        places = placing.offsets(lives)
+        spans = [(place, place + life[2]) for place, life in zip(places, lives, strict=True)]
+        for (a, one), (b, other) in itertools.combinations(zip(spans, lives, strict=True), 2):
+            apart = one[1] < other[0] or other[1] < one[0]
+            assert apart or a[1] <= b[0] or b[1] <= a[0]
+        block, least = max(high for _, high in spans), least_block(lives)
+        live = max(sum(size for first, last, size in lives if first <= t <= last) for t in range(12))
+        assert live <= least <= block
+        best += block == least
+    assert best > 40
+    graph = build_graph("vgg16{batch=1,backward=operator}")
+    order = tuple(range(len(graph.nodes)))
+    assert placing.placed_bytes(graph, order) >= peak(graph, order) - graph.fixed_memory
 
 
 def test_a_process_that_fails_is_a_row(tmp_path, monkeypatch):
@@ -138,6 +235,34 @@ def test_chains_count_the_budgets_that_only_rotor_has():
     ]
     (row,) = chains._ratios(cells)
     assert (row["ratio"], row["budgets"], row["alone"]) == (1.1, 1, 1)
+
+
+@pytest.mark.parametrize("n", [2, 6])
+def test_the_counterexample_costs_what_the_paper_says(n):
+    told = chains.persistence(n)
+    assert told["rotor"] == told["persistent"] == 3 * n + 1
+    assert told["auto"] == told["free"] == 2 * n + 2
+
+
+def test_rotor_is_faster_with_the_memory_of_the_best_segments():
+    told = chains.measured("resnet50", 224, 8)
+    assert told["segments"] >= 2
+    assert told["rate"] < told["rotor_rate"] < told["kept_rate"]
+    assert told["gain"] == pytest.approx(100 * (told["rotor_rate"] / told["rate"] - 1), abs=0.02)
+    assert chains._segments(72) == sorted({round(2 + 15 * k / 9) for k in range(10)})
+
+
+def test_what_figure_1_saves_is_saved_at_a_proven_cost():
+    kept, saved = memory._saved()
+    assert kept["peak_bytes"] == pytest.approx(30e9, rel=1e-6)
+    assert (kept["saved_bytes"], kept["overhead"]) == (0, 0)
+    assert saved["saved_bytes"] >= 21e9
+    assert 0 < saved["bound"] <= saved["overhead"]
+
+
+def test_the_batch_of_keep_all_does_not_depend_on_costs():
+    linear, timed = batches.largest("resnet50", "keep-all"), batches.largest_timed("resnet50", "keep-all")
+    assert linear["batch"] == pytest.approx(timed["batch"], rel=0.02)  # one counts eight images, the other all of them
 
 
 @pytest.mark.parametrize("kind", ["chain", "residual"])

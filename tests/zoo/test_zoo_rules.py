@@ -18,9 +18,9 @@ NO_GRADIENT = {"outer", "cos", "sin", "triu"}
 
 def small(name):
     """A quick specification of a network, without the closing brace."""
-    if name == "resnet-deep":
-        return f"{name}{{batch=2,depth=20,"
-    return f"{name}{{n=7," if name == "linear" else f"{name}{{batch=2,"
+    if name == "linear":
+        return f"{name}{{n=7,"
+    return f"{name}{{batch=2,depth=20," if name == "resnet-deep" else f"{name}{{batch=2,"
 
 
 def graph_of(name, rule):

@@ -1,0 +1,147 @@
+"""Checkmate, figures 1 and 3 and section 2: what fills the memory, and what recomputation saves.
+
+Jain et al., Checkmate, MLSys 2020. Figure 1 is a network of 32 layers that needs 30 GB in training, and 21 GB less with
+some activations computed again, at a modest cost; the paper does not say which network it is. Here it is a chain of 32
+equal layers of that size, with the cheapest plan that saves as much. Figure 3 compares activations with parameters of
+popular networks; its numbers stand only in the picture. Here they are those of the zoo, at the batches of the paper's
+experiments where it has the network.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.paper.published import published
+
+_LAYER_BYTES = 30 * 10**9 // 34
+"""34 values of a chain of 32 layers are resident at its peak."""
+_SAVED = 21 * 10**9
+_LIMIT_S = 10.0
+_MEMORY = 16 * 10**9
+_NETWORKS = (
+    *("vgg16{fused=true}", "vgg19{fused=true}", "mobilenet-v1", "mobilenet-v2"),
+    *("resnet18", "resnet50", "resnet101", "resnet152", "resnet200"),
+    *("densenet121", "densenet161", "densenet169", "densenet201", "inception-v3"),
+    *("vgg-unet{fused=true}", "unet", "fcn8{fused=true}", "segnet"),
+    *("transformer", "bert", "gpt2"),
+)
+
+TABLES = (
+    Table(
+        "saved",
+        "Figure 1: 32 layers",
+        (
+            Column("way", "plan"),
+            Column("peak_bytes", "memory", "bytes"),
+            Column("saved_bytes", "saved", "bytes"),
+            Column("overhead", "overhead, %", "number"),
+            Column("bound", "proven least overhead, %", "number"),
+            Column("ending", "ended"),
+        ),
+        "Equal layers, the backward rule of Checkmate.",
+    ),
+    Table(
+        "filled",
+        "Figure 3: activations against parameters",
+        (
+            Column("graph", "graph"),
+            Column("batch", "batch", "count"),
+            Column("values_bytes", "activations and their gradients", "bytes"),
+            Column("parameters_bytes", "parameters and their gradients", "bytes"),
+            Column("inputs_bytes", "inputs", "bytes"),
+            Column("share", "activations, %", "number"),
+            Column("fits", "within 16 GB"),
+            Column("orders", "orders of magnitude between the costs of layers", "number"),
+        ),
+        "The peak without recomputation. The last column is of FLOPs in the forward pass; section 2 states it for "
+        "VGG19, whose smallest layer is a softmax in Keras. That is part of the loss here.",
+    ),
+)
+SHOWN = (
+    Table(
+        "stated",
+        "What the text states, beside ours",
+        (
+            Column("subject", "of"),
+            Column("quantity", "figure"),
+            Column("ours", "ours", "number"),
+            Column("published", "published", "number"),
+        ),
+    ),
+    *TABLES,
+)
+
+
+def run(session: Session) -> list[Row]:
+    rows = _saved()
+    session.keep(rows)
+    for spec in _NETWORKS[2:3] if session.quick else _NETWORKS:
+        session.say(spec)
+        rows.append({"table": "filled", "graph": spec, **_filled(spec)})
+    return rows
+
+
+def _saved() -> list[Row]:
+    """Keeping all, and the cheapest plan that saves as much as in figure 1."""
+    from remat_cli.api import SolveOptions, build_graph, solve
+    from remat_cli.graph.analysis import no_remat_peak
+
+    graph = build_graph(f"linear{{n=32,sizes={_LAYER_BYTES}B}}")
+    whole = no_remat_peak(graph)
+    rows: list[Row] = []
+    for way, budget in (("keep-all", whole), ("auto", whole - _SAVED)):
+        solved = solve(graph, budget, SolveOptions(strategy=way, time_limit_s=_LIMIT_S, threads=1))
+        claim, peak = solved.plan.claim, solved.report.replay.peak_bytes
+        rows.append(
+            {
+                "table": "saved",
+                "way": way,
+                "peak_bytes": peak,
+                "saved_bytes": whole - peak,
+                "overhead": round(100 * (claim.cost / graph.total_cost - 1), 2),
+                "bound": round(100 * (claim.lower_bound / graph.total_cost - 1), 2),
+                "ending": claim.proof,
+            }
+        )
+    return rows
+
+
+def _filled(spec: str) -> dict[str, Any]:
+    """What fills the memory of a network."""
+    from remat_cli.api import build_graph
+    from remat_cli.graph.analysis import no_remat_peak
+    from remat_cli.graph.model import Phase
+
+    graph = build_graph(spec)
+    values = no_remat_peak(graph) - graph.fixed_memory
+    metadata = graph.metadata
+    parameters = 2 * metadata["parameters"] * metadata["options"]["dtype_bytes"]
+    costs = [node.cost for node in graph.nodes if node.phase is Phase.FORWARD]
+    return {
+        "batch": metadata["options"]["batch"],
+        "values_bytes": values,
+        "parameters_bytes": parameters,
+        "inputs_bytes": graph.fixed_memory - parameters,
+        "share": round(100 * values / (values + graph.fixed_memory), 1),
+        "fits": "yes" if values + graph.fixed_memory <= _MEMORY else "no",
+        "orders": round(math.log10(max(costs) / min(costs)), 1),
+    }
+
+
+def completed(rows: list[Row]) -> list[Row]:
+    """What the text states, then the rows."""
+    saved = next(row for row in rows if row["table"] == "saved" and row["way"] == "auto")
+    vgg19 = next((row["orders"] for row in rows if row["table"] == "filled" and row["graph"].startswith("vgg19")), None)
+    told = (
+        ("32 layers", "memory of keep-all (GB)", round((saved["peak_bytes"] + saved["saved_bytes"]) / 1e9, 2)),
+        ("32 layers", "memory saved (GB)", round(saved["saved_bytes"] / 1e9, 2)),
+        ("vgg19", "orders of magnitude between the costs of layers", vgg19),
+    )
+    stated = [
+        {"table": "stated", "subject": of, "quantity": what, "ours": ours, "published": published("memory", of, what)}
+        for of, what, ours in told
+        if ours is not None
+    ]
+    return [*stated, *rows]
