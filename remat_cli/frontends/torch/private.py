@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import logging
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -164,8 +165,33 @@ def inductor(
         return compile_fx(graph_module, list(inputs), inner_compile=inner, config_patches=patches)
 
 
-STORED = "inductor_realize_to_strides"
-"""A node of FX with this in its ``meta`` has its result stored, and not computed where it is read."""
+def stored(graph: Any, node: Any) -> Any:
+    """A node after ``node`` in ``graph`` that stands for its result, which Inductor then stores as it likes to lay it out.
+
+    Without this it may compute the result wherever it is read.
+    """
+    import torch
+
+    made = graph.call_function(_stored_operator(torch), (node,))
+    made.meta = dict(node.meta)
+    return made
+
+
+@functools.cache
+def _stored_operator(torch: Any) -> Any:
+    """An operator that returns its argument; in Inductor, its result is stored."""
+    from torch._inductor.lowering import register_lowering
+
+    torch.library.define("remat::stored", "(Tensor(a) tensor) -> Tensor(a)")
+    torch.library.impl("remat::stored", "CompositeExplicitAutograd", lambda tensor: tensor)
+    operator = torch.ops.remat.stored.default
+
+    def lower(tensor: Any) -> Any:
+        tensor.realize()
+        return tensor
+
+    register_lowering(operator, type_promotion_kind=None)(lower)
+    return operator
 
 
 def saved_description(number: int) -> Any:
