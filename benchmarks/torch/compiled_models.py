@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -154,7 +155,7 @@ class UNet(nn.Module):
         super().__init__()
         widths = [width * 2**k for k in range(depth + 1)]
         self.down = nn.ModuleList([_twice(a, b) for a, b in zip([3, *widths], widths, strict=False)])
-        self.up = nn.ModuleList([_twice(a + b, a) for a, b in zip(widths, widths[1:], strict=False)][::-1])
+        self.up = nn.ModuleList([_twice(a + b, a) for a, b in pairwise(widths)][::-1])
 
     def forward(self, x: Any) -> Any:
         kept = []
@@ -241,7 +242,7 @@ def unet(width: int = 16, depth: int = 3, batch: int = 4, size: int = 64) -> Any
 
 
 def deep(depth: int = 32, width: int = 64, batch: int = 4, length: int = 64) -> Any:
-    """32 blocks in the style of Llama, as in the report that PyTorch's peaks go up again at larger budgets (#197838)."""
+    """32 blocks in the style of Llama: the report that PyTorch's peaks go up again at larger budgets (#197838)."""
     return llama(depth=depth, width=width, batch=batch, length=length)
 
 

@@ -57,6 +57,7 @@ def fit(
     unknown: Unknown = "plan",
     returns: str | int | Sequence[str | int] | None = None,
     buckets: Sequence[int] = (),
+    compiler: str = "eager",
 ) -> Any:
     """``module`` itself, compiled in place: a training step stays within ``budget``, with the same results bit for bit.
 
@@ -95,6 +96,8 @@ def fit(
         buckets: Lengths, such as ``[128, 256, 512]``, for which plans are made beforehand. The length of a batch is its
             second dimension. A batch between two of them runs by the plan of the next larger one, or a cheaper one that
             fits, so no search interrupts the training.
+        compiler: What runs the step: ``eager``, operation by operation; or ``inductor``, as ``torch.compile`` does,
+            with the results of that. All results of the module then count as taking a gradient.
 
     Returns:
         The module. ``fitted(module)`` says what eager mode, the plan and any plan need.
@@ -110,6 +113,7 @@ def fit(
     asked, kept = as_budget(budget), as_size(reserve, "reserve")
     ends = sorted({as_whole(end, "buckets") for end in buckets}, reverse=True)
     as_text(cost, "cost")
+    as_text(compiler, "compiler")
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
@@ -124,7 +128,11 @@ def fit(
     def fit_now(batch: Any) -> None:
         planner = CachedPlanner(asked, options, folder, kept)
         _fit_together(
-            part, batch, planner, ends, {"cost": cost, "reserve_bytes": kept, "unknown": unknown, "returns": returns}
+            part,
+            batch,
+            planner,
+            ends,
+            {"cost": cost, "reserve_bytes": kept, "unknown": unknown, "returns": returns, "compiler": compiler},
         )
         if (report := fitted(part)) is not None:
             sys.stderr.write(f"remat: {report}\n")

@@ -236,7 +236,7 @@ def test_a_file_is_exported_from_the_command_line(tmp_path, monkeypatch, capsys)
         (["torch:train.py:number"], "there is no function number in train.py"),
         (["torch:broken.py:build"], "cannot be loaded: ZeroDivisionError"),
         (["torch:train.py:build", "--cost", "money"], "is not a cost model"),
-        (["zoo:vgg16", "--device", "cpu"], "--device and --cost are for models of your own"),
+        (["zoo:vgg16", "--device", "cpu"], "--device, --cost and --compiler are for models of your own"),
         (["zoo:torch/unet{resolution=100}"], "choose 112"),
     ],
 )

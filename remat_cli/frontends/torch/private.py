@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,7 +141,12 @@ def partitioner_base() -> Any:
 
 
 def inductor(
-    graph_module: Any, inputs: Any, *, partitioner: Any, compiler: Callable[[Any, Any], Any] | None = None
+    graph_module: Any,
+    inputs: Any,
+    *,
+    partitioner: Any,
+    compiler: Callable[[Any, Any], Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Any:
     """The result of Inductor, whose joint graph ``partitioner`` divides.
 
@@ -150,6 +155,7 @@ def inductor(
         inputs: Its inputs.
         partitioner: An object of a class with :func:`partitioner_base`.
         compiler: Takes Inductor's place for both parts; None for Inductor.
+        settings: Other settings of Inductor.
     """
     import torch
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
@@ -158,7 +164,7 @@ def inductor(
         return compiler(part, given) if compiler is not None else None
 
     inner = compile_fx_inner if compiler is None else compiled
-    patches = {"custom_partitioner_fn": partitioner}
+    patches = {"custom_partitioner_fn": partitioner, **(settings or {})}
     # AOTAutograd's cache would serve what another plan has made, and not call the partitioner. Inductor's own goes by
     # the graphs that the partitioner returns.
     with torch._functorch.config.patch(enable_autograd_cache=False):
@@ -166,7 +172,7 @@ def inductor(
 
 
 def stored(graph: Any, node: Any) -> Any:
-    """A node after ``node`` in ``graph`` that stands for its result, which Inductor then stores as it likes to lay it out.
+    """A node after ``node`` in ``graph`` that stands for its result, which Inductor then stores, in any layout.
 
     Without this it may compute the result wherever it is read.
     """

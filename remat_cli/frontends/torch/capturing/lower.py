@@ -27,6 +27,7 @@ from remat_cli.frontends.aten.lower import lower as lower_program
 from remat_cli.frontends.aten.program import TANGENTS, Call
 from remat_cli.frontends.aten.retained_bytes import retained_like
 from remat_cli.frontends.torch.capturing.capture import Captured
+from remat_cli.frontends.torch.capturing.fusion import laid_out_bytes
 from remat_cli.frontends.torch.capturing.joint_program import JointProgram, joint_program, tensor_name
 from remat_cli.frontends.torch.capturing.naming import called_modules
 from remat_cli.frontends.torch.capturing.placeholders import JointInput, joint_inputs, result_kind
@@ -117,6 +118,7 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
     dropped = set() if holds is None else {k for k, (kind, of, _) in enumerate(found) if _is_dropped(kind, of, holds)}
     if captured.inductor is not None:  # these are written at the end of the forward pass
         dropped |= {k for k, (kind, _, _) in enumerate(found) if kind == "update"}
+    laid_out = 0 if captured.inductor is None else laid_out_bytes(captured.joint)
     results = []
     for k, (kind, of, node) in enumerate(found):
         reader = Value if k in dropped else read
@@ -128,7 +130,7 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
         name=name,
         nodes=tuple(nodes),
         outputs=tuple(sorted(kept)),
-        fixed_memory=_fixed_bytes(captured) + sum(len(constant.data) for constant in constants),
+        fixed_memory=_fixed_bytes(captured) + laid_out + sum(len(constant.data) for constant in constants),
     )
     metadata = {
         "places": [given.placeholder.document() for given in inputs],
