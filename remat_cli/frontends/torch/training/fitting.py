@@ -81,15 +81,8 @@ def fit_module(
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
         RematError: From the planner.
     """
-    if unknown not in get_args(Unknown):
-        raise UsageError(f'"{unknown}" is not a way to treat unknown graphs', hint="choose plan, warn or error")
     require_device("cpu")
-    way = way_of(compiler)
-    if compiler != "eager" and cost == MEASURED:
-        raise UsageError(
-            "measured costs are of operations that run one by one, and Inductor joins them",
-            hint="leave cost out, or take roofline:a100",
-        )
+    way = _way(unknown, compiler, cost)
     _require_module(module, batch)
     require_uncompiled(module)
     model = _model(module, batch)
@@ -349,6 +342,23 @@ def _measured(graph: Graph, where: Any) -> Graph:
     here = torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext()
     with torch.random.fork_rng(), here:
         return profile(graph, device=where.type, repeats=3, warmup=1, captured=True)
+
+
+def _way(unknown: str, compiler: str, cost: str) -> Way:
+    """What compiles the step.
+
+    Raises:
+        UsageError: If one of these is none of its values, or they do not go together.
+    """
+    if unknown not in get_args(Unknown):
+        raise UsageError(f'"{unknown}" is not a way to treat unknown graphs', hint="choose plan, warn or error")
+    way = way_of(compiler)
+    if compiler != "eager" and cost == MEASURED:
+        raise UsageError(
+            "measured costs are of operations that run one by one, and Inductor joins them",
+            hint="leave cost out, or take roofline:a100",
+        )
+    return way
 
 
 def _model(module: Any, batch: Any) -> Model:
