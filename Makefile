@@ -20,7 +20,7 @@ $(VENV)/.ready: $(VENV)/.core
 	touch $@
 
 # What the tests need from the system: glpsol, one of the two ways to run GLPK, a browser for the pages, zsh and fish for
-# their completion, and node for the exporter in docs/examples.
+# their completion, node for the exporter in docs/examples, and a C++ compiler for PyTorch's Inductor.
 system:
 	@{ command -v glpsol && command -v chromium; } >/dev/null || \
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
@@ -35,6 +35,10 @@ system:
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	    apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs >/dev/null; } || \
 	  { echo 'The tests need node: install nodejs (Debian: apt-get install nodejs).' >&2; exit 1; }
+	@command -v g++ >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    apt-get update -qq && apt-get install -y -qq --no-install-recommends g++ >/dev/null; } || \
+	  { echo 'The tests need a C++ compiler (Debian: apt-get install g++).' >&2; exit 1; }
 
 demo: $(VENV)/.core
 	$(BIN)/remat solve graphs/vgg16.json --budget 80%

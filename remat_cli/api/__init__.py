@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from remat_cli.api.frameworks import remat_backend as remat_backend
     from remat_cli.api.frameworks import run_plan as run_plan
     from remat_cli.api.importing import import_model as import_model
+    from remat_cli.api.partitioning import RematPartitioner as RematPartitioner
     from remat_cli.api.policies import policy as policy
     from remat_cli.api.showing import describe as describe
     from remat_cli.api.showing import figure as figure
@@ -132,6 +133,7 @@ else:
         "Ran": "remat_cli.frontends.ran",
         "Fitted": "remat_cli.frontends.torch.training.report",
         "RematError": "remat_cli.errors",
+        "RematPartitioner": "remat_cli.api.partitioning",
         "Report": "remat_cli.plan.check",
         "Row": "remat_cli.plan.comparison",
         "Scope": "remat_cli.plan.model",

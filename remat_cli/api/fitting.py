@@ -59,6 +59,7 @@ def fit(
     returns: str | int | Sequence[str | int] | None = None,
     buckets: Sequence[int] = (),
     host: Host | str | None = None,
+    compiler: str = "eager",
 ) -> Any:
     """``module`` itself, compiled in place: a training step stays within ``budget``, with the same results bit for bit.
 
@@ -101,6 +102,8 @@ def fit(
             back, or a :class:`Host`, which may have a limit of memory. The plan then takes least time, by costs that
             are times: ``device``, ``measured`` or a roofline. On a CPU the copies are real, and save nothing. On CUDA
             host memory is pinned. If PyTorch divides the module into several graphs, each may use an equal part of it.
+        compiler: What runs the step: ``eager``, operation by operation; or ``inductor``, as ``torch.compile`` does,
+            with the results of that. All results of the module then count as taking a gradient.
 
     Returns:
         The module. ``fitted(module)`` says what eager mode, the plan and any plan need.
@@ -118,6 +121,7 @@ def fit(
     asked, kept = as_budget(budget), as_size(reserve, "reserve")
     ends = sorted({as_whole(end, "buckets") for end in buckets}, reverse=True)
     as_text(cost, "cost")
+    as_text(compiler, "compiler")
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
@@ -132,7 +136,11 @@ def fit(
     def fit_now(batch: Any) -> None:
         planner = CachedPlanner(asked, options, folder, kept)
         _fit_together(
-            part, batch, planner, ends, {"cost": cost, "reserve_bytes": kept, "unknown": unknown, "returns": returns}
+            part,
+            batch,
+            planner,
+            ends,
+            {"cost": cost, "reserve_bytes": kept, "unknown": unknown, "returns": returns, "compiler": compiler},
         )
         if (report := fitted(part)) is not None:
             sys.stderr.write(f"remat: {report}\n")

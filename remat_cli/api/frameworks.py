@@ -38,7 +38,7 @@ def build_graph(spec_text: str, *, cost: str = "flops") -> Graph:
     return zoo.build_graph(as_text(spec_text, "spec_text"), cost=as_text(cost, "cost"))
 
 
-def export_torch(text: str, *, device: str = "cpu", cost: str = "device") -> Graph:
+def export_torch(text: str, *, device: str = "cpu", cost: str = "device", compiler: str = "eager") -> Graph:
     """The graph of the training step that ``FILE.py:NAME`` builds.
 
     Args:
@@ -46,6 +46,8 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "device") -> Gra
         device: ``cpu`` or ``cuda``: the device that the step is for. Nothing runs there during export.
         cost: ``device``: time on the device at hand, whose rates are measured once, in two seconds, and kept;
             ``flops``; or ``roofline:NAME``: time on a GPU by its data sheet.
+        compiler: What compiles the step: ``eager``, which runs operations one by one, or ``inductor``, which joins
+            them: nodes then are groups of operations.
 
     Raises:
         CaptureFailed: If the step cannot be captured as one graph.
@@ -53,10 +55,12 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "device") -> Gra
     """
     from remat_cli.frontends.torch.capturing import export
 
-    return export.export_torch(as_text(text, "text"), device=device, cost=as_text(cost, "cost"))
+    return export.export_torch(as_text(text, "text"), device=device, cost=as_text(cost, "cost"), compiler=compiler)
 
 
-def export_torch_parts(text: str, *, device: str = "cpu", cost: str = "device") -> tuple[Graph, ...]:
+def export_torch_parts(
+    text: str, *, device: str = "cpu", cost: str = "device", compiler: str = "eager"
+) -> tuple[Graph, ...]:
     """As :func:`export_torch`; but if PyTorch captures the step in parts, the graph of each part, in their order.
 
     ``graph.metadata["part"]`` tells what a part takes from others, and why it ends. :func:`remat_backend` takes the
@@ -66,13 +70,16 @@ def export_torch_parts(text: str, *, device: str = "cpu", cost: str = "device") 
         text: The function: it returns (module, inputs) or (module, inputs, loss).
         device: ``cpu`` or ``cuda``: the device that the step is for.
         cost: ``device``, ``flops`` or ``roofline:NAME``.
+        compiler: ``eager`` or ``inductor``.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
     from remat_cli.frontends.torch.capturing import export
 
-    return export.export_torch_parts(as_text(text, "text"), device=device, cost=as_text(cost, "cost"))
+    return export.export_torch_parts(
+        as_text(text, "text"), device=device, cost=as_text(cost, "cost"), compiler=compiler
+    )
 
 
 def profile(
@@ -170,18 +177,21 @@ def run_plan(
     return framework.run(loaded, device=device, steps=steps, seed=seed, graph=wanted, force=force, libraries=modules)
 
 
-def remat_backend(*plans: Plan | Solved | Source, unknown: Unplanned = "error") -> Callable[[Any, list[Any]], Any]:
+def remat_backend(
+    *plans: Plan | Solved | Source, unknown: Unplanned = "error", compiler: str = "eager"
+) -> Callable[[Any, list[Any]], Any]:
     """A backend for ``torch.compile`` that runs training steps by plan.
 
     Args:
         plans: Plans, or their files; one for each graph that is compiled.
         unknown: How to treat a graph without a plan: ``error``, or ``warn`` and run it without one.
+        compiler: What the plans are for, as for :func:`export_torch`.
 
     Raises:
         FrameworkUnavailable: If PyTorch is missing.
         UsageError: If a plan is not valid, or its graph is not of PyTorch, or ``unknown`` is neither.
         InputError: If a file holds no plan.
     """
-    from remat_cli.frontends.torch.training import backend
+    from remat_cli.frontends.torch.training import remat_backend as backends
 
-    return backend.remat_backend(*map(as_plan, plans), unknown=unknown)
+    return backends.remat_backend(*map(as_plan, plans), unknown=unknown, compiler=compiler)

@@ -27,6 +27,7 @@ class Framework(ABC):
         title: Its name as people write it.
         devices: The devices that it knows, the default first.
         default_cost: The cost model of an export that names none.
+        compilers: What may compile a step besides the framework itself.
         architectures: Its models in the zoo.
     """
 
@@ -34,6 +35,7 @@ class Framework(ABC):
     title: ClassVar[str]
     devices: ClassVar[tuple[str, ...]]
     default_cost: ClassVar[str] = "device"
+    compilers: ClassVar[tuple[str, ...]] = ()
     architectures: ClassVar[Registry[Architecture]]
 
     @abstractmethod
@@ -49,6 +51,15 @@ class Framework(ABC):
         Raises:
             UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
         """
+
+    def export_compiled(self, source: str, *, device: str, cost: str, compiler: str, tell: Tell) -> Sequence[Graph]:
+        """As :meth:`export`, for a step that one of :attr:`compilers` compiles.
+
+        Raises:
+            UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+        """
+        known = f"choose {' or '.join(self.compilers)}" if self.compilers else "leave it out"
+        raise UsageError(f'"{printable(compiler)}" compiles no step of {self.title}', hint=known)
 
     @abstractmethod
     def export_architecture(self, spec: str, *, tell: Tell) -> Graph:

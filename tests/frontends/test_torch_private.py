@@ -355,6 +355,60 @@ def test_compilations_are_counted_by_code_object(fresh_compiler):
     assert len(seen) == 8 + 12
 
 
+@pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
+def test_inductor_divides_a_joint_graph_and_stores_what_is_marked(fresh_compiler):
+    """One compilation shows the partitioner, the mark, the choices of loops and the buffers."""
+    seen = {}
+
+    class Divide(private.partitioner_base()):
+        def __call__(self, joint, joint_inputs, **options):
+            forward, backward = private.min_cut(joint, joint_inputs, **options)
+            sums = [node for node in forward.graph.nodes if "add" in str(node.target)]
+            with forward.graph.inserting_after(sums[0]):
+                made = private.stored(forward.graph, sums[0])
+            sums[0].replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+            forward.meta["mine"] = 1
+            forward.recompile()
+            return forward, backward
+
+        def uuid(self):
+            return "test"
+
+        def __reduce__(self):
+            return str, ("test",)
+
+    kind = type(private.loop_choices())
+
+    class Choices(kind):
+        @staticmethod
+        def can_fuse(scheduler, node1, node2, shared_data_score):
+            if private.compiled_meta().get("mine"):
+                found = private.buffer_sizes(scheduler)
+                reads = {found.real(name) for node in scheduler.nodes for name in found.read_by(node)}
+                seen.update(sizes=found.sizes, reads=reads, results=found.results)
+            return kind.can_fuse(scheduler, node1, node2, shared_data_score)
+
+        def uuid(self):
+            return "test"
+
+    def backend(graph_module, inputs):
+        return private.inductor(graph_module, inputs, partitioner=Divide(), settings={"force_disable_caches": True})
+
+    before = private.loop_choices()
+    private.set_loop_choices(Choices())
+    try:
+        x = torch.ones(64, 64, requires_grad=True)
+        made = torch.compile(lambda x: ((x + 1).exp() * 2).sum(0), backend=backend, dynamic=False)(x)
+    finally:
+        private.set_loop_choices(before)
+    torch.testing.assert_close(made, ((x + 1).exp() * 2).sum(0))
+    stored = {name for name, size in seen["sizes"].items() if size == (64 * 64 * 4, 64 * 64 * 4)}
+    assert stored & seen["reads"]  # the sum that is marked; else all would be one loop
+    assert set(seen["results"]) - stored
+    assert private.saved_description(3).expr() == "__saved_for_backwards_3"
+    assert private._stored_operator(torch) is torch.ops.remat.stored.default
+
+
 def test_a_function_that_is_not_traced_still_compiles(fresh_compiler):
     seen = []
 

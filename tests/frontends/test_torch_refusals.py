@@ -20,7 +20,7 @@ from remat_cli.frontends.torch.measuring import profile as profiling
 from remat_cli.frontends.torch.measuring import run as running
 from remat_cli.frontends.torch.measuring.profile import profile
 from remat_cli.frontends.torch.measuring.run import run_plan
-from remat_cli.frontends.torch.training.backend import remat_backend
+from remat_cli.frontends.torch.training.remat_backend import remat_backend
 from remat_cli.graph.io import dump_document, graph_to_document
 from remat_cli.plan.io import plan_to_document
 

@@ -18,7 +18,7 @@ from remat_cli.frontends.torch.executing.inputs import place_tensors
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.frontends.torch.reading import read_step
-from remat_cli.frontends.torch.training.backend import remat_backend
+from remat_cli.frontends.torch.training.remat_backend import remat_backend
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.io import plan_to_document

@@ -40,6 +40,7 @@ Examples:
 @click.option(
     "--cost", metavar="MODEL", help="Costs: flops, roofline:a100, or device (torch, jax: the default; not zoo)."
 )
+@click.option("--compiler", metavar="NAME", help="torch: inductor for a step under torch.compile.  [default: eager]")
 @params.quiet_option
 @params.color_option
 def command(
@@ -48,6 +49,7 @@ def command(
     listing: bool,
     device: str | None,
     cost: str | None,
+    compiler: str | None,
     quiet: bool,
     color: str,
 ) -> None:
@@ -57,7 +59,8 @@ def command(
     function that returns (module, inputs) or (module, inputs, loss). remat calls it with tensors without memory in
     place of large ones; if it reads their numbers, with real ones, and says so if they take much memory. If PyTorch
     captures the step only in parts (it has graph breaks), -o step.json writes a graph for each part, step.0.json,
-    step.1.json and so on, and prints what crosses between them. torch: needs the extra remat[torch].
+    step.1.json and so on, and prints what crosses between them. torch: needs the extra remat[torch]. With --compiler
+    inductor the nodes are groups of operations that Inductor joins, and the plan is for torch.compile.
 
     jax:FILE.py:NAME is a function that returns (loss, arguments) or (loss, arguments, options): the step is
     jax.value_and_grad(loss, **options)(*arguments), with argnums or has_aux as options. Arguments are arrays or
@@ -80,7 +83,7 @@ def command(
     from remat_cli.files import require_writable, write_text
     from remat_cli.graph.io import document_text, graph_to_document
 
-    build = _builder(source, device, cost, lambda text: out.note(f"note: {text}"))
+    build = _builder(source, device, cost, compiler, lambda text: out.note(f"note: {text}"))
     format = document_format(output)
     require_writable(output)
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of a document
@@ -129,7 +132,7 @@ def _files(output: str, parts: int) -> list[str]:
 
 
 def _builder(
-    source: str, device: str | None, cost: str | None, tell: Callable[[str], None]
+    source: str, device: str | None, cost: str | None, compiler: str | None, tell: Callable[[str], None]
 ) -> Callable[[], Sequence[Graph]]:
     """A function that makes the graphs of ``source``; names and options are checked now, before it is called."""
     from remat_cli.frontends.frameworks import FRAMEWORKS
@@ -139,7 +142,10 @@ def _builder(
         framework = FRAMEWORKS.load(scheme)()
         device = device or framework.devices[0]
         framework.require_device(device)
-        return lambda: framework.export(rest, device=device, cost=cost or framework.default_cost, tell=tell)
+        cost = cost or framework.default_cost
+        if compiler is not None:
+            return lambda: framework.export_compiled(rest, device=device, cost=cost, compiler=compiler, tell=tell)
+        return lambda: framework.export(rest, device=device, cost=cost, tell=tell)
     if not separator or scheme != "zoo":
         raise UsageError(
             f'"{source}" is not a source',
@@ -147,9 +153,9 @@ def _builder(
         )
     family, slash, _ = rest.strip().partition("/")
     of_framework = bool(slash) and family in FRAMEWORKS.entries
-    if device is not None or (cost is not None and of_framework):
+    if device is not None or compiler is not None or (cost is not None and of_framework):
         raise UsageError(
-            "--device and --cost are for models of your own, such as torch:FILE.py:NAME",
+            "--device, --cost and --compiler are for models of your own, such as torch:FILE.py:NAME",
             hint="models of the zoo take them as options, as in zoo:torch/resnet50{cost=roofline:a100}",
         )
     if of_framework:

@@ -43,7 +43,6 @@ class Inlined:
     reads: tuple[Made | str, ...]
 
 
-
 @dataclass(frozen=True, slots=True)
 class Computation:
     """A call that makes values.

@@ -20,6 +20,7 @@ class Torch(Framework):
     name: ClassVar[str] = "torch"
     title: ClassVar[str] = "PyTorch"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    compilers: ClassVar[tuple[str, ...]] = ("eager", "inductor")
     architectures: ClassVar[Registry[Architecture]] = TORCH_ARCHITECTURES
 
     def export(self, source: str, *, device: str, cost: str, tell: Tell) -> Sequence[Graph]:
@@ -27,6 +28,12 @@ class Torch(Framework):
         from remat_cli.frontends.torch.capturing.export import export_torch_parts
 
         return export_torch_parts(source, device=device, cost=cost, tell=tell)
+
+    def export_compiled(self, source: str, *, device: str, cost: str, compiler: str, tell: Tell) -> Sequence[Graph]:
+        """See :meth:`Framework.export_compiled`."""
+        from remat_cli.frontends.torch.capturing.export import export_torch_parts
+
+        return export_torch_parts(source, device=device, cost=cost, compiler=compiler, tell=tell)
 
     def export_architecture(self, spec: str, *, tell: Tell) -> Graph:
         """See :meth:`Framework.export_architecture`."""

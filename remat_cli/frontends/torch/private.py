@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import logging
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,7 +141,12 @@ def partitioner_base() -> Any:
 
 
 def inductor(
-    graph_module: Any, inputs: Any, *, partitioner: Any, compiler: Callable[[Any, Any], Any] | None = None
+    graph_module: Any,
+    inputs: Any,
+    *,
+    partitioner: Any,
+    compiler: Callable[[Any, Any], Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Any:
     """The result of Inductor, whose joint graph ``partitioner`` divides.
 
@@ -149,6 +155,7 @@ def inductor(
         inputs: Its inputs.
         partitioner: An object of a class with :func:`partitioner_base`.
         compiler: Takes Inductor's place for both parts; None for Inductor.
+        settings: Other settings of Inductor.
     """
     import torch
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
@@ -157,15 +164,40 @@ def inductor(
         return compiler(part, given) if compiler is not None else None
 
     inner = compile_fx_inner if compiler is None else compiled
-    patches = {"custom_partitioner_fn": partitioner}
+    patches = {"custom_partitioner_fn": partitioner, **(settings or {})}
     # AOTAutograd's cache would serve what another plan has made, and not call the partitioner. Inductor's own goes by
     # the graphs that the partitioner returns.
     with torch._functorch.config.patch(enable_autograd_cache=False):
         return compile_fx(graph_module, list(inputs), inner_compile=inner, config_patches=patches)
 
 
-STORED = "inductor_realize_to_strides"
-"""A node of FX with this in its ``meta`` has its result stored, and not computed where it is read."""
+def stored(graph: Any, node: Any) -> Any:
+    """A node after ``node`` in ``graph`` that stands for its result, which Inductor then stores, in any layout.
+
+    Without this it may compute the result wherever it is read.
+    """
+    import torch
+
+    made = graph.call_function(_stored_operator(torch), (node,))
+    made.meta = dict(node.meta)
+    return made
+
+
+@functools.cache
+def _stored_operator(torch: Any) -> Any:
+    """An operator that returns its argument; in Inductor, its result is stored."""
+    from torch._inductor.lowering import register_lowering
+
+    torch.library.define("remat::stored", "(Tensor(a) tensor) -> Tensor(a)")
+    torch.library.impl("remat::stored", "CompositeExplicitAutograd", lambda tensor: tensor)
+    operator = torch.ops.remat.stored.default
+
+    def lower(tensor: Any) -> Any:
+        tensor.realize()
+        return tensor
+
+    register_lowering(operator, type_promotion_kind=None)(lower)
+    return operator
 
 
 def saved_description(number: int) -> Any:

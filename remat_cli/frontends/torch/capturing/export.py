@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 _GROUPS = "groups of operations that Inductor is predicted to make one loop of: one launch, work, and stored bytes"
 
 
-def export_torch(text: str, *, device: str = "cpu", cost: str = "flops", compiler: str = "eager", tell: Tell = tell_stderr) -> Graph:
+def export_torch(
+    text: str, *, device: str = "cpu", cost: str = "flops", compiler: str = "eager", tell: Tell = tell_stderr
+) -> Graph:
     """The graph of the training step that ``FILE.py:NAME`` builds.
 
     Args:

@@ -1,8 +1,9 @@
 """Predicts which operations of a joint graph Inductor fuses into their readers, so that their results take no memory.
 
-Inductor makes one loop of a chain of pointwise operations and of the reduction that ends it. Only what the loop returns
-is stored. So a node of a plan is a *group*: an operation whose result is stored, and all *inlined* operations between it
-and other stored results. An inlined operation with several readers belongs to the group of each, and each computes it.
+Inductor makes one loop of a chain of pointwise operations and of the reduction that ends it. Only what the loop
+returns is stored. So a node of a plan is a *group*: an operation whose result is stored, and all *inlined* operations
+between it and other stored results. An inlined operation with several readers belongs to the group of each, and each
+computes it.
 
 A result is stored if
 
@@ -28,20 +29,18 @@ from remat_cli.frontends.torch.costing.work import Group
 from remat_cli.frontends.torch.private import is_operator
 from remat_cli.frontends.torch.tensors import is_random, storage, storage_bytes, tensors_in
 
-_POINTWISE = frozenset(
-    """
-    _unsafe_index _unsafe_masked_index arange clone constant_pad_nd copy embedding empty empty_like empty_strided fill
-    flip full full_like gather index index_select inductor_lookup_seed inductor_random inductor_randint iota
-    lift_fresh_copy masked_fill new_empty new_full new_ones new_zeros ones ones_like repeat scalar_tensor select_scatter
-    slice_scatter diagonal_scatter tril triu zeros zeros_like _to_copy
-    """.split()
-)
+_POINTWISE_NAMES = """
+_unsafe_index _unsafe_masked_index arange clone constant_pad_nd copy embedding empty empty_like empty_strided fill flip
+full full_like gather index index_select inductor_lookup_seed inductor_random inductor_randint iota lift_fresh_copy
+masked_fill new_empty new_full new_ones new_zeros ones ones_like repeat scalar_tensor select_scatter slice_scatter
+diagonal_scatter tril triu zeros zeros_like _to_copy
+"""
+_POINTWISE = frozenset(_POINTWISE_NAMES.split())
 """Operators that Inductor computes element by element and that have no tag for it."""
-_ENDS = frozenset(
-    """
-    cat index_put _unsafe_index_put _unsafe_masked_index_put_accumulate scatter scatter_add scatter_reduce index_add
-    """.split()
-)
+_END_NAMES = """
+cat index_put _unsafe_index_put _unsafe_masked_index_put_accumulate scatter scatter_add scatter_reduce index_add
+"""
+_ENDS = frozenset(_END_NAMES.split())
 """Operators that end a loop besides reductions: what they read may be computed in it."""
 _NEEDS_MEMORY = frozenset(["as_strided", "view_as_complex", "view_as_real", "view.dtype"])
 """Views of memory, which what is computed in a loop has not."""
@@ -102,6 +101,26 @@ def fusion(joint: Any) -> Fusion:
     return found
 
 
+def laid_out_bytes(joint: Any) -> int:
+    """Bytes of the copies that Inductor makes of inputs of convolutions on a CPU, and keeps for the backward pass.
+
+    It lays out all that convolutions read with channels last. Its copy of a weight or an image takes the place of what
+    the forward pass saves, and what it copied is there in any case.
+    """
+    import torch
+
+    calls = joint.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+    read = {argument for node in calls for argument in node.args[:2] if argument.op == "placeholder"}
+    return sum(_bytes(node) for node in read if _is_laid_out(node.meta["val"]))
+
+
+def _is_laid_out(tensor: Any) -> bool:
+    import torch
+
+    image = tensor.dim() == 4 and tensor.device.type == "cpu"
+    return image and not tensor.is_contiguous(memory_format=torch.channels_last)
+
+
 def _alive(nodes: Iterable[Any]) -> list[Any]:
     """The nodes that results depend on, and inputs, in order."""
     ordered = list(nodes)
@@ -151,10 +170,13 @@ class _Choice:
             drawn[maker] = _name(maker) in _DRAWS or any(drawn[m] for m in inlined)
             if maker not in self.stored and (len(sources[maker]) > _MOST_READS or lengths[maker] > _MOST_OPERATIONS):
                 self.stored.add(maker)
-            elif maker not in self.stored and len(groups[maker]) > 1 and len(self.readers[maker]) > 1:
-                if drawn[maker] or sum(sources[maker].values()) > _WORTH_STORING * _bytes(maker):
-                    reused.add(maker)
-                    self.stored.add(maker)
+            elif (
+                maker not in self.stored
+                and min(len(groups[maker]), len(self.readers[maker])) > 1
+                and (drawn[maker] or sum(sources[maker].values()) > _WORTH_STORING * _bytes(maker))
+            ):
+                reused.add(maker)
+                self.stored.add(maker)
             if maker in self.stored:
                 del sources[maker]
         groups = self._groups()

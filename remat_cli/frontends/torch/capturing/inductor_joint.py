@@ -29,7 +29,7 @@ _COPY = "aten.copy_.default"
 
 
 def through_inductor(graph_module: Any, inputs: Sequence[Any], model: Model, take: Take) -> Any:
-    """Capture what Inductor makes, after its decompositions and its passes over the joint graph; it compiles nothing."""
+    """Capture what Inductor makes, after its decompositions and its passes; it compiles nothing."""
 
     class Capture(partitioner_base()):  # type: ignore[misc]  # torch is Any to the type checker
         def __call__(self, joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:

@@ -27,6 +27,7 @@ from remat_cli.frontends.aten.lower import lower as lower_program
 from remat_cli.frontends.aten.program import TANGENTS, Call
 from remat_cli.frontends.aten.retained_bytes import retained_like
 from remat_cli.frontends.torch.capturing.capture import Captured
+from remat_cli.frontends.torch.capturing.fusion import laid_out_bytes
 from remat_cli.frontends.torch.capturing.joint_program import JointProgram, joint_program, tensor_name
 from remat_cli.frontends.torch.capturing.naming import call_tag, called_modules, checkpointed_layers
 from remat_cli.frontends.torch.capturing.placeholders import JointInput, joint_inputs, result_kind
@@ -114,9 +115,7 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
         return Value(number, part)
 
     found = _results(captured, inputs)
-    dropped = set() if holds is None else {k for k, (kind, of, _) in enumerate(found) if _is_dropped(kind, of, holds)}
-    if captured.inductor is not None:  # these are written at the end of the forward pass
-        dropped |= {k for k, (kind, _, _) in enumerate(found) if kind == "update"}
+    dropped = {k for k, (kind, of, _) in enumerate(found) if _is_dropped(captured, kind, of, holds)}
     results = []
     for k, (kind, of, node) in enumerate(found):
         reader = Value if k in dropped else read
@@ -297,9 +296,14 @@ def _results(captured: Captured, inputs: Sequence[JointInput]) -> list[tuple[str
     return found
 
 
-def _is_dropped(kind: str, of: int | str, holds: Collection[int]) -> bool:
-    """Whether nobody has a result in the backward pass. Memory that results are views of stays if one of them does."""
-    return kind == "result" and of not in holds
+def _is_dropped(captured: Captured, kind: str, of: int | str, holds: Collection[int] | None) -> bool:
+    """Whether nobody has a result in the backward pass. Memory that results are views of stays if one of them does.
+
+    Inductor writes updates into their places at the end of the forward pass.
+    """
+    if kind == "update":
+        return captured.inductor is not None
+    return holds is not None and kind == "result" and of not in holds
 
 
 def _hold(nodes: list[Node], results: Sequence[Result], payloads: _Payloads, kept: set[int]) -> None:
@@ -322,7 +326,8 @@ def _fixed_bytes(captured: Captured) -> int:
     """Bytes of all parameters, buffers and inputs, also of those that the step does not read; each storage once."""
     module = captured.model.module
     tensors = [*captured.tensors, *module.parameters(), *module.buffers()]
-    return sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
+    copies = 0 if captured.inductor is None else laid_out_bytes(captured.joint)
+    return copies + sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
 
 
 def _unused(captured: Captured) -> list[str]:

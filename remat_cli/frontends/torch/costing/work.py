@@ -26,8 +26,9 @@ _BY_KIND = {
     "erf": "erf erfc erfinv gelu gelu_backward",
     "tanh": """tanh mish mish_backward sin cos tan sinh cosh asin acos atan atan2 asinh acosh atanh pow lgamma digamma
         fmod remainder""",
-    "random": """inductor_random inductor_randint native_dropout bernoulli bernoulli_ rand rand_like randn randn_like randint randint_like randperm
-        uniform uniform_ normal normal_ exponential exponential_ multinomial poisson rrelu_with_noise""",
+    "random": """native_dropout bernoulli bernoulli_ rand rand_like randn randn_like randint randint_like randperm
+        uniform uniform_ normal normal_ exponential exponential_ multinomial poisson rrelu_with_noise inductor_random
+        inductor_randint""",
     "softmax": "_softmax _log_softmax logsumexp",
     "safe softmax": "_safe_softmax",
     "layer norm": "native_layer_norm native_group_norm _fused_rms_norm",

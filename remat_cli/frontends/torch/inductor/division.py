@@ -20,14 +20,10 @@ from remat_cli.frontends.torch.capturing.capture import Captured, Inductor
 from remat_cli.frontends.torch.capturing.joint_program import tensor_name
 from remat_cli.frontends.torch.capturing.lower import Lowering
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
-from remat_cli.frontends.torch.private import STORED, is_operator, saved_description
+from remat_cli.frontends.torch.private import is_operator, saved_description, stored
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.plan.model import Compute, Statement
 from remat_cli.plan.replay import replay
-
-_CONVOLUTION = "aten.convolution"
-_IMAGE = 4
-"""Dimensions of tensors whose layout Inductor chooses for convolutions."""
 
 
 def divided(captured: Captured, lowering: Lowering, statements: Sequence[Statement], joint: Any) -> tuple[Any, Any]:
@@ -66,13 +62,11 @@ class _Parts:
         tangents = {name for index, node in enumerate(lowering.made) if node is None for name in self.names(index)}
         self.inputs = graph.find_nodes(op="placeholder")
         self.tangents = [node for node in self.inputs if node.name in tangents]
-        self.stored = {name for names in lowering.values for name in names} | {node.name for node in self.inputs}
+        self.names_stored = {name for names in lowering.values for name in names} | {node.name for node in self.inputs}
         self.writes = inductor.writes
         self.written, self.results, self.gradients = self._outputs(output.args[0], captured.forward_outputs)
         _, self.told, self.gradients_told = self._outputs(output.meta["desc"], captured.forward_outputs)
         self.marks = {node for node in made if _is_pointwise(node)}
-        if any(str(node.target).startswith(_CONVOLUTION) for node in made):
-            self.marks = {node for node in self.marks if node.meta["val"].dim() != _IMAGE}
 
     def _outputs(self, outputs: Sequence[Any], forward_outputs: int) -> tuple[list[Any], list[Any], list[Any]]:
         """What is written into inputs, results, and gradients."""
@@ -89,8 +83,9 @@ class _Parts:
         here = {node.name for node in self.tangents}
         found: dict[str, Any] = {}
         for index in right:
-            found |= {name: node for name, node in self._read(self.lowering.made[index].all_input_nodes)
-                      if name not in here}
+            found |= {
+                name: node for name, node in self._read(self.lowering.made[index].all_input_nodes) if name not in here
+            }
             here.update(self.names(index))
         gradients = [node for node in self.gradients if node is not None]
         found |= {name: node for name, node in self._read(gradients) if name not in here}
@@ -102,7 +97,7 @@ class _Parts:
         while stack:
             node = stack.pop()
             name = tensor_name(node)
-            if name in self.stored:
+            if name in self.names_stored:
                 yield name, node
                 continue
             for argument in node.all_input_nodes:
@@ -179,7 +174,7 @@ class _Half:
         node = self.parts.lowering.made[index]
         made = self._copied(node, {})
         if node in self.parts.marks:
-            made.meta[STORED] = True
+            made = stored(self.graph, made)
         wanted = set(self.parts.names(index))
         self.env.update({node.name: made} if node.name in wanted else {})
         for item in node.users:

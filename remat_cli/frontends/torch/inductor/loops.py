@@ -158,7 +158,7 @@ class _Schedule:
             inside = set()
             for k in members[group]:
                 for buffer in self.makes[k]:
-                    taken, returned = self.sizes[buffer]
+                    taken, _ = self.sizes[buffer]
                     if buffer not in self.kept and last.get(buffer, step) == step:
                         if len(members[group]) > 1 and buffer in last:
                             inside.add(buffer)  # it lives in the loop alone

@@ -75,13 +75,18 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
 
 
 SETTINGS = {"allow_buffer_reuse": False, "reorder_for_peak_memory": False}
-"""Settings of Inductor with which it keeps to the plan: it frees what the plan frees, and runs in the order of the plan.
+"""Settings of Inductor with which it keeps to the plan: it frees what the plan frees, and runs in the plan's order.
 With its own it may keep freed memory for a later tensor of the same size, which can raise the peak by a fifth."""
 
 
 def held(captured: Captured) -> range:
     """The results that the caller is assumed to have in the backward pass: all."""
     return range(captured.forward_outputs)
+
+
+def settings_with(partitioner: Partitioner) -> dict[str, Any]:
+    """The options of ``torch.compile`` with which Inductor keeps to the plans of ``partitioner``."""
+    return {"custom_partitioner_fn": partitioner, **SETTINGS}
 
 
 def _inputs(joint: Any) -> tuple[Any, ...]:

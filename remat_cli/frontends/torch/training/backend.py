@@ -1,4 +1,4 @@
-"""Trains with a plan: ``torch.compile(step, backend=remat_backend("step.plan.json"))``.
+"""Trains with a plan, operation by operation: the backend for ``torch.compile``.
 
 The compiled step must be the exported one: the same model, the same shapes, and the loss inside or outside in both.
 A graph without a plan is an error by default.
@@ -49,8 +49,8 @@ _MOST_REASONS = 3
 """Number of plans for which a message says why they do not fit."""
 
 
-def remat_backend(*plans: Plan | str, unknown: Unplanned = "error") -> Callable[[Any, list[Any]], Any]:
-    """A backend for ``torch.compile`` that runs training steps by plan.
+def finder_of(*plans: Plan | str, unknown: Unplanned = "error") -> tuple[Find, Refuse]:
+    """Functions that find the plan for a graph among ``plans``, and that refuse a graph without one.
 
     Args:
         plans: Plans, or their files; one for each graph that is compiled.
@@ -77,7 +77,7 @@ def remat_backend(*plans: Plan | str, unknown: Unplanned = "error") -> Callable[
             no_plan(unknown, reasons)
         return found
 
-    return backend_of(find, lambda reasons: no_plan(unknown, reasons))
+    return find, lambda reasons: no_plan(unknown, reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class _Maker:
 
     def functions(self, captured: Captured) -> ForwardBackward | None:
         """The functions of the plan for a joint graph; None to run it without one."""
-        device, where = _devices(captured.tensors)
+        device, where = devices(captured.tensors)
         self.watch = None
         with real_tensors():  # constants are real
             try:
@@ -307,7 +307,7 @@ def _no_model() -> Model:
     return Model(torch.nn.Module(), (), {}, None)
 
 
-def _devices(tensors: Sequence[Any]) -> tuple[str, str]:
+def devices(tensors: Sequence[Any]) -> tuple[str, str]:
     """The device to run on, and the kind of device for plans: ``cpu``, ``cuda``, or several devices in words."""
     import torch
 

@@ -15,9 +15,10 @@ from typing import Any, Literal, get_args
 
 from remat_cli.errors import CaptureFailed, Infeasible, LimitReached, RematError, UsageError
 from remat_cli.frontends.torch.capturing.calls import Calls
-from remat_cli.frontends.torch.capturing.capture import Captured, Model, capture_parts, fake_mode, no_graph
+from remat_cli.frontends.torch.capturing.capture import Captured, Model, Way, capture_parts, fake_mode, no_graph
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
 from remat_cli.frontends.torch.capturing.export import described
+from remat_cli.frontends.torch.capturing.inductor_joint import way_of
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
 from remat_cli.frontends.torch.capturing.pruning import with_tangents
@@ -26,11 +27,13 @@ from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
-from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, backend_of, chosen, no_plan
+from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
+from remat_cli.frontends.torch.training.compiled import whole_use
 from remat_cli.frontends.torch.training.eager import eager_peak
 from remat_cli.frontends.torch.training.first_batch import Arguments
 from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
 from remat_cli.frontends.torch.training.real_forward import captured_for_real, uncopied
+from remat_cli.frontends.torch.training.remat_backend import backend_with
 from remat_cli.frontends.torch.training.report import Fitted, likely_workspace
 from remat_cli.frontends.torch.training.sharing import Held, parts_of, planned, without_plan
 from remat_cli.frontends.torch.training.uses import Uses, copied_bytes
@@ -45,6 +48,7 @@ Planner = Callable[[Graph], Plan]
 Unknown = Literal["plan", Unplanned]
 """How to treat a graph that comes later: plan it too, or as ``Unplanned`` treats a graph without a plan."""
 _OUTSIDE = "what the loop computes from the results, such as a loss, is not counted (reserve leaves room for it)"
+_ALL_STAY = "assumes that all results take a gradient and stay until the backward pass, as Inductor does"
 MEASURED = "measured"
 """The costs that ``remat profile`` measures on the device."""
 
@@ -58,6 +62,7 @@ def fit_module(
     reserve_bytes: int = 0,
     unknown: Unknown = "plan",
     returns: Returns | None = None,
+    compiler: str = "eager",
 ) -> Any:
     """``module`` itself, compiled in place to train by the plans that ``planner`` makes for it.
 
@@ -70,14 +75,14 @@ def fit_module(
         reserve_bytes: Fixed memory for things outside the graph, such as the optimizer's state.
         unknown: How to treat other graphs that come later: ``plan`` them too, ``warn``, or ``error``.
         returns: The results that take a gradient; None to find out, see :func:`chosen_results`.
+        compiler: What runs the step: ``eager``, operation by operation, or ``inductor``.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
         RematError: From the planner.
     """
-    if unknown not in get_args(Unknown):
-        raise UsageError(f'"{unknown}" is not a way to treat unknown graphs', hint="choose plan, warn or error")
     require_device("cpu")
+    way = _way(unknown, compiler, cost)
     _require_module(module, batch)
     require_uncompiled(module)
     model = _model(module, batch)
@@ -87,10 +92,10 @@ def fit_module(
     fake, mode = _fake(model)
     # The module alone, without a loss, since the user's loop computes the loss and calls ``backward()``.
     calls = Calls()
-    parts, more = capture_parts(fake, mode, calls)
+    parts, more = capture_parts(fake, mode, calls, way)
     if not parts and not more:
         raise no_graph(fake, mode)
-    parts, more, calls, numbers = _reached(model, parts, more, calls)
+    parts, more, calls, numbers = _reached(model, parts, more, calls, way)
     parts, calls = _plannable(parts, calls)
     picked = chosen_results(calls.output, returns) if calls.output is not None else None
     found.uses.stated = returns is not None
@@ -100,7 +105,7 @@ def fit_module(
             f"remat: the model is not a single graph: {more}; parts that are not known yet get a plan when they come, "
             "and what they hold is not counted for the others: set reserve for that"
         )
-    backend = backend_of(found.find, found.refuse, found.uses)
+    backend = backend_with(compiler, found.find, found.refuse, found.uses)
     call = PlannedCall(module, backend, len(parts), strict=unknown == "error", plans=found.plans)
     if found.plans:
         # After the capture, since the first call of a module may change it.
@@ -158,6 +163,9 @@ class _Plans:
         """
         if not captured:
             return ""
+        if captured[0].inductor is not None:
+            self._plan_parts(name, captured, calls)
+            return "" if picked is None else _ALL_STAY
         found = uses(captured, calls, picked)
         for stay in (True, False):
             self.uses.known.clear()
@@ -210,7 +218,7 @@ class _Plans:
 
     def lowered(self, captured: Captured, name: str) -> Graph:
         """The graph of ``captured`` as it is assumed to be used."""
-        use = self.uses.use_of(captured)
+        use = self.uses.use_of(captured) if captured.inductor is None else whole_use(captured)
         graph = lower(with_tangents(captured, use.takes), self.costs.cost, name, use.holds)
         return replace(graph, fixed_memory=graph.fixed_memory + copied_bytes(captured, use))
 
@@ -338,6 +346,23 @@ def _measured(graph: Graph, where: Any) -> Graph:
         return profile(graph, device=where.type, repeats=3, warmup=1, captured=True)
 
 
+def _way(unknown: str, compiler: str, cost: str) -> Way:
+    """What compiles the step.
+
+    Raises:
+        UsageError: If one of these is none of its values, or they do not go together.
+    """
+    if unknown not in get_args(Unknown):
+        raise UsageError(f'"{unknown}" is not a way to treat unknown graphs', hint="choose plan, warn or error")
+    way = way_of(compiler)
+    if compiler != "eager" and cost == MEASURED:
+        raise UsageError(
+            "measured costs are of operations that run one by one, and Inductor joins them",
+            hint="leave cost out, or take roofline:a100",
+        )
+    return way
+
+
 def _model(module: Any, batch: Any) -> Model:
     if isinstance(batch, Arguments):
         return Model(module, batch.args, batch.kwargs, None)
@@ -411,7 +436,9 @@ def _plannable(parts: list[Captured], calls: Calls) -> tuple[list[Captured], Cal
     return [part for number, part in enumerate(parts) if number not in refused], calls.without(refused)
 
 
-def _reached(model: Model, parts: list[Captured], more: str, calls: Calls) -> tuple[list[Captured], str, Calls, str]:
+def _reached(
+    model: Model, parts: list[Captured], more: str, calls: Calls, way: Way
+) -> tuple[list[Captured], str, Calls, str]:
     """What a forward pass on the batch reaches beyond ``parts``, where tensors without numbers stopped for ``more``.
 
     A batch whose numbers do not suit the module (only their form matters otherwise) leaves things as they are. The last
@@ -421,7 +448,7 @@ def _reached(model: Model, parts: list[Captured], more: str, calls: Calls) -> tu
         return parts, more, calls, ""
     found = Calls()
     try:
-        reached, problem = captured_for_real(model, found)
+        reached, problem = captured_for_real(model, found, way)
     except RematError:
         return parts, more, calls, ""
     if found.output is None or len(reached) <= len(parts):  # the pass did not come to its end

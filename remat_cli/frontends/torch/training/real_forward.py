@@ -6,10 +6,10 @@ import copy
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capturing.calls import Calls
-from remat_cli.frontends.torch.capturing.capture import Captured, Model, capture_parts
+from remat_cli.frontends.torch.capturing.capture import Captured, Model, Way, capture_parts
 
 
-def captured_for_real(model: Model, calls: Calls) -> tuple[list[Captured], str]:
+def captured_for_real(model: Model, calls: Calls, way: Way) -> tuple[list[Captured], str]:
     """As :func:`capture_parts`, but the forward pass of ``model`` is computed.
 
     A copy of the module runs: it shares the parameters, which a forward pass does not change, and has buffers and
@@ -18,6 +18,7 @@ def captured_for_real(model: Model, calls: Calls) -> tuple[list[Captured], str]:
     Args:
         model: The module, and a batch with numbers as those in training.
         calls: Receives what the compiled graphs are given and return.
+        way: What compiles it.
 
     Raises:
         CaptureFailed: If the module cannot be copied.
@@ -33,7 +34,7 @@ def captured_for_real(model: Model, calls: Calls) -> tuple[list[Captured], str]:
         twin = copy.deepcopy(module, shared)
     except Exception as error:  # the user's module may hold anything
         raise uncopied(error) from error
-    return capture_parts(Model(twin, model.inputs, model.keywords, None), None, calls)
+    return capture_parts(Model(twin, model.inputs, model.keywords, None), None, calls, way)
 
 
 def uncopied(error: Exception) -> CaptureFailed:

@@ -1,0 +1,80 @@
+"""``RematPartitioner``: divides what ``torch.compile`` compiles by plan. Importing this module needs PyTorch."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from remat_cli.api.arguments import as_text, options_of
+from remat_cli.api.fitting import TIME_LIMIT_S, CachedPlanner, plan_folder
+from remat_cli.api.reading import as_plan
+from remat_cli.errors import UsageError
+from remat_cli.frontends.torch.capturing.costs import cost_model
+from remat_cli.frontends.torch.inductor.partitioner import Partitioner, settings_with
+from remat_cli.frontends.torch.training.backend import Compiled, finder_of, no_plan
+from remat_cli.frontends.torch.training.compiled import costed, device_of, finder
+from remat_cli.graph.io import graph_sha256
+from remat_cli.plan.model import Compute, Plan
+from remat_cli.planning.job import Solved
+from remat_cli.planning.options import SolveOptions
+from remat_cli.units import Budget, as_budget, as_size
+
+
+class RematPartitioner(Partitioner):
+    """Divides by plan what Inductor compiles: ``torch.compile(step, options=RematPartitioner("8GB").options)``.
+
+    Caches of compiled code go by the plan, or by the budget and the way to solve, so none serves another plan's code.
+
+    Args:
+        plan: A plan of a graph that was exported with ``compiler="inductor"``, or its file; or a budget for each graph
+            that is compiled: ``"8GB"``, ``"80%"`` of what it needs without recomputation, or bytes.
+        options: How to solve for a budget; by default ``auto``, for at most 60 s per graph.
+        cost: What recomputation should spare for a budget, as for :func:`remat_cli.fit`.
+        reserve: Memory to leave for things outside the graph.
+        cache: Folder for plans; None for the user's cache folder, ``""`` for none.
+
+    Raises:
+        UsageError: If it is neither a plan nor a budget, or the plan is not valid.
+        InputError: If a file holds no plan.
+        FrameworkUnavailable: If PyTorch is missing.
+    """
+
+    def __init__(
+        self,
+        plan: Plan | Solved | Budget | Path | str | float,
+        *,
+        options: SolveOptions | None = None,
+        cost: str = "device",
+        reserve: str | float = 0,
+        cache: str | Path | None = None,
+    ) -> None:
+        if isinstance(plan, Plan | Solved | Path) or (isinstance(plan, str) and plan.endswith((".json", ".yaml"))):
+            given = as_plan(plan)
+            find, refuse = finder_of(given)
+            super().__init__(finder(find), refuse, _digest(given))
+            return
+        asked, kept = as_budget(plan), as_size(reserve, "reserve")
+        solving = options_of(options, SolveOptions(time_limit_s=TIME_LIMIT_S))
+        if solving.reorder:
+            raise UsageError("a partitioner keeps the order of operations", hint="leave reorder out")
+        planner = CachedPlanner(asked, solving, plan_folder(cache), kept)
+        as_text(cost, "cost")
+
+        def planned(compiled: Compiled) -> Plan:
+            costs = cost_model(cost, device_of(compiled.captured.tensors))
+            return planner(costed(compiled, costs, kept))
+
+        identity = f"{asked} {solving} {cost} {kept}"
+        super().__init__(finder(planned), lambda reasons: no_plan("error", reasons), identity)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options for ``torch.compile``: this partitioner, and settings with which Inductor keeps to its plans."""
+        return settings_with(self)
+
+
+def _digest(plan: Plan) -> str:
+    """A digest of the graph and of the order of a plan."""
+    order = ",".join(str(s.node) for s in plan.statements if isinstance(s, Compute))
+    return hashlib.sha256(f"{graph_sha256(plan.graph)} {order}".encode()).hexdigest()

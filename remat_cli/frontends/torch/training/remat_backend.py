@@ -1,0 +1,45 @@
+"""``torch.compile(step, backend=remat_backend("step.plan.json"))``: operation by operation, or inside Inductor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from remat_cli.frontends.torch.capturing.inductor_joint import way_of
+from remat_cli.frontends.torch.training.backend import Find, Refuse, Results, Unplanned, backend_of, finder_of
+from remat_cli.plan.model import Plan
+
+
+def remat_backend(
+    *plans: Plan | str, unknown: Unplanned = "error", compiler: str = "eager"
+) -> Callable[[Any, list[Any]], Any]:
+    """A backend for ``torch.compile`` that runs training steps by plan.
+
+    Args:
+        plans: Plans, or their files; one for each graph that is compiled.
+        unknown: How to treat a graph without a plan: ``error``, or ``warn`` and run it without one.
+        compiler: What the plans are for: ``eager`` or ``inductor``.
+
+    Raises:
+        FrameworkUnavailable: If torch is missing.
+        UsageError: If a plan is not valid, or its graph is not of this frontend, or an argument is none of its values.
+        InputError: If a file holds no plan.
+    """
+    find, refuse = finder_of(*plans, unknown=unknown)
+    return backend_with(compiler, find, refuse)
+
+
+def backend_with(
+    compiler: str, find: Find, refuse: Refuse, results: Results | None = None
+) -> Callable[[Any, list[Any]], Any]:
+    """A backend that calls ``find`` for the plan of each graph, see :func:`backend_of`; ``compiler`` runs it.
+
+    Raises:
+        UsageError: If there is no such compiler.
+    """
+    way_of(compiler)
+    if compiler == "inductor":
+        from remat_cli.frontends.torch.training.compiled import inductor_backend
+
+        return inductor_backend(find, refuse)
+    return backend_of(find, refuse, results)

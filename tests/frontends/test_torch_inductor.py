@@ -1,0 +1,240 @@
+"""Plans inside Inductor: the bits of plain torch.compile, the peak of the plan, and caches that tell plans apart."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+import remat_cli as remat
+from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
+from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.capturing.fusion import fusion
+from remat_cli.frontends.torch.capturing.inductor_joint import through_inductor
+from remat_cli.frontends.torch.capturing.source import build_model
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.plan.model import Compute
+from remat_cli.plan.replay import replay
+
+
+class Residual(nn.Module):
+    """Layers with residuals, dropout, tied weights and a batch normalisation, whose buffers the step writes."""
+
+    def __init__(self, depth: int = 3, width: int = 32, dropout: float = 0.1) -> None:
+        super().__init__()
+        shared = nn.Linear(width, width)
+        self.layers = nn.ModuleList([nn.Linear(width, width) if k else shared for k in range(depth)] + [shared])
+        self.norm, self.drop = nn.BatchNorm1d(width), nn.Dropout(dropout)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + self.drop(torch.tanh(layer(self.norm(x))))
+        return x.square().mean()
+
+
+def model_and_batch(rows: int = 256, **sizes):
+    torch.manual_seed(0)
+    return Residual(**sizes), (torch.randn(rows, sizes.get("width", 32)),)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return export_model(model_and_batch, "residual", "torch:test", compiler="inductor")
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def trained(module, call, batch, steps: int = 2):
+    """Losses, gradients and buffers of some steps."""
+    torch.manual_seed(7)
+    found = []
+    for _ in range(steps):
+        module.zero_grad(set_to_none=True)
+        loss = call(*batch)
+        loss.backward()
+        found.append(loss.detach())
+    return [*found, *(p.grad.clone() for p in module.parameters()), *(b.clone() for b in module.buffers())]
+
+
+def equal(ours, theirs) -> bool:
+    return len(ours) == len(theirs) and all(map(torch.equal, ours, theirs))
+
+
+def peak_of(step) -> int:
+    """Most bytes that PyTorch's profiler sees allocated at a time during ``step``."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
+        step()
+    live = top = 0
+    for event in session.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            top = max(top, live)
+    return top
+
+
+def recomputing(graph, budget="75%"):
+    plan = remat.solve(graph, budget, remat.SolveOptions(time_limit_s=5)).plan
+    counts = [s.node for s in plan.statements if isinstance(s, Compute)]
+    assert len(counts) > len(set(counts)), "the plan recomputes nothing, so nothing is tested"
+    return plan
+
+
+def test_nodes_are_groups_of_operations(graph):
+    eager = export_model(model_and_batch, "residual", "torch:test")
+    assert graph.metadata["compiler"] == "inductor"
+    assert "groups" in graph.metadata["costs"]["of"]
+    called = {node.op for node in graph.nodes}
+    assert {"inductor_seeds", "addmm", "var_mean"} <= called
+    assert not {"rsqrt", "inductor_random"} & called  # computed where they are read
+    assert no_remat_peak(graph) < no_remat_peak(eager)
+    seeds = [node for node in graph.nodes if node.op == "inductor_seeds"]
+    assert seeds
+    assert not any(node.recompute for node in seeds)
+
+
+def test_random_numbers_are_stored_once_as_bits(graph):
+    masks = [node for node in graph.nodes if node.op == "gt"]
+    assert [node.outputs for node in masks] == [(256 * 32,)] * 4
+
+
+def test_groups_share_no_stored_operation_and_cover_all():
+    captured = capture(build_model(model_and_batch, mode := fake_mode(), "cpu"), mode, through_inductor)
+    found = fusion(captured.joint)
+    calls = [node for node in captured.joint.graph.nodes if node.op == "call_function"]
+    roots = [node for node in calls if found.maker(node) is node and node not in found.inlined]
+    covered = set()
+    for root in roots:
+        group = found.group(root)
+        assert group.root is root
+        assert all(member is root or member in found.inlined for member in group.members)
+        assert not {found.maker(node) for node in group.reads} & found.inlined
+        covered.update(group.members)
+    assert found.inlined <= covered
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """What plain torch.compile computes."""
+    torch.compiler.reset()
+    module, batch = model_and_batch()
+    call = torch.compile(module, dynamic=False)
+    return trained(module, call, batch)
+
+
+@pytest.mark.parametrize("way", ["options", "backend", "fit"])
+def test_a_plan_computes_the_same_bits_within_its_peak(way, graph, plain, tmp_path):
+    module, batch = model_and_batch()
+    if way == "fit":
+        remat.fit(module, batch, "75%", compiler="inductor", cost="flops", cache=str(tmp_path))
+        call, [plan] = module, remat.plans_of(module)
+    else:
+        plan = recomputing(graph)
+        if way == "options":
+            call = torch.compile(module, options=remat.RematPartitioner(plan).options, dynamic=False)
+        else:
+            call = torch.compile(module, backend=remat.remat_backend(plan, compiler="inductor"), dynamic=False)
+    assert equal(trained(module, call, batch), plain)
+    predicted = replay(plan.graph, plan.statements).peak_bytes - plan.graph.fixed_memory
+    kept = no_remat_peak(plan.graph) - plan.graph.fixed_memory
+    module.zero_grad(set_to_none=True)
+    measured = peak_of(lambda: call(*batch).backward())
+    assert measured <= 1.05 * predicted < kept
+
+
+def test_other_shapes_evaluation_and_autocast_run_too():
+    module, batch = model_and_batch(depth=1)
+    other = copy.deepcopy(module)
+    remat.fit(module, batch, "90%", compiler="inductor", cost="flops", cache="")
+    compiled = torch.compile(other, dynamic=False)
+    smaller = (batch[0][:100],)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, theirs = trained(module, module, smaller, 1), trained(other, compiled, smaller, 1)
+    # Inductor rounds to bfloat16 only what it stores, and a plan stores other values.
+    torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02)
+    module.eval()
+    other.eval()
+    with torch.no_grad():
+        assert torch.equal(module(*batch), other(*batch))
+    assert len(remat.plans_of(module)) == 2
+
+
+class Broken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        torch._dynamo.graph_break()
+        return torch.tanh(self.second(x)).square().mean()
+
+
+@pytest.mark.filterwarnings("default:The .grad attribute of a Tensor that is not a leaf")  # PyTorch's own, when broken
+def test_parts_between_graph_breaks_have_plans():
+    torch.manual_seed(0)
+    module, batch = Broken(), (torch.randn(64, 16),)
+    other = copy.deepcopy(module)
+    remat.fit(module, batch, "100%", compiler="inductor", cost="flops", cache="")
+    assert len(remat.plans_of(module)) == 2
+    assert equal(trained(module, module, batch, 1), trained(other, torch.compile(other, dynamic=False), batch, 1))
+
+
+def test_caches_tell_plans_apart(graph):
+    first, second = recomputing(graph), recomputing(graph, "90%")
+    names = {remat.RematPartitioner(plan).uuid() for plan in (first, second, "80%", "85%")}
+    assert len(names) == 4
+    assert remat.RematPartitioner(first).uuid() == remat.RematPartitioner(first).uuid()
+
+
+_CHILD = """
+import sys, torch
+sys.path.insert(0, sys.argv[2])
+from frontends.test_torch_inductor import Broken, nn
+import remat_cli as remat
+torch.manual_seed(0)
+module, x = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16)), torch.randn(64, 16)
+partitioner = remat.RematPartitioner(sys.argv[1], cost="flops", cache="")
+called = []
+divide = type(partitioner).__call__
+type(partitioner).__call__ = lambda self, *a, **k: called.append(1) or divide(self, *a, **k)
+torch.compile(module, options=partitioner.options, dynamic=False)(x).sum().backward()
+print(len(called))
+"""
+
+
+def test_another_process_is_served_by_the_cache_only_for_the_same_budget(tmp_path):
+    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
+    tests = str(Path(__file__).parents[1])
+
+    def calls(budget: str) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", _CHILD, budget, tests], env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout.split()[-1])
+
+    assert [calls("1MB"), calls("1MB"), calls("2MB")] == [1, 0, 1]
+
+
+def test_refusals(graph):
+    module, batch = model_and_batch()
+    with pytest.raises(remat.UsageError, match="measured costs"):
+        remat.fit(module, batch, "80%", compiler="inductor", cost="measured")
+    with pytest.raises(remat.UsageError, match='"triton" is not a compiler'):
+        remat.fit(module, batch, "80%", compiler="triton")
+    plan = recomputing(graph)
+    call = torch.compile(module, backend=remat.remat_backend(plan), dynamic=False)
+    with pytest.raises(Exception, match="no plan was made for"):
+        call(*batch)
