@@ -354,6 +354,18 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
             share=0.4,
             most_s=120.0,
         )
+        if first:
+            yield Stage(
+                "turns-short",
+                _TURNS,
+                "improves the incumbent before larger models take most of the time",
+                options={"members": ("annealing", "merging"), "patience": 4, "persistent": False},
+                when=nodes(SMALL + 1, LARGE - 1) & SPARSE & SCHEDULE,
+                until=Verdict.SETTLED,
+                share=0.3,
+                most_s=3.0,
+                kernels=("annealing",),
+            )
 
 
 def exact(depth: float = 0.0) -> tuple[Stage, ...]:
