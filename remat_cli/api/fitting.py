@@ -103,7 +103,7 @@ def fit(
             are times: ``device``, ``measured`` or a roofline. On a CPU the copies are real, and save nothing. On CUDA
             host memory is pinned. If PyTorch divides the module into several graphs, each may use an equal part of it.
         compiler: What runs the step: ``eager``, operation by operation; or ``inductor``, as ``torch.compile`` does,
-            with the results of that. All results of the module then count as taking a gradient.
+            with the results of that, and without a ``host``. All results of the module then count as taking a gradient.
 
     Returns:
         The module. ``fitted(module)`` says what eager mode, the plan and any plan need.
@@ -117,6 +117,10 @@ def fit(
     if options.reorder:
         raise UsageError("fit keeps the order of operations", hint="another order draws other random numbers")
     if host is not None:
+        if compiler != "eager":
+            raise UsageError(
+                "compiled steps cannot copy values to the host", hint='leave out host, or compiler="inductor"'
+            )
         options = replace(options, host=Host.of(host) if isinstance(host, str) else host)
     asked, kept = as_budget(budget), as_size(reserve, "reserve")
     ends = sorted({as_whole(end, "buckets") for end in buckets}, reverse=True)
