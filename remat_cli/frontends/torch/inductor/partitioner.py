@@ -62,6 +62,9 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
         plan = self._find(captured, lowered.graph)
         if plan is None:
             return None
+        if plan.copies:
+            self._refuse(["the plan copies values to the host, and code of Inductor does not"])
+            return None
         keep_apart()
         return divided(captured, lowered, plan.statements, joint)
 
