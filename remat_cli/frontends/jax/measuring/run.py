@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_cli.errors import OutOfMemory, UsageError
+from remat_cli.errors import UsageError
 from remat_cli.frontends.jax.document import FRONTEND, Step
 from remat_cli.frontends.jax.executing.functions import Loaded, load, wide_numbers
 from remat_cli.frontends.jax.executing.inputs import place_arrays
@@ -18,12 +17,11 @@ from remat_cli.frontends.jax.executing.same_graph import require_home, require_s
 from remat_cli.frontends.jax.installed import require_present
 from remat_cli.frontends.jax.measuring.live_arrays import LiveArrays
 from remat_cli.frontends.jax.reading import read_step, require_jax_graph
-from remat_cli.frontends.ran import Memory, Ran
+from remat_cli.frontends.ran import Ran
+from remat_cli.frontends.running import Home, Measured, compared, replayed
 from remat_cli.graph.model import Graph
-from remat_cli.plan.check import check
-from remat_cli.plan.derive import derive, peak
-from remat_cli.plan.model import Compute, Plan
-from remat_cli.plan.replay import Replay, Severity
+from remat_cli.plan.model import Plan, Statement
+from remat_cli.plan.replay import Replay
 from remat_cli.printable import printable
 
 
@@ -71,90 +69,31 @@ def _ran(plan: Plan, loaded: Loaded, seen: Replay, steps: int, seed: int) -> Ran
     """Run a plan that passed all checks."""
     import jax
 
-    graph, step = plan.graph, loaded.step
-    computes = [s.node for s in plan.statements if isinstance(s, Compute)]
-    first = list(dict.fromkeys(computes))
-    bench = _Bench(step, place_arrays(step.places, loaded.device, seed))
-    reference = bench.attempt(program(loaded, derive(graph, first)), steps)
-    planned = bench.measure(program(loaded, plan.statements), steps)
-    names = result_names(step)
-    differing = () if reference is None else _differing(names, planned.results, reference.results)
-    unsteady: tuple[str, ...] = ()
-    if differing and reference is not None:
-        again = bench.measure(program(loaded, derive(graph, first)), 1)
-        unsteady = _differing(names, again.results, reference.results)
-    leading = next((a for r, a in zip(step.results, planned.results, strict=True) if r.kind == "loss"), None)
-    return Ran(
-        graph=graph.name,
-        device=loaded.device,
-        framework=FRONTEND,
-        version=str(jax.__version__),
-        computations=len(computes),
-        recomputations=len(computes) - len(first),
-        identical=None if reference is None else not differing,
-        compared=0 if reference is None else len(names),
-        differing=differing,
-        unsteady=unsteady,
-        finite=all(_finite(array) for array in planned.results),
-        result=_scalar(leading),
-        memory=Memory(
-            predicted=seen.peak_bytes,
-            predicted_without_workspace=peak(without_workspace(graph), computes),
-            measured=planned.peak_bytes,
-        ),
-        reference_peak=None if reference is None else reference.peak_bytes,
-        step_s=planned.step_s,
-        reference_step_s=None if reference is None else reference.step_s,
-        steps=steps,
-    )
-
-
-def replayed(plan: Plan) -> Replay:
-    """The replay of ``plan``.
-
-    Raises:
-        UsageError: If the plan is not valid.
-    """
-    seen = check(plan).replay
-    errors = [finding for finding in seen.findings if finding.severity is Severity.ERROR]
-    if errors:
-        raise UsageError(f"the plan is not valid: {errors[0].message}", hint="remat check says more")
-    return seen
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Results (in host memory), peak and time of a program."""
-
-    results: list[Any]
-    peak_bytes: int
-    step_s: float
+    step = loaded.step
+    bench = _Bench(loaded, place_arrays(step.places, loaded.device, seed), tuple(result_names(step)))
+    leading = next((name for r, name in zip(step.results, bench.names, strict=True) if r.kind == "loss"), None)
+    home = Home(FRONTEND, str(jax.__version__), loaded.device, bench.measure, _finite)
+    return compared(plan, seen, without_workspace(plan.graph), home, steps, leading)
 
 
 @dataclass(frozen=True, slots=True)
 class _Bench:
-    """Arrays that a step is given, and programs that run with them."""
+    """Arrays that a step is given, names of its results, and programs that run with them."""
 
-    step: Step
+    loaded: Loaded
     places: list[Any]
+    names: tuple[str, ...]
 
-    def attempt(self, runnable: Program, steps: int) -> _Measured | None:
-        """As :meth:`measure`; None if it does not fit the device's memory."""
-        try:
-            return self.measure(runnable, steps)
-        except OutOfMemory:
-            return None
-
-    def measure(self, runnable: Program, steps: int) -> _Measured:
+    def measure(self, statements: Sequence[Statement], steps: int) -> Measured:
         """Run once for results and memory, then ``steps`` times for the time."""
         import numpy as np
 
-        live = LiveArrays()
+        runnable, live = program(self.loaded, statements), LiveArrays()
         results = runnable.run(self.places, live)
-        kept = [np.array(array) for array in results]
+        kept = [(name, np.array(array)) for name, array in zip(self.names, results, strict=True)]
         del results
         taken = statistics.median(self._time(runnable) for _ in range(steps))
-        return _Measured(kept, self.step.graph.fixed_memory + live.peak_bytes, taken)
+        return Measured(kept, self.loaded.step.graph.fixed_memory + live.peak_bytes, taken)
 
     def _time(self, runnable: Program) -> float:
         import jax
@@ -175,23 +114,7 @@ def without_workspace(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(replace(node, workspace=0) for node in graph.nodes))
 
 
-def _differing(names: Sequence[str], found: Sequence[Any], wanted: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(name for name, a, b in zip(names, found, wanted, strict=True) if not same_bits(a, b))
-
-
-def same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays of numpy are equal bit for bit; this compares NaNs and the sign of zero too."""
-    return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
-
-
 def _finite(array: Any) -> bool:
     import jax.numpy as jnp
 
     return not jnp.issubdtype(array.dtype, jnp.inexact) or bool(jnp.isfinite(array).all())
-
-
-def _scalar(array: Any) -> float | None:
-    if array is None or array.size != 1 or array.dtype.kind == "c":
-        return None
-    number = float(array.reshape(()))
-    return number if math.isfinite(number) else None

@@ -14,9 +14,9 @@ from remat_cli.frontends.jax.executing.functions import load
 from remat_cli.frontends.jax.executing.program import Program, program
 from remat_cli.frontends.jax.executing.same_graph import difference, require_home
 from remat_cli.frontends.jax.installed import require_present
-from remat_cli.frontends.jax.measuring.run import replayed
 from remat_cli.frontends.jax.private import is_tracer, key_implementation, tracing
 from remat_cli.frontends.jax.reading import read_step
+from remat_cli.frontends.running import replayed
 from remat_cli.plan.model import Plan
 from remat_cli.printable import printable
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import math
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_cli.errors import OutOfMemory, UsageError
-from remat_cli.frontends.ran import Memory, Ran
+from remat_cli.errors import UsageError
+from remat_cli.frontends.ran import Ran
+from remat_cli.frontends.running import Home, Measured, compared, replayed
 from remat_cli.frontends.tensorflow.document import FRONTEND, Step
 from remat_cli.frontends.tensorflow.executing.inputs import Given
 from remat_cli.frontends.tensorflow.executing.program import Program, program
@@ -20,10 +20,8 @@ from remat_cli.frontends.tensorflow.installed import count_allocations, require_
 from remat_cli.frontends.tensorflow.measuring.buffers import LiveBuffers
 from remat_cli.frontends.tensorflow.reading import read_step, read_workspaces, require_tensorflow_graph
 from remat_cli.graph.model import Graph
-from remat_cli.plan.check import check
-from remat_cli.plan.derive import derive, peak
-from remat_cli.plan.model import Compute, Plan
-from remat_cli.plan.replay import Replay, Severity
+from remat_cli.plan.model import Plan, Statement
+from remat_cli.plan.replay import Replay
 from remat_cli.printable import printable
 
 
@@ -58,7 +56,7 @@ def run_plan(
     require_tensorflow_graph(plan.graph)
     if steps < 1:
         raise UsageError("at least one step has to be run")
-    replayed = _replayed(plan)
+    seen = replayed(plan)
     if graph is not None:
         require_tensorflow_graph(graph)
     count_allocations()
@@ -68,7 +66,7 @@ def run_plan(
         require_same(plan.graph, graph)
     if not force:
         require_home(plan.graph, device)
-    return _ran(plan, read_step(plan.graph), replayed, device, steps, seed)
+    return _ran(plan, read_step(plan.graph), seen, device, steps, seed)
 
 
 def import_libraries(names: Sequence[str]) -> None:
@@ -84,60 +82,13 @@ def import_libraries(names: Sequence[str]) -> None:
             raise UsageError(f"the library {name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _ran(plan: Plan, step: Step, replayed: Replay, device: str, steps: int, seed: int) -> Ran:
+def _ran(plan: Plan, step: Step, seen: Replay, device: str, steps: int, seed: int) -> Ran:
     """Run a plan that passed all checks; ``step`` are the contents of its graph."""
-    import numpy
     import tensorflow as tf
 
-    graph = plan.graph
-    computes = [s.node for s in plan.statements if isinstance(s, Compute)]
-    first = list(dict.fromkeys(computes))  # in the plan's own order, so that random numbers are drawn in that order
-    bench = _Bench(step, device, Given(step.places, device, seed))
-    plain = program(step, derive(graph, first), device, unseeded=seed)
-    reference = bench.attempt(plain, steps)
-    planned = bench.measure(program(step, plan.statements, device, unseeded=seed), steps)
-    differing = () if reference is None else _differing(planned.results, reference.results)
-    unsteady: tuple[str, ...] = ()
-    if differing and reference is not None:
-        unsteady = _differing(bench.measure(plain, 1).results, reference.results)
-    leading = planned.results.get("result 0")
-    return Ran(
-        graph=graph.name,
-        device=device,
-        framework=FRONTEND,
-        version=str(tf.__version__),
-        computations=len(computes),
-        recomputations=len(computes) - len(first),
-        identical=None if reference is None else not differing,
-        compared=0 if reference is None else len(planned.results),
-        differing=differing,
-        unsteady=unsteady,
-        finite=all(bool(numpy.isfinite(a.astype("float64")).all()) for a in planned.results.values() if _numeric(a)),
-        result=_scalar(leading),
-        memory=Memory(
-            predicted=replayed.peak_bytes,
-            predicted_without_workspace=peak(values_only(graph), computes),
-            measured=planned.peak_bytes,
-            allocator=planned.allocator_bytes,
-        ),
-        reference_peak=None if reference is None else reference.peak_bytes,
-        step_s=planned.step_s,
-        reference_step_s=None if reference is None else reference.step_s,
-        steps=steps,
-    )
-
-
-def _replayed(plan: Plan) -> Replay:
-    """The replay of ``plan``.
-
-    Raises:
-        UsageError: If the plan is not valid.
-    """
-    seen = check(plan).replay
-    errors = [finding for finding in seen.findings if finding.severity is Severity.ERROR]
-    if errors:
-        raise UsageError(f"the plan is not valid: {errors[0].message}", hint="remat check says more")
-    return seen
+    bench = _Bench(step, device, seed, Given(step.places, device, seed))
+    home = Home(FRONTEND, str(tf.__version__), device, bench.measure, _finite)
+    return compared(plan, seen, values_only(plan.graph), home, steps, "result 0")
 
 
 def values_only(graph: Graph) -> Graph:
@@ -148,41 +99,27 @@ def values_only(graph: Graph) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
-    """Results and updated variables by name, peaks and time of a program."""
-
-    results: dict[str, Any]
-    peak_bytes: int
-    allocator_bytes: int | None
-    step_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Bench:
     """Weights and inputs, and programs that run with them."""
 
     step: Step
     device: str
+    seed: int
     given: Given
 
-    def attempt(self, runnable: Program, steps: int) -> _Measured | None:
-        """As :meth:`measure`; None if it does not fit the device's memory."""
-        try:
-            return self.measure(runnable, steps)
-        except OutOfMemory:
-            return None
-
-    def measure(self, runnable: Program, steps: int) -> _Measured:
+    def measure(self, statements: Sequence[Statement], steps: int) -> Measured:
         """Run twice for results and memory, then ``steps`` times for the time."""
+        runnable = program(self.step, statements, self.device, unseeded=self.seed)
         fixed = self.step.graph.fixed_memory
         self.given.restore()
         before = allocated(self.device)
         results = runnable.run(self.given.places)
         above = allocated(self.device)
-        found = {f"result {k}": tensor.numpy().copy() for k, tensor in enumerate(results)}
+        found = [(f"result {k}", tensor.numpy().copy()) for k, tensor in enumerate(results)]
         del results
         for number, variable in self.given.variables.items():
-            found[printable(f"update of {self.step.places[number].name} ({number})")] = variable.numpy().copy()
+            name = printable(f"update of {self.step.places[number].name} ({number})")
+            found.append((name, variable.numpy().copy()))
         allocator = None if before is None or above is None else fixed + above[1] - before[0]
         highest = allocator
         if self.device == "cpu":
@@ -193,7 +130,7 @@ class _Bench:
         self.given.restore()
         times = [self._time(runnable) for _ in range(steps)]
         assert highest is not None  # a GPU's allocator always counts
-        return _Measured(found, highest, allocator, statistics.median(times))
+        return Measured(found, highest, statistics.median(times), allocator)
 
     def _time(self, runnable: Program) -> float:
         started = time.perf_counter()
@@ -215,21 +152,8 @@ def allocated(device: str) -> tuple[int, int] | None:
     return int(info["current"]), int(info["peak"])
 
 
-def _differing(found: dict[str, Any], wanted: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(name for name, array in found.items() if not same_bits(array, wanted[name]))
+def _finite(array: Any) -> bool:
+    import numpy
 
-
-def same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays are equal bit for bit; this compares NaNs and the sign of zero too."""
-    return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
-
-
-def _numeric(array: Any) -> bool:
-    return array.dtype.kind in "fV" or array.dtype.name in {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
-
-
-def _scalar(array: Any) -> float | None:
-    if array is None or array.size != 1 or array.dtype.kind == "c":
-        return None
-    number = float(array)
-    return number if math.isfinite(number) else None
+    numeric = array.dtype.kind in "fV" or array.dtype.name in {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
+    return not numeric or bool(numpy.isfinite(array.astype("float64")).all())
