@@ -308,7 +308,7 @@ _INSIDE_CROWDED = Stage(
     when=SPARSE & nodes(most=_INSIDE_MOST),
     share=0.6,
     most_s=240.0,
-    unlimited_s=120.0,
+    unlimited_s=30.0,
 )
 """Closes `checkmate/unet` and `checkmate/vgg_unet` at the least budgets that work (``tight``)."""
 
