@@ -29,7 +29,6 @@ FILES: Final = {
     "resnet101.json": "resnet101",
     "resnet152.json": "resnet152",
     "resnet200.json": "resnet200",
-    "resnet110.json": "resnet-deep{depth=110}",
     "unet.json": "unet",
     "vgg-unet.json": "vgg-unet",
     "fcn8.json": "fcn8",
