@@ -51,8 +51,13 @@ def graph():
 
 @pytest.fixture(autouse=True)
 def _fresh():
+    """Nothing compiled before is served, so that every test divides; compiled kernels are kept."""
     torch.compiler.reset()
-    yield
+    with (
+        torch._functorch.config.patch(enable_autograd_cache=False),
+        torch._inductor.config.patch(fx_graph_cache=False),
+    ):
+        yield
     torch.compiler.reset()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
@@ -70,11 +73,19 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
 
     def uuid(self) -> Any:
         """What identifies the plans, for PyTorch's caches of compiled code."""
-        return f"remat {__version__} {self._identity}"
+        return f"remat {__version__} {_sources()} {self._identity}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As its identity: the caches pickle it with all other settings, only to compare it."""
         return str, (self.uuid(),)
+
+
+@functools.cache
+def _sources() -> str:
+    """A digest of the modules that decide what a plan becomes: a version under development has many."""
+    here = Path(__file__).parent
+    paths = [*here.glob("*.py"), *(here.parent / "capturing").glob("*.py")]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
 
 
 SETTINGS = {"allow_buffer_reuse": False, "reorder_for_peak_memory": False}
