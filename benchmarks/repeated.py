@@ -1,7 +1,7 @@
 """Large training steps of equal blocks.
 
-Llama 3 operator by operator with 20 and 80 blocks, whole attention or in 32 chunks of queries, ResNet-1001, a DenseNet of
-250 layers, GPT-2 with 2,500 blocks, and a chain of 50,000 layers: strategy `auto`, one thread, 30 s. Budgets are the
+Llama 3 operator by operator with 20 and 80 blocks, whole attention or in 32 chunks of queries, ResNet-1001, a DenseNet
+of 250 layers, GPT-2 with 2,500 blocks, and a chain of 50,000 layers: strategy `auto`, one thread, 30 s. Budgets are the
 fixed memory and a share of what no-remat needs beside it, or a multiple of the largest working set: near the least
 memory, where blocks must be recomputed from blocks that are recomputed themselves. Two columns say what `auto` found in
 the same time at commit 0ff2026d, before it knew blocks (on the same machine, one run).
@@ -61,8 +61,8 @@ TABLES = (
             Column("bound", "proven bound, %", "number"),
             *OUTCOME,
         ),
-        "One run each, strategy auto, seed 0, one thread. Overhead and bound are over the cost without recomputation. Where "
-        "the columns of before are empty, there was no plan.",
+        "One run each, strategy auto, seed 0, one thread. Overhead and bound are over the cost without recomputation. "
+        "Where the columns of before are empty, there was no plan.",
         named_by=("graph", "budget"),
     ),
 )

@@ -107,3 +107,81 @@ def fill_chosen(of: Stages, nothing: Floats, value: Floats, start: int, stop: in
             for o in range(of.begin[s], of.begin[s + 1]):
                 need = max(of.kept[o], of.waiting[t] + of.record[o], of.serve[o])
                 _better(row, of.cost[o], nothing, value[at : at + width], of.kept[o], need, width)
+
+
+class Served(NamedTuple):
+    """The levels 0 .. N - 1 of a training step (see ``strategies/repeated/bound``), and the different segments.
+
+    Attributes:
+        first: int64[rows], the first level of each segment to solve, by growing length.
+        last: int64[rows], its last level, which is visited.
+        row_of: int64[N, N], the row of every segment.
+        prefix: float64[N + 1], cost of computing the levels before each once.
+        tail: float64[N], the part of the cost that only the next level needs.
+        top: int64[N], the highest visited level up to each, -1 if there is none.
+        smallest: int64[N], units of the smallest value that counts.
+        spare: int64[N], units that may be reserved beside the visits to a level.
+        begin: int64[N + 1], the first choice of each level.
+        keep: int64[choices], units that are kept at least.
+        pay: float64[choices], cost of what is computed again at least.
+    """
+
+    first: Ints
+    last: Ints
+    row_of: Square
+    prefix: Floats
+    tail: Floats
+    top: Ints
+    smallest: Ints
+    spare: Ints
+    begin: Ints
+    keep: Ints
+    pay: Floats
+
+
+@inner
+def _lower(row: Any, base: float, left: Any, right: Any, shift: int, end: int) -> None:
+    """Lower row[m], m < end, to ``base`` + left[m] + right[m + shift] if that is less."""
+    if end <= 0:
+        return
+    target, first, second = row[:end], left[:end], right[shift : shift + end]
+    for m in range(end):
+        cost = base + first[m] + second[m]
+        target[m] = cost if cost < target[m] else target[m]
+
+
+@entry
+def fill_served(of: Served, nothing: Floats, value: Floats, start: int, stop: int) -> None:
+    """Least cost of serving the levels of a segment from the top down.
+
+    Args:
+        of: The levels.
+        nothing: float64[width] of zeros; a row has ``width`` numbers, for 0 .. width - 1 reserved units.
+        value: float64[rows * width], infinite from row ``start`` on; gets the least costs.
+        start: The first row to fill.
+        stop: The row after the last one to fill.
+    """
+    width = len(nothing)
+    for index in range(start, stop):
+        s, r = of.first[index], of.last[index]
+        row = value[index * width : (index + 1) * width]
+        hold = of.smallest[s]
+        for k in range(s, r + 1):
+            hold = min(hold, of.smallest[k])
+            limit = width - 1
+            if of.top[k] == k:
+                limit = min(limit, of.spare[k])
+            before = of.top[k - 1] if k > s else -1
+            left = nothing
+            if before >= s:
+                other = of.row_of[s, before] * width
+                left = value[other : other + width]
+            once = of.prefix[k + 1] - of.prefix[s]
+            if k == r:
+                _lower(row, once - of.tail[r], left, nothing, 0, limit + 1)
+                continue
+            at = of.row_of[k + 1, r] * width
+            right = value[at : at + width]
+            for o in range(of.begin[k], of.begin[k + 1]):
+                shift = max(hold, of.keep[o])
+                _lower(row, once + of.pay[o], left, right, shift, min(limit, width - 1 - shift) + 1)

@@ -274,6 +274,16 @@ _STARTS = (
         most_s=20.0,
     ),
     Stage(
+        "served-levels",
+        f"{_ROOM}.repeated.bound:ServedLevels",
+        "bounds the cost where blocks must be recomputed from recomputed blocks",
+        when=nodes(MEDIUM) & FRESH & EXPENSIVE,
+        until=Verdict.SETTLED,
+        share=0.1,
+        most_s=20.0,
+        kernels=("repeated", "flow"),
+    ),
+    Stage(
         "other-methods",
         _KNOWN,
         "take longer, and seldom find anything cheaper than the stages before",

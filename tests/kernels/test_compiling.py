@@ -9,10 +9,12 @@ import pytest
 from cold import script
 from families import sized_graph
 
+from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.kernels import compiling
 from remat_cli.kernels.segments import fill_visits
 from remat_cli.plan.host import Host
+from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.strategies.annealing.walk import Problem, Walk
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.rotor import Program
@@ -20,6 +22,7 @@ from remat_cli.strategies.copying.steps import Walker
 from remat_cli.strategies.openers.closure import Network, Question
 from remat_cli.strategies.openers.prices import Pricing
 from remat_cli.strategies.ordering import anneal
+from remat_cli.strategies.repeated.bound import bound_of, levels_of
 from remat_cli.zoo.registry import build_graph
 
 
@@ -40,6 +43,11 @@ def test_every_entry_is_called_with_the_types_of_its_annotations():
     square, line = np.zeros((3, 3), dtype=np.int64), np.zeros(3, dtype=np.int64)
     fill_visits(np.zeros(3), np.zeros(3), line, square, square, line, line, np.zeros(2), np.full((3, 3, 2), np.inf))
     assert Program.of(Chain.of(build_graph("linear{n=5}"), "rotor"), 20, 100) is not None
+    chain = build_graph("linear{n=5}")
+    assert solve(chain, "7B", SolveOptions(strategy="repeated")).plan is not None
+    levels = levels_of(chain)
+    assert levels is not None
+    assert bound_of(chain, levels, 6, Control.within(None)) is not None
     walker = Walker(replace(graph, cost_unit="s"), budget, Host(1.0, 1.0))
     timed = walker.timed(range(len(graph.nodes)))
     assert timed is not None

@@ -82,13 +82,13 @@ class Levels:
         """The levels of the first ``split`` nodes; None if they are fewer than two, too many, or never visited."""
         if split < 2:
             return None
-        spine, level = _dominators(graph, split)
+        spine, level = dominators(graph, split)
         if not 2 <= len(spine) <= _MOST_LEVELS:
             return None
         counts: dict[int, int] = {}
         costs, tails, smallest = [], [], []
         for j, z in enumerate(spine, start=1):
-            between, values = _leading(graph, level, j, spine[j] if j < len(spine) else None)
+            between, values = leading(graph, level, j, spine[j] if j < len(spine) else None)
             if j == len(spine):
                 values = {v for v in graph.values_of(z) if graph.readers[v]}
             counts.update(dict.fromkeys(values, j))
@@ -102,7 +102,7 @@ class Levels:
                 visits.append((min(read), working_set(graph, v)))
         if not visits:
             return None
-        visits = [visits[i] for i in _longest_falling([i for i, _ in visits])]
+        visits = [visits[i] for i in longest_falling([i for i, _ in visits])]
         base = graph.total_cost
         whole = base < _EXACT and all(node.cost.is_integer() for node in graph.nodes)
         return cls(base, whole, tuple(costs), tuple(tails), tuple(smallest), tuple(visits))
@@ -145,7 +145,7 @@ class Levels:
         )
 
 
-def _dominators(graph: Graph, split: int) -> tuple[list[int], list[int]]:
+def dominators(graph: Graph, split: int) -> tuple[list[int], list[int]]:
     """z_1 .. z_N, the dominators of node ``split - 1`` and itself, and the level of every forward node."""
     parent = [-1] * split
     depth = [1] * split
@@ -175,7 +175,7 @@ def _dominators(graph: Graph, split: int) -> tuple[list[int], list[int]]:
     return spine, level
 
 
-def _leading(graph: Graph, level: list[int], j: int, end: int | None) -> tuple[set[int], set[int]]:
+def leading(graph: Graph, level: list[int], j: int, end: int | None) -> tuple[set[int], set[int]]:
     """Nodes of level j that lead to the node ``end``, the next of the spine, and the values on the way."""
     nodes: set[int] = set()
     values: set[int] = set()
@@ -191,7 +191,7 @@ def _leading(graph: Graph, level: list[int], j: int, end: int | None) -> tuple[s
     return nodes, values
 
 
-def _longest_falling(levels: list[int]) -> list[int]:
+def longest_falling(levels: list[int]) -> list[int]:
     """Indices of a longest subsequence of ``levels`` that never rises."""
     ends: list[int] = []  # the negated last level of the best subsequence of each length
     last: list[int] = []
