@@ -118,8 +118,8 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
     dropped = {k for k, (kind, of, _) in enumerate(found) if _is_dropped(captured, kind, of, holds)}
     results = []
     for k, (kind, of, node) in enumerate(found):
-        reader = Value if k in dropped else read
-        results.append(Result("dropped" if k in dropped else kind, of, payloads.expression(node, reader)))
+        kind, reader = ("dropped", Value) if k in dropped else (kind, read)
+        results.append(Result(kind, of, payloads.expression(node, reader)))
     nodes = list(map(payloads.node, lowered.computations))
     if holds is not None:
         _hold(nodes, results, payloads, kept)
@@ -138,10 +138,9 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
         "layers": checkpointed_layers(captured.model.module),
         "tags": _tags(graph, lowered, joint),
     }
-    calls = [made.call for made in lowered.computations]
     return Lowering(
         graph=replace(graph, metadata=metadata),
-        made=tuple(None if call.op == TANGENTS else joint.nodes[call.name] for call in calls),
+        made=tuple(None if m.call.op == TANGENTS else joint.nodes[m.call.name] for m in lowered.computations),
         values=tuple(tensors for made in lowered.computations for tensors in made.values),
     )
 
