@@ -171,6 +171,8 @@ def _check_optimal(case: dict[str, Any], document: dict[str, Any], verdict: Verd
         return
     counts["optimal confirmed"] += 1
     least = _least_cost(case, document["budget"], scope)
+    if least is None and "stage_split" in case["strategy"]:
+        return  # split stages have more schedules than the class that the claim is about, and no schedule of that fits
     within = max(_SETTLED, min(case["gap"], 1e-4))
     if least is None or verdict.cost * (1 - within) > least * (1 + _SAME):
         raise Failure(f"{_what(case)}: false optimal", f"cost {verdict.cost!r}, least is {least!r} ({scope})")

@@ -207,3 +207,13 @@ def test_direct_rounding_says_why_it_has_no_plan() -> None:
     assert found.report.overhead == 0
     with pytest.raises(UsageError, match="in the paper's formulation only"):
         strategy_from_spec("checkmate-lp{direct=true,formulation=retention}")
+
+
+@pytest.mark.parametrize("solver", ["highs", "glpk", "cbc"])
+def test_without_a_budget_something_always_fits(solver: str) -> None:
+    """Where nothing costs anything, solvers recompute as they like, and a rounding needed a byte more than no-remat."""
+    forward = [Node("f1", 0, (), (1,), workspace=2), Node("f2", 0, (0,), (1,)), Node("f3", 0, (1,), (1,))]
+    backward = [Node("b3", 0, (1, 3), (1,)), Node("b2", 0, (0, 4), (1,)), Node("b1", 0, (5,), (1,))]
+    graph = Graph("free", (*forward, Node("loss", 0, (2,), (2**31,)), *backward), outputs=(6,))
+    solved = solve(graph, None, SolveOptions(strategy="checkmate-lp", solver=solver))
+    assert solved.report.replay.peak_bytes <= no_remat_peak(graph)

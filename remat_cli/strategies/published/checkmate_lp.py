@@ -101,6 +101,8 @@ class CheckmateLp(Strategy):
         incumbent.report("building the model")
         search = _Search(self, incumbent, relaxation(task.graph, budget, self.formulation, context.control), budget)
         search.run()
+        if task.budget_bytes is None:  # where nodes cost nothing, a rounding may recompute more than fits
+            incumbent.offer(range(len(task.graph.nodes)))
         if search.impossible and incumbent.computes is None:
             return _nothing_fits(Task(task.graph, budget), incumbent)
         if self.direct and incumbent.computes is None and search.rounded:
