@@ -198,8 +198,8 @@ MILP = (
     _one(
         "milp: block one node short",
         "a block between two cuts leaves out its last node",
-        "end = self.cuts[k + 1] + 1 if k + 1 < len(self.cuts)",
-        "end = self.cuts[k + 1] if k + 1 < len(self.cuts)",
+        "end = self.done(k + 1) + 1 if k + 1 < len(self.cuts)",
+        "end = self.done(k + 1) if k + 1 < len(self.cuts)",
         "strategies/test_cuts.py",
     ),
     _one(

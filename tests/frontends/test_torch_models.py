@@ -17,8 +17,8 @@ from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.executing.inputs import new_tensor, seeded
 from remat_cli.frontends.torch.measuring.profile import profile
 from remat_cli.frontends.torch.measuring.run import run_plan
-from remat_cli.frontends.torch.training.backend import remat_backend
 from remat_cli.frontends.torch.training.fitting import fit_module
+from remat_cli.frontends.torch.training.remat_backend import remat_backend
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

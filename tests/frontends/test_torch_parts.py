@@ -18,7 +18,7 @@ from remat_cli.errors import CaptureFailed, NotOneGraph
 from remat_cli.frontends.torch.capturing.export import export_model, export_parts
 from remat_cli.frontends.torch.capturing.refusals import read_refusal
 from remat_cli.frontends.torch.measuring.run import run_plan
-from remat_cli.frontends.torch.training.backend import remat_backend
+from remat_cli.frontends.torch.training.remat_backend import remat_backend
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),

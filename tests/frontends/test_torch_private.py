@@ -420,3 +420,14 @@ def test_a_function_that_is_not_traced_still_compiles(fresh_compiler):
     around = torch.compile(lambda x: inner(x + 1) - 1, backend=named("outer"))
     assert torch.equal(around(torch.ones(2)), torch.full((2,), 3.0))
     assert sorted(seen) == ["inner", "outer", "outer"]
+
+
+def test_host_memory_is_known_while_it_lives():
+    storage = private.host_storage(64)
+    reference = private.weak_reference(storage)
+    assert storage.nbytes() == 64
+    assert private.is_host(reference)
+    assert private.is_host(private.weak_reference(storage))
+    assert not private.is_host(private.weak_reference(torch.ones(3).untyped_storage()))
+    del storage
+    assert reference.expired()

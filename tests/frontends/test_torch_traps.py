@@ -25,6 +25,7 @@ from remat_cli.frontends.torch.executing.same_graph import difference, foreign
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.training import backend as training
 from remat_cli.frontends.torch.training.fitting import fit_module
+from remat_cli.frontends.torch.training.remat_backend import remat_backend
 from remat_cli.plan.derive import derive
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -266,7 +267,7 @@ def test_a_plan_for_another_torch_is_refused_where_it_is_used():
     fit_module(copy.deepcopy(module), x, lambda graph: plans.append(often(graph)) or plans[0])
     old = replace(plans[0], graph=replace(plans[0].graph, metadata=plans[0].graph.metadata | {"torch": "1.9.0"}))
     with pytest.raises(Exception, match=r"exported with torch 1\.9\.0"):
-        torch.compile(module, backend=training.remat_backend(old), dynamic=False)(x)
+        torch.compile(module, backend=remat_backend(old), dynamic=False)(x)
 
 
 def test_running_out_of_memory_in_a_step_is_one_message_and_leaves_everything_as_it_was():

@@ -107,8 +107,7 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
         return cost(node if joint.fusion is None else joint.fusion.group(node))
 
     lowered = lower_program(joint.program, name, cost_of)
-    payloads = _Payloads.of(captured, joint, lowered)
-    kept: set[int] = set()
+    payloads, kept = _Payloads.of(captured, joint, lowered), set[int]()
 
     def read(number: int, part: int) -> Argument:
         kept.add(number)
