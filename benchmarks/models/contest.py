@@ -114,7 +114,8 @@ def _row(name: str, nodes: int, budget: str, rows: list[dict[str, Any]]) -> dict
     auto = plans.get("auto")
     others = {name: row for name, row in plans.items() if name != "auto"}
     best = min(others.values(), key=lambda row: float(row["cost"]), default=None)
-    provers = sorted(name for name, row in others.items() if row["optimal"])
+    # Proofs among the plans of one tool say nothing about all plans.
+    provers = sorted(name for name, row in others.items() if row["optimal"] and row["scope"] != "restricted")
     worse = auto is None or (best is not None and auto["cost"] > best["cost"] * (1 + GAP))
     unproven = bool(provers) and not (auto and auto["optimal"])
     return {
