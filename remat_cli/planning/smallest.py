@@ -122,9 +122,8 @@ class _Descent:
     def search(self) -> None:
         """Search for the least peak without copies, and prove it."""
         self.open()
-        if (
-            len(self.runs.job.graph.nodes) <= _SMALL
-        ):  # the proof may take less time than annealing, and makes it needless
+        # Small graphs: the proof may take less time than annealing, and makes it needless.
+        if len(self.runs.job.graph.nodes) <= _SMALL:
             self.prove()
         if not self.closed():
             self.squeeze()
