@@ -176,28 +176,61 @@ def stored(graph: Any, node: Any) -> Any:
 
     Without this it may compute the result wherever it is read.
     """
-    import torch
+    return _marked(graph, node, _mark("stored", _lower_stored))
 
-    made = graph.call_function(_stored_operator(torch), (node,))
+
+def inlined(graph: Any, node: Any) -> Any:
+    """A node after ``node`` in ``graph`` that stands for its result, which Inductor then computes where it is read.
+
+    Without this it may store a result that is read several times, once for each copy of ``node``.
+    """
+    return _marked(graph, node, _mark("inlined", _lower_inlined))
+
+
+def _marked(graph: Any, node: Any, operator: Any) -> Any:
+    with graph.inserting_after(node):
+        made = graph.call_function(operator, (node,))
     made.meta = dict(node.meta)
     return made
 
 
 @functools.cache
-def _stored_operator(torch: Any) -> Any:
-    """An operator that returns its argument; in Inductor, its result is stored."""
+def _mark(name: str, lower: Callable[[Any], Any]) -> Any:
+    """An operator that returns its argument; ``lower`` says what Inductor makes of it."""
+    import torch
     from torch._inductor.lowering import register_lowering
 
-    torch.library.define("remat::stored", "(Tensor(a) tensor) -> Tensor(a)")
-    torch.library.impl("remat::stored", "CompositeExplicitAutograd", lambda tensor: tensor)
-    operator = torch.ops.remat.stored.default
-
-    def lower(tensor: Any) -> Any:
-        tensor.realize()
-        return tensor
-
+    torch.library.define(f"remat::{name}", "(Tensor(a) tensor) -> Tensor(a)")
+    torch.library.impl(f"remat::{name}", "CompositeExplicitAutograd", lambda tensor: tensor)
+    operator = getattr(torch.ops.remat, name).default
     register_lowering(operator, type_promotion_kind=None)(lower)
     return operator
+
+
+def _lower_stored(tensor: Any) -> Any:
+    tensor.realize()
+    return tensor
+
+
+def _lower_inlined(tensor: Any) -> Any:
+    from torch._inductor.ir import Pointwise, StorageBox, TensorBox
+
+    box = tensor.data
+    if isinstance(box, StorageBox) and isinstance(box.data, Pointwise):
+        return TensorBox(_inlined_box()(box.data))
+    return tensor  # something else has stored it already
+
+
+@functools.cache
+def _inlined_box() -> Any:
+    """What holds a result of Inductor that is not stored because it is read several times."""
+    from torch._inductor.ir import StorageBox
+
+    class Inlined(StorageBox):  # type: ignore[misc]  # torch is Any to the type checker
+        def should_realize_on_reuse(self, users: int, **_options: Any) -> bool:
+            return False
+
+    return Inlined
 
 
 def saved_description(number: int) -> Any:

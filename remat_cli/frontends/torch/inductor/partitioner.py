@@ -88,7 +88,12 @@ def _sources() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
 
 
-SETTINGS = {"allow_buffer_reuse": False, "reorder_for_peak_memory": False}
+SETTINGS = {
+    "allow_buffer_reuse": False,
+    "reorder_for_peak_memory": False,
+    "realize_opcount_threshold": 200,
+    "realize_acc_reads_threshold": 32,
+}
 """Settings of Inductor with which it keeps to the plan: it frees what the plan frees, and runs in the plan's order.
 With its own it may keep freed memory for a later tensor of the same size, which can raise the peak by a fifth."""
 
