@@ -364,18 +364,6 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
             share=0.4,
             most_s=120.0,
         )
-        if first:
-            yield Stage(
-                "turns-short",
-                _TURNS,
-                "improves the incumbent before larger models take most of the time",
-                options={"members": ("annealing", "merging"), "patience": 4, "persistent": False},
-                when=nodes(SMALL + 1, LARGE - 1) & SPARSE & SCHEDULE,
-                until=Verdict.SETTLED,
-                share=0.3,
-                most_s=3.0,
-                kernels=("annealing",),
-            )
 
 
 def exact(depth: float = 0.0) -> tuple[Stage, ...]:
@@ -393,6 +381,17 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
             when=DENSE,
             share=0.3,
             most_s=120.0,
+            kernels=("annealing",),
+        ),
+        Stage(
+            "turns-short",
+            _TURNS,
+            "improves the incumbent before larger models take most of the time",
+            options={"members": ("annealing", "merging"), "patience": 2, "persistent": False},
+            when=nodes(SMALL + 1, LARGE - 1) & SPARSE & SCHEDULE,
+            until=Verdict.SETTLED,
+            share=0.85,
+            most_s=5.0,
             kernels=("annealing",),
         ),
         *_growth((depth,) if depth else _DEPTHS),
