@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from remat_cli.control import Progress
 from remat_cli.graph.analysis import no_remat_peak
@@ -10,6 +10,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.planning.job import Job, Solved
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.refusals import no_plan, refuse_impossible
+from remat_cli.planning.starting import Start
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import NotFound
 from remat_cli.units import Budget, as_budget
@@ -23,6 +24,7 @@ def solve(
     options: SolveOptions | None = None,
     *,
     listener: Callable[[Progress], None] | None = None,
+    near: Sequence[Start] = (),
 ) -> Solved:
     """The cheapest plan of ``graph`` within ``budget`` that the strategy finds.
 
@@ -31,6 +33,7 @@ def solve(
         budget: As :func:`as_budget` takes it, or None for no limit; fixed memory included.
         options: How to solve.
         listener: Receives the progress, from any thread.
+        near: Plans of the graph to start from, beside that of ``options``: the answer is no dearer than any that fits.
 
     Raises:
         Infeasible: If no plan fits, with the reason.
@@ -39,7 +42,7 @@ def solve(
     """
     asked = None if budget is None else as_budget(budget)
     budget_bytes = None if asked is None else asked.bytes_for(no_remat_peak(graph))
-    job = Job.of(graph, options or SolveOptions(), listener)
+    job = Job.of(graph, options or SolveOptions(), listener, near)
     if budget_bytes is not None:
         refuse_impossible(graph, budget_bytes, asked)
     task = job.task(budget_bytes)

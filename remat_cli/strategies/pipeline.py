@@ -123,6 +123,18 @@ OPENERS = (
 )
 """The first plan is published here, before anything else begins."""
 
+_SQUEEZE = Stage(
+    "squeeze",
+    f"{_ROOM}.annealing.squeeze:Squeezing",
+    "looks for any schedule that fits, at any cost",
+    when=nodes(_FEW + 1, LARGE - 1) & NO_SCHEDULE,
+    until=Verdict.SETTLED,
+    share=0.3,
+    most_s=20.0,
+    kernels=("annealing",),
+)
+"""Fits `segnet` into its largest working set, where annealing for the cost finds nothing in a minute (``tight``)."""
+
 _STARTS = (
     Stage("quick-bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
     Stage(
@@ -185,6 +197,7 @@ _STARTS = (
         most_s=4.0,
         kernels=("annealing",),
     ),
+    _SQUEEZE,
     Stage(
         "rotor",
         _KNOWN,
