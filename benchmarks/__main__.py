@@ -150,10 +150,13 @@ def run_one(
         left_out = isinstance(error, MissingInput) and not named
         print(f"{benchmark.name}: {'left out' if left_out else 'failed'}: {error}", file=sys.stderr)
         return left_out
-    print(section(benchmark, result))
+    whole = result if old is None else merged(benchmark, old, result)
+    if benchmark.conclude is not None:
+        whole = {**whole, "rows": benchmark.conclude(whole["rows"])}
+    print(section(benchmark, whole if benchmark.conclude is not None else result))
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dump(result if old is None else merged(benchmark, old, result)), encoding="utf-8")
+        path.write_text(dump(whole), encoding="utf-8")
     return True
 
 

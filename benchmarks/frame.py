@@ -5,9 +5,10 @@ page), ``TABLES``, perhaps ``TARGETS``, and ``run(session)``, which returns rows
 heavy: all measurements run in fresh processes (:mod:`benchmarks.measure`), so a row's start-up and memory are its own.
 A new benchmark is a file and its name in ``NAMES``.
 
-A module may also have ``PICTURES`` and ``draw(rows, folder)``, which draws them from its rows, and ``LIMIT_S``, the
-seconds that a cell gets unless ``--limit`` gives another number. If all tables state the columns that name their rows,
-single rows can be measured again (``--only``, :mod:`benchmarks.again`).
+A module may also have ``PICTURES`` and ``draw(rows, folder)``, which draws them from its rows, ``conclude(rows)``,
+which returns the rows with those that sum the others up made anew, and ``LIMIT_S``, the seconds that a cell gets unless
+``--limit`` gives another number. If all tables state the columns that name their rows, single rows can be measured
+again (``--only``, :mod:`benchmarks.again`).
 
 A row is a mapping from column keys to plain values; ``table`` says which table it belongs to. A time is the mapping
 that :func:`benchmarks.measure.spread` returns. A cell that failed holds None, and another column says why.
@@ -36,6 +37,7 @@ NAMES = (
     "solvers",
     "speedup",
     "anytime",
+    "integral",
     "networks",
     "curves",
     "tight",
@@ -171,6 +173,7 @@ class Benchmark:
     pictures: tuple[Picture, ...] = field(default=())
     draw: Callable[[list[Row], Path], None] | None = None
     limit_s: float | None = None
+    conclude: Callable[[list[Row]], list[Row]] | None = None
 
     @property
     def rows_have_names(self) -> bool:
@@ -192,6 +195,7 @@ def load(name: str) -> Benchmark:
         pictures=getattr(module, "PICTURES", ()),
         draw=getattr(module, "draw", None),
         limit_s=getattr(module, "LIMIT_S", None),
+        conclude=getattr(module, "conclude", None),
     )
 
 

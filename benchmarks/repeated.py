@@ -4,7 +4,7 @@ Llama 3 operator by operator with 20 and 80 blocks, whole attention or in 32 chu
 of 250 layers, GPT-2 with 2,500 blocks, and a chain of 50,000 layers: strategy `auto`, one thread, 30 s. Budgets are the
 fixed memory and a share of what no-remat needs beside it, or a multiple of the largest working set: near the least
 memory, where blocks must be recomputed from blocks that are recomputed themselves. Two columns say what `auto` found in
-the same time at commit 0ff2026d, before it knew blocks (on the same machine, one run).
+the same time at commit 0ff2026e, before it knew blocks (on the same machine, one run).
 """
 
 from __future__ import annotations

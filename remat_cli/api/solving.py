@@ -35,6 +35,7 @@ def solve(
     budget: Budget | str | float | None,
     options: SolveOptions | None = None,
     *,
+    dask: str | None = None,
     listener: Callable[[Progress], None] | None = None,
 ) -> Solved:
     """The cheapest plan of ``graph`` within ``budget`` that the strategy finds.
@@ -55,6 +56,7 @@ def solve(
         budget: ``"16GB"``, ``"80%"`` (of the no-remat peak), a number of bytes such as ``16e9``, or None for no limit.
             Fixed memory is included.
         options: How to solve.
+        dask: Address of a Dask scheduler, such as ``tcp://host:8786``, on whose workers to search with several seeds.
         listener: Receives the progress, from any thread.
 
     Raises:
@@ -66,7 +68,7 @@ def solve(
     from remat_cli.planning import solving
 
     asked = None if budget is None else as_budget(budget)
-    return solving.solve(as_graph(graph), asked, options_of(options), listener=listener)
+    return solving.solve(as_graph(graph), asked, options_of(options), dask=dask, listener=listener)
 
 
 def solve_curve(
@@ -75,6 +77,7 @@ def solve_curve(
     options: SolveOptions | None = None,
     *,
     jobs: int = 1,
+    dask: str | None = None,
     listener: Callable[[Progress], None] | None = None,
 ) -> Curve:
     """The cheapest plan of ``graph`` within each of ``budgets``.
@@ -85,6 +88,7 @@ def solve_curve(
         options: How to solve; the time limit is for all budgets together.
         jobs: Number of first runs at the same time: one in this process, the others in processes with one thread each.
             Those import the main module, so a script must keep its call under ``if __name__ == "__main__"``.
+        dask: Address of a Dask scheduler, on whose workers to search instead.
         listener: Receives the progress, from any thread.
 
     Raises:
@@ -95,7 +99,7 @@ def solve_curve(
     from remat_cli.planning import curve
 
     return curve.solve_curve(
-        as_graph(graph), budgets, options_of(options), jobs=as_whole(jobs, "jobs"), listener=listener
+        as_graph(graph), budgets, options_of(options), jobs=as_whole(jobs, "jobs"), dask=dask, listener=listener
     )
 
 

@@ -30,6 +30,7 @@ def solve_or_recall(
     least_peak: bool,
     folder: Path | None,
     out: Output,
+    dask: str | None,
     listener: Callable[[Progress], None],
 ) -> tuple[Solved, str | None]:
     """A plan, and the file of the cache that it was found in; None for the file if it was made now.
@@ -44,6 +45,7 @@ def solve_or_recall(
         least_peak: Whether to ask for the least peak instead of the least cost.
         folder: The folder of the cache; None for no cache.
         out: Gets a note if the plan cannot be kept.
+        dask: Address of a Dask scheduler; None for this machine.
         listener: Receives the progress of the search.
 
     Raises:
@@ -64,7 +66,7 @@ def solve_or_recall(
     solved = (
         solve_smallest(graph, options, listener=listener)
         if least_peak
-        else solve(graph, budget, options, listener=listener, near=near)
+        else solve(graph, budget, options, dask=dask, listener=listener, near=near)
     )
     if cache is not None and path is not None:
         try:

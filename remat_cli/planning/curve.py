@@ -109,6 +109,7 @@ def solve_curve(
     options: SolveOptions | None = None,
     *,
     jobs: int = 1,
+    dask: str | None = None,
     listener: Callable[[Progress], None] | None = None,
 ) -> Curve:
     """The cheapest plan of ``graph`` within each of ``budgets``.
@@ -119,6 +120,7 @@ def solve_curve(
         options: How to solve; the time limit is for all budgets together.
         jobs: Number of first runs at the same time: one in this process, the others in processes with one thread each.
             Those import the main module, so a script must keep its call under ``if __name__ == "__main__"``.
+        dask: Address of a Dask scheduler, on whose workers to search instead; None for this machine.
         listener: Receives the progress, from any thread.
 
     Raises:
@@ -134,7 +136,10 @@ def solve_curve(
     course = _Course(Runs(job, pool), dict(sorted(asked.items())), listener, jobs)
     control = course.runs.control
     with interruptible(control):
-        course.run()
+        if dask is None:
+            course.run()
+        else:
+            course.spread(dask)
     points = tuple(course.point(budget_bytes) for budget_bytes in course.asked)
     if course.failed is not None and not any(point.solved for point in points):
         raise course.failed
@@ -182,6 +187,16 @@ class _Course:
             for k, budget in enumerate(rest):
                 self._work(budget, self.runs.first_of(len(rest) - k + 1, self._quick_s))
         self._close([budget for budget in possible if self._open(budget)])
+
+    def spread(self, address: str) -> None:
+        """Search on the workers of a Dask cluster."""
+        from remat_cli.planning.spread.course import spread_on
+
+        possible = [budget for budget in self.asked if self._refused(budget) is None]
+        if not self.runs.job.strategy.minds_budget:  # nothing to share
+            self.run()
+        elif possible:
+            self.outcomes = spread_on(address, self.runs, possible, self.listener)
 
     def _look_together(self, possible: list[int]) -> None:
         """Make the first runs in parallel: of the smallest budgets here, of the largest in other processes.

@@ -87,6 +87,17 @@ class Pool:
         if answer.best is not None:
             self.add(Found(answer.best, exhausted=False))
 
+    def hear(self, budget_bytes: int, found: Found) -> None:
+        """Add what a search for ``budget_bytes`` has found so far; of its bounds only those that are news."""
+        copies = Copies.NONE if self.host is None else Copies.ANY
+        for bound in found.bounds:
+            if bound.scope is Scope.RESTRICTED or bound.copies is not copies:
+                continue
+            if not any(_implies(held, (budget_bytes, bound)) for held in self.bounds):
+                self.bounds = [held for held in self.bounds if not _implies((budget_bytes, bound), held)]
+                self.bounds.append((budget_bytes, bound))
+        self.add(found)
+
     def merge(self, other: Pool) -> None:
         """Add everything in another pool for the same graph."""
         for kept in other.kept:
@@ -130,6 +141,13 @@ class Pool:
         if chosen is None or not self.kept:
             return chosen
         return replace(chosen, best=self.kept[0].found.schedule)
+
+
+def _implies(one: tuple[int, Bound], other: tuple[int, Bound]) -> bool:
+    """Whether a bound, with the budget for which it holds, says at least as much as another of the same scope."""
+    (budget, bound), (smaller, weaker) = one, other
+    same = (bound.scope, bound.copies) == (weaker.scope, weaker.copies)
+    return same and budget >= smaller and bound.cost >= weaker.cost
 
 
 def peak_of(graph: Graph, schedule: Schedule) -> int:

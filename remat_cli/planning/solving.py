@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from remat_cli.control import Progress
+from remat_cli.control import Ending, Progress
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.planning.job import Job, Solved
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
+from remat_cli.planning.pool import Pool
 from remat_cli.planning.refusals import no_plan, refuse_impossible
+from remat_cli.planning.runs import Runs
 from remat_cli.planning.starting import Start
 from remat_cli.running import interruptible
-from remat_cli.strategies.base import NotFound
+from remat_cli.strategies.base import Found, NotFound
 from remat_cli.units import Budget, as_budget
 
 __all__ = ["OPTIMAL_GAP", "SolveOptions", "Solved", "solve"]
@@ -23,6 +25,7 @@ def solve(
     budget: Budget | str | float | None,
     options: SolveOptions | None = None,
     *,
+    dask: str | None = None,
     listener: Callable[[Progress], None] | None = None,
     near: Sequence[Start] = (),
 ) -> Solved:
@@ -32,6 +35,7 @@ def solve(
         graph: The graph.
         budget: As :func:`as_budget` takes it, or None for no limit; fixed memory included.
         options: How to solve.
+        dask: Address of a Dask scheduler, on whose workers to search with several seeds; None for this machine.
         listener: Receives the progress, from any thread.
         near: Plans of the graph to start from, beside that of ``options``: the answer is no dearer than any that fits.
 
@@ -48,7 +52,25 @@ def solve(
     task = job.task(budget_bytes)
     control = job.context.control
     with interruptible(control):
-        answer, ending = job.attempt(task)
+        if dask is None or task.budget_bytes is None or not job.strategy.minds_budget:
+            answer, ending = job.attempt(task)
+        else:
+            answer, ending = _spread(dask, job, task.budget_bytes, listener)
         if isinstance(answer, NotFound):
             raise no_plan(graph, asked, budget_bytes, answer, control)
         return job.solved(task, answer, ending, asked)
+
+
+def _spread(
+    address: str, job: Job, budget_bytes: int, listener: Callable[[Progress], None] | None
+) -> tuple[Found | NotFound, Ending]:
+    """Search on the workers of a Dask cluster."""
+    from remat_cli.planning.spread.course import spread_on
+
+    pool = Pool(job.graph, job.options.host)
+    for start in (job.start, *job.near):
+        if start is not None:
+            pool.add(start.found)
+    outcomes = spread_on(address, Runs(job, pool), [budget_bytes], listener)
+    answer = pool.answer(budget_bytes) or NotFound("stopped before any schedule was found")
+    return answer, Ending(outcomes[budget_bytes])

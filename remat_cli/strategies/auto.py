@@ -60,3 +60,9 @@ class Auto(Pipelined):
 
         chosen = self.stages.split("+")
         return tuple(stage for stage in AUTO if self.stages == _ALL or stage.name in chosen)
+
+    def beside(self) -> tuple[Stage, ...]:
+        """Annealing, merging and windows, which find plans while the stages prove bounds; none for chosen stages."""
+        from remat_cli.strategies.pipeline import BESIDE
+
+        return BESIDE if self.stages == _ALL else ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -95,12 +95,15 @@ class Task:
         budget_bytes: Bytes, fixed memory included; None for no limit.
         known: Schedules and bounds from earlier work; None for none.
         host: The memory beside the device; None for none. With a host the time counts, and else the cost.
+        news: Returns what other searches for the same task found since the last call: schedules within the budget,
+            with bounds that hold for it. None for no such searches.
     """
 
     graph: Graph
     budget_bytes: int | None
     known: Known | None = None
     host: Host | None = None
+    news: Callable[[], Iterable[Found]] | None = None
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from time import monotonic
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from remat_cli.errors import Interrupted, LimitReached
 from remat_cli.kernels import compiling
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Context, Found, NotFound, StageRecord, Strategy, Task
+from remat_cli.strategies.beside import Beside
 from remat_cli.strategies.incumbent import Incumbent, Verdict
 
 _UNDISTURBED_S = 2.0
@@ -149,10 +151,21 @@ class Pipelined(Strategy):
     def pipeline(self) -> tuple[Stage, ...]:
         """Its stages."""
 
+    def beside(self) -> tuple[Stage, ...]:
+        """Stages of a second search, for a second thread; empty for none."""
+        return ()
+
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """Run the stages; the incumbent at their end, or why there is none."""
-        incumbent = Incumbent.of(task, context, goal=self.goal)
-        pursue(self.pipeline(), incumbent)
+        """Run the stages; the incumbent at their end, or why there is none.
+
+        With a time limit and two threads or more, a second search runs beside them. Without a limit it does not: then
+        the plan would depend on the clock, and otherwise it does not.
+        """
+        incumbent, beside = Incumbent.of(task, context, goal=self.goal), self.beside()
+        if beside and (context.threads or 1) > 1 and context.control.deadline_s is not None:
+            Beside.of(incumbent, task).run(context, partial(pursue, self.pipeline()), partial(pursue, beside))
+        else:
+            pursue(self.pipeline(), incumbent)
         if incumbent.computes is not None:
             return incumbent.found(exhausted=incumbent.exhausted())
         if incumbent.verdict is Verdict.IMPOSSIBLE:
@@ -286,6 +299,7 @@ class _Pursuit:
                 raise
         finally:
             record.close(monotonic() - began_s, incumbent.cost, incumbent.bound.cost)
+        incumbent.hear()
         if fired:
             record.note = "cut short for stages whose loops are compiled now"
         return bool(fired)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -58,6 +58,7 @@ class Incumbent:
         goal: The verdict at which the search may stop.
         informed: Whether it started with a schedule that an earlier search for the task found.
         opened: Whether the methods with which searches begin have run already.
+        news: What other searches for the task found since the last call; None if there are none.
         bounds: Lower bounds on cost, the best of each scope.
         computes: The cheapest schedule within the budget; None if there is none.
         cost: Its cost.
@@ -84,6 +85,7 @@ class Incumbent:
     goal: Verdict = Verdict.GAP
     informed: bool = False
     opened: bool = False
+    news: Callable[[], Iterable[Found]] | None = None
     bounds: dict[Scope, Bound] = field(default_factory=dict)
     computes: tuple[int, ...] | None = None
     cost: float = math.inf
@@ -127,7 +129,13 @@ class Incumbent:
                 incumbent.offer(schedule.computes)
             incumbent.informed = incumbent.computes is not None and task.known.searched
             incumbent.opened = task.known.opened
+        incumbent.news = task.news
         return incumbent
+
+    def hear(self) -> None:
+        """Take what other searches found; nothing if there are none."""
+        for found in () if self.news is None else self.news():
+            self.take(found)
 
     def offer(self, computes: Sequence[int], maker: str = "") -> bool:
         """Consider a schedule; whether it is valid and within the budget.

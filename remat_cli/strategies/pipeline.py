@@ -476,6 +476,9 @@ def search(members: tuple[str, ...], depth: float, patience: int) -> tuple[Stage
 
 _SEARCHED = ("annealing", "merging", "windows")
 
+BESIDE = (Stage("beside", turns(_SEARCHED), "finds plans while another thread proves bounds", maker="search"),)
+"""The stages of the second thread (see ``beside``)."""
+
 AUTO = (
     *OPENERS,
     Stage(

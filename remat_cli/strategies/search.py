@@ -15,8 +15,8 @@ _PATIENCE: dict[str, Any] = {"help": "idle rounds after which it ends when there
 class Search(Pipelined):
     """A portfolio of engines that share the incumbent; never worse than its start.
 
-    ``threads`` workers anneal; by default two (one on a machine with one core). The windows run after them, not beside
-    them, and give the solver as many threads.
+    ``threads`` workers anneal; by default two (one on a machine with one core). The windows run after them, and give
+    the solver as many threads. With a time limit and ``threads``, one of the threads is for a second such search.
 
     Attributes:
         depth: Support of the model that windows are taken from.
@@ -34,6 +34,12 @@ class Search(Pipelined):
     def pipeline(self) -> tuple[Stage, ...]:
         """Start from what is known, or from a rounded relaxation; then search until time or patience is out."""
         return _stages(("annealing", "merging", "windows"), self.depth, self.patience)
+
+    def beside(self) -> tuple[Stage, ...]:
+        """The same engines with another seed."""
+        from remat_cli.strategies.pipeline import BESIDE
+
+        return BESIDE
 
 
 @dataclass(frozen=True, slots=True)

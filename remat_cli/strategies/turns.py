@@ -99,6 +99,7 @@ class Turns(Engine):
                 gained = [self._turn(name, members, depth) for name in playing]
             except LimitReached:
                 return False  # no time to state a model
+            incumbent.hear()
             idle = 0 if any(gained) else idle + 1
         return True
 

@@ -75,7 +75,7 @@ def test_a_lost_scheduler_is_said_in_every_row_that_was_not_there_yet(cluster):
 
 
 def test_no_scheduler_there(monkeypatch):
-    monkeypatch.setattr("remat_cli.planning.comparing.executors._CONNECT_S", 1)
+    monkeypatch.setattr("remat_cli.planning.spread.connecting.CONNECT_S", 1)
     with pytest.raises(UsageError, match="no Dask scheduler answers"):
         compare(
             build_graph("unit-chain{n=5}"), parse_budgets("4"), ["keep-all"], executor=DaskExecutor("tcp://127.0.0.1:9")

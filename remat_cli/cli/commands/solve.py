@@ -80,6 +80,9 @@ limit is for all budgets together."""
 @params.host_options
 @click.option("--reorder", is_flag=True, help="Also search for a better order of the nodes than the document's.")
 @click.option("--start", metavar="PLAN", type=params.READABLE, help="Start from this old plan of the graph.")
+@click.option(
+    "--dask", metavar="ADDRESS", help="Search on the cluster of this Dask scheduler; its workers share plans."
+)
 @click.option("--cache", is_flag=True, help="Keep finished plans, and find them again for the same graph and options.")
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Folder for --cache.  [default: the user's caches]")
 @click.option("-o", "--output", type=click.Path(allow_dash=True), help="File for the plan; - for standard output.")
@@ -126,7 +129,7 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
         pattern = plan_pattern(output, stem)
         for budget in asked:
             refuse_target(graph, plan_path(pattern, budget.text), "-o")
-        return _curve(model, asked, chosen, out, pattern, options["format"], require_optimal)
+        return _curve(model, asked, chosen, out, pattern, options, require_optimal)
     path = one_plan(output, stem)
     refuse_target(graph, path, "-o")
     for option, target in (("--write-model", chosen.write_model), ("--solver-log", chosen.solver_log)):
@@ -163,7 +166,14 @@ def _one(
     least, folder = options["minimize"] == "peak", _cache_folder(options)
     with showing(line, quiet=out.quiet):
         solved, cached = solve_or_recall(
-            graph, asked, chosen, least_peak=least, folder=folder, out=out, listener=line.update
+            graph,
+            asked,
+            chosen,
+            least_peak=least,
+            folder=folder,
+            out=out,
+            dask=options["dask"],
+            listener=line.update,
         )
     note = replaced(path, solved.plan.budget_bytes) if default_name else ""
     with interruptible(Control()):  # there is a plan: the first Ctrl-C comes too late
@@ -203,7 +213,7 @@ def _curve(
     options: SolveOptions,
     out: Output,
     pattern: str,
-    format: str,
+    given: dict[str, Any],
     require_optimal: bool,
 ) -> int:
     """A plan for each of several budgets."""
@@ -214,9 +224,9 @@ def _curve(
     assert options.started_s is not None
     line = ProgressLine(graph.total_cost, options.started_s)
     with showing(line, quiet=out.quiet):
-        curve = solve_curve(graph, budgets, options, jobs=_jobs(options), listener=line.update)
+        curve = solve_curve(graph, budgets, options, jobs=_jobs(options), dask=given["dask"], listener=line.update)
     with interruptible(Control()):  # there are plans: the first Ctrl-C comes too late
-        report_curve(curve, write_plans(curve, pattern), out, format)
+        report_curve(curve, write_plans(curve, pattern), out, given["format"])
     return exit_code(curve, require_optimal=require_optimal)
 
 
@@ -239,6 +249,10 @@ def _asked(options: dict[str, Any]) -> Budget | tuple[Budget, ...] | None:
                 raise UsageError(f"--{name.replace('_', '-')} is for a single --budget", hint="leave it out")
         budgets: tuple[Budget, ...] = options["budgets"]
         return budgets
+    if options["dask"] is not None:
+        _refuse_files(options, "searches on this machine")
+        if chosen == ["--minimize peak"]:
+            raise UsageError("--dask is for --budget and --budgets", hint="leave it out")
     if options["format"] == "csv":
         raise UsageError("--format csv is for --budgets", hint="take --format json")
     if chosen == ["--minimize peak"]:

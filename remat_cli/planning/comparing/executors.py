@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,19 +10,18 @@ from typing import Any, Protocol
 
 from remat_cli.control import Control
 from remat_cli.cores import usable_cores
-from remat_cli.errors import SolverUnavailable, UsageError
-from remat_cli.extras import install_command
+from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Cell, Ended, Row
 from remat_cli.planning.comparing.cell import Limits, run_cell
 from remat_cli.planning.processes import in_processes
+from remat_cli.planning.spread.connecting import connected, held
 from remat_cli.solvers.registry import usable_solver
 
 _LATE_S = 30.0
 """Seconds over its time limit after which the process of a cell is killed. Untuned."""
 _POLL_S = 0.1
 _RETRIES = 2
-_CONNECT_S = 20
 _GATHER_S = 5
 """Seconds to wait for the row of a finished cell. If it takes longer, its worker was lost. Untuned."""
 
@@ -97,24 +95,12 @@ class DaskExecutor:
             SolverUnavailable: If ``distributed`` is not installed.
             UsageError: If no scheduler answers at the address.
         """
-        try:
-            from distributed import Client
-        except ImportError:
-            raise SolverUnavailable(
-                "Dask is not installed", hint=f"install it with: {install_command('dask')}"
-            ) from None
-        try:
-            client = Client(self.address, timeout=_CONNECT_S)
-        except (OSError, ValueError) as error:
-            reason = str(error) or type(error).__name__
-            raise UsageError(
-                f"no Dask scheduler answers at {self.address}: {reason}", hint="start one with: dask scheduler"
-            ) from None
+        client = connected(self.address)
         futures: dict[Any, Cell] = {}
         try:
-            held = _held(client, graph)
+            sent = held(client, graph)
             for cell in cells:
-                futures[client.submit(run_cell, cell, held, limits, retries=_RETRIES, pure=False)] = cell
+                futures[client.submit(run_cell, cell, sent, limits, retries=_RETRIES, pure=False)] = cell
             left = set(futures)
             while left and not control.stopping():
                 done = {future for future in left if future.done()}
@@ -128,20 +114,6 @@ class DaskExecutor:
         finally:
             client.cancel(list(futures), asynchronous=False)
             client.close()
-
-
-def _held(client: Any, graph: Graph) -> Any:
-    """The graph as the result of a task, sent once.
-
-    Dask recomputes the result of a lost task. Scattered data would be lost with its workers.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sending large graph")  # it has to be sent, and it is sent only once
-        return client.submit(_itself, graph, pure=False)
-
-
-def _itself(graph: Graph) -> Graph:
-    return graph
 
 
 def _row_from_cluster(future: Any, cell: Cell) -> Row | None:

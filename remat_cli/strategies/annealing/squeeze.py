@@ -48,7 +48,7 @@ class Squeezing(Engine):
 
 
 def squeeze(
-    graph: Graph, floor_bytes: int, control: Control, seed: int, offer: Callable[[tuple[int, ...]], None]
+    graph: Graph, floor_bytes: int, control: Control, seed: int, offer: Callable[[tuple[int, ...]], object]
 ) -> tuple[int, ...]:
     """Look for a schedule in document order of the smallest peak.
 

@@ -273,7 +273,7 @@ class _Solving:
         # On small graphs the methods with which searches begin take no time, so they run in every order.
         opened = len(trial.view.graph.nodes) >= MEDIUM
         known = Known(schedules, (*self.incumbent.bounds.values(), trial.bound), opened=opened)
-        task = replace(self.task, graph=trial.view.graph, known=known)
+        task = replace(self.task, graph=trial.view.graph, known=known, news=None)  # news is in the document's indices
         context = replace(
             self.context,
             control=replace(control, listener=self._tell),

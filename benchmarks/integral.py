@@ -1,0 +1,200 @@
+"""The primal integral.
+
+How far the incumbent is from the best known plan, as a mean over time: the gap (cost - best) / cost at each moment, 1
+before there is a plan, over the first 20 s and over the whole minute of `remat solve --time-limit 60s`. The 40 cases
+are fixed: networks of the zoo, and random layered graphs made from a seed. A search that ends with a proof keeps its
+plan's gap to the end of the minute. `benchmarks/integral_cases.json` has the cases, the best known overhead of each,
+and the incumbents of the first 20 s at commit 0ff2026e, on the same machine in the same way. `--limit 20` stops every
+search after 20 s, though it is told that it has a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.lanes import Cell, rows_of
+from benchmarks.measure import call
+from benchmarks.solving import LATE_S
+
+LIMIT_S = 60.0
+_QUICK_LIMIT_S = 3.0
+_EARLY_S = 20.0
+"""The shorter of the two horizons."""
+_CASES = Path(__file__).with_name("integral_cases.json")
+_ALL = "mean of all"
+
+Steps = Sequence[tuple[float, float]]
+"""Incumbents: seconds since the start, and overhead in percent."""
+
+TABLES = (
+    Table(
+        "integral",
+        "",
+        (
+            Column("graph", "graph"),
+            Column("nodes", "nodes", "count"),
+            Column("budget", "budget"),
+            Column("best", "best known overhead, %", "number"),
+            Column("overhead", "overhead, %", "number"),
+            Column("bound", "proven bound, %", "number"),
+            Column("first_before", "first before, s", "number"),
+            Column("first_s", "first, s", "number"),
+            Column("early_before", f"mean gap before, {_EARLY_S:g} s, %", "number"),
+            Column("early", f"mean gap, {_EARLY_S:g} s, %", "number"),
+            Column("whole", f"mean gap, {LIMIT_S:g} s, %", "number"),
+            Column("wall_s", "time, s", "number"),
+            Column("ending", "ended"),
+        ),
+        "One run each, strategy auto, seed 0, one thread, compiled loops from a cache. Overheads and bounds are over"
+        " the cost without recomputation; gaps are shares of the plan's cost. Where the last row is empty, some cases"
+        " were not measured.",
+        named_by=("graph", "budget"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A graph and a budget.
+
+    Attributes:
+        graph: The name of the graph.
+        spec: How :func:`graph_of` names it.
+        percent: The budget as a share of the no-remat peak.
+        best: The least overhead known, in percent.
+        before: The incumbents at the commit to compare with; None if it was not measured there.
+    """
+
+    graph: str
+    spec: str
+    percent: int
+    best: float
+    before: Steps | None
+
+    @property
+    def label(self) -> str:
+        """For the user and for ``--only``."""
+        return f"{self.graph} at {self.percent}%"
+
+
+def cases() -> list[Case]:
+    """The fixed cases."""
+    return [Case(**told) for told in json.loads(_CASES.read_text(encoding="utf-8"))]
+
+
+def run(session: Session) -> list[Row]:
+    chosen = [Case("linear{n=40}", "linear{n=40}", 60, 0.0, None)] if session.quick else cases()
+    told_s, stop_s = (_QUICK_LIMIT_S if session.quick else LIMIT_S), session.limited(LIMIT_S, _QUICK_LIMIT_S)
+    return rows_of(session, [Cell(case.label, partial(_row, case, told_s, stop_s)) for case in chosen])
+
+
+def conclude(rows: list[Row]) -> list[Row]:
+    """The rows of the cases, and their means in one more."""
+    single = [row for row in rows if row["graph"] != _ALL]
+    total: Row = {"graph": _ALL, "budget": f"{len(single)} cases"}
+    for key in ("first_before", "first_s", "early_before", "early", "whole"):
+        values = [row[key] for row in single]
+        if None not in values:
+            total[key] = round(math.fsum(values) / len(values), 3)
+    return [*single, TABLES[0].row(total, {})]
+
+
+def mean_gap(steps: Steps, best: float, horizon_s: float) -> float:
+    """The primal integral over ``horizon_s`` seconds, divided by them; in percent.
+
+    Args:
+        steps: The incumbents.
+        best: The least overhead known, in percent.
+        horizon_s: Seconds.
+    """
+    least = 1 + best / 100
+    area, since_s, gap = 0.0, 0.0, 1.0
+    for at_s, overhead in steps:
+        if at_s >= horizon_s:
+            break
+        area, since_s, gap = area + gap * (at_s - since_s), at_s, 1 - least / (1 + overhead / 100)
+    return round(100 * (area + gap * (horizon_s - since_s)) / horizon_s, 4)
+
+
+def _row(case: Case, told_s: float, stop_s: float) -> Row:
+    asked = {"spec": case.spec, "percent": case.percent, "time_limit_s": told_s, "stop_s": stop_s}
+    called = call("benchmarks.integral:traced", limit_s=told_s + LATE_S, **asked)
+    values: dict[str, Any] = called.values or {"ending": called.problem, "steps": []}
+    steps, best = values["steps"], min(case.best, values.get("overhead", math.inf))
+    row: Row = {"graph": case.graph, "budget": f"{case.percent}%", "best": case.best}
+    if not called.problem:
+        row["early"] = mean_gap(steps, best, _EARLY_S) if stop_s >= _EARLY_S else None
+        row["whole"] = mean_gap(steps, best, LIMIT_S) if stop_s >= LIMIT_S else None
+    if case.before is not None:
+        row["early_before"] = mean_gap(case.before, best, _EARLY_S)
+        row["first_before"] = case.before[0][0] if case.before else None
+    return TABLES[0].row(row, values)
+
+
+def graph_of(spec: str) -> Any:
+    """``layered-N``, a random layered graph of N nodes; or a graph of the zoo."""
+    from benchmarks.families import layered
+    from remat_cli.zoo.registry import build_graph
+
+    return layered(int(spec.removeprefix("layered-")), 0) if spec.startswith("layered-") else build_graph(spec)
+
+
+def traced(spec: str, percent: int, time_limit_s: float, stop_s: float) -> dict[str, Any]:
+    """Solve a graph, and note every incumbent.
+
+    Args:
+        spec: The graph, as :func:`graph_of` names it.
+        percent: The budget as a share of the no-remat peak.
+        time_limit_s: The limit that the search is told.
+        stop_s: Seconds after which it is interrupted, as by Ctrl-C.
+
+    Returns:
+        The incumbents as ``steps``; overhead and bound in percent over the cost without recomputation, time in seconds
+        and how it ended.
+    """
+    import os
+    import signal
+    import threading
+    import time
+
+    from remat_cli.control import Progress
+    from remat_cli.errors import RematError
+    from remat_cli.planning.solving import SolveOptions, solve
+
+    graph = graph_of(spec)
+    steps: list[tuple[float, float]] = []
+    started_s = time.monotonic()
+
+    def percentage(cost: float) -> float:
+        return round(100 * (cost / graph.total_cost - 1), 5)
+
+    def listen(progress: Progress) -> None:
+        if progress.cost is not None and (not steps or percentage(progress.cost) < steps[-1][1]):
+            steps.append((round(time.monotonic() - started_s, 3), percentage(progress.cost)))
+
+    stop = threading.Timer(stop_s, os.kill, (os.getpid(), signal.SIGINT))
+    stop.daemon = True
+    if stop_s < time_limit_s:
+        stop.start()
+    facts: dict[str, Any] = {"nodes": len(graph.nodes)}
+    options = SolveOptions(time_limit_s=time_limit_s, threads=1)
+    try:
+        answer = solve(graph, f"{percent}%", options, listener=listen)
+    except RematError as error:
+        wall_s = round(time.monotonic() - started_s, 2)
+        return {**facts, "steps": steps, "wall_s": wall_s, "ending": error.message.partition(";")[0]}
+    finally:
+        stop.cancel()
+    claim = answer.plan.claim
+    if not steps or percentage(claim.cost) < steps[-1][1]:
+        steps.append((round(answer.wall_s, 3), percentage(claim.cost)))
+    told = {"overhead": percentage(claim.cost), "bound": percentage(claim.lower_bound)}
+    first_s, wall_s = round(steps[0][0], 2), round(answer.wall_s, 2)
+    return {**facts, **told, "steps": steps, "first_s": first_s, "wall_s": wall_s, "ending": str(answer.ending)}

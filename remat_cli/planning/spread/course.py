@@ -1,0 +1,229 @@
+"""Spreads searches over a cluster: gives every worker one, and passes on to each what the others find.
+
+A schedule within a budget is within every larger one, and a bound for a budget holds for every smaller one. So each
+search hears of the cheapest schedule that any search found within its budget, and of every bound that holds for it. A
+search ends when its plan is proven within the gap, wherever the proof comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from remat_cli.control import Outcome, Progress
+from remat_cli.planning.runs import Runs
+from remat_cli.planning.spread.assigning import Assignment, Run
+from remat_cli.strategies.base import Found, Known, NotFound
+from remat_cli.tolerances import NOTHING_LEFT
+
+_LOSSES = 3
+"""Searches for a budget whose workers were lost, after which it gets none any more. Untuned."""
+_LAST_ANSWERS_S = 3.0
+"""Seconds that the searches get to answer after the time limit or Ctrl-C. What they told before counts. Untuned."""
+_RESERVE_S = 1.0
+"""Seconds before the end of the time at which no search starts any more. Untuned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the searches for a budget are told.
+
+    Attributes:
+        found: The cheapest schedule within the budget, with all bounds that hold for it; None for no schedule.
+        closed: Whether they shall end.
+    """
+
+    found: Found | None
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """A search has found a schedule, or raised the bound on it."""
+
+    run: Run
+    found: Found
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A search has ended; how, and after how many seconds of work."""
+
+    run: Run
+    answer: Found | NotFound
+    outcome: Outcome
+    worked_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A search has ended without an answer; why."""
+
+    run: Run
+    message: str
+
+
+Event = News | Ended | Lost
+
+
+class Cluster(Protocol):
+    """Runs searches elsewhere."""
+
+    def slots(self) -> int:
+        """Searches that it can run at a time, now."""
+        ...
+
+    def start(self, run: Run, known: Known | None) -> None:
+        """Start a search, or have it wait for a worker."""
+        ...
+
+    def tell(self, budget_bytes: int, told: Told) -> None:
+        """Tell the searches for a budget, those that start later too."""
+        ...
+
+    def events(self) -> list[Event]:
+        """What happened since the last call; waits a moment if nothing did."""
+        ...
+
+
+def spread_on(
+    address: str, runs: Runs, budgets: Iterable[int], listener: Callable[[Progress], None] | None = None
+) -> dict[int, Outcome]:
+    """Search on the Dask cluster of the scheduler at ``address``; how the searches for each budget ended.
+
+    Args:
+        address: ``tcp://host:8786``.
+        runs: Its pool gets what is found.
+        budgets: Bytes.
+        listener: Receives the progress.
+
+    Raises:
+        SolverUnavailable: If ``distributed`` is not installed.
+        UsageError: If no scheduler answers.
+    """
+    from remat_cli.planning.spread.dask import dask_cluster
+
+    with dask_cluster(address, runs.job.graph, runs.job.options) as cluster:
+        return Course.of(runs, cluster, budgets, listener).run()
+
+
+@dataclass(slots=True)
+class Course:
+    """One command on a cluster.
+
+    Attributes:
+        runs: What all searches share; what they find goes to its pool.
+        cluster: Runs them.
+        assignment: Which search comes next.
+        listener: Receives the progress.
+        outcomes: How the leading search for each budget ended.
+        told: What the searches for each budget were told last.
+        ended: The searches that gave an answer.
+    """
+
+    runs: Runs
+    cluster: Cluster
+    assignment: Assignment
+    listener: Callable[[Progress], None] | None = None
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    told: dict[int, Told] = field(default_factory=dict)
+    ended: list[Ended] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, runs: Runs, cluster: Cluster, budgets: Iterable[int], listener: Callable[[Progress], None] | None = None
+    ) -> Course:
+        """A course for ``budgets``, in bytes."""
+        options = runs.job.options
+        return cls(runs, cluster, Assignment.of(budgets, options.strategy, options.seed), listener)
+
+    def run(self) -> dict[int, Outcome]:
+        """Run searches until every budget is closed or the time is over; how those for each budget ended."""
+        control = self.runs.control
+        for budget in tuple(self.assignment.budgets):
+            self._tell(budget)
+            self._close_if_proven(budget)
+        while self.assignment.budgets and not control.stopping():
+            self._assign()
+            for event in self.cluster.events():
+                self._take(event)
+            self._pass_on()
+        self._end()
+        return self.outcomes
+
+    def _assign(self) -> None:
+        """Start searches for the workers that are free."""
+        remaining = self.runs.control.remaining_s()
+        if remaining is not None and remaining < _RESERVE_S:
+            return
+        slots = self.cluster.slots()
+        while (run := self.assignment.next(slots, remaining)) is not None:
+            known = self.runs.pool.known_at(run.budget_bytes)
+            if run.leading and run.budget_bytes not in self.outcomes and known is not None:
+                # As in ``curve``: the plan for a smaller budget makes models larger. It hears of it later.
+                known = Known(bounds=known.bounds) if known.bounds else None
+            self.cluster.start(run, known)
+
+    def _take(self, event: Event) -> None:
+        run, pool = event.run, self.runs.pool
+        if isinstance(event, News):
+            pool.hear(run.budget_bytes, event.found)
+            self._report(f"{len(self.assignment.runs)} searches at work")
+            return
+        if isinstance(event, Lost):
+            if self.assignment.lost(run) >= _LOSSES:
+                pool.learn(run.budget_bytes, NotFound(f"its searches were lost: {event.message}"))
+                self._close(run.budget_bytes, Outcome.SOLVER_FAILED)
+            return
+        self.ended.append(event)
+        self.assignment.ended(run)
+        answer, outcome = event.answer, event.outcome
+        if isinstance(answer, Found) or run.leading:
+            pool.learn(run.budget_bytes, answer)
+        if run.leading and run.budget_bytes in self.assignment.budgets:
+            if isinstance(answer, NotFound) and (answer.scope is not None or run.most_s is None):
+                outcome = Outcome.FINISHED
+            self.outcomes[run.budget_bytes] = outcome
+            if outcome is not Outcome.TIME_LIMIT:
+                self._close(run.budget_bytes, outcome)
+
+    def _pass_on(self) -> None:
+        """Tell the searches for every open budget what is new for them."""
+        for budget in tuple(self.assignment.budgets):
+            self._tell(budget)
+            self._close_if_proven(budget)
+
+    def _tell(self, budget: int, *, closed: bool = False) -> None:
+        kept = self.runs.pool.within(budget)
+        found = None if kept is None else replace(kept.found, bounds=self.runs.pool.bounds_at(budget))
+        told = Told(found, closed)
+        if told != self.told.get(budget):
+            self.told[budget] = told
+            self.cluster.tell(budget, told)
+
+    def _close_if_proven(self, budget: int) -> None:
+        if self.runs.pool.proven_within(budget, max(NOTHING_LEFT, self.runs.job.context.gap)):
+            self._close(budget, Outcome.FINISHED)
+
+    def _close(self, budget: int, outcome: Outcome) -> None:
+        self.outcomes[budget] = outcome
+        self.assignment.close(budget)
+        self._tell(budget, closed=True)
+        self._report(f"{len(self.assignment.budgets)} budgets open")
+
+    def _end(self) -> None:
+        """End the searches for budgets that are still open, and take their last answers."""
+        if not self.assignment.budgets:
+            return
+        stopped = self.runs.control.stopped_by()
+        for budget in tuple(self.assignment.budgets):
+            self._close(budget, self.outcomes.get(budget, stopped))
+        grace = replace(self.runs.control, deadline_s=None).part(most_s=_LAST_ANSWERS_S)
+        while self.assignment.runs and not grace.out_of_time():
+            for event in self.cluster.events():
+                self._take(event)
+
+    def _report(self, activity: str) -> None:
+        if self.listener is not None:
+            self.listener(Progress(activity))

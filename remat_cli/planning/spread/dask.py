@@ -1,0 +1,266 @@
+"""Searches on the workers of a Dask cluster.
+
+A search tells what it found by events of the scheduler, and hears of the others through a variable of the scheduler, so
+that what is known outlives every worker. A search whose worker is lost starts again on another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from remat_cli.control import Ending, Outcome
+from remat_cli.errors import SolverFailed
+from remat_cli.graph.model import Graph
+from remat_cli.planning.job import Job
+from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.spread.assigning import Run
+from remat_cli.planning.spread.connecting import connected, held
+from remat_cli.planning.spread.course import Ended, Event, Lost, News, Told
+from remat_cli.spec import format_spec
+from remat_cli.strategies.base import Found, Known, NotFound, Task
+
+_POLL_S = 0.1
+_COUNT_EVERY_S = 1.0
+"""Seconds after which workers are counted again."""
+_TALK_EVERY_S = 0.5
+"""Seconds after which a search tells what it found and asks what others found. Untuned."""
+_GET_S = 20.0
+"""Seconds to wait for the answer of the scheduler."""
+_RETRIES = 2
+
+
+@dataclass(slots=True)
+class DaskCluster:
+    """A cluster, as :class:`~remat_cli.planning.spread.course.Cluster` says.
+
+    Attributes:
+        client: The client.
+        options: How to solve; budgets, strategies, seeds and times are those of each search.
+        sent: The graph, as a result on the cluster.
+        name: Names the variables and events of this command.
+        search: Makes one search on a worker, as :func:`searched` does.
+        happened: Events that were not taken yet.
+        runs: The searches that were started, by number.
+        futures: Their results, while they run.
+        variables: What the searches for each budget are told.
+        counted: When the workers were counted last, and how many searches they run at a time.
+    """
+
+    client: Any
+    options: SolveOptions
+    sent: Any
+    name: str
+    search: Callable[..., bytes]
+    happened: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
+    runs: dict[int, Run] = field(default_factory=dict)
+    futures: dict[int, Any] = field(default_factory=dict)
+    variables: dict[int, Any] = field(default_factory=dict)
+    counted: tuple[float, int] = (0.0, 0)
+
+    def slots(self) -> int:
+        """One search for each thread of a worker."""
+        at_s, slots = self.counted
+        if time.monotonic() - at_s > _COUNT_EVERY_S:
+            slots = sum(self.client.nthreads().values())
+            self.counted = time.monotonic(), slots
+        return slots
+
+    def start(self, run: Run, known: Known | None) -> None:
+        """Submit the search."""
+        self.runs[run.number] = run
+        future = self.client.submit(
+            self.search,
+            self.sent,
+            self.options,
+            run,
+            known,
+            self.name,
+            retries=_RETRIES,
+            pure=False,
+            priority=-run.number,
+        )
+        self.futures[run.number] = future
+        future.add_done_callback(lambda done: self._ended(run, done))
+
+    def _ended(self, run: Run, future: Any) -> None:
+        """Put the end of a search among the events; called by Dask, in a thread of its own."""
+        if self.futures.pop(run.number, None) is None:
+            return
+        try:
+            answer, outcome, worked_s = pickle.loads(future.result(timeout=_GET_S))
+        except Exception as error:  # a cluster may raise anything: cancelled futures, lost workers
+            self.happened.put(Lost(run, " ".join(f"{type(error).__name__}: {error}".split())))
+        else:
+            self.happened.put(Ended(run, answer, outcome, worked_s))
+
+    def tell(self, budget_bytes: int, told: Told) -> None:
+        """Set the variable of the budget."""
+        from distributed import Variable
+
+        if budget_bytes not in self.variables:
+            self.variables[budget_bytes] = Variable(_variable(self.name, budget_bytes), client=self.client)
+        self.variables[budget_bytes].set(pickle.dumps(told))
+
+    def events(self) -> list[Event]:
+        """See the class."""
+        found: list[Event] = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self.happened.get(timeout=_POLL_S))
+            while True:
+                found.append(self.happened.get_nowait())
+        return found
+
+    def heard(self, event: tuple[float, Any]) -> None:
+        """Take an event of the scheduler; called by Dask."""
+        number, message = event[1]
+        if number in self.runs:
+            self.happened.put(News(self.runs[number], pickle.loads(message)))
+
+    def close(self) -> None:
+        """End the searches that still run, and remove what is left on the scheduler."""
+        left, self.futures = list(self.futures.values()), {}
+        self.client.cancel(left, asynchronous=False)
+        for variable in self.variables.values():
+            variable.delete()
+
+
+@contextlib.contextmanager
+def dask_cluster(
+    address: str, graph: Graph, options: SolveOptions, search: Callable[..., bytes] | None = None
+) -> Iterator[DaskCluster]:
+    """The cluster of the scheduler at ``address``, for one command.
+
+    Args:
+        address: ``tcp://host:8786``.
+        graph: The graph.
+        options: How to solve.
+        search: Makes a search on a worker; None for :func:`searched`.
+
+    Raises:
+        SolverUnavailable, UsageError: As for :func:`connected`.
+    """
+    client = connected(address)
+    # Cancelled searches are not worth a warning each.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
+    try:
+        name = f"remat-{uuid.uuid4().hex}"
+        alone = replace(options, started_s=None, start=None, threads=options.threads or 1)
+        cluster = DaskCluster(client, alone, held(client, graph), name, search or searched)
+        client.subscribe_topic(name, cluster.heard)
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+            client.unsubscribe_topic(name)
+    finally:
+        client.close()
+
+
+def _variable(name: str, budget_bytes: int) -> str:
+    return f"{name}-{budget_bytes}"
+
+
+def searched(graph: Graph, options: SolveOptions, run: Run, known: Known | None, name: str) -> bytes:
+    """Make one search on a worker; its answer, how it ended and its seconds, pickled for Dask's sake.
+
+    Raises:
+        RematError: Of any kind but a failed solver, which is an answer.
+    """
+    mine = replace(options, strategy=run.strategy, seed=run.seed, time_limit_s=run.most_s)
+    job = Job.of(graph, mine, None)
+    talk = Talk(run, name, job.context.control.cancelled, format_spec(job.strategy.name, job.strategy))
+    with talk.going():
+        task = Task(graph, run.budget_bytes, known, options.host, news=talk.news)
+        try:
+            answer, ending = job.attempt(task, witness=talk.found)
+        except SolverFailed as error:
+            answer, ending = NotFound(f"the solver failed: {error.message}"), Ending(Outcome.SOLVER_FAILED)
+    if isinstance(answer, Found):
+        answer = talk.named(answer)
+    return pickle.dumps((answer, ending.outcome, time.monotonic() - job.started_s))
+
+
+@dataclass(slots=True)
+class Talk:
+    """What a search tells and hears, in a thread beside it.
+
+    Attributes:
+        run: The search.
+        name: Names the variables and events of its command.
+        stop: Stops the search.
+        maker: Text form of its strategy.
+        latest: What it found and did not tell yet.
+        told: What it was told last.
+        ended: Set at its end.
+        lock: Guards ``latest`` and ``told``.
+    """
+
+    run: Run
+    name: str
+    stop: threading.Event
+    maker: str
+    latest: Found | None = None
+    told: Told | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def named(self, found: Found) -> Found:
+        """With the maker of the schedule."""
+        return replace(found, maker=found.maker or self.maker)
+
+    def found(self, found: Found) -> None:
+        """Take what the search found."""
+        with self.lock:
+            self.latest = found
+
+    def news(self) -> tuple[Found, ...]:
+        """What the others found since the last call."""
+        with self.lock:
+            told, self.told = self.told, None
+        return () if told is None or told.found is None else (told.found,)
+
+    @contextlib.contextmanager
+    def going(self) -> Iterator[None]:
+        """While inside, talk."""
+        from distributed import Variable, get_client, get_worker
+
+        worker = get_worker()
+        variable = Variable(_variable(self.name, self.run.budget_bytes), client=get_client())
+        asked = (worker, worker.get_current_task(), variable)
+        thread = threading.Thread(target=self._go, args=asked, name="remat-talk", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.ended.set()
+            thread.join(_GET_S)
+
+    def _go(self, worker: Any, task: str, variable: Any) -> None:
+        before = b""
+        while not self.ended.wait(_TALK_EVERY_S):
+            if (state := worker.state.tasks.get(task)) is None or state.state == "cancelled":
+                self.stop.set()  # the command has ended, in whatever way
+                return
+            with self.lock:
+                news, self.latest = self.latest, None
+            if news is not None:
+                worker.log_event(self.name, (self.run.number, pickle.dumps(self.named(news))))
+            try:
+                message = variable.get(timeout=_GET_S)
+            except Exception:  # the scheduler is gone or busy: the search goes on alone
+                continue
+            if message != before:
+                before, told = message, pickle.loads(message)
+                with self.lock:
+                    self.told = told
+                if told.closed:
+                    self.stop.set()

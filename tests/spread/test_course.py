@@ -1,0 +1,119 @@
+"""What searches on a cluster hear of each other, and when they end, on a cluster that follows a script."""
+
+from __future__ import annotations
+
+import bruteforce
+import pytest
+
+from remat_cli.control import Outcome
+from remat_cli.plan.liveness import cost_of
+from remat_cli.plan.model import Scope
+from remat_cli.planning.job import Job
+from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.pool import Pool
+from remat_cli.planning.runs import Runs
+from remat_cli.planning.spread.course import Course, Ended, Lost, News
+from remat_cli.strategies.base import Bound, Found, NotFound, Task
+from remat_cli.zoo.registry import build_graph
+
+CHAIN = build_graph("unit-chain{n=9}")
+
+
+class Scripted:
+    """A cluster of one worker for each budget, whose events are those of a script."""
+
+    def __init__(self, slots, script):
+        self.number, self.script, self.started, self.told = slots, list(script), [], {}
+
+    def slots(self):
+        return self.number
+
+    def start(self, run, known):
+        self.started.append((run, known))
+
+    def tell(self, budget_bytes, told):
+        self.told.setdefault(budget_bytes, []).append(told)
+
+    def events(self):
+        assert self.script, "the course goes on after the end of the script"
+        return self.script.pop(0)(self)
+
+    def run_for(self, budget, *, leading=True):
+        return next(run for run, _ in self.started[::-1] if (run.budget_bytes, run.leading) == (budget, leading))
+
+
+def course(cluster, budgets, **options):
+    job = Job.of(CHAIN, SolveOptions(**options), None)
+    return Course.of(Runs(job, Pool(CHAIN)), cluster, budgets)
+
+
+def plan(budget):
+    """A cheapest plan within a budget, by the strategy optimal."""
+    job = Job.of(CHAIN, SolveOptions(strategy="optimal"), None)
+    answer, _ = job.attempt(Task(CHAIN, budget))
+    assert cost_of(CHAIN, answer.schedule.computes) == bruteforce.cheapest(CHAIN, budget)
+    return answer
+
+
+def test_a_plan_is_told_to_larger_budgets_and_a_bound_to_smaller_ones():
+    found = Found(plan(4).schedule, (Bound(9.5, Scope.DOCUMENT_ORDER),))
+    done = [lambda c: [News(c.run_for(4), found)]]
+    done += [lambda c, b=b: [Ended(c.run_for(b), NotFound("none"), Outcome.FINISHED, 1.0)] for b in (3, 4, 5)]
+    cluster = Scripted(3, done)
+    course(cluster, [3, 4, 5]).run()
+    smaller, same, larger = (cluster.told[budget] for budget in (3, 4, 5))
+    assert all(told.found is None for told in smaller)
+    assert same[1].found.schedule == larger[1].found.schedule == found.schedule
+    assert Bound(9.5, Scope.DOCUMENT_ORDER) in same[1].found.bounds
+    assert Bound(9.5, Scope.DOCUMENT_ORDER) not in larger[1].found.bounds
+    for told in (smaller, same, larger):
+        assert told[-1].closed
+
+
+def test_a_bound_from_one_search_and_a_plan_from_another_close_a_budget():
+    best = plan(4)
+    cost = bruteforce.cheapest(CHAIN, 4)
+    script = [
+        lambda c: [News(c.run_for(4), Found(plan(3).schedule, (Bound(cost, Scope.DOCUMENT_ORDER),)))],
+        lambda c: [News(c.run_for(4, leading=False), Found(best.schedule))],
+    ]
+    cluster = Scripted(2, script)
+    ran = course(cluster, [4])
+    assert ran.run() == {4: Outcome.FINISHED}
+    assert ran.runs.pool.proven_within(4, 1e-9)
+    assert cluster.told[4][-1].closed
+
+
+def test_bounds_of_one_class_of_one_search_are_not_passed_on():
+    cluster = Scripted(
+        1,
+        [
+            lambda c: [News(c.run_for(5), Found(plan(5).schedule, (Bound(99.0, Scope.RESTRICTED),)))],
+            lambda c: [Ended(c.run_for(5), plan(5), Outcome.FINISHED, 1.0)],
+        ],
+    )
+    course(cluster, [5]).run()
+    assert all(b.scope is not Scope.RESTRICTED for told in cluster.told[5] if told.found for b in told.found.bounds)
+
+
+def test_a_lost_search_starts_again_and_after_three_losses_its_budget_is_given_up():
+    cluster = Scripted(1, [lambda c: [Lost(c.run_for(4), "KilledWorker")]] * 3)
+    ran = course(cluster, [4])
+    assert ran.run() == {4: Outcome.SOLVER_FAILED}
+    assert len(cluster.started) == 3
+    assert "KilledWorker" in ran.runs.pool.answer(4).reason
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_no_worker_is_idle_while_a_budget_is_open(workers):
+    seen = []
+
+    def end_one(cluster):
+        seen.append(len(ran.assignment.runs))
+        run = next(iter(ran.assignment.runs.values()))
+        return [Ended(run, NotFound("none"), Outcome.FINISHED, 1.0)]
+
+    cluster = Scripted(workers, [end_one] * 100)
+    ran = course(cluster, [3, 4, 5, 6])
+    ran.run()
+    assert set(seen) == {workers}
