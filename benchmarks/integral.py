@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +19,9 @@ from typing import Any
 
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.lanes import Cell, rows_of
-from benchmarks.measure import call
+from benchmarks.measure import call, call_or_fail
 from benchmarks.solving import LATE_S
+from benchmarks.tracing import Steps
 
 LIMIT_S = 60.0
 _QUICK_LIMIT_S = 3.0
@@ -29,9 +29,6 @@ _EARLY_S = 20.0
 """The shorter of the two horizons."""
 _CASES = Path(__file__).with_name("integral_cases.json")
 _ALL = "mean of all"
-
-Steps = Sequence[tuple[float, float]]
-"""Incumbents: seconds since the start, and overhead in percent."""
 
 TABLES = (
     Table(
@@ -92,6 +89,7 @@ def cases() -> list[Case]:
 def run(session: Session) -> list[Row]:
     chosen = [Case("linear{n=40}", "linear{n=40}", 60, 0.0, None)] if session.quick else cases()
     told_s, stop_s = (_QUICK_LIMIT_S if session.quick else LIMIT_S), session.limited(LIMIT_S, _QUICK_LIMIT_S)
+    call_or_fail("benchmarks.tracing:warmed")
     return rows_of(session, [Cell(case.label, partial(_row, case, told_s, stop_s)) for case in chosen])
 
 
@@ -125,7 +123,7 @@ def mean_gap(steps: Steps, best: float, horizon_s: float) -> float:
 
 def _row(case: Case, told_s: float, stop_s: float) -> Row:
     asked = {"spec": case.spec, "percent": case.percent, "time_limit_s": told_s, "stop_s": stop_s}
-    called = call("benchmarks.integral:traced", limit_s=told_s + LATE_S, **asked)
+    called = call("benchmarks.tracing:traced", limit_s=told_s + LATE_S, **asked)
     values: dict[str, Any] = called.values or {"ending": called.problem, "steps": []}
     steps, best = values["steps"], min(case.best, values.get("overhead", math.inf))
     row: Row = {"graph": case.graph, "budget": f"{case.percent}%", "best": case.best}
@@ -136,65 +134,3 @@ def _row(case: Case, told_s: float, stop_s: float) -> Row:
         row["early_before"] = mean_gap(case.before, best, _EARLY_S)
         row["first_before"] = case.before[0][0] if case.before else None
     return TABLES[0].row(row, values)
-
-
-def graph_of(spec: str) -> Any:
-    """``layered-N``, a random layered graph of N nodes; or a graph of the zoo."""
-    from benchmarks.families import layered
-    from remat_cli.zoo.registry import build_graph
-
-    return layered(int(spec.removeprefix("layered-")), 0) if spec.startswith("layered-") else build_graph(spec)
-
-
-def traced(spec: str, percent: int, time_limit_s: float, stop_s: float) -> dict[str, Any]:
-    """Solve a graph, and note every incumbent.
-
-    Args:
-        spec: The graph, as :func:`graph_of` names it.
-        percent: The budget as a share of the no-remat peak.
-        time_limit_s: The limit that the search is told.
-        stop_s: Seconds after which it is interrupted, as by Ctrl-C.
-
-    Returns:
-        The incumbents as ``steps``; overhead and bound in percent over the cost without recomputation, time in seconds
-        and how it ended.
-    """
-    import os
-    import signal
-    import threading
-    import time
-
-    from remat_cli.control import Progress
-    from remat_cli.errors import RematError
-    from remat_cli.planning.solving import SolveOptions, solve
-
-    graph = graph_of(spec)
-    steps: list[tuple[float, float]] = []
-    started_s = time.monotonic()
-
-    def percentage(cost: float) -> float:
-        return round(100 * (cost / graph.total_cost - 1), 5)
-
-    def listen(progress: Progress) -> None:
-        if progress.cost is not None and (not steps or percentage(progress.cost) < steps[-1][1]):
-            steps.append((round(time.monotonic() - started_s, 3), percentage(progress.cost)))
-
-    stop = threading.Timer(stop_s, os.kill, (os.getpid(), signal.SIGINT))
-    stop.daemon = True
-    if stop_s < time_limit_s:
-        stop.start()
-    facts: dict[str, Any] = {"nodes": len(graph.nodes)}
-    options = SolveOptions(time_limit_s=time_limit_s, threads=1)
-    try:
-        answer = solve(graph, f"{percent}%", options, listener=listen)
-    except RematError as error:
-        wall_s = round(time.monotonic() - started_s, 2)
-        return {**facts, "steps": steps, "wall_s": wall_s, "ending": error.message.partition(";")[0]}
-    finally:
-        stop.cancel()
-    claim = answer.plan.claim
-    if not steps or percentage(claim.cost) < steps[-1][1]:
-        steps.append((round(answer.wall_s, 3), percentage(claim.cost)))
-    told = {"overhead": percentage(claim.cost), "bound": percentage(claim.lower_bound)}
-    first_s, wall_s = round(steps[0][0], 2), round(answer.wall_s, 2)
-    return {**facts, **told, "steps": steps, "first_s": first_s, "wall_s": wall_s, "ending": str(answer.ending)}

@@ -190,7 +190,7 @@ class _Course:
 
     def spread(self, address: str) -> None:
         """Search on the workers of a Dask cluster."""
-        from remat_cli.planning.spread.course import spread_on
+        from remat_cli.planning.spread.command import spread_on
 
         possible = [budget for budget in self.asked if self._refused(budget) is None]
         if not self.runs.job.strategy.minds_budget:  # nothing to share

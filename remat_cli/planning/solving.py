@@ -65,7 +65,7 @@ def _spread(
     address: str, job: Job, budget_bytes: int, listener: Callable[[Progress], None] | None
 ) -> tuple[Found | NotFound, Ending]:
     """Search on the workers of a Dask cluster."""
-    from remat_cli.planning.spread.course import spread_on
+    from remat_cli.planning.spread.command import spread_on
 
     pool = Pool(job.graph, job.options.host)
     for start in (job.start, *job.near):

@@ -18,7 +18,7 @@ from remat_cli.strategies.incumbent import Incumbent
 Search = Callable[[Incumbent], None]
 """Improves an incumbent until its clock stops or its goal is reached."""
 _POLL_S = 0.05
-_END_S = 2.0
+_END_S = 0.5
 """Seconds that the second search gets to end after the first. It is a daemon, so it keeps no process alive. Untuned."""
 
 
@@ -81,7 +81,8 @@ class Beside:
         def publish(found: Found, box: Mailbox) -> None:
             box.put(found)
             with lock:
-                context.publish(found)
+                if not pair.ended.is_set():
+                    context.publish(found)
 
         def news() -> Iterable[Found]:
             return (*(() if outer is None else outer()), *to_first.take())

@@ -15,16 +15,19 @@ from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node
 from remat_cli.milp.cover_bound import least_peak_in_any_order
+from remat_cli.milp.free_cut import FreeCuts
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import peak
 from remat_cli.plan.liveness import heights
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.planning.solving import Solved, SolveOptions, solve
+from remat_cli.solvers.base import Request
 from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.strategies.base import Context, Known, Schedule, Task
 from remat_cli.strategies.bounds import cover_bound
 from remat_cli.strategies.ordering.anneal import Problem, anneal
 from remat_cli.strategies.ordering.beam import Aim, Steps, Stretch, search
+from remat_cli.strategies.ordering.bounding import free_cut_bound
 from remat_cli.strategies.ordering.candidates import find_orders
 from remat_cli.strategies.ordering.reorder import solve_reordered
 from remat_cli.strategies.ordering.shake import settle, shake, unroll
@@ -132,6 +135,32 @@ def test_bounds_for_any_order_hold_in_every_order(seed: int) -> Iterator[str]:
         yield "impossible" if truth is None else "compared"
         if truth is not None and bound.cost > graph.total_cost:
             yield "apart"
+
+
+@seeded(range(60), compared=70, apart=30, beyond=12)
+def test_cut_bounds_hold_in_every_order(seed: int) -> Iterator[str]:
+    """They do at every stage, not only at the best one; and sometimes they are above the cover bound."""
+    graph = graph_of(seed, 3, 6, recompute_false=0.2)
+    context = Context(Control(), solver_from_spec("highs"), threads=1)
+    top = no_remat_peak(graph)
+    for budget in range(max(1, top - 6), top):
+        truth = cheapest_in_any_order(graph, budget)
+        if truth is None or budget <= graph.fixed_memory:
+            continue
+        cuts = FreeCuts.of(graph, budget)
+        for t in range(len(cuts.graph.nodes)):
+            for integral in (False, True):
+                outcome = context.solver.solve(Request(cuts.model(t, integral=integral), Control(), gap=0.0))
+                assert outcome.bound is not None
+                assert graph.total_cost * (1 + outcome.bound) <= truth * (1 + 1e-6)
+        bound = free_cut_bound(graph, budget, context, Control())
+        assert bound.scope is Scope.ANY_ORDER
+        assert bound.cost <= truth
+        yield "compared"
+        if bound.cost > graph.total_cost:
+            yield "apart"
+        if bound.cost > cover_bound(graph, budget, context, time_limit_s=10.0, any_order=True).cost:
+            yield "beyond"
 
 
 @seeded(range(60), above=30)

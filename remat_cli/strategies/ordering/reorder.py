@@ -21,6 +21,7 @@ from remat_cli.spec import format_spec
 from remat_cli.strategies.base import Bound, Context, Found, Known, Needs, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound
 from remat_cli.strategies.incumbent import Incumbent, Verdict
+from remat_cli.strategies.ordering.bounding import free_cut_bound
 from remat_cli.strategies.ordering.candidates import Order, find_orders
 from remat_cli.strategies.pipeline import MEDIUM, QUICK_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
@@ -28,6 +29,8 @@ from remat_cli.strategies.registry import strategy_from_spec
 _ORDERS_S, _ORDERS_SHARE = 60.0, 0.15
 """Most seconds, and the largest share of the time left, for finding orders. Untuned."""
 _BOUND_S, _BOUND_SHARE = 10.0, 0.05
+_CUT_S, _CUT_SHARE = 20.0, 0.15
+"""Most seconds, and the largest share of the time left, for the bound for any order. Untuned."""
 _GIVEN_SHARE = 0.4
 """Share of the time left for the order of the document, if there are others. Untuned."""
 _TRIED = 2
@@ -171,6 +174,8 @@ class _Solving:
             least = least_peak_in_any_order(graph)
             return NotFound("no schedule in any order fits", Scope.ANY_ORDER, peak_bound_bytes=least)
         self.incumbent.raise_bound(bound)
+        clock = control.part(_CUT_SHARE, _CUT_S)
+        self.incumbent.raise_bound(free_cut_bound(graph, self.budget_bytes, self.context, clock))
         self._recall()
         self._solve_all(orders.given, orders.others)
         if self.incumbent.computes is not None:
