@@ -51,8 +51,8 @@ TABLES = (
             Column("off", "predicted peak off by, %", "number"),
             Column("gradients", "same gradients"),
         ),
-        note="No slower: the step of a plan whose measured peak is no higher takes at most 1.02 times as long. The ratio "
-        'is that of the two columns "over plain" below. Gradients and predictions are the worst of all plans.',
+        note="No slower: the step of a plan whose measured peak is no higher takes at most 1.02 times as long. The "
+        'ratio is that of the two columns "over plain" below. Gradients and predictions are the worst of all plans.',
         named_by=("model",),
     ),
     Table(

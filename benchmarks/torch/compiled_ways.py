@@ -1,8 +1,8 @@
 """One model, trained in several ways under torch.compile: the process that measures, and what it is told.
 
 ``python -m benchmarks.torch.compiled_ways MODEL DEVICE PLANS`` reads ways from its standard input, one a line, and
-writes a row for each. Plain ``torch.compile`` is compiled once, and takes turns with every way. The line ``splits`` asks
-for the settings of PyTorch's own knob that divide the model differently.
+writes a row for each. Plain ``torch.compile`` is compiled once, and takes turns with every way. The line ``splits``
+asks for the settings of PyTorch's own knob that divide the model differently.
 """
 
 from __future__ import annotations

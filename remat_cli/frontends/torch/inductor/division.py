@@ -25,7 +25,6 @@ from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.plan.model import Compute, Statement
 from remat_cli.plan.replay import replay
 
-
 UNUSED = "remat_unused"
 """Key of the positions of the tangents that a backward graph does not read, in its ``meta``."""
 
