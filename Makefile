@@ -140,8 +140,10 @@ screenshots: setup system
 # On a machine with a CUDA device: at most ten minutes, no network. The Python needs PyTorch 2.11 to 2.13, built for CUDA;
 # without a solver beside it plans are those of dtr. Results go to benchmarks/torch/results/gpu.json and gpu.md.
 GPU_PYTHON ?= $(PYTHON)
+GPU_MINUTES ?= 9
 gpu:
 	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m benchmarks.torch.gpu
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m benchmarks.torch.compiled --device cuda --minutes $(GPU_MINUTES)
 
 # The memory parts of that without a GPU; GPU_PYTHON has to have a CUDA build of PyTorch (5 GB) with what remat needs.
 hollow:

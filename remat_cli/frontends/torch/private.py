@@ -140,6 +140,19 @@ def partitioner_base() -> Any:
     return CustomPartitionerFn
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is done around a compiled function.
+
+    Attributes:
+        unused: The positions of the inputs that the function does not get.
+        function: From the compiled function to the one that runs, which gets all inputs in a list.
+    """
+
+    unused: tuple[int, ...]
+    function: Callable[[Callable[[list[Any]], Any]], Callable[[list[Any]], Any]]
+
+
 def inductor(
     graph_module: Any,
     inputs: Any,
@@ -147,28 +160,39 @@ def inductor(
     partitioner: Any,
     compiler: Callable[[Any, Any], Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    around: Callable[[Any], Around | None] = lambda _part: None,
 ) -> Any:
     """The result of Inductor, whose joint graph ``partitioner`` divides.
 
     Args:
         graph_module: What to compile.
         inputs: Its inputs.
-        partitioner: An object of a class with :func:`partitioner_base`.
+        partitioner: An object of a class with :func:`partitioner_base`; None for Inductor's own way.
         compiler: Takes Inductor's place for both parts; None for Inductor.
         settings: Other settings of Inductor.
+        around: What is done around the compiled function of a part; None for nothing.
     """
     import torch
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    def compiled(part: Any, given: Any, **_options: Any) -> Any:
-        return compiler(part, given) if compiler is not None else None
+    def compiled(part: Any, given: Any, **options: Any) -> Any:
+        if compiler is not None:
+            return compiler(part, given)
+        found = around(part)
+        if found is None:
+            return compile_fx_inner(part, given, **options)
+        kept = [k for k in range(len(given)) if k not in found.unused]
+        for k, node in enumerate(part.graph.find_nodes(op="placeholder")):
+            if k in found.unused:
+                part.graph.erase_node(node)
+        part.recompile()
+        return takes_its_arguments(found.function(compile_fx_inner(part, [given[k] for k in kept], **options)))
 
-    inner = compile_fx_inner if compiler is None else compiled
     patches = {"custom_partitioner_fn": partitioner, **(settings or {})}
     # AOTAutograd's cache would serve what another plan has made, and not call the partitioner. Inductor's own goes by
     # the graphs that the partitioner returns.
     with torch._functorch.config.patch(enable_autograd_cache=False):
-        return compile_fx(graph_module, list(inputs), inner_compile=inner, config_patches=patches)
+        return compile_fx(graph_module, list(inputs), inner_compile=compiled, config_patches=patches)
 
 
 def stored(graph: Any, node: Any) -> Any:

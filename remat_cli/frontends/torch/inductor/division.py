@@ -25,15 +25,21 @@ from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.plan.model import Compute, Statement
 from remat_cli.plan.replay import replay
 
+UNUSED = "remat_unused"
+"""Key of the positions of the tangents that a backward graph does not read, in its ``meta``."""
 
-def divided(captured: Captured, lowering: Lowering, statements: Sequence[Statement], joint: Any) -> tuple[Any, Any]:
+
+def divided(
+    captured: Captured, lowering: Lowering, statements: Sequence[Statement], joint: Any, tangents: Sequence[Any]
+) -> tuple[Any, Any]:
     """The forward and the backward graph module for a plan.
 
     Args:
-        captured: The joint graph.
+        captured: The joint graph, perhaps without some of its tangents.
         lowering: The graph that it was lowered to.
         statements: A valid plan of that graph.
         joint: Inductor's own joint graph module, which holds constants.
+        tangents: The placeholders of all tangents, which the backward graph is given.
     """
     import torch
 
@@ -44,7 +50,9 @@ def divided(captured: Captured, lowering: Lowering, statements: Sequence[Stateme
     left, right = computed[:cut], computed[cut + 1 :]
     saved = parts.saved(right)
     forward = torch.fx.GraphModule(joint, parts.forward(left, saved))
-    backward = torch.fx.GraphModule(joint, parts.backward(right, saved))
+    backward = torch.fx.GraphModule(joint, parts.backward(right, saved, tangents))
+    known = {node.name for node in parts.tangents}
+    backward.meta[UNUSED] = tuple(len(saved) + k for k, node in enumerate(tangents) if node.name not in known)
     peak = replay(lowering.graph, statements).peak_bytes - lowering.graph.fixed_memory
     given = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if not parts.is_input(node)}
     forward.meta[LIMIT], backward.meta[LIMIT] = Limit(peak, {}), Limit(peak, given)
@@ -129,10 +137,10 @@ class _Parts:
             made.meta = dict(write.meta)
         return half.end(outputs, [*self.told, *map(saved_description, range(len(saved)))])
 
-    def backward(self, right: Sequence[int], saved: Sequence[Any]) -> Any:
+    def backward(self, right: Sequence[int], saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
         """The backward graph."""
         half = _Half(self)
-        for node in [*saved, *self.tangents]:
+        for node in [*saved, *tangents]:
             half.take(node)
         for index in right:
             half.compute(index)
