@@ -10,9 +10,10 @@ experiments where it has the network.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Picture, Row, Session, Table
 from benchmarks.paper.published import published
 
 _LAYER_BYTES = 30 * 10**9 // 34
@@ -72,6 +73,7 @@ SHOWN = (
     ),
     *TABLES,
 )
+PICTURES = (Picture("figure3", "Memory of activations, parameters and inputs of every network, with a line at 16 GB."),)
 
 
 def run(session: Session) -> list[Row]:
@@ -145,3 +147,21 @@ def completed(rows: list[Row]) -> list[Row]:
         if ours is not None
     ]
     return [*stated, *rows]
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """The picture of figure 3."""
+    from benchmarks.paper.plots import draw_stacks
+
+    parts = {
+        "activations and their gradients": "values_bytes",
+        "parameters and their gradients": "parameters_bytes",
+        "inputs": "inputs_bytes",
+    }
+    groups = {
+        f"{row['graph'].partition('{')[0]}, {row['batch']}": {name: row[key] / 1e9 for name, key in parts.items()}
+        for row in rows
+        if row["table"] == "filled"
+    }
+    mark = (_MEMORY / 1e9, "16 GB")
+    draw_stacks(groups, "memory without recomputation, GB", folder / "memory-figure3.svg", mark=mark)

@@ -141,6 +141,12 @@ _CHECKMATE_BATCHES = (
         "its figure 6 gives the largest gain over keep-all to U-Net, that over the best baseline to MobileNet",
     ),
 )
+_CHECKMATE_LONG = (
+    Figure(
+        *("long", "densenet161", "days in which the ILP finds no schedule", "1", CHECKMATE, "section 5"),
+        "printed in words",
+    ),
+)
 _CHECKMATE_ROUNDING = (
     Figure("rounding", "two-phase rounding", "epsilon", "0.1", CHECKMATE, "section 5.3; appendix D"),
     Figure("rounding", "two-phase rounding", "threshold", "0.5", CHECKMATE, "algorithm 2"),
@@ -258,6 +264,7 @@ FIGURES = (
     *_CHECKMATE_ROUNDING,
     *_KUMAR,
     *_ROTOR,
+    *_CHECKMATE_LONG,
 )
 """All of them, in the order of the page."""
 
