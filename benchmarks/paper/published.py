@@ -268,6 +268,20 @@ FIGURES = (
 )
 """All of them, in the order of the page."""
 
+METHODS = (
+    ("Checkpoint all (ideal)", "checkpoint-all", "yes", "no", "no"),
+    ("Griewank et al. log n", "revolve", "no", "no", "no"),
+    ("Chen et al. sqrt(n)", "chen-sqrt", "no", "no", "no"),
+    ("Chen et al. greedy", "chen-greedy", "no", "no", "partly"),
+    ("AP sqrt(n)", "ap-sqrt", "partly", "no", "no"),
+    ("AP greedy", "ap-greedy", "partly", "no", "partly"),
+    ("Linearized sqrt(n)", "linearized-sqrt", "yes", "no", "no"),
+    ("Linearized greedy", "linearized-greedy", "yes", "no", "partly"),
+    ("Checkmate ILP", "checkmate-ilp", "yes", "yes", "yes"),
+    ("Checkmate approx.", "checkmate-lp", "yes", "yes", "yes"),
+)
+"""Checkmate's table 1: a method, the strategy here, and whether it takes general graphs, and minds costs and memory."""
+
 QUOTES = Table(
     "quotes",
     "What the paper states",

@@ -319,6 +319,15 @@ def test_rotor_is_faster_with_the_memory_of_the_best_segments():
     assert chains._segments(72) == sorted({round(2 + 15 * k / 9) for k in range(10)})
 
 
+def test_the_strategies_are_what_table_1_says_of_the_methods():
+    rows = memory._methods()
+    assert len(rows) == 10
+    for row in rows:
+        assert row["costs"] == row["costs_told"], row
+        assert (row["sizes"] == "no") == (row["sizes_told"] == "no"), row
+        assert (row["graphs"] == "chain") == (row["graphs_told"] == "no"), row
+
+
 def test_what_figure_1_saves_is_saved_at_a_proven_cost():
     kept, saved = memory._saved()
     assert kept["peak_bytes"] == pytest.approx(30e9, rel=1e-6)
