@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core test-tensorflow test-jax lint check-types graphs docs bench integrations paper mutations fuzz faults screenshots gpu hollow models torch-versions clean
+.PHONY: setup system demo test test-core test-tensorflow test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -107,6 +107,12 @@ bench: setup
 # After an interruption, PAPER=--resume goes on where it was.
 paper: setup
 	$(BIN)/python -m benchmarks.paper $(PAPER)
+
+# The ILP of the paper itself and the search for what `make paper` leaves open, a quarter of an hour for each of 170 cells: a
+# night on two cores (JOBS=2). It may be interrupted: finished cells are in RESULTS, and the same command goes on. A Dask
+# cluster spreads it over machines: make paper-long LONG='--dask tcp://host:8786'; LONG='--limit 3600' gives the paper's hour.
+paper-long: setup
+	$(BIN)/python -m benchmarks.paper.long $(if $(RESULTS),--results $(RESULTS)) $(if $(findstring --dask,$(LONG)),,--jobs $(JOBS)) $(LONG)
 
 # Plants mistakes in a copy of the package, one by one, and says which test catches each: about twenty minutes on one core.
 mutations: setup

@@ -84,7 +84,8 @@ class MaxBatch:
     @property
     def proven(self) -> bool:
         """Whether the batch found is the largest there is (in ``scope``)."""
-        return set(self.refuted).issuperset(range(self.found + 1, self.impossible))
+        undecided = range(self.found + 1, self.impossible)
+        return len(undecided) <= len(self.refuted) and set(self.refuted).issuperset(undecided)
 
     def facts(self) -> BatchFacts:
         """The facts for a report."""

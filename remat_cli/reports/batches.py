@@ -50,16 +50,18 @@ def _tried(facts: BatchFacts) -> str:
 
 def _certainty(facts: BatchFacts) -> str:
     proof = f"{facts.impossible:,} or more is proven impossible {_AMONG[facts.scope]}"
-    if facts.refuted:
-        alone = ", ".join(f"{batch:,}" for batch in facts.refuted)
-        proof = f"{alone} and {proof}"
-    unknown = [batch for batch in range(facts.found + 1, facts.impossible) if batch not in facts.refuted]
-    if not unknown:
+    low, high = facts.found + 1, facts.impossible - 1
+    if not facts.refuted:
+        if low > high:
+            return proof
+        between = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        return f"{proof}; for {between} no plan was found"
+    proof = f"{', '.join(f'{batch:,}' for batch in facts.refuted)} and {proof}"
+    while high in facts.refuted:
+        high -= 1
+    if high < low:
         return proof
-    if facts.refuted:
-        return f"{proof}; others up to {unknown[-1]:,} have costs of their own and no plan was found"
-    between = f"{unknown[0]:,}" if len(unknown) == 1 else f"{unknown[0]:,} to {unknown[-1]:,}"
-    return f"{proof}; for {between} no plan was found"
+    return f"{proof}; others up to {high:,} have costs of their own and no plan was found"
 
 
 def _graphs(facts: BatchFacts) -> str:
