@@ -1,6 +1,6 @@
 """Searches spread over a cluster.
 
-`remat solve GRAPH --budgets 40%:95%:1% --dask ADDRESS`: 56 budgets of one network on a local Dask cluster of worker
+`remat solve GRAPH --budgets 40%:95%:2% --dask ADDRESS`: 28 budgets of one network on a local Dask cluster of worker
 processes. *Computed* rows search, on at most as many workers as there are cores. For more workers than cores, *waiting*
 rows run the same commands on real workers that wait for the seconds that the search for a budget took on one worker:
 they measure what scheduling and sharing cost. *Simulated* rows let the same scheduler decide in simulated time, for
@@ -8,7 +8,7 @@ these budgets and for 1,000 budgets whose times are drawn from the measured ones
 help others with other seeds; waiting and simulated rows count no gain from that, so the last budgets take as long as
 alone. Speedups are beside one worker in the same way.
 
-The second table is for one hard solve with several seeds. The seconds that each of 16 seeds takes alone to come within
+The second table is for one hard solve with several seeds. The seconds that each of 8 seeds takes alone to come within
 0.05% of the best cost that any of them finds are measured; with k workers the first of k seeds counts, in the mean over
 10,000 draws with replacement. Sharing of plans between the seeds, which the cluster also does, is not counted.
 """
@@ -24,12 +24,12 @@ from benchmarks.machine import cores
 from benchmarks.measure import call_or_fail, rounded
 from benchmarks.solving import LATE_S
 
-_SPEC, _BUDGETS = "resnet50", (40, 95, 1)
+_SPEC, _BUDGETS = "resnet50", (40, 95, 2)
 _QUICK_SPEC, _QUICK_BUDGETS = "linear{n=6}", (60, 90, 10)
 _COMPUTED, _WAITING = (1, 2), (1, 2, 4, 8)
 _SIMULATED = (1, 2, 4, 8, 16, 32, 64, 100)
 _MANY = 1_000
-_HARD_SPEC, _HARD_PERCENT, _HARD_LIMIT_S, _SEEDS = "layered-500", 80, 20.0, 16
+_HARD_SPEC, _HARD_PERCENT, _HARD_LIMIT_S, _SEEDS = "layered-500", 80, 20.0, 8
 _QUICK_SEEDS, _QUICK_LIMIT_S = 2, 2.0
 _CLOSE = 0.0005
 _DRAWS = 10_000

@@ -17,6 +17,7 @@ from remat_cli.strategies.shape import is_dense
 
 _ROOM = "remat_cli.strategies"
 _KNOWN, _BOUND = f"{_ROOM}.openers.known:KnownMethods", f"{_ROOM}.bounding"
+_PRICES = f"{_ROOM}.openers.prices:Prices"
 _CROWDED = f"{_ROOM}.openers.crowded:CrowdedStages"
 _CHAIN = f"{_ROOM}.chains.opener:ChainStructure"
 _GROWING = f"{_ROOM}.retention.growing:Growing"
@@ -92,6 +93,25 @@ OPENING_METHODS = (*QUICK_METHODS, *_CHECKPOINTING, *_MIN_CUTS)
 """All methods with which searches begin, for searches over budgets."""
 
 OPENERS = (
+    Stage(
+        "quick-method",
+        _KNOWN,
+        "gives a plan within a twentieth of a second, if it finds one",
+        options={"methods": QUICK_METHODS[:1]},
+        when=nodes(most=LARGE - 1) & UNOPENED,
+        share=0.3,
+        most_s=5.0,
+    ),
+    Stage(
+        "prices-first",
+        _PRICES,
+        "give a plan in a fifth of a second where the quickest method finds none, as on random graphs",
+        when=nodes(_FEW + 1, LARGE - 1) & FRESH & NO_SCHEDULE,
+        share=0.1,
+        most_s=5.0,
+        kernels=("pricing",),
+        maker="optimal",
+    ),
     Stage(
         "quick-methods",
         _KNOWN,
@@ -240,7 +260,7 @@ _STARTS = (
     ),
     Stage(
         "prices",
-        f"{_ROOM}.openers.prices:Prices",
+        _PRICES,
         "give schedules by the price of a byte in each stage (Lagrangian relaxation)",
         when=nodes(MEDIUM) & FRESH,
         until=Verdict.SETTLED,
@@ -311,7 +331,7 @@ _STARTS = (
         _ANNEALING,
         "improves the incumbent before a large model takes most of the time",
         options={"rounds": 3},
-        when=nodes(MEDIUM, LARGE - 1) & SPARSE & SCHEDULE,
+        when=nodes(SMALL + 1, LARGE - 1) & SPARSE & SCHEDULE,
         until=Verdict.SETTLED,
         share=0.1,
         most_s=1.0,

@@ -71,7 +71,7 @@ def test_a_quick_method_publishes_before_anything_else_begins(name: str) -> None
     strategy_from_spec(name).solve(Task(graph, no_remat_peak(graph) // 2), context)
     assert trace[0][0].partition("{")[0] in {spec.partition("{")[0] for spec in QUICK_METHODS}
     assert trace[0][1] == 1, "it came from the first stage"
-    assert next(record.name for record in context.trace) == "quick-methods"
+    assert next(record.name for record in context.trace) == "quick-method"
 
 
 def test_what_the_caller_has_opened_is_not_opened_again() -> None:
