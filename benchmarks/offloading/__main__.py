@@ -1,16 +1,15 @@
-"""``python -m benchmarks.offloading [GRAPH DEVICE]...``: plans that recompute, that copy, that do both, and greedy ones.
+"""``python -m benchmarks.offloading FOLDER [GRAPH DEVICE]...``: plans that recompute, copy, do both, and greedy ones.
 
 The graphs are captured training steps with the costs of data sheets, planned at shares of their no-remat peaks for a
 link of PCIe 4 (25 GB/s) and one of NVLink-C2C (400 GB/s). Every plan is replayed. The overhead is the time of the plan
 over the cost without recomputation, stalls included. The bound holds for every plan in document order with any copies.
-Rows are printed as they are finished and kept in ``results/``; without arguments, all are measured anew.
+Captured graphs are kept in FOLDER, rows in ``results/``; without pairs, all are measured anew.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -36,21 +35,21 @@ DEVICES = ("h200", "a100")
 SHARES = (20, 40, 60, 80)
 BANDWIDTHS = (25, 400)
 RECOMPUTE, COPY, BOTH = "recompute", "copy", "both"
-LIMITS_S = {RECOMPUTE: 12.0, COPY: 8.0, BOTH: 45.0}
+LIMITS_S = {RECOMPUTE: 10.0, COPY: 6.0, BOTH: 40.0}
 STRATEGIES = {RECOMPUTE: "auto", COPY: "offload{recompute=false}", BOTH: "auto"}
 HEADS = ("graph", "device", "budget", "GB/s", "recompute", "copy", "both", "bound", "gap", "greedy", "seconds")
 RESULTS = ROOT / "benchmarks" / "offloading" / "results"
 
 
-def captured(name: str, device: str) -> Graph:
-    """A training step as PyTorch runs it, with the costs of a data sheet."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "graph.json"
+def captured(name: str, device: str, folder: Path) -> Graph:
+    """A training step as PyTorch runs it, with the costs of a data sheet; from ``folder`` if it is there."""
+    path = folder / f"{name}-{device}.json"
+    if not path.exists():
         command = [remat_command(), "export", SOURCES[name], "--cost", f"roofline:{device}", "-o", str(path)]
         if SOURCES[name].startswith("zoo:"):
             command[2:5] = [f"{SOURCES[name]}{{cost=roofline:{device}}}"]
         succeeded(run_process(command), f"exporting {name}")
-        return load_graph(str(path))
+    return load_graph(str(path))
 
 
 def planned(graph: Graph, budget_bytes: int, mode: str, host: Host | None) -> remat.Solved | None:
@@ -67,9 +66,9 @@ def over(graph: Graph, time: float | None) -> float | None:
     return None if time is None else 100 * (time / graph.total_cost - 1)
 
 
-def cells(name: str, device: str) -> list[dict[str, Any]]:
+def cells(name: str, device: str, folder: Path) -> list[dict[str, Any]]:
     """The rows of one graph with the costs of one device: overheads in percent, None for no plan."""
-    graph, rows = captured(name, device), []
+    graph, rows = captured(name, device, folder), []
     for share in SHARES:
         budget = no_remat_peak(graph) * share // 100
         alone = planned(graph, budget, RECOMPUTE, None)
@@ -107,14 +106,14 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: list[str]) -> None:
+def main(folder: Path, arguments: list[str]) -> None:
     """Measure the pairs, and keep their rows beside those of the others."""
     pairs = list(zip(arguments[::2], arguments[1::2], strict=True)) if arguments else list(product(SOURCES, DEVICES))
     RESULTS.mkdir(parents=True, exist_ok=True)
     kept = RESULTS / "offloading.json"
     for name, device in pairs:
         old = json.loads(kept.read_text(encoding="utf-8"))["rows"] if kept.exists() else []
-        rows = [row for row in old if (row["graph"], row["device"]) != (name, device)] + cells(name, device)
+        rows = [row for row in old if (row["graph"], row["device"]) != (name, device)] + cells(name, device, folder)
         rows.sort(key=lambda row: (list(SOURCES).index(row["graph"]), row["device"], row["bandwidth"], row["budget"]))
         document = {"machine": machine(), "versions": versions(), "limits_s": LIMITS_S, "rows": rows}
         kept.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -122,4 +121,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(Path(sys.argv[1]), sys.argv[2:])
