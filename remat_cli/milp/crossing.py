@@ -278,7 +278,12 @@ def _suffixes(stated: Crossing) -> Iterator[Row]:
                 yield Row([found[x]], [1.0], -math.inf, 1.0)
                 yield Row([found[x], *after], [1.0, *(-1.0 for _ in after)], -math.inf, 0.0)
         for v, x in back.items():
-            columns = [stated.sent[b, v], stated.kept[b, v], *([again[graph.producer[v]]] if graph.producer[v] in again else []), x]
+            columns = [
+                stated.sent[b, v],
+                stated.kept[b, v],
+                *([again[graph.producer[v]]] if graph.producer[v] in again else []),
+                x,
+            ]
             yield Row(columns, [*(1.0 for _ in columns[1:]), -1.0], 0.0, math.inf)
         readers = range(cut + 1, len(graph.nodes))
         sources: dict[int, list[int]] = {}
