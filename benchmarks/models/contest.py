@@ -100,8 +100,11 @@ def page(document: dict[str, Any]) -> str:
     verdicts = [str(row["verdict"]) for row in rows]
     totals = ", ".join(f"{verdicts.count(v)} {v}" for v in sorted(set(verdicts)))
     commits = sorted({str(one["commit"]) for one in document["rows"].values()})
+    earlier = sorted({str(one["earlier"]) for one in document["rows"].values() if "earlier" in one})
+    more = f" Strategies other than auto, optimal and search partly at {', '.join(earlier)}." if earlier else ""
     return "\n".join(
-        [_HEAD, f"Of {len(rows)} cases: {totals}. Commits: {', '.join(commits)}.", "", written_table(_TABLE, rows), "",
+        [_HEAD, f"Of {len(rows)} cases: {totals}. Commits: {', '.join(commits)}.{more}", "",
+         written_table(_TABLE, rows), "",
          f"Measured on: {measured_on(document)}", ""]
     )  # fmt: skip
 

@@ -251,6 +251,22 @@ def filled():
     return Model(6, 4), torch.randn(5, 6)
 
 
+class Penalized(nn.Linear):
+    """A gradient of a gradient: in its backward pass, or already in its forward pass."""
+
+    def __init__(self, twice=False):
+        super().__init__(6, 4)
+        self.twice = twice
+
+    def forward(self, x):
+        x = x.clone().requires_grad_()
+        y = super().forward(x).tanh().sum()
+        slope = torch.autograd.grad(y, x, create_graph=True)[0]
+        if self.twice:
+            slope = torch.autograd.grad(slope.square().sum(), x, create_graph=True)[0]
+        return slope.square().sum()
+
+
 REFUSED = [
     (sparse, "makes a sparse tensor", "sparse=True"),
     (renormed, "writes into the parameter weight, of which it also takes the gradient", "max_norm"),
@@ -275,6 +291,13 @@ def test_what_is_refused_says_why_and_what_to_do(build, words, hint):
         with pytest.raises(CaptureFailed, match=words) as raised:
             action()
         assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_fit_refuses_gradients_of_gradients_before_training(twice):
+    with pytest.raises(CaptureFailed, match="gradient of a gradient") as raised:
+        fit_module(Penalized(twice), torch.randn(5, 6), by_hand)
+    assert "uncompiled" in raised.value.hint
 
 
 @pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="known of PyTorch 2.13; refused in all versions")

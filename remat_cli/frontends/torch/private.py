@@ -84,6 +84,25 @@ def convertible(mode: Any) -> Iterator[None]:
         torch.utils.swap_tensors = swap
 
 
+def refuses_second_gradient(error: BaseException) -> bool:
+    """Whether PyTorch raised ``error`` because a compiled graph has no gradient of its gradient."""
+    return "does not currently support double backward" in str(error)
+
+
+def has_second_gradient(tensors: Iterable[Any]) -> bool:
+    """Whether a gradient that a compiled graph computed has a part in ``tensors``; their own gradient would fail."""
+    seen: set[Any] = set()
+    left = [tensor.grad_fn for tensor in tensors]
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            if node.name() == "CompiledFunctionBackwardBackward":
+                return True
+            seen.add(node)
+            left += [before for before, _ in node.next_functions]
+    return False
+
+
 def needs_numbers(error: BaseException) -> bool:
     """Whether a fake tensor raised ``error`` because only the data of a tensor could give the result."""
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
@@ -62,3 +63,22 @@ def is_random(node: Any) -> bool:
             given = node.kwargs.get(argument.name, node.args[k] if k < len(node.args) else argument.default_value)
             return bool(given != 0.0)
     return True
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Name and tensor of all tensors in nested tuples, lists, mappings and dataclasses."""
+    import torch
+
+    if isinstance(tree, torch.Tensor):
+        yield path, tree
+        return
+    if isinstance(tree, Mapping):
+        items: Iterable[tuple[Any, Any]] = tree.items()
+    elif isinstance(tree, list | tuple):
+        items = zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True)
+    elif hasattr(tree, "__dataclass_fields__"):
+        items = [(name, getattr(tree, name, None)) for name in tree.__dataclass_fields__]
+    else:
+        return
+    for key, item in items:
+        yield from leaves(item, f"{path}.{key}" if path else str(key))

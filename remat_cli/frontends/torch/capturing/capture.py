@@ -18,17 +18,26 @@ from typing import Any
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.generators import undisturbed
-from remat_cli.frontends.torch.capturing.refusals import Refusal, not_captured, read_refusal, refusal_of
+from remat_cli.frontends.torch.capturing.refusals import (
+    Refusal,
+    not_captured,
+    read_refusal,
+    refusal_of,
+    second_gradient,
+)
 from remat_cli.frontends.torch.private import (
     aot,
     as_given,
     break_of,
     default_split,
     exact_sizes,
+    has_second_gradient,
     new_fake_mode,
+    refuses_second_gradient,
     silent_fakes,
     without_logging,
 )
+from remat_cli.frontends.torch.tensors import leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +262,13 @@ def _captured(
             output = compiled(*model.inputs, **model.keywords)
             if calls is not None:
                 calls.output = output
+            if has_second_gradient(tensor for _, tensor in leaves(output)):
+                raise second_gradient()
     except CaptureFailed:
         raise
     except Exception as error:  # anything can happen in a user's model
+        if refuses_second_gradient(error):
+            raise second_gradient() from error
         return parts, next((part.error for part in parts if part.error is not None), error)
     finally:
         torch.compiler.reset()

@@ -122,6 +122,15 @@ def not_captured(error: Exception) -> CaptureFailed:
     return CaptureFailed(f"{_FAILED}: {refusal.line()}", hint=hint, details=refusal.details())
 
 
+def second_gradient() -> CaptureFailed:
+    """The error for a step that takes the gradient of a gradient."""
+    return CaptureFailed(
+        "the step takes the gradient of a gradient (torch.autograd.grad with create_graph=True), which PyTorch does "
+        "not do through compiled code",
+        hint="leave that module uncompiled; other modules of the model can be fitted one by one",
+    )
+
+
 def _place(frames: Sequence[Frame]) -> str:
     """The place of the code in words; if all of it is PyTorch's, the innermost line of that."""
     found = place_in(frames)

@@ -6,7 +6,7 @@ backward pass of its own, and one that the loop lets go before the backward pass
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.pruning import tangent_numbers
 from remat_cli.frontends.torch.private import compiled_node
+from remat_cli.frontends.torch.tensors import leaves
 from remat_cli.printable import printable
 
 Returns = str | int | Sequence[str | int]
@@ -110,25 +111,6 @@ def _get(output: Any, name: str | int) -> Any:
         items = [output] if isinstance(output, torch.Tensor) else output
         return items[name] if isinstance(items, Sequence) and -len(items) <= name < len(items) else None
     return None if isinstance(output, torch.Tensor) else getattr(output, name, None)
-
-
-def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Name and tensor of all tensors in nested tuples, lists, mappings and dataclasses."""
-    import torch
-
-    if isinstance(tree, torch.Tensor):
-        yield path, tree
-        return
-    if isinstance(tree, Mapping):
-        items: Iterable[tuple[Any, Any]] = tree.items()
-    elif isinstance(tree, list | tuple):
-        items = zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True)
-    elif hasattr(tree, "__dataclass_fields__"):
-        items = [(name, getattr(tree, name, None)) for name in tree.__dataclass_fields__]
-    else:
-        return
-    for key, item in items:
-        yield from leaves(item, f"{path}.{key}" if path else str(key))
 
 
 def uses(parts: Sequence[Captured], calls: Calls, chosen: Chosen | None) -> list[Use]:

@@ -22,11 +22,11 @@ from remat_cli.frontends.torch.capturing.inductor_joint import way_of
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
 from remat_cli.frontends.torch.capturing.pruning import with_tangents
-from remat_cli.frontends.torch.capturing.results import Chosen, Returns, Use, chosen_results, leaves, uses
+from remat_cli.frontends.torch.capturing.results import Chosen, Returns, Use, chosen_results, uses
 from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_device
-from remat_cli.frontends.torch.tensors import storage, storage_bytes
+from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
 from remat_cli.frontends.torch.training.eager import eager_peak
 from remat_cli.frontends.torch.training.first_batch import Arguments

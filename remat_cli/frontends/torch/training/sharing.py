@@ -19,8 +19,7 @@ from remat_cli.errors import Infeasible, LimitReached
 from remat_cli.frontends.aten.program import TANGENTS
 from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured
-from remat_cli.frontends.torch.capturing.results import leaves
-from remat_cli.frontends.torch.tensors import storage, storage_bytes
+from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Plan, Statement
