@@ -249,7 +249,7 @@ def test_a_file_is_exported_from_the_command_line(tmp_path, monkeypatch, capsys)
         (["zoo:vgg16", "--cost", "device"], "is not a cost model for architectures of the zoo"),
         (["zoo:vgg16", "--cost", "roofline:v10"], 'no device "v10"'),
         (["zoo:unit-chain", "--cost", "roofline:v100"], "unit-chain is no network of layers"),
-        (["zoo:torch/unet{resolution=100}"], "choose 112"),
+        (["zoo:torch/unet{resolution=100}"], "choose a resolution such as 112"),
     ],
 )
 def test_bad_requests_are_refused(tmp_path, monkeypatch, capsys, arguments, words):
