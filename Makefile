@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core test-tensorflow test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models torch-versions clean
+.PHONY: setup system demo test test-core test-tensorflow test-keras2 test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -83,6 +83,15 @@ build/tensorflow/.ready: pyproject.toml constraints-tensorflow.txt
 	$(PYTHON) -m venv build/tensorflow
 	build/tensorflow/bin/python -m pip install -q -c constraints-tensorflow.txt tensorflow-cpu -e . \
 	  pytest pytest-timeout pytest-xdist
+	touch $@
+
+# The tests with TensorFlow 2.15 and Keras 2.
+test-keras2: build/keras2/.ready
+	OMP_NUM_THREADS=1 build/keras2/bin/python -m pytest -n 0 -W default tests/keras2_frontend
+
+build/keras2/.ready: pyproject.toml tests/keras2_frontend/requirements.txt
+	$(PYTHON) -m venv build/keras2
+	build/keras2/bin/python -m pip install -q -r tests/keras2_frontend/requirements.txt -e .
 	touch $@
 
 # What `make test` runs, without the tests that need a program of the system.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from remat_cli.errors import UsageError
@@ -64,7 +65,7 @@ class Framework(ABC):
         title: Its name as people write it.
         devices: The devices that it knows, the default first.
         default_cost: The cost model of an export that names none.
-        compilers: What may compile a step besides the framework itself.
+        options: Options of exports that are the framework's own, with the words that each may be.
         architectures: Its models in the zoo.
     """
 
@@ -72,11 +73,11 @@ class Framework(ABC):
     title: ClassVar[str]
     devices: ClassVar[tuple[str, ...]]
     default_cost: ClassVar[str] = "device"
-    compilers: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     architectures: ClassVar[Registry[Architecture]]
 
     @abstractmethod
-    def export(self, source: str, *, device: str, cost: str, tell: Tell) -> Sequence[Graph]:
+    def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
         """The graphs of the step that a user's function builds: one, or one for each part that can be captured.
 
         Args:
@@ -84,19 +85,11 @@ class Framework(ABC):
             device: The device that the step is for.
             cost: The cost model: ``flops``, ``roofline:NAME``, or ``device`` where the framework has it.
             tell: Told what takes time or memory.
+            options: Some of :attr:`options`, as :meth:`require_options` accepts them.
 
         Raises:
             UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
         """
-
-    def export_compiled(self, source: str, *, device: str, cost: str, compiler: str, tell: Tell) -> Sequence[Graph]:
-        """As :meth:`export`, for a step that one of :attr:`compilers` compiles.
-
-        Raises:
-            UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
-        """
-        known = f"choose {' or '.join(self.compilers)}" if self.compilers else "leave it out"
-        raise UsageError(f'"{printable(compiler)}" compiles no step of {self.title}', hint=known)
 
     @abstractmethod
     def export_architecture(self, spec: str, *, tell: Tell) -> Graph:
@@ -115,6 +108,19 @@ class Framework(ABC):
     @abstractmethod
     def run(self) -> Run:
         """What runs plans for them."""
+
+    def require_options(self, options: Mapping[str, str]) -> None:
+        """Refuse options of an export that this framework does not have.
+
+        Raises:
+            UsageError: If there is one.
+        """
+        for name, word in options.items():
+            known = self.options.get(name)
+            if known is None:
+                raise UsageError(f"--{name} is not for {self.title}", hint="leave it out")
+            if word not in known:
+                raise UsageError(f'"{printable(word)}" is no --{name}', hint=f"choose {' or '.join(known)}")
 
     def require_device(self, device: str) -> None:
         """Refuse a device that this framework does not know.

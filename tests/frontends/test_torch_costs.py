@@ -241,12 +241,15 @@ def test_a_file_is_exported_from_the_command_line(tmp_path, monkeypatch, capsys)
         (["torch:train.py:number"], "there is no function number in train.py"),
         (["torch:broken.py:build"], "cannot be loaded: ZeroDivisionError"),
         (["torch:train.py:build", "--cost", "money"], "is not a cost model"),
-        (["zoo:vgg16", "--device", "cpu"], "--device, --cost and --compiler are for models of your own"),
-        (["zoo:torch/unet", "--cost", "flops"], "--device, --cost and --compiler are for models of your own"),
+        (["zoo:vgg16", "--device", "cpu"], "--device, --cost, --compiler and --scans are for models of your own"),
+        (["torch:train.py:build", "--scans", "whole"], "--scans is not for PyTorch"),
+        (["tf:train.py:build", "--compiler", "inductor"], "--compiler is not for TensorFlow"),
+        (["jax:train.py:build", "--scans", "all"], '"all" is no --scans'),
+        (["zoo:torch/unet", "--cost", "flops"], "--device, --cost, --compiler and --scans are for models of your own"),
         (["zoo:vgg16", "--cost", "device"], "is not a cost model for architectures of the zoo"),
         (["zoo:vgg16", "--cost", "roofline:v10"], 'no device "v10"'),
         (["zoo:unit-chain", "--cost", "roofline:v100"], "unit-chain is no network of layers"),
-        (["zoo:torch/unet{resolution=100}"], "choose 112"),
+        (["zoo:torch/unet{resolution=100}"], "choose a resolution such as 112"),
     ],
 )
 def test_bad_requests_are_refused(tmp_path, monkeypatch, capsys, arguments, words):

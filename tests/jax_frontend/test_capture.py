@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax_models
 import numpy as np
 import pytest
-from jax_plans import graph_of, plain, value_and_grad
+from jax_plans import graph_of, plain, plan_of, repeated, value_and_grad
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.jax.capturing.capture import Loss, capture
@@ -54,14 +54,82 @@ def test_exports_are_the_same_every_time():
     assert exported(jax_models.mlp).metadata["functions"] == exported(jax_models.mlp).metadata["functions"]
 
 
-def test_a_scan_over_layers_is_unrolled_and_a_long_one_is_not():
-    unrolled, whole = graph_of("layers"), graph_of("control")
+def test_a_scan_over_layers_is_unrolled_and_a_long_one_is_divided():
+    unrolled, divided = graph_of("layers"), graph_of("control")
     assert sum(node.op == "dot_general" for node in unrolled.nodes) == 4 * 3 - 1  # the input needs no gradient
     assert not any(node.op == "scan" for node in unrolled.nodes)
     assert "unrolled: 2 scans" in notes_of(unrolled)
-    assert sum(node.op == "scan" for node in whole.nodes) == 2
-    assert "kept whole, as one operation each: 2 of scan" in notes_of(whole)
-    assert "1 of while" in notes_of(whole)
+    assert sum(node.op == "scan" for node in divided.nodes) == 2 * 9  # 70 steps, 8 in each block
+    assert "divided: 2 scans, into blocks of steps" in notes_of(divided)
+    assert "kept whole, as one operation each: 1 of while" in notes_of(divided)
+
+
+def recurrent(steps=7, reverse=False):
+    """Steps of time that share their weights; what they make is stacked and read as a whole."""
+
+    def loss(w, xs, start):
+        def step(carry, x):
+            carry = jnp.tanh(carry @ w + x)
+            return carry, jnp.square(carry)
+
+        last, ys = jax.lax.scan(step, start, xs, reverse=reverse)
+        return (ys * jnp.arange(1.0, steps + 1)[:, None, None]).mean() + last.sum()
+
+    generator = np.random.default_rng(5)
+    w, xs, start = (generator.standard_normal(shape, np.float32) for shape in ((6, 6), (steps, 3, 6), (3, 6)))
+    return loss, (jnp.asarray(w) * 0.3, jnp.asarray(xs), jnp.asarray(start)), {"argnums": (0, 1, 2)}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("scans", "nodes"), [("unrolled", 0), ("blocks", 6), ("whole", 2)])
+def test_scans_become_what_is_asked_for_and_compute_the_same(scans, nodes, reverse):
+    def build():
+        return recurrent(reverse=reverse)
+
+    function, arguments, options = build()
+    graph = export_built(build, "build", "jax:test", device="cpu", cost="flops", tell=print, scans=scans)
+    assert sum(node.op == "scan" for node in graph.nodes) == nodes
+    wanted = jax.tree_util.tree_leaves(jax.jit(jax.value_and_grad(function, **options))(*arguments))
+    often = plan_of(graph, repeated(graph, share=0.4))
+    found, again = (
+        jax.tree_util.tree_leaves(planned_step(function, plan, **options)(*arguments)) for plan in (plain(graph), often)
+    )
+    for mine, recomputed, other in zip(found, again, wanted, strict=True):
+        assert np.array_equal(mine, recomputed)
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+
+
+def test_blocks_of_a_scan_hand_their_residuals_to_blocks_of_its_gradient():
+    """A plan may then drop those of one block, and compute them again from the carry before it."""
+
+    def build():
+        def loss(w, xs):
+            return jnp.square(jax.lax.scan(lambda c, x: (jnp.tanh(c @ w) * x, None), jnp.ones((64, 8)), xs)[0]).mean()
+
+        return loss, (jnp.eye(8), jnp.linspace(0.5, 1.5, 16))
+
+    def most(scans):
+        graph = export_built(build, "build", "jax:test", device="cpu", cost="flops", tell=print, scans=scans)
+        return max(sum(map(graph.size.__getitem__, node.inputs)) + sum(node.outputs) for node in graph.nodes)
+
+    assert most("blocks") < 0.5 * most("whole")
+
+
+def test_a_loop_that_stacks_nothing_stays_whole_and_one_without_steps_is_no_trouble():
+    def build():
+        def loss(x, none):
+            x = jax.lax.scan(lambda c, _: (jnp.cos(c), None), jax.lax.stop_gradient(x), None, length=9)[0] + x
+            return jax.lax.scan(lambda c, y: (c * y, None), x, none)[0].sum()
+
+        return loss, (jnp.ones(3), jnp.ones((0, 3)))
+
+    graph = exported(build)
+    assert "kept whole, as one operation each: 3 of scan" in notes_of(graph)  # the loop, and both without steps
+    function, arguments = build()
+    for mine, other in zip(
+        planned_step(function, plain(graph))(*arguments), jax.value_and_grad(function)(*arguments), strict=True
+    ):
+        np.testing.assert_allclose(mine, other, rtol=1e-6)
 
 
 def test_a_reversed_scan_with_stacked_results_is_unrolled_in_order():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,9 @@ Examples:
     "--cost", metavar="MODEL", help="Costs: flops, roofline:a100, or device (torch, jax: the default; not zoo)."
 )
 @click.option("--compiler", metavar="NAME", help="torch: inductor for a step under torch.compile.  [default: eager]")
+@click.option(
+    "--scans", metavar="NAME", help="jax: what becomes of jax.lax.scan: unrolled, blocks or whole.  [default: auto]"
+)
 @params.quiet_option
 @params.color_option
 def command(
@@ -50,6 +53,7 @@ def command(
     device: str | None,
     cost: str | None,
     compiler: str | None,
+    scans: str | None,
     quiet: bool,
     color: str,
 ) -> None:
@@ -64,7 +68,8 @@ def command(
 
     jax:FILE.py:NAME is a function that returns (loss, arguments) or (loss, arguments, options): the step is
     jax.value_and_grad(loss, **options)(*arguments), with argnums or has_aux as options. Arguments are arrays or
-    jax.ShapeDtypeStruct. jax: needs the extra remat[jax].
+    jax.ShapeDtypeStruct. jax: needs the extra remat[jax]. A jax.lax.scan of at most 64 steps is unrolled, so that the
+    plan tells its steps apart, and a longer one is divided into blocks of steps; --scans does the same with all.
 
     tf:FILE.py:NAME is a model of Keras or TensorFlow: a function that returns (model, batch) for a model that is
     compiled, (model, batch, loss), or (step, inputs). It needs the extra remat[tensorflow].
@@ -83,7 +88,8 @@ def command(
     from remat_cli.files import require_writable, write_text
     from remat_cli.graph.io import document_text, graph_to_document
 
-    build = _builder(source, device, cost, compiler, lambda text: out.note(f"note: {text}"))
+    options = {name: word for name, word in (("compiler", compiler), ("scans", scans)) if word is not None}
+    build = _builder(source, device, cost, options, lambda text: out.note(f"note: {text}"))
     format = document_format(output)
     require_writable(output)
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of a document
@@ -132,7 +138,7 @@ def _files(output: str, parts: int) -> list[str]:
 
 
 def _builder(
-    source: str, device: str | None, cost: str | None, compiler: str | None, tell: Callable[[str], None]
+    source: str, device: str | None, cost: str | None, options: Mapping[str, str], tell: Callable[[str], None]
 ) -> Callable[[], Sequence[Graph]]:
     """A function that makes the graphs of ``source``; names and options are checked now, before it is called."""
     from remat_cli.frontends.frameworks import FRAMEWORKS
@@ -143,9 +149,8 @@ def _builder(
         device = device or framework.devices[0]
         framework.require_device(device)
         cost = cost or framework.default_cost
-        if compiler is not None:
-            return lambda: framework.export_compiled(rest, device=device, cost=cost, compiler=compiler, tell=tell)
-        return lambda: framework.export(rest, device=device, cost=cost, tell=tell)
+        framework.require_options(options)
+        return lambda: framework.export(rest, device=device, cost=cost, tell=tell, **options)
     if not separator or scheme != "zoo":
         raise UsageError(
             f'"{source}" is not a source',
@@ -153,9 +158,9 @@ def _builder(
         )
     family, slash, _ = rest.strip().partition("/")
     of_framework = bool(slash) and family in FRAMEWORKS.entries
-    if device is not None or compiler is not None or (cost is not None and of_framework):
+    if device is not None or options or (cost is not None and of_framework):
         raise UsageError(
-            "--device, --cost and --compiler are for models of your own, such as torch:FILE.py:NAME",
+            "--device, --cost, --compiler and --scans are for models of your own, such as torch:FILE.py:NAME",
             hint="models of the zoo take them as options, as in zoo:torch/resnet50{cost=roofline:a100}",
         )
     if of_framework:

@@ -31,6 +31,10 @@ from remat_cli.graph.model import Graph
 
 FRONTEND = Frontend("jax", "JAX", "JAX", version=1, forced="JAX may refuse its functions")
 
+AUTO, UNROLLED, BLOCKS, WHOLE = "auto", "unrolled", "blocks", "whole"
+SCANS = (AUTO, UNROLLED, BLOCKS, WHOLE)
+"""What may become of scans in a graph: ``auto`` unrolls short ones, and divides long ones into blocks."""
+
 ITEM_BYTES = {
     **dict.fromkeys(("bool", "int8", "uint8"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
@@ -196,6 +200,7 @@ class Step:
         results: The loss, auxiliary results, gradients.
         device: Kind of device that it was captured for.
         jax: Version of JAX that wrote its functions.
+        scans: What became of scans, one of :data:`SCANS`.
     """
 
     graph: Graph
@@ -206,6 +211,7 @@ class Step:
     results: tuple[Result, ...]
     device: str
     jax: str
+    scans: str = AUTO
 
     def spec_of(self, value: int) -> ArraySpec:
         """The array in a value."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 from remat_cli.frontends.frameworks import Framework, Profile, Run, Tell
 from remat_cli.frontends.jax.architectures import JAX_ARCHITECTURES, build_jax_graph
+from remat_cli.frontends.jax.document import SCANS
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 from remat_cli.zoo.base import Architecture
@@ -18,13 +20,14 @@ class Jax(Framework):
     name: ClassVar[str] = "jax"
     title: ClassVar[str] = "JAX"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"scans": SCANS})
     architectures: ClassVar[Registry[Architecture]] = JAX_ARCHITECTURES
 
-    def export(self, source: str, *, device: str, cost: str, tell: Tell) -> Sequence[Graph]:
+    def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
         """See :meth:`Framework.export`."""
         from remat_cli.frontends.jax.capturing.export import export_jax
 
-        return [export_jax(source, device=device, cost=cost, tell=tell)]
+        return [export_jax(source, device=device, cost=cost, tell=tell, **options)]
 
     def export_architecture(self, spec: str, *, tell: Tell) -> Graph:
         """See :meth:`Framework.export_architecture`."""

@@ -11,8 +11,10 @@ from typing import Any
 
 from remat_cli.frontends.captured.reading import Reader
 from remat_cli.frontends.jax.document import (
+    AUTO,
     FRONTEND,
     ITEM_BYTES,
+    SCANS,
     ArraySpec,
     Constant,
     Data,
@@ -57,6 +59,7 @@ def read_step(graph: Graph) -> Step:
         results=results,
         device=reader.text(metadata.get("device"), "metadata.device", ("cpu", "cuda")),
         jax=reader.text(metadata.get("jax"), "metadata.jax"),
+        scans=reader.text(metadata.get("scans", AUTO), "metadata.scans", SCANS),
     )
     for result, (_, at) in zip(results, made, strict=True):
         reader.require_kept(step, result, at)

@@ -21,7 +21,7 @@ class TensorFlow(Framework):
     default_cost: ClassVar[str] = "flops"
     architectures: ClassVar[Registry[Architecture]] = TENSORFLOW_ARCHITECTURES
 
-    def export(self, source: str, *, device: str, cost: str, tell: Tell) -> Sequence[Graph]:
+    def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
         """See :meth:`Framework.export`."""
         from remat_cli.frontends.tensorflow.capturing.export import export_tensorflow
 

@@ -47,6 +47,8 @@ def flop_statistics(graph: Any, node_def: Any) -> float:
     before, logger.disabled = logger.disabled, True  # it notes that these statistics are of version 1
     try:
         return float(ops.get_stats_for_node_def(graph, node_def, "flops").value or 0)
+    except ValueError:  # an axis whose length depends on numbers, as where Keras 2 updates an embedding
+        return 0.0
     finally:
         logger.disabled = before
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 from remat_cli.frontends.frameworks import Framework, Profile, Run, Tell
@@ -18,20 +19,14 @@ class Torch(Framework):
     name: ClassVar[str] = "torch"
     title: ClassVar[str] = "PyTorch"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    compilers: ClassVar[tuple[str, ...]] = ("eager", "inductor")
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"compiler": ("eager", "inductor")})
     architectures: ClassVar[Registry[Architecture]] = TORCH_ARCHITECTURES
 
-    def export(self, source: str, *, device: str, cost: str, tell: Tell) -> Sequence[Graph]:
+    def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
         """See :meth:`Framework.export`."""
         from remat_cli.frontends.torch.capturing.export import export_torch_parts
 
-        return export_torch_parts(source, device=device, cost=cost, tell=tell)
-
-    def export_compiled(self, source: str, *, device: str, cost: str, compiler: str, tell: Tell) -> Sequence[Graph]:
-        """See :meth:`Framework.export_compiled`."""
-        from remat_cli.frontends.torch.capturing.export import export_torch_parts
-
-        return export_torch_parts(source, device=device, cost=cost, compiler=compiler, tell=tell)
+        return export_torch_parts(source, device=device, cost=cost, tell=tell, **options)
 
     def export_architecture(self, spec: str, *, tell: Tell) -> Graph:
         """See :meth:`Framework.export_architecture`."""

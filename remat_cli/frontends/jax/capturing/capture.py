@@ -12,7 +12,7 @@ from remat_cli.frontends.jax.capturing.flat import LONGEST, Flat, flatten
 from remat_cli.frontends.jax.capturing.functions import spec_of
 from remat_cli.frontends.jax.capturing.naming import with_names
 from remat_cli.frontends.jax.capturing.pruning import pruned
-from remat_cli.frontends.jax.document import PlaceSpec
+from remat_cli.frontends.jax.document import AUTO, PlaceSpec
 from remat_cli.frontends.source import frames_of, place_in
 from remat_cli.printable import printable
 
@@ -63,13 +63,16 @@ class Captured:
     notes: tuple[str, ...]
 
 
-def capture(loss: Loss, arguments: tuple[Any, ...], keywords: Mapping[str, Any] | None = None) -> Captured:
+def capture(
+    loss: Loss, arguments: tuple[Any, ...], keywords: Mapping[str, Any] | None = None, *, scans: str = AUTO
+) -> Captured:
     """The step of ``loss`` for arguments of these shapes. Nothing is computed.
 
     Args:
         loss: The loss function.
         arguments: Arrays, ``jax.ShapeDtypeStruct`` or numbers, in any containers that JAX knows.
         keywords: Arguments by name.
+        scans: What becomes of scans, one of :data:`~remat_cli.frontends.jax.document.SCANS`.
 
     Raises:
         CaptureFailed: If JAX cannot trace it, or the graph could not hold it.
@@ -85,14 +88,16 @@ def capture(loss: Loss, arguments: tuple[Any, ...], keywords: Mapping[str, Any] 
         raise
     except Exception as error:  # the user's code may do anything
         raise _failed(error) from error
-    flat = pruned(flatten(closed))
+    flat = pruned(flatten(closed, scans))
     leaves, _ = jax.tree_util.tree_flatten_with_path((arguments, keywords))
     places = tuple(
         PlaceSpec("argument", _argument_name(path), spec_of(flat.avals[place]), _below(leaf))
         for (path, leaf), place in zip(leaves, flat.places, strict=True)
     )
     results, structure = jax.tree_util.tree_flatten_with_path(shape)
-    return Captured(flat, places, tuple(_result(path, loss) for path, _ in results), structure, _notes(flat, dissolved))
+    return Captured(
+        flat, places, tuple(_result(path, loss) for path, _ in results), structure, _notes(flat, dissolved, scans)
+    )
 
 
 def _failed(error: Exception) -> CaptureFailed:
@@ -146,17 +151,20 @@ def _below(leaf: Any) -> int | None:
     return highest + 1 if lowest >= 0 else None
 
 
-def _notes(flat: Flat, dissolved: Counter[str]) -> tuple[str, ...]:
+def _notes(flat: Flat, dissolved: Counter[str], scans: str) -> tuple[str, ...]:
     """What was done with loops, prints and ``jax.checkpoint``."""
     notes = []
     if flat.loops["unrolled"]:
+        short = f" of at most {LONGEST} steps" if scans == AUTO else ""
+        notes.append(f"unrolled: {flat.loops['unrolled']} scans{short}; the plan tells their steps apart")
+    if flat.loops["divided"]:
         notes.append(
-            f"unrolled: {flat.loops['unrolled']} scans of at most {LONGEST} steps; the plan tells their steps apart"
+            f"divided: {flat.loops['divided']} scans, into blocks of steps; the plan tells their blocks apart "
+            "(--scans unrolled: their steps)"
         )
     for kind in ("scan", "while", "cond"):
         if flat.loops[kind]:
-            why = f", longer than {LONGEST} steps or over nothing" if kind == "scan" else ""
-            notes.append(f"kept whole, as one operation each: {flat.loops[kind]} of {kind}{why}")
+            notes.append(f"kept whole, as one operation each: {flat.loops[kind]} of {kind}")
     if flat.prints:
         notes.append(f"left out: {flat.prints} prints (jax.debug)")
     if dissolved["remat2"] or dissolved["checkpoint"]:

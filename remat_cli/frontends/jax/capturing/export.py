@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, RematError
-from remat_cli.frontends.jax.document import FRONTEND
+from remat_cli.frontends.jax.document import AUTO, FRONTEND
 from remat_cli.frontends.jax.installed import require_present
 from remat_cli.frontends.source import frames_of, load_function, place_in
 from remat_cli.graph.model import Graph
@@ -20,7 +20,7 @@ _EXPECTED = (
 _OPTIONS = ("argnums", "has_aux")
 
 
-def export_jax(text: str, *, device: str, cost: str, tell: Callable[[str], None]) -> Graph:
+def export_jax(text: str, *, device: str, cost: str, tell: Callable[[str], None], scans: str = AUTO) -> Graph:
     """The graph of the training step that ``FILE.py:NAME`` builds: the value and the gradients of a loss function.
 
     Args:
@@ -28,13 +28,15 @@ def export_jax(text: str, *, device: str, cost: str, tell: Callable[[str], None]
         device: ``cpu`` or ``cuda``: the device that the step is for. Nothing runs there during export.
         cost: ``device``, ``flops`` or ``roofline:NAME``.
         tell: Told that the device is measured, if it is.
+        scans: What becomes of scans, one of :data:`~remat_cli.frontends.jax.document.SCANS`.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
     require_here(device, cost)
     build = load_function(text, FRONTEND.name)
-    return export_built(build, text.rpartition(":")[2], f"jax:{text}", device=device, cost=cost, tell=tell)
+    name = text.rpartition(":")[2]
+    return export_built(build, name, f"jax:{text}", device=device, cost=cost, tell=tell, scans=scans)
 
 
 def require_here(device: str, cost: str) -> None:
@@ -54,6 +56,7 @@ def export_built(
     device: str,
     cost: str,
     tell: Callable[[str], None],
+    scans: str = AUTO,
 ) -> Graph:
     """The graph of the training step of what ``build()`` returns.
 
@@ -64,6 +67,7 @@ def export_built(
         device: ``cpu`` or ``cuda``.
         cost: ``device``, ``flops`` or ``roofline:NAME``.
         tell: Told that the device is measured, if it is.
+        scans: What becomes of scans, one of :data:`~remat_cli.frontends.jax.document.SCANS`.
 
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
@@ -74,9 +78,10 @@ def export_built(
 
     costs = cost_model(cost, device, tell)
     loss, arguments = _built(build)
-    captured: Captured = capture(loss, arguments)
+    captured: Captured = capture(loss, arguments, scans=scans)
     graph = lower(captured, costs.cost, name, device).graph
-    return described(graph, captured.notes, costs.unit, costs.description, source=source, device=device)
+    graph = described(graph, captured.notes, costs.unit, costs.description, source=source, device=device)
+    return replace(graph, metadata=graph.metadata | {"scans": scans})
 
 
 def described(

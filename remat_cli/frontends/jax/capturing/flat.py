@@ -2,17 +2,20 @@
 
 JAX writes a function as a jaxpr, whose equations may hold further jaxprs. Of these, calls (``jit``,
 ``jax.checkpoint``, functions with derivatives of their own) are inlined. A ``scan`` of few steps is unrolled, so that a
-plan can tell its layers apart. ``while``, ``cond`` and long scans stay single operations.
+plan can tell its layers apart; a longer one is divided into blocks of steps, which are scans themselves. ``while`` and
+``cond`` stay single operations, and so do scans that neither go over something nor stack what their steps make.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.jax.document import AUTO, UNROLLED, WHOLE
 from remat_cli.frontends.jax.private import context_of, inner_jaxpr, is_literal, scope_of
 
 _CALLS = frozenset(
@@ -94,7 +97,7 @@ class Flat:
         places: The variables of the arguments, in order.
         constants: The array of every variable that stands for one.
         results: In order.
-        loops: How often each kind of loop was unrolled (``unrolled``) or kept whole, by the kind.
+        loops: How many scans were ``unrolled`` or ``divided``, and how many loops were kept whole, by their kind.
         prints: How many prints are left out.
         names: The name of each variable of the forward pass that ``checkpoint_name`` gives one; the first, if several.
     """
@@ -118,13 +121,43 @@ class Flat:
         return self.avals[atom] if isinstance(atom, int) else atom.aval
 
 
-def flatten(closed: Any) -> Flat:
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where a scan is cut.
+
+    Attributes:
+        sizes: Number of steps of each part.
+        single: Whether every part is one step, which is inlined; otherwise it is a block, a scan itself.
+    """
+
+    sizes: tuple[int, ...]
+    single: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Arrays on top of each other: one for each step of a scan, or for each block.
+
+    Attributes:
+        parts: The arrays.
+        cuts: How the scan was cut.
+    """
+
+    parts: list[Atom]
+    cuts: Cuts
+
+
+def flatten(closed: Any, scans: str = AUTO) -> Flat:
     """The flat program of a closed jaxpr.
+
+    Args:
+        closed: The jaxpr.
+        scans: What becomes of scans, one of :data:`~remat_cli.frontends.jax.document.SCANS`.
 
     Raises:
         CaptureFailed: If it calls Python code or other devices, or is too long.
     """
-    flattener = _Flattener()
+    flattener = _Flattener(scans)
     flat = flattener.flat
     flat.places = [flat.new(variable.aval) for variable in closed.jaxpr.invars]
     results = flattener.inline(closed.jaxpr, closed.consts, flat.places, top=True)
@@ -138,14 +171,16 @@ class _Flattener:
 
     Attributes:
         flat: The program so far.
-        stacks: The parts of variables that stand for a stack of arrays which is not made before something reads it.
+        scans: What becomes of scans.
+        stacks: The variables that stand for a stack of arrays which is not made before something reads it.
         made: The stacks that were made.
         arrays: The variable of each constant, by the identity of its array.
         sweep: Whether the backward pass has begun.
     """
 
+    scans: str
     flat: Flat = field(default_factory=Flat)
-    stacks: dict[int, list[Atom]] = field(default_factory=dict)
+    stacks: dict[int, Stack] = field(default_factory=dict)
     made: dict[int, Atom] = field(default_factory=dict)
     arrays: dict[int, int] = field(default_factory=dict)
     sweep: bool = False
@@ -199,11 +234,16 @@ class _Flattener:
         inner = inner_jaxpr(params.get("jaxpr", params.get("call_jaxpr"))) if name in _CALLS | {"scan"} else None
         if inner is not None and name in _CALLS:
             return self.inline(*inner, reads)
-        if inner is not None and self.short(params):
-            self.flat.loops["unrolled"] += 1
-            return self.unrolled(params, inner, reads)
+        if inner is not None and (cuts := self.cuts(params)) is not None:
+            self.flat.loops["unrolled" if cuts.single else "divided"] += 1
+            return self.divided(equation, inner, reads, cuts)
         if name in {"scan", "while", "cond"}:
             self.flat.loops[name] += 1
+        return self.written(equation, params, reads, [variable.aval for variable in equation.outvars])
+
+    def written(self, equation: Any, params: Mapping[str, Any], reads: Sequence[Atom], avals: list[Any]) -> list[Atom]:
+        """Write one equation with these parameters, which makes arrays of these types; returns its results."""
+        name = str(equation.primitive.name)
         if equation.effects:
             raise CaptureFailed(
                 f"the step has an operation with side effects ({name}), which a graph cannot hold",
@@ -213,52 +253,78 @@ class _Flattener:
             raise CaptureFailed(
                 f"the step has more than {_MOST_EQUATIONS:,} operations", hint="put repeated parts into jax.lax.scan"
             )
-        makes = tuple(self.flat.new(variable.aval) for variable in equation.outvars)
+        makes = tuple(map(self.flat.new, avals))
         read = tuple(self.whole(atom) for atom in reads)
         self.flat.equations.append(Equation(equation.primitive, params, context_of(equation), read, makes, self.sweep))
         return list(makes)
 
-    def short(self, params: Mapping[str, Any]) -> bool:
-        """Whether a scan is unrolled: it has few steps, and goes over something."""
-        goes_over = len(params["jaxpr"].jaxpr.invars) > params["num_consts"] + params["num_carry"]
-        return bool(params["length"] <= LONGEST and goes_over)
+    def cuts(self, params: Mapping[str, Any]) -> Cuts | None:
+        """Where a scan is cut; None if it stays one operation."""
+        jaxpr, length = params["jaxpr"].jaxpr, params["length"]
+        over = len(jaxpr.invars) > params["num_consts"] + params["num_carry"]
+        stacks = len(jaxpr.outvars) > params["num_carry"]
+        if self.scans == WHOLE or length == 0 or not (over or stacks):
+            return None
+        if self.scans == UNROLLED or (self.scans == AUTO and length <= LONGEST):
+            return Cuts((1,) * length, single=True)
+        most = math.ceil(length / math.ceil(math.sqrt(length)))
+        full, rest = divmod(length, most)
+        return Cuts((most,) * full + (rest,) * (rest > 0), single=False)
 
-    def unrolled(self, params: Mapping[str, Any], inner: tuple[Any, Sequence[Any]], reads: list[Atom]) -> list[Atom]:
-        """Write a scan step by step."""
-        jaxpr, consts = inner
-        shared = params["num_consts"]
-        first = shared + params["num_carry"]
-        carry, length = reads[shared:first], params["length"]
-        parts = [self.parts(atom, length) for atom in reads[first:]]
-        made: list[list[Atom]] = [[] for _ in jaxpr.outvars[params["num_carry"] :]]
-        for step in reversed(range(length)) if params["reverse"] else range(length):
-            given = [*reads[:shared], *carry, *(part[step] for part in parts)]
-            results = self.inline(jaxpr, consts, given)
-            carry = results[: params["num_carry"]]
-            for collected, result in zip(made, results[params["num_carry"] :], strict=True):
+    def divided(self, equation: Any, inner: tuple[Any, Sequence[Any]], reads: list[Atom], cuts: Cuts) -> list[Atom]:
+        """Write a scan part by part."""
+        params, outputs = equation.params, inner[0].outvars
+        shared, carried = params["num_consts"], params["num_carry"]
+        carry = reads[shared : shared + carried]
+        stacks = [self.parts(atom, cuts) for atom in reads[shared + carried :]]
+        made: list[list[Atom]] = [[] for _ in outputs[carried:]]
+        parts = range(len(cuts.sizes))
+        for part in reversed(parts) if params["reverse"] else parts:
+            given = [*reads[:shared], *carry, *(stack[part] for stack in stacks)]
+            if cuts.single:
+                results = self.inline(*inner, given)
+            else:
+                results = self.block(equation, outputs, given, cuts.sizes[part])
+            carry = results[:carried]
+            for collected, result in zip(made, results[carried:], strict=True):
                 collected.append(result)
         if params["reverse"]:
             made = [collected[::-1] for collected in made]
-        return [*carry, *map(self.stack, made, jaxpr.outvars[params["num_carry"] :])]
+        length = params["length"]
+        return [
+            *carry,
+            *(self.stack(m, _stacked(v.aval, length), cuts) for m, v in zip(made, outputs[carried:], strict=True)),
+        ]
 
-    def stack(self, parts: list[Atom], variable: Any) -> Atom:
+    def block(self, equation: Any, outputs: Sequence[Any], given: Sequence[Atom], length: int) -> list[Atom]:
+        """Write so many steps of a scan as one operation."""
+        params = {**equation.params, "length": length, "unroll": min(equation.params["unroll"], length)}
+        carried = params["num_carry"]
+        avals = [v.aval for v in outputs[:carried]] + [_stacked(v.aval, length) for v in outputs[carried:]]
+        return self.written(equation, params, given, avals)
+
+    def stack(self, parts: list[Atom], aval: Any, cuts: Cuts) -> Atom:
         """A variable for arrays on top of each other, which is made only if something reads it as a whole."""
-        aval = variable.aval
-        stacked = self.flat.new(aval.update(shape=(len(parts), *aval.shape)))
-        self.stacks[stacked] = parts
+        stacked = self.flat.new(aval)
+        self.stacks[stacked] = Stack(parts, cuts)
         return stacked
 
-    def parts(self, atom: Atom, length: int) -> list[Atom]:
-        """The arrays in a stack, along the first axis."""
+    def parts(self, atom: Atom, cuts: Cuts) -> list[Atom]:
+        """The parts of a stack along the first axis: arrays of single steps, or stacks of those of a block."""
         import jax
 
-        if isinstance(atom, int) and atom in self.stacks:
-            return self.stacks[atom]
+        if isinstance(atom, int) and atom in self.stacks and self.stacks[atom].cuts == cuts:
+            return self.stacks[atom].parts
         aval = self.flat.aval_of(atom)
         found: list[Atom] = []
-        for step in range(length):
-            closed = jax.make_jaxpr(lambda array, k=step: jax.lax.index_in_dim(array, k, keepdims=False))(aval)
+        start = 0
+        for size in cuts.sizes:
+            if cuts.single:
+                closed = jax.make_jaxpr(lambda array, k=start: jax.lax.index_in_dim(array, k, keepdims=False))(aval)
+            else:
+                closed = jax.make_jaxpr(lambda array, k=start, n=size: jax.lax.slice_in_dim(array, k, k + n))(aval)
             found += self.inline(closed.jaxpr, closed.consts, [atom])
+            start += size
         return found
 
     def whole(self, atom: Atom) -> Atom:
@@ -270,9 +336,15 @@ class _Flattener:
             return atom
         if atom in self.made:
             return self.made[atom]
-        parts = self.stacks[atom]
-        avals = [self.flat.aval_of(part) for part in parts]
-        closed = jax.make_jaxpr(lambda *arrays: jnp.stack(arrays))(*avals)
-        [made] = self.inline(closed.jaxpr, closed.consts, [self.whole(part) for part in parts])
+        found = self.stacks[atom]
+        parts = [self.whole(part) for part in found.parts]
+        together = jnp.stack if found.cuts.single else jnp.concatenate
+        closed = jax.make_jaxpr(lambda *arrays: together(arrays))(*map(self.flat.aval_of, parts))
+        [made] = self.inline(closed.jaxpr, closed.consts, parts)
         self.made[atom] = made
         return made
+
+
+def _stacked(aval: Any, length: int) -> Any:
+    """The type of so many arrays on top of each other."""
+    return aval.update(shape=(length, *aval.shape))

@@ -100,7 +100,7 @@ def _prepared(loss: Loss, plan: Plan, arguments: tuple[Any, ...], keywords: Mapp
         UsageError: If the plan is for another graph, with the first difference.
     """
     planned = read_step(plan.graph)
-    captured = capture(loss, arguments, keywords)
+    captured = capture(loss, arguments, keywords, scans=planned.scans)
     ours, arrays = _own_step(captured, planned)
     reason = difference(ours, planned)
     if reason is not None:

@@ -1,0 +1,120 @@
+"""Models of Keras 2 are captured, run by plan, and trained by plan like in eager mode, bit for bit."""
+
+from __future__ import annotations
+
+import random
+
+import keras
+import numpy
+import pytest
+import tensorflow as tf
+
+import remat_cli.frontends.tensorflow as remat_tensorflow
+from remat_cli.frontends.tensorflow.capturing.export import export_model
+from remat_cli.frontends.tensorflow.measuring.run import run_plan
+from remat_cli.plan.derive import derive
+from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
+
+L = keras.layers
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def compiled(model, batch):
+    model.compile(optimizer=keras.optimizers.Adam(0.01), loss=LOSS, jit_compile=False)
+    return model, batch
+
+
+def application(name):
+    model = getattr(keras.applications, name)(
+        weights=None, input_shape=(32, 32, 3), classes=7, classifier_activation=None
+    )
+    return compiled(model, (tf.random.normal((2, 32, 32, 3)), tf.constant([3, 6])))
+
+
+def mobilenet():
+    return application("MobileNet")
+
+
+def vgg16():
+    return application("VGG16")
+
+
+def resnet50():
+    return application("ResNet50")
+
+
+def unet():
+    x = image = keras.Input((16, 16, 3))
+    skips = []
+    for channels in (4, 8):
+        x = L.ReLU()(L.BatchNormalization()(L.Conv2D(channels, 3, padding="same")(x)))
+        skips.append(x)
+        x = L.MaxPool2D()(x)
+    for channels in (8, 4):
+        x = L.Concatenate()([L.Conv2DTranspose(channels, 2, strides=2)(x), skips.pop()])
+        x = L.Conv2D(channels, 3, padding="same", activation="relu")(x)
+    return compiled(keras.Model(image, L.Conv2D(3, 1)(x)), (tf.random.normal((2, 16, 16, 3)), tf.fill((2, 16, 16), 2)))
+
+
+def transformer(dropout=0.0):
+    """Adam updates the embedding by rows, whose number TensorFlow does not know."""
+    tokens = keras.Input((8,), dtype="int32")
+    x = L.Embedding(20, 16)(tokens)
+    for _ in range(2):
+        normal = L.LayerNormalization()(x)
+        x = x + L.MultiHeadAttention(2, 8, dropout=dropout)(normal, normal)
+        x = x + L.Dropout(dropout)(L.Dense(16)(L.Dense(32, activation="gelu")(L.LayerNormalization()(x))))
+    batch = tf.random.uniform((4, 8), 0, 20, tf.int32)
+    return compiled(keras.Model(tokens, L.Dense(20)(x)), (batch, batch))
+
+
+def with_dropout():
+    return transformer(0.1)
+
+
+def half():
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    layers = [keras.Input((12, 12, 3)), L.Conv2D(8, 3), L.BatchNormalization(), L.ReLU(), L.GlobalAveragePooling2D()]
+    model = keras.Sequential([*layers, L.Dense(4, dtype="float32")])
+    return compiled(model, (tf.random.normal((4, 12, 12, 3)), tf.constant([0, 1, 2, 3])))
+
+
+def plan_with_recomputations(graph):
+    """A plan that computes nodes again at random places."""
+    source, computes = random.Random(3), []
+    for node in range(len(graph.nodes)):
+        computes += [i for i in range(node) if graph.nodes[i].recompute and source.random() < 3 / len(graph.nodes)]
+        computes.append(node)
+    claim = Claim(ClaimStatus.FEASIBLE, sum(graph.nodes[i].cost for i in computes), 0.0, Scope.ANY_ORDER)
+    return Plan(graph, derive(graph, computes), None, claim, "by-hand")
+
+
+def trained(build, plan=None):
+    """What a model holds after two steps of ``fit``."""
+    keras.utils.set_random_seed(5)
+    model, batch = build()
+    if plan is None:
+        model.run_eagerly = True
+    else:
+        remat_tensorflow.attach(model, plan)
+    x, y = (numpy.concatenate([array.numpy()] * 2) for array in batch)
+    history = model.fit(x, y, batch_size=len(x) // 2, shuffle=False, verbose=0).history
+    return [*history["loss"], *(v.numpy().copy() for v in (*model.variables, *model.optimizer.variables))]
+
+
+@pytest.mark.parametrize("build", [mobilenet, resnet50, unet, transformer, with_dropout, half, vgg16])
+def test_plans_run_with_the_same_bits_and_the_predicted_peak(build):
+    graph = export_model(build, build.__name__, "tf:test")
+    assert graph.metadata["tensorflow"].startswith("2.15")
+    ran = run_plan(plan_with_recomputations(graph), steps=1)
+    assert ran.recomputations > 0
+    assert ran.identical
+    assert ran.memory.measured == pytest.approx(ran.memory.predicted, abs=2048)
+
+
+@pytest.mark.parametrize("build", [unet, transformer, half])
+def test_fit_by_plan_is_fit_in_eager_mode(build):
+    plan = plan_with_recomputations(export_model(build, build.__name__, "tf:test"))
+    found, wanted = trained(build, plan), trained(build)
+    assert len(found) == len(wanted)
+    assert all(numpy.array_equal(mine, other) for mine, other in zip(found, wanted, strict=True))
