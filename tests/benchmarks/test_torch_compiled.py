@@ -75,7 +75,7 @@ class Answers:
         if line == "splits":
             knobs = [f"knob {solver} {k:g}" for solver in compiled.SOLVERS for k in compiled.KNOBS]
             return [knobs[:1], knobs[1:]]
-        return {"peak_bytes": 40 if line.startswith("knob") else 50}
+        return {"peak_bytes": 40 if line.startswith("knob") else 50, "ratio": 1.0}
 
     def end(self):
         pass
@@ -86,7 +86,7 @@ def test_a_run_goes_on_where_one_ended():
     rows = list(compiled.measured_rows("m", first, [], lambda text: None, later))
     ways = [found["way"] for found in rows]
     assert ways[0] == "plain"
-    assert ways[-2:] == ["remat at 50", "remat at 40"]
+    assert ways[-2:] == ["remat 30%", "remat at 40"]  # at 50 there are plans already
     assert rows[5]["also"].startswith("dp 0.2, dp 0.3")
     second = Answers()
     assert list(compiled.measured_rows("m", second, rows[:-1], lambda text: None, later)) == rows
