@@ -192,6 +192,11 @@ def _is_better(row: Row, other: Row) -> bool:
     return bool(row["peak_bytes"] and row["peak_bytes"] <= other["peak_bytes"] and row["ratio"] <= other["ratio"])
 
 
+def _off(row: Row) -> float:
+    """How much more was measured than predicted, in percent."""
+    return round(100 * (row["peak_bytes"] / row["predicted_bytes"] - 1), 1)
+
+
 def reached(name: str, rows: Sequence[Row]) -> Row:
     """What the rows of a model say of remat at the peaks that PyTorch's tools reach."""
     done = [row for row in rows if row["model"] == name and row["peak_bytes"]]
@@ -200,7 +205,7 @@ def reached(name: str, rows: Sequence[Row]) -> Row:
     ratios = []
     for peer in peers:
         within = [row["ratio"] for row in ours if row["peak_bytes"] <= peer["peak_bytes"]]
-        ratios.append(min(within) / peer["ratio"] if within else None)
+        ratios += [round(min(within) / peer["ratio"], 3)] if within else []
     least, own = (min((row["peak_bytes"] for row in group), default=None) for group in (peers, ours))
     told = [row["gradients"] for row in ours]
     return {
@@ -208,11 +213,11 @@ def reached(name: str, rows: Sequence[Row]) -> Row:
         "model": name,
         "torch_bytes": least,
         "remat_bytes": own,
-        "less": 100 * (1 - own / least) if own and least else None,
-        "peaks": len(ratios),
-        "met": sum(ratio is not None and ratio <= _EQUAL for ratio in ratios),
-        "worst": None if None in ratios else max(ratios, default=None),
-        "off": max((100 * (row["peak_bytes"] / row["predicted_bytes"] - 1) for row in ours), key=abs, default=None),
+        "less": round(100 * (1 - own / least), 1) if own and least else None,
+        "peaks": len(peers),
+        "met": sum(ratio <= _EQUAL for ratio in ratios),
+        "worst": max(ratios) if ratios and len(ratios) == len(peers) else None,
+        "off": max(map(_off, ours), key=abs, default=None),
         "gradients": max(told, key=lambda text: float(text.split()[-1]) if "within" in text else 0, default=None),
     }
 

@@ -61,7 +61,7 @@ def test_what_is_reached_is_at_the_peaks_of_others():
     found = compiled.reached("m", rows)
     assert (found["torch_bytes"], found["remat_bytes"], found["less"]) == (60, 30, 50.0)
     assert (found["peaks"], found["met"], round(found["worst"], 3)) == (2, 1, 1.03)
-    assert (round(found["off"], 2), found["gradients"]) == (2.94, "within 1e-07")
+    assert (found["off"], found["gradients"]) == (2.9, "within 1e-07")
 
 
 class Answers:
