@@ -9,6 +9,9 @@ import torch
 from test_torch_fitting import FAST
 from test_torch_lengths import Reader, steps
 from torch import nn
+from torch._dynamo import config as dynamo
+from torch._functorch import config as functorch
+from torch._inductor import config as inductor
 from torch.nn.parallel import DistributedDataParallel
 from torch_processes import together
 
@@ -22,8 +25,8 @@ OPTIONS = {"options": FAST, "cache": "", "compiler": "inductor", "cost": "flops"
 
 @pytest.fixture
 def _divided_again(monkeypatch):
-    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
-    monkeypatch.setattr(torch._inductor.config, "fx_graph_cache", False)
+    monkeypatch.setattr(functorch, "enable_autograd_cache", False)
+    monkeypatch.setattr(inductor, "fx_graph_cache", False)
     torch.compiler.reset()
     yield
     torch.compiler.reset()
@@ -72,9 +75,9 @@ def gradients(module, rank):
 
 
 def run(rank):
-    torch._functorch.config.enable_autograd_cache = False
-    torch._inductor.config.fx_graph_cache = False
-    torch._dynamo.config.optimize_ddp = False  # as remat sets it: one graph for the whole module
+    functorch.enable_autograd_cache = False
+    inductor.fx_graph_cache = False
+    dynamo.optimize_ddp = False  # as remat sets it: one graph for the whole module
     wanted = gradients(torch.compile(DistributedDataParallel(Narrow()), dynamic=False), rank)
     torch.compiler.reset()
     module = Narrow()
