@@ -111,7 +111,7 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
 def _sources() -> str:
     """A digest of the modules that decide what a plan becomes: a version under development has many."""
     here = Path(__file__).parent
-    paths = [*here.glob("*.py"), *(here.parent / "capturing").glob("*.py")]
+    paths = [here.parent / "private.py", *here.glob("*.py"), *(here.parent / "capturing").glob("*.py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
 
 
