@@ -1,10 +1,10 @@
 """Tight budgets: the gain of more time, and proofs near the least budget that works.
 
 The first table takes two networks as Checkmate extracts them, given with `--graphs` (`checkmate/unet.json`,
-`checkmate/vgg_unet.json`), at 40% of their no-remat peak, with one and with four minutes. The second takes all networks of Checkmate and those of the zoo up
-to 700 nodes at 1 to 1.25 times the least peak that `remat solve --minimize peak` found, with one minute. The least
-peaks stand here as bytes, so that a row means the same on every machine. A row runs on each core, at most two at a time,
-one thread each.
+`checkmate/vgg_unet.json`), at 40% of their no-remat peak, with one and with four minutes. The second takes all networks
+of Checkmate, and those of the zoo up to 700 nodes, at 1 to 1.25 times the least peak that `remat solve --minimize peak`
+found, with one minute. The least peaks stand here as bytes, so that a row means the same on every machine. A row runs
+on each core, at most two at a time, one thread each.
 """
 
 from __future__ import annotations
