@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from remat_cli.strategies.chains.opener import chain_first, chain_later
 from remat_cli.strategies.engine import ALWAYS, Stage, When
@@ -438,13 +439,14 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
     )
 
 
-def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8) -> tuple[Stage, ...]:
+def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8, suffix: str = "") -> tuple[Stage, ...]:
     """Engines that take turns until time or patience is out: those of ``members`` that suit the graph.
 
     Args:
         members: Of ``annealing``, ``merging`` and ``windows``.
         depth: Support of the model that windows are taken from.
         patience: Idle rounds in a row after which they end.
+        suffix: End of the names of the stages.
     """
 
     def stage(name: str, when: When, left_out: tuple[str, ...]) -> Stage:
@@ -460,18 +462,20 @@ def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8) ->
 
     # On dense graphs windows find less than annealing. From LARGE on a model takes seconds to state.
     return (
-        stage("turns", nodes(most=LARGE) & SPARSE, ()),
-        stage("turns-dense", nodes(most=LARGE) & DENSE, ("windows",) if len(members) > 1 else ()),
-        stage("turns-large", nodes(LARGE + 1), ("windows", "merging")),
+        stage(f"turns{suffix}", nodes(most=LARGE) & SPARSE, ()),
+        stage(f"turns-dense{suffix}", nodes(most=LARGE) & DENSE, ("windows",) if len(members) > 1 else ()),
+        stage(f"turns-large{suffix}", nodes(LARGE + 1), ("windows", "merging")),
     )
 
+
+_SEARCHED = ("annealing", "merging", "windows")
 
 _LAST = (
     Stage(
         "crowded-last",
         _CROWDED,
         "goes on where crowded stages ran out of their time",
-        when=LIMITED & SPARSE & nodes(most=_INSIDE_MOST),
+        when=LIMITED & nodes(most=_INSIDE_MOST),
         share=0.5,
     ),
     Stage(
@@ -488,14 +492,7 @@ _LAST = (
         when=LIMITED & FULL,
         share=0.5,
     ),
-    Stage(
-        "turns-last",
-        _TURNS,
-        "improves the incumbent in what is left of the time",
-        options={"members": ("annealing", "merging", "windows")},
-        when=LIMITED & SPARSE & nodes(most=LARGE),
-        kernels=("annealing",),
-    ),
+    *(replace(stage, when=LIMITED & stage.when) for stage in turns(_SEARCHED, suffix="-last")),
 )
 """No search ends by itself with a gap open before these were tried: stages before them leave parts of the time."""
 
@@ -510,8 +507,6 @@ def search(members: tuple[str, ...], depth: float, patience: int) -> tuple[Stage
     last = _LAST if len(members) > 1 else ()  # the others are one engine alone
     return (*OPENERS, *_STARTS, *turns(members, depth=depth, patience=patience), *last)
 
-
-_SEARCHED = ("annealing", "merging", "windows")
 
 AUTO = (
     *OPENERS,
@@ -569,7 +564,7 @@ AUTO = (
         "last",
         _LAST,
         "closes the gap where stages before left part of the time",
-        when=LIMITED & SPARSE & nodes(most=LARGE),
+        when=LIMITED,
         maker="search",
     ),
 )

@@ -21,7 +21,7 @@ from remat_cli.graph.model import Graph, Node
 from remat_cli.kernels import compiling
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies import engine
+from remat_cli.strategies import engine, pipeline
 from remat_cli.strategies.annealing.squeeze import Squeezing
 from remat_cli.strategies.base import Bound, Context, Found, Known, NotFound, Schedule, Task
 from remat_cli.strategies.engine import Engine, Pipelined, Stage, pursue
@@ -202,8 +202,11 @@ def test_a_stage_without_time_to_begin_does_not_end_the_others() -> None:
     assert all(record.seconds is not None for record in best.context.trace)
 
 
+@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("name", ["auto", "optimal", "search"])
-def test_time_that_is_left_goes_to_what_has_not_come_to_its_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_is_left_goes_to_what_has_not_come_to_its_end(
+    name: str, dense: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
     class Idle(Engine):
@@ -217,6 +220,7 @@ def test_time_that_is_left_goes_to_what_has_not_come_to_its_end(name: str, monke
         return Idle(best)
 
     monkeypatch.setattr(engine, "engine_at", idle)
+    monkeypatch.setattr(pipeline, "is_dense", lambda graph: dense)
     monkeypatch.setattr(compiling, "ready", lambda group: True)
     monkeypatch.setattr(compiling, "warm", lambda groups: None)
     graph = random_graph(random.Random(1), 40)
