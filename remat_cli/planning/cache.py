@@ -21,8 +21,9 @@ from remat_cli.planning.starting import Start
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.version import __version__
 
-_NEAR_FILES, _NEAR = 16, 3
-"""Plans at other budgets: the newest files to read, and the cheapest plans to start from. Untuned."""
+_NEAR_FILES, _NEAR_BYTES, _NEAR = 16, 32 << 20, 3
+"""Plans at other budgets: the newest files to read, their bytes together, which is about a second's reading, and the
+cheapest plans to start from. Untuned."""
 _GRAPH_DIGITS = 24
 """Digits of the graph's digest with which a file's name begins."""
 
@@ -62,7 +63,7 @@ class PlanCache:
         return self.folder / f"{graph_sha256(graph)[:_GRAPH_DIGITS]}-{name}.plan.json"
 
     def near(self, graph: Graph, budget_bytes: int | None, options: SolveOptions) -> tuple[Start, ...]:
-        """Plans of ``graph`` within a budget that were made for any budget, the cheapest first.
+        """The cheapest of the newest plans of ``graph`` that are within a budget; they may be made for any other.
 
         A search that starts from them finds nothing dearer than what was found for a smaller budget.
 
@@ -74,15 +75,25 @@ class PlanCache:
         if options.host is not None or not self.folder.is_dir():
             return ()
         strategy, found = strategy_from_spec(options.strategy), []
-        files = list(self.folder.glob(f"{graph_sha256(graph)[:_GRAPH_DIGITS]}-*.plan.json"))
-        with suppress(OSError):  # another process may have removed one
-            files.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        for path in files[:_NEAR_FILES]:
+        left = _NEAR_BYTES
+        for path, size in self._newest(graph)[:_NEAR_FILES]:
+            left -= size
+            if left < 0:
+                break
             with suppress(InputError, UsageError, StrategyMismatch):  # such a plan is no start here
                 start = Start.of(load_plan(str(path))[0], graph, strategy, reorder=options.reorder)
                 if budget_bytes is None or start.peak_bytes <= budget_bytes:
                     found.append(start)
         return tuple(sorted(found, key=lambda start: (start.cost, start.peak_bytes))[:_NEAR])
+
+    def _newest(self, graph: Graph) -> list[tuple[Path, int]]:
+        """The files of plans of ``graph`` with their bytes, the newest first."""
+        seen = []
+        for path in self.folder.glob(f"{graph_sha256(graph)[:_GRAPH_DIGITS]}-*.plan.json"):
+            with suppress(OSError):  # another process may have removed it
+                state = path.stat()
+                seen.append((state.st_mtime_ns, path, state.st_size))
+        return [(path, size) for _, path, size in sorted(seen, reverse=True)]
 
     def find(self, path: Path, graph: Graph, budget_bytes: int | None, *, complete: bool) -> Plan | None:
         """The plan in ``path``, which was made by :meth:`path`.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from remat_cli.strategies.chains.opener import chain_first, chain_later
 from remat_cli.strategies.engine import ALWAYS, Stage, When
@@ -58,6 +59,7 @@ SCHEDULE = When("a schedule fits", lambda incumbent: incumbent.computes is not N
 DENSE = When("the graph is dense", lambda incumbent: is_dense(incumbent.graph))
 """On a dense graph windows find less than annealing, and even the model over the smallest support is slow to state."""
 SPARSE = When("the graph is not dense", lambda incumbent: not is_dense(incumbent.graph))
+LIMITED = When("there is a time limit", lambda incumbent: incumbent.context.control.deadline_s is not None)
 CHAIN = When("the graph is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
 CHAINLIKE = When("the graph has the structure of a chain", lambda i: chain_first(i.graph) or chain_later(i.graph))
 FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
@@ -456,13 +458,14 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
     )
 
 
-def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8) -> tuple[Stage, ...]:
+def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8, suffix: str = "") -> tuple[Stage, ...]:
     """Engines that take turns until time or patience is out: those of ``members`` that suit the graph.
 
     Args:
         members: Of ``annealing``, ``merging`` and ``windows``.
         depth: Support of the model that windows are taken from.
         patience: Idle rounds in a row after which they end.
+        suffix: End of the names of the stages.
     """
 
     def stage(name: str, when: When, left_out: tuple[str, ...]) -> Stage:
@@ -478,20 +481,50 @@ def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8) ->
 
     # On dense graphs windows find less than annealing. From LARGE on a model takes seconds to state.
     return (
-        stage("turns", nodes(most=LARGE) & SPARSE, ()),
-        stage("turns-dense", nodes(most=LARGE) & DENSE, ("windows",) if len(members) > 1 else ()),
-        stage("turns-large", nodes(LARGE + 1), ("windows", "merging")),
+        stage(f"turns{suffix}", nodes(most=LARGE) & SPARSE, ()),
+        stage(f"turns-dense{suffix}", nodes(most=LARGE) & DENSE, ("windows",) if len(members) > 1 else ()),
+        stage(f"turns-large{suffix}", nodes(LARGE + 1), ("windows", "merging")),
     )
 
 
+_SEARCHED = ("annealing", "merging", "windows")
+
+_LAST = (
+    Stage(
+        "crowded-last",
+        _CROWDED,
+        "goes on where crowded stages ran out of their time",
+        when=LIMITED & nodes(most=_INSIDE_MOST),
+        share=0.5,
+    ),
+    Stage(
+        "in-stage-last",
+        _INSIDE,
+        "counts memory between two first computations on larger graphs too",
+        when=LIMITED & SPARSE & nodes(most=MEDIUM) & SCHEDULE,
+        share=0.5,
+    ),
+    Stage(
+        "full-last",
+        f"{_ROOM}.retention.growing:FullSupport",
+        "goes on where the full support ran out of its time",
+        when=LIMITED & FULL,
+        share=0.5,
+    ),
+    *(replace(stage, when=LIMITED & stage.when) for stage in turns(_SEARCHED, suffix="-last")),
+)
+"""No search ends by itself with a gap open before these were tried: stages before them leave parts of the time."""
+
+
 def optimal(depth: float = 0.0) -> tuple[Stage, ...]:
-    """The stages of ``optimal``."""
-    return (*OPENERS, *_STARTS, *exact(depth))
+    """The stages of ``optimal``; with ``depth`` those of this support alone."""
+    return (*OPENERS, *_STARTS, *exact(depth), *(() if depth else _LAST))
 
 
 def search(members: tuple[str, ...], depth: float, patience: int) -> tuple[Stage, ...]:
     """The stages of ``search``, ``lns`` and ``anneal``, which differ in the engines that take turns."""
-    return (*OPENERS, *_STARTS, *turns(members, depth=depth, patience=patience))
+    last = _LAST if len(members) > 1 else ()  # the others are one engine alone
+    return (*OPENERS, *_STARTS, *turns(members, depth=depth, patience=patience), *last)
 
 
 _SEARCHED = ("annealing", "merging", "windows")
@@ -550,6 +583,13 @@ AUTO = (
         "finds plans that go through a stage twice, which a few graphs need",
         options={"methods": ("checkmate-ilp{stage_split=2}",), "last_word": True},
         when=nodes(most=_TINY) & NO_SCHEDULE,
+    ),
+    Stage(
+        "last",
+        _LAST,
+        "closes the gap where stages before left part of the time",
+        when=LIMITED,
+        maker="search",
     ),
 )
 """The stages of ``auto``."""

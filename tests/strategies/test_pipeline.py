@@ -16,12 +16,13 @@ from families import random_graph
 
 from remat_cli.control import Control
 from remat_cli.errors import Interrupted, LimitReached, StrategyMismatch, UsageError
-from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.analysis import no_remat_peak, working_set
 from remat_cli.graph.model import Graph, Node
 from remat_cli.kernels import compiling
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies import engine
+from remat_cli.strategies import engine, pipeline
+from remat_cli.strategies.annealing.squeeze import Squeezing
 from remat_cli.strategies.base import Bound, Context, Found, Known, NotFound, Schedule, Task
 from remat_cli.strategies.engine import Engine, Pipelined, Stage, pursue
 from remat_cli.strategies.incumbent import Incumbent, Verdict
@@ -201,6 +202,49 @@ def test_a_stage_without_time_to_begin_does_not_end_the_others() -> None:
     assert all(record.seconds is not None for record in best.context.trace)
 
 
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("name", ["auto", "optimal", "search"])
+def test_time_that_is_left_goes_to_what_has_not_come_to_its_end(
+    name: str, dense: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Idle(Engine):
+        """Gains nothing, at once."""
+
+        def work(self, **options: object) -> bool:
+            return False
+
+    def idle(target: str, best: Incumbent) -> Engine:
+        asked.append(target.rpartition(":")[2])
+        return Idle(best)
+
+    monkeypatch.setattr(engine, "engine_at", idle)
+    monkeypatch.setattr(pipeline, "is_dense", lambda graph: dense)
+    monkeypatch.setattr(compiling, "ready", lambda group: True)
+    monkeypatch.setattr(compiling, "warm", lambda groups: None)
+    graph = random_graph(random.Random(1), 40)
+    budget = max(working_set(graph, t) for t in range(40)) + graph.fixed_memory
+    assert budget < no_remat_peak(graph)
+    for control in (Control.within(60.0), None):  # without a limit every stage before had the time that it wanted
+        asked.clear()
+        best = incumbent(graph, budget, control, strategy_from_spec(name).goal)  # type: ignore[attr-defined] - pipelined
+        pursue(strategy_from_spec(name).pipeline(), best)  # type: ignore[attr-defined] - as above
+        assert not best.done()
+        assert (asked[-3:] == ["CrowdedStages", "FullSupport", "Turns"]) is (control is not None)
+
+
+def test_squeezing_finds_a_schedule_where_only_the_tightest_budget_is_given() -> None:
+    graph = build_graph("unet{batch=1}")
+    least = max(working_set(graph, t) for t in range(len(graph.nodes))) + graph.fixed_memory
+    best = incumbent(graph, least)
+    squeezing = Squeezing(best)
+    assert squeezing.turn(Control(), "search").more is (best.computes is None)
+    assert best.computes is not None
+    assert best.height == least
+    assert best.maker == "search"
+
+
 def test_nothing_more_is_tried_once_the_goal_is_reached() -> None:
     NOTES.clear()
     best = incumbent(CHAIN, no_remat_peak(CHAIN))
@@ -260,9 +304,9 @@ def test_of_two_schedules_of_the_same_cost_the_lower_peak_is_kept() -> None:
 
 def test_a_method_that_was_asked_last_may_have_the_last_word() -> None:
     best = incumbent(CHAIN, 2)
-    stage = Stage(
-        "paper", AUTO[-1].engine, "a test", options={"methods": ("checkmate-ilp{stage_split=2}",), "last_word": True}
-    )
+    known = next(stage.engine for stage in AUTO if stage.name == "beyond-one-pass")
+    options = {"methods": ("checkmate-ilp{stage_split=2}",), "last_word": True}
+    stage = Stage("paper", known, "a test", options=options)
     pursue((stage,), best)
     assert isinstance(best.refusal, NotFound)
     assert "at most 2 passes" in best.refusal.reason

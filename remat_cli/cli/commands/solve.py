@@ -45,7 +45,8 @@ output, or to standard error with -o -. Ctrl-C stops the search and keeps the be
 once.
 
 With --cache, a plan for the same graph, budget, options and version of remat is not searched for again if an earlier
-search for it came to its end. It is replayed before it is used.
+search for it came to its end. It is replayed before it is used. A search starts from the plans for other budgets in the
+cache, so a larger budget never gives a dearer plan.
 
 With --budgets, each plan goes to GRAPH.BUDGET.plan.json; -o names a folder, or a pattern with {budget} in it. The time
 limit is for all budgets together."""
@@ -83,7 +84,7 @@ limit is for all budgets together."""
 @click.option(
     "--dask", metavar="ADDRESS", help="Search on the cluster of this Dask scheduler; its workers share plans."
 )
-@click.option("--cache", is_flag=True, help="Keep finished plans, and find them again for the same graph and options.")
+@click.option("--cache", is_flag=True, help="Keep plans, and find them again for the same graph and options.")
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Folder for --cache.  [default: the user's caches]")
 @click.option("-o", "--output", type=click.Path(allow_dash=True), help="File for the plan; - for standard output.")
 @click.option("--write-model", type=click.Path(path_type=Path), help="Also write the MILP to this .lp or .mps file.")

@@ -43,8 +43,11 @@ class Squeezing(Engine):
         """Squeeze until a schedule fits; whether another turn may find one."""
         incumbent = self.incumbent
         control = incumbent.context.control
-        squeeze(incumbent.graph, incumbent.budget_bytes, control, incumbent.context.seed, incumbent.offer)
+        squeeze(incumbent.graph, incumbent.budget_bytes, control, incumbent.context.seed, self._take)
         return incumbent.computes is None
+
+    def _take(self, computes: tuple[int, ...]) -> None:
+        self.incumbent.offer(computes)
 
 
 def squeeze(
