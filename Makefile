@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core test-tensorflow test-jax lint check-types graphs docs bench integrations paper mutations fuzz faults screenshots gpu hollow models torch-versions clean
+.PHONY: setup system demo test test-core test-tensorflow test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -108,6 +108,12 @@ bench: setup
 paper: setup
 	$(BIN)/python -m benchmarks.paper $(PAPER)
 
+# The ILP of the paper itself and the search for what `make paper` leaves open, a quarter of an hour for each of 170 cells: a
+# night on two cores (JOBS=2). It may be interrupted: finished cells are in RESULTS, and the same command goes on. A Dask
+# cluster spreads it over machines: make paper-long LONG='--dask tcp://host:8786'; LONG='--limit 3600' gives the paper's hour.
+paper-long: setup
+	$(BIN)/python -m benchmarks.paper.long $(if $(RESULTS),--results $(RESULTS)) $(if $(findstring --dask,$(LONG)),,--jobs $(JOBS)) $(LONG)
+
 # Plants mistakes in a copy of the package, one by one, and says which test catches each: about twenty minutes on one core.
 mutations: setup
 	$(BIN)/python -m benchmarks.mutations
@@ -140,8 +146,10 @@ screenshots: setup system
 # On a machine with a CUDA device: at most ten minutes, no network. The Python needs PyTorch 2.11 to 2.13, built for CUDA;
 # without a solver beside it plans are those of dtr. Results go to benchmarks/torch/results/gpu.json and gpu.md.
 GPU_PYTHON ?= $(PYTHON)
+GPU_MINUTES ?= 9
 gpu:
 	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m benchmarks.torch.gpu
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m benchmarks.torch.compiled --device cuda --minutes $(GPU_MINUTES)
 
 # The memory parts of that without a GPU; GPU_PYTHON has to have a CUDA build of PyTorch (5 GB) with what remat needs.
 hollow:

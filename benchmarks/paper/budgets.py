@@ -33,7 +33,7 @@ from benchmarks.paper.cells import (
 from benchmarks.paper.published import published
 
 _LIMIT_S = 4.0
-_PERCENTS = (90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0)
+PERCENTS = (90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0)
 _NARROW = (98.0, 96.0, 94.0, 92.0, 90.0, 88.0, 86.0, 84.0, 82.0, 80.0)
 """For VGG: one gradient of its first layers takes most of the peak, so no plan fits in much less."""
 _TOP = 60.0
@@ -51,14 +51,14 @@ _STRATEGIES = (
     "checkmate-lp{formulation=retention}",
     _BEST,
 )
-_VGG16, _VGG19, _UNET = "vgg16{fused=true}", "vgg19{fused=true}", "vgg-unet{fused=true}"
+_VGG16, _VGG19, UNET = "vgg16{fused=true}", "vgg19{fused=true}", "vgg-unet{fused=true}"
 _MOBILENET, _RESNET = "mobilenet-v1", "resnet50"
-_NETWORKS = (_MOBILENET, _VGG16, _VGG19, _UNET, _RESNET)
-_NAMES = {_MOBILENET: "mobilenet-v1", _VGG16: "vgg16", _VGG19: "vgg19", _UNET: "unet", _RESNET: "resnet50"}
+NETWORKS = (_MOBILENET, _VGG16, _VGG19, UNET, _RESNET)
+_NAMES = {_MOBILENET: "mobilenet-v1", _VGG16: "vgg16", _VGG19: "vgg19", UNET: "unet", _RESNET: "resnet50"}
 """What the published figures call the networks."""
-_SMALL = (_VGG16, _VGG19, _UNET)
+_SMALL = (_VGG16, _VGG19, UNET)
 """Those small enough for the ILP with HiGHS on one thread."""
-_FIGURE = (_VGG16, _MOBILENET, _UNET)
+FIGURE = (_VGG16, _MOBILENET, UNET)
 _MEMORY = "16GB"
 _V100 = "roofline:v100"
 _QUICK = ("linear{n=6}",)
@@ -148,17 +148,17 @@ def run(session: Session) -> list[Row]:
             session.keep(cells)
 
     def shares(spec: str) -> tuple[float, ...]:
-        return (80.0, 60.0) if session.quick else _NARROW if spec in {_VGG16, _VGG19} else _PERCENTS
+        return (80.0, 60.0) if session.quick else _NARROW if spec in {_VGG16, _VGG19} else PERCENTS
 
     strategies = ("ap-sqrt", _BEST) if session.quick else _STRATEGIES
-    for spec in _QUICK if session.quick else _NETWORKS:
+    for spec in _QUICK if session.quick else NETWORKS:
         percents = shares(spec)
         measure("cells", spec, percents, strategies, _LIMIT_S, "flops")
         measure("cells", spec, percents, (_ROUNDED,), _ROUNDED_LIMIT_S, "flops")
         if spec in _SMALL:
             measure("cells", spec, percents, (_ILP,), _ILP_LIMIT_S, "flops")
-    for spec in _QUICK_TIMED if session.quick else _FIGURE:
-        budgets: tuple[float | str, ...] = (*shares(spec), _MEMORY) if spec == _UNET else shares(spec)
+    for spec in _QUICK_TIMED if session.quick else FIGURE:
+        budgets: tuple[float | str, ...] = (*shares(spec), _MEMORY) if spec == UNET else shares(spec)
         measure("times", spec, budgets, strategies, _LIMIT_S, _V100)
     return cells
 
@@ -171,7 +171,7 @@ def completed(rows: list[Row]) -> list[Row]:
 
 def _at_16(times: list[Row]) -> list[Row]:
     """The rows for U-Net in 16 GB: those whose budget is no round percentage."""
-    rows = [row for row in times if row["graph"] == _UNET and row["percent"] not in _PERCENTS]
+    rows = [row for row in times if row["graph"] == UNET and row["percent"] not in PERCENTS]
     best = next((row["overhead"] for row in rows if row["strategy"] == _BEST), None)
     made = []
     for row in rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.frame import Column, Row
@@ -37,6 +38,8 @@ def compared(
     *,
     graph: Any = None,
     cost: str = "flops",
+    executor: Any = None,
+    results: Path | None = None,
 ) -> list[Row]:
     """A row for every strategy and budget; a failure is a row as well.
 
@@ -47,6 +50,8 @@ def compared(
         time_limit_s: Limit for each cell.
         graph: The graph itself, if it is not of the zoo.
         cost: Costs of a graph of the zoo.
+        executor: Runs the cells; None for one at a time on this machine.
+        results: File of finished rows, which are not measured again; None for none.
 
     Returns:
         Rows with the keys of ``CELLS``: overhead and proven bound in percent over the cost without recomputation, peak
@@ -61,7 +66,8 @@ def compared(
     graph = build_graph(spec, cost=cost) if graph is None else graph
     asked = [parse_budget(budget if isinstance(budget, str) else f"{budget:g}%") for budget in budgets]
     limits = Limits(time_limit_s=time_limit_s, threads=1)
-    comparison = compare(graph, asked, strategies, limits, executor=LocalExecutor(jobs=1))
+    executor = executor or LocalExecutor(jobs=1)
+    comparison = compare(graph, asked, strategies, limits, executor=executor, results=results)
     whole = comparison.no_remat_peak_bytes
     rows: list[Row] = []
     for row in comparison.rows:
@@ -83,12 +89,27 @@ def compared(
     return rows
 
 
-def with_distances(rows: Sequence[Row], best: str) -> list[Row]:
-    """The cells with the greatest bound that ``best`` proves at their budget, and how far above it each cost is."""
+def share_of(graph: Any, budget: str) -> float:
+    """A budget of bytes in percent of the no-remat peak, as cells have it."""
+    from remat_cli.graph.analysis import no_remat_peak
+    from remat_cli.units import parse_budget
+
+    whole = no_remat_peak(graph)
+    return round(100 * parse_budget(budget).bytes_for(whole) / whole, 3)
+
+
+def with_distances(rows: Sequence[Row], best: str | None) -> list[Row]:
+    """The cells with the greatest bound proven at their budget, and how far above it each cost is.
+
+    Args:
+        rows: The cells.
+        best: The strategy whose bounds count; None for all.
+    """
     least: dict[tuple[str, float], float] = {}
     for row in rows:
-        if row["strategy"] == best:
-            least[row["graph"], row["percent"]] = max(0.0, row["bound"] or 0.0)
+        if best is None or row["strategy"] == best:
+            at = row["graph"], row["percent"]
+            least[at] = max(least.get(at, 0.0), row["bound"] or 0.0)
     made = []
     for row in rows:
         bound = least.get((row["graph"], row["percent"]))

@@ -10,7 +10,7 @@ be compared. The last table has three graphs with costs in FLOPs, 256 images and
 and all strategies at several budgets. `revolve-bytes` is the paper's `revolve`: it knows costs and sizes, and keeps
 only the outputs of blocks. `revolve` knows neither, and `revolve-hetero` knows costs and counts values. `auto` is not
 limited to chains of blocks, and shows the price of that limit. If it has no plan, time was too short for the larger
-graph.
+graph. Nothing here was run on a GPU: so nothing stands beside the paper's errors of predicted throughput and memory.
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
-"""Checkmate, figures 1 and 3 and section 2: what fills the memory, and what recomputation saves.
+"""Checkmate, figures 1 and 3, table 1 and section 2: what fills the memory, what recomputation saves, and the methods.
 
 Jain et al., Checkmate, MLSys 2020. Figure 1 is a network of 32 layers that needs 30 GB in training, and 21 GB less with
 some activations computed again, at a modest cost; the paper does not say which network it is. Here it is a chain of 32
 equal layers of that size, with the cheapest plan that saves as much. Figure 3 compares activations with parameters of
 popular networks; its numbers stand only in the picture. Here they are those of the zoo, at the batches of the paper's
-experiments where it has the network.
+experiments where it has the network. Table 1 says which graphs the methods take, and whether they mind costs and
+sizes; beside it stands what the strategies of those names declare.
 """
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
-from benchmarks.paper.published import published
+from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.paper.published import METHODS, published
 
 _LAYER_BYTES = 30 * 10**9 // 34
 """34 values of a chain of 32 layers are resident at its peak."""
@@ -70,8 +72,27 @@ SHOWN = (
             Column("published", "published", "number"),
         ),
     ),
+    Table(
+        "methods",
+        "Table 1: the methods",
+        (
+            Column("method", "method"),
+            Column("strategy", "strategy"),
+            Column("graphs_told", "general graphs, in the paper"),
+            Column("graphs", "takes"),
+            Column("costs_told", "minds costs, in the paper"),
+            Column("costs", "minds costs"),
+            Column("sizes_told", "minds memory, in the paper"),
+            Column("sizes", "minds sizes"),
+            Column("budget", "minds the budget"),
+        ),
+        "Partly is the paper's sign ~. Its greedy methods mind memory partly, since they look at sizes and not at the "
+        "peak; here they choose the segment whose peak fits. Those on articulation points take any training graph, and "
+        "are general partly since few nodes of some graphs are such points.",
+    ),
     *TABLES,
 )
+PICTURES = (Picture("figure3", "Memory of activations, parameters and inputs of every network, with a line at 16 GB."),)
 
 
 def run(session: Session) -> list[Row]:
@@ -144,4 +165,36 @@ def completed(rows: list[Row]) -> list[Row]:
         for of, what, ours in told
         if ours is not None
     ]
-    return [*stated, *rows]
+    return [*stated, *_methods(), *rows]
+
+
+def _methods() -> list[Row]:
+    """Table 1, with what the strategies declare."""
+    from remat_cli.strategies.registry import STRATEGIES
+
+    made: list[Row] = []
+    for method, strategy, graphs, costs, sizes in METHODS:
+        declared = STRATEGIES.load(strategy)
+        minds = {name: "no" if name in declared.ignores else "yes" for name in ("costs", "sizes", "budget")}
+        told = {"graphs_told": graphs, "costs_told": costs, "sizes_told": sizes}
+        takes = "training graphs" if declared.needs == "phases" else declared.needs.value
+        made.append({"table": "methods", "method": method, "strategy": strategy, "graphs": takes, **minds, **told})
+    return made
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """The picture of figure 3."""
+    from benchmarks.paper.plots import draw_stacks
+
+    parts = {
+        "activations and their gradients": "values_bytes",
+        "parameters and their gradients": "parameters_bytes",
+        "inputs": "inputs_bytes",
+    }
+    groups = {
+        f"{row['graph'].partition('{')[0]}, {row['batch']}": {name: row[key] / 1e9 for name, key in parts.items()}
+        for row in rows
+        if row["table"] == "filled"
+    }
+    mark = (_MEMORY / 1e9, "16 GB")
+    draw_stacks(groups, "memory without recomputation, GB", folder / "memory-figure3.svg", mark=mark)

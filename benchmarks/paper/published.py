@@ -141,6 +141,12 @@ _CHECKMATE_BATCHES = (
         "its figure 6 gives the largest gain over keep-all to U-Net, that over the best baseline to MobileNet",
     ),
 )
+_CHECKMATE_LONG = (
+    Figure(
+        *("long", "densenet161", "days in which the ILP finds no schedule", "1", CHECKMATE, "section 5"),
+        "printed in words",
+    ),
+)
 _CHECKMATE_ROUNDING = (
     Figure("rounding", "two-phase rounding", "epsilon", "0.1", CHECKMATE, "section 5.3; appendix D"),
     Figure("rounding", "two-phase rounding", "threshold", "0.5", CHECKMATE, "algorithm 2"),
@@ -258,8 +264,23 @@ FIGURES = (
     *_CHECKMATE_ROUNDING,
     *_KUMAR,
     *_ROTOR,
+    *_CHECKMATE_LONG,
 )
 """All of them, in the order of the page."""
+
+METHODS = (
+    ("Checkpoint all (ideal)", "checkpoint-all", "yes", "no", "no"),
+    ("Griewank et al. log n", "revolve", "no", "no", "no"),
+    ("Chen et al. sqrt(n)", "chen-sqrt", "no", "no", "no"),
+    ("Chen et al. greedy", "chen-greedy", "no", "no", "partly"),
+    ("AP sqrt(n)", "ap-sqrt", "partly", "no", "no"),
+    ("AP greedy", "ap-greedy", "partly", "no", "partly"),
+    ("Linearized sqrt(n)", "linearized-sqrt", "yes", "no", "no"),
+    ("Linearized greedy", "linearized-greedy", "yes", "no", "partly"),
+    ("Checkmate ILP", "checkmate-ilp", "yes", "yes", "yes"),
+    ("Checkmate approx.", "checkmate-lp", "yes", "yes", "yes"),
+)
+"""Checkmate's table 1: a method, the strategy here, and whether it takes general graphs, and minds costs and memory."""
 
 QUOTES = Table(
     "quotes",

@@ -141,7 +141,7 @@ SHOWN = (
 PICTURES = (
     Picture("peak", "Peak against depth, for ResNets and feed-forward networks."),
     Picture("length", "Length of the schedule against depth, for ResNets and feed-forward networks."),
-    Picture("bags", "Length against peak of TWRemat(k) for all k, one curve for each graph."),
+    Picture("bags", "Length against peak of TWRemat(k) for all k: ResNets, feed-forward networks, Transformers."),
 )
 
 
@@ -353,9 +353,14 @@ def draw(rows: list[Row], folder: Path) -> None:
                     lines[row["way"]].append((row["depth"], value))
             panels.append(Panel(family, lines))
         draw_curves(panels, "depth", label, folder / f"treewidth-{key}.svg", logarithmic="xy")
-    lines = {}
+    names = {spec: (family, depth) for family, members in _FAMILIES.items() for depth, spec in members}
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in rows:
         if row["table"] == "bags":
-            lines.setdefault(row["graph"], []).append((row["share"], row["length"]))
-    panel = Panel("TWRemat(k)", lines)
-    draw_curves([panel], "peak, % of NoRemat's", "length / that of NoRemat", folder / "treewidth-bags.svg")
+            family, depth = names.get(row["graph"], (row["graph"], 0))
+            alone = family.startswith("Transformer") or not depth
+            lines = curves.setdefault(family.partition(" ")[0], {})
+            lines.setdefault(family if alone else f"{family} {depth}", []).append((row["share"], row["length"]))
+    panels = [Panel(f"TWRemat(k), {family}", lines) for family, lines in curves.items()]
+    if panels:
+        draw_curves(panels, "peak, % of NoRemat's", "length / that of NoRemat", folder / "treewidth-bags.svg")

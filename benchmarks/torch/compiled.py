@@ -1,13 +1,15 @@
 """Plans inside Inductor beside PyTorch's own tools under torch.compile: memory, time and gradients of a training step.
 
-``python -m benchmarks.torch.compiled --models gpt,llama --ways plain,knob,remat`` measures each way in a process of its
-own, and keeps ``results/compiled-cpu.json`` and the page beside it; a model that is measured again replaces its rows.
+``python -m benchmarks.torch.compiled --models gpt,llama --minutes 15`` goes on where an earlier run ended, and keeps
+``results/compiled-cpu.json`` and the page beside it.
 
 Peak is what is allocated during a step beside parameters and inputs: by the events of PyTorch's profiler on a CPU, by
 the allocator's statistics on CUDA. "over plain" is the ratio of the medians of a step and of one of plain
 ``torch.compile`` in the same process; the two take turns. Gradients are compared with those of plain ``torch.compile``
-for the same random numbers. Recomputed FLOPs are those of products and attention by PyTorch's formulas. The budget of a
-row of remat is a share of what its own graph takes without recomputation, or the peak of the row that it names.
+for the same random numbers. Recomputed FLOPs are those of products and attention by PyTorch's formulas. ``knob`` is
+``activation_memory_budget`` with one of PyTorch's solvers; settings that divide the model alike are measured once, and
+named under "also". The budget of a row of remat is a share of what its own graph takes without recomputation, or the
+peak that PyTorch reaches in a row above (``at``). Its plans are searched for at most 10 s each.
 """
 
 from __future__ import annotations
@@ -15,38 +17,47 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.frame import Benchmark, Column, Row, Session, Table, dump, perform
 from benchmarks.page import section
+from benchmarks.torch.compiled_ways import KNOBS, SOLVERS
 
 HERE = Path(__file__).resolve().parent
-KNOBS = tuple(k / 10 for k in range(11))
-SHARES = (90, 80, 70, 60, 50, 40, 30, 20)
-WAYS: dict[str, tuple[str, ...]] = {
-    "eager": ("eager",),
-    "plain": ("plain",),
-    "knob": tuple(f"knob {solver} {budget:g}" for solver in ("dp", "ilp") for budget in KNOBS),
-    "blocks": ("checkpoint blocks", "checkpoint selective"),
-    "remat-eager": tuple(f"remat eager {share}%" for share in SHARES),
-    "remat": tuple(f"remat {share}%" for share in SHARES),
-}
-"""Groups of ways, by name; any other text is a way itself, such as ``knob dp 0.35``. With ``like``, remat also gets the
-peak of every way of PyTorch as its budget."""
-_TIMES = 9
-_SOLVE_S = 30.0
-_LIMIT_S = 1200.0
+SHARES = (70, 50, 40, 30, 25)
+EAGER = ("eager", "remat eager 60%", "remat eager 40%")
+_EQUAL = 1.02
+"""Ratio of two medians up to which one is no slower than the other."""
+_LIMIT_S = 600.0
 
 TABLES = (
     Table(
+        "reached",
+        "At the peaks that PyTorch's tools reach",
+        (
+            Column("model", "model"),
+            Column("torch_bytes", "PyTorch's least peak", "bytes"),
+            Column("remat_bytes", "remat's least peak", "bytes"),
+            Column("less", "less, %", "number"),
+            Column("peaks", "PyTorch's peaks", "count"),
+            Column("met", "remat no slower there", "count"),
+            Column("worst", "worst ratio to PyTorch's step", "number"),
+            Column("off", "predicted peak off by, %", "number"),
+            Column("gradients", "same gradients"),
+        ),
+        note="No slower: the step of a plan whose measured peak is no higher takes at most 1.02 times as long. The "
+        'ratio is that of the two columns "over plain" below. Gradients and predictions are the worst of all plans.',
+        named_by=("model",),
+    ),
+    Table(
         "compiled",
-        "",
+        "All ways",
         (
             Column("model", "model"),
             Column("way", "way"),
@@ -56,6 +67,7 @@ TABLES = (
             Column("step_s", "step, s", "number"),
             Column("extra_flops", "recomputed FLOPs, %", "number"),
             Column("gradients", "same gradients"),
+            Column("also", "also"),
             Column("problem", "problem"),
         ),
         named_by=("model", "way"),
@@ -63,271 +75,186 @@ TABLES = (
 )
 
 
-def measured(name: str, way: str, device: str, times: int = _TIMES) -> Row:
-    """One row: a model in one way, beside plain torch.compile. This is for a process of its own."""
-    import torch
+class Process:
+    """A process that measures one model, made anew when it has died."""
 
-    from benchmarks.torch.compiled_models import MODELS
+    def __init__(self, name: str, device: str, kernels: Path, limit_s: float) -> None:
+        self.told = [name, device, str(kernels / "plans")]
+        self.kernels, self.limit_s = kernels, limit_s
+        self.running: subprocess.Popen[str] | None = None
 
-    # Passes that count are not called for what a cache serves. Compiled kernels are kept all the same.
-    torch._inductor.config.fx_graph_cache = False
-    torch._functorch.config.enable_autograd_cache = False
-    torch.manual_seed(0)
-    module, inputs = MODELS[name]()
-    module.to(device)
-    inputs = tuple(tensor.to(device) for tensor in inputs)
-    plain = _Subject(module, inputs, "plain", device)
-    ours = plain if way == "plain" else _Subject(_copy(module), inputs, way, device)
-    wanted, found = plain.gradients(), ours.gradients()
-    steps: list[tuple[float, float]] = []
-    for _ in range(times + 2):
-        steps.append((plain.seconds(), ours.seconds()))
-    medians = [statistics.median(pair) for pair in zip(*steps[2:], strict=True)]
+    def ask(self, line: str) -> Any:
+        """The answer to a line; a row with a problem if there is none."""
+        if self.running is None:
+            self.kernels.mkdir(parents=True, exist_ok=True)
+            with (self.kernels / "stderr").open("w") as errors:
+                self.running = subprocess.Popen(
+                    [sys.executable, "-m", "benchmarks.torch.compiled_ways", *self.told],
+                    env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(self.kernels)},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                )
+        process = self.running
+        assert process.stdin is not None
+        assert process.stdout is not None
+        watch = threading.Timer(self.limit_s, process.kill)
+        watch.start()
+        try:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        late = not watch.is_alive()
+        watch.cancel()
+        if answer:
+            return json.loads(answer)
+        self.end()
+        said = (self.kernels / "stderr").read_text(encoding="utf-8").strip().splitlines()
+        why = f"not done after {self.limit_s:g} s" if late else said[-1][:200] if said else "it died"
+        return {"problem": why}
+
+    def end(self) -> None:
+        """End the process."""
+        if self.running is not None:
+            self.running.kill()
+            self.running.communicate()
+            self.running = None
+
+
+class _OutOfTime(Exception):
+    """No more rows are to be begun."""
+
+
+def _also(row: Row) -> list[str]:
+    """The settings of the knob that divide the model as that of ``row`` does."""
+    return [f"knob {way}" for way in (row["also"] or "").split(", ") if way]
+
+
+def ways(ask: Callable[[str], Row], splits: Callable[[], list[list[str]]]) -> Iterator[Row]:
+    """The rows of one model, in order; ``ask`` measures a way."""
+    yield ask("plain")
+    yield from map(ask, EAGER)
+    peers = []
+    for same in splits():
+        first, also = same[0], ", ".join(way.removeprefix("knob ") for way in same[1:])
+        row = ask(first) | {"also": also or None}
+        peers.append(row)
+        yield row
+    for way in ("checkpoint blocks", "checkpoint selective"):
+        peers.append(ask(way))
+        yield peers[-1]
+    for share in SHARES:
+        yield ask(f"remat {share}%")
+    for peak in sorted({row["peak_bytes"] for row in peers if row["peak_bytes"]}, reverse=True):
+        yield ask(f"remat at {peak}")
+
+
+def measured_rows(
+    name: str, process: Process, known: Sequence[Row], say: Callable[[str], None], ends_s: float
+) -> Iterator[Row]:
+    """The rows of a model that are not ``known``, until the time ``ends_s``; known ones are handed on."""
+    there = {row["way"]: row for row in known if row["model"] == name}
+    empty: Row = dict.fromkeys(column.key for column in TABLES[1].columns)
+
+    def ask(way: str) -> Row:
+        if way in there:
+            return there[way]
+        if time.monotonic() > ends_s:
+            raise _OutOfTime
+        say(f"{name}: {way}")
+        return empty | {"table": "compiled", "model": name, "way": way} | process.ask(way)
+
+    def splits() -> list[list[str]]:
+        kept = [[way, *_also(row)] for way, row in there.items() if way.startswith("knob ")]
+        if sum(map(len, kept)) == len(KNOBS) * len(SOLVERS):
+            return kept
+        answer = process.ask("splits")
+        return answer if isinstance(answer, list) else []
+
+    try:
+        yield from ways(ask, splits)
+    except _OutOfTime:
+        return
+    finally:
+        process.end()
+
+
+def reached(name: str, rows: Sequence[Row]) -> Row:
+    """What the rows of a model say of remat at the peaks that PyTorch's tools reach."""
+    done = [row for row in rows if row["model"] == name and row["peak_bytes"]]
+    ours = [row for row in done if row["way"].startswith("remat ") and "eager" not in row["way"]]
+    peers = [row for row in done if row["way"].startswith(("knob", "checkpoint", "plain"))]
+    ratios = []
+    for peer in peers:
+        within = [row["ratio"] for row in ours if row["peak_bytes"] <= peer["peak_bytes"]]
+        ratios.append(min(within) / peer["ratio"] if within else None)
+    least, own = (min((row["peak_bytes"] for row in group), default=None) for group in (peers, ours))
+    told = [row["gradients"] for row in ours]
     return {
+        "table": "reached",
         "model": name,
-        "way": way,
-        "peak_bytes": ours.peak_bytes(),
-        "predicted_bytes": ours.predicted_bytes,
-        "ratio": medians[1] / medians[0],
-        "step_s": medians[1],
-        "extra_flops": 100 * (ours.flops / plain.flops - 1) if plain.flops and ours.flops else None,
-        "gradients": _same(found, wanted),
-        "problem": None,
+        "torch_bytes": least,
+        "remat_bytes": own,
+        "less": 100 * (1 - own / least) if own and least else None,
+        "peaks": len(ratios),
+        "met": sum(ratio is not None and ratio <= _EQUAL for ratio in ratios),
+        "worst": None if None in ratios else max(ratios, default=None),
+        "off": max((100 * (row["peak_bytes"] / row["predicted_bytes"] - 1) for row in ours), key=abs, default=None),
+        "gradients": max(told, key=lambda text: float(text.split()[-1]) if "within" in text else 0, default=None),
     }
 
 
-def _copy(module: Any) -> Any:
-    import copy
-
-    return copy.deepcopy(module)
-
-
-def _same(found: Sequence[Any], wanted: Sequence[Any]) -> str:
-    import torch
-
-    if all(map(torch.equal, found, wanted)):
-        return "bit for bit"
-    worst = max(float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)) for a, b in zip(found, wanted, strict=True))
-    return f"within {worst:.0e}"
-
-
-class _Subject:
-    """A module that trains in one way."""
-
-    def __init__(self, module: Any, inputs: tuple[Any, ...], way: str, device: str) -> None:
-        self.module, self.inputs, self.device = module, inputs, device
-        self.predicted_bytes: int | None = None
-        self.flops = 0.0
-        self.call = self._made(way)
-
-    def _made(self, way: str) -> Callable[..., Any]:
-        import torch
-
-        kind, _, rest = way.partition(" ")
-        if kind == "eager":
-            return self.module
-        if kind == "remat":
-            return self._planned(rest)
-        if kind == "checkpoint":
-            _checkpointed(self.module, selective=rest == "selective")
-        knobs: dict[str, Any] = {}
-        if kind == "knob":
-            solver, _, budget = rest.partition(" ")
-            knobs = {"activation_memory_budget": float(budget), "activation_memory_budget_solver": solver}
-        compiled = torch.compile(
-            _own(self.module), dynamic=False, options={"post_grad_custom_post_pass": _counter(self)}
-        )
-
-        def call(*inputs: Any) -> Any:
-            with torch._functorch.config.patch(knobs):
-                return compiled(*inputs)
-
-        return call
-
-    def _planned(self, budget: str) -> Callable[..., Any]:
-        """Trained by plan: ``60%``, ``eager 60%`` or bytes beside what is fixed: ``like ... 123``."""
-        import torch
-
-        import remat_cli as remat
-        from remat_cli.plan.replay import replay
-
-        eager = budget.startswith("eager ")
-        asked = budget.removeprefix("eager ").rpartition(" ")[2]
-        tensors = {*self.module.parameters(), *self.module.buffers(), *self.inputs}
-        held = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        if not asked.endswith("%"):
-            asked = str(int(asked) + held)
-        options = remat.SolveOptions(time_limit_s=_SOLVE_S)
-        compiler = "eager" if eager else "inductor"
-        with torch._inductor.config.patch(post_grad_custom_post_pass=None if eager else _counter(self)):
-            remat.fit(self.module, self.inputs, asked, options=options, compiler=compiler, cache="")
-            [plan] = remat.plans_of(self.module)
-            torch.manual_seed(1)
-            self.module(*self.inputs).backward()
-        self.predicted_bytes = replay(plan.graph, plan.statements).peak_bytes - held
-        return self.module
-
-    def gradients(self) -> list[Any]:
-        import torch
-
-        self.module.zero_grad(set_to_none=True)
-        torch.manual_seed(1)
-        loss = self.call(*self.inputs)
-        loss.backward()
-        return [loss.detach(), *(p.grad.clone() for p in self.module.parameters() if p.grad is not None)]
-
-    def step(self) -> None:
-        self.module.zero_grad(set_to_none=True)
-        self.call(*self.inputs).backward()
-
-    def seconds(self) -> float:
-        started = time.perf_counter()
-        self.step()
-        if self.device == "cuda":
-            import torch
-
-            torch.cuda.synchronize()
-        return time.perf_counter() - started
-
-    def peak_bytes(self) -> int:
-        """Most bytes allocated during a step, beside those at its begin; gradients of the step before are gone."""
-        import torch
-        from torch.profiler import ProfilerActivity, profile
-
-        self.module.zero_grad(set_to_none=True)
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            self.step()
-            torch.cuda.synchronize()
-            return int(torch.cuda.max_memory_allocated() - before)
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
-            self.step()
-        live = top = 0
-        for event in session.profiler.kineto_results.events():
-            if event.name() == "[memory]":
-                live += event.nbytes()
-                top = max(top, live)
-        return top
-
-
-def _own(module: Any) -> Any:
-    """A function of its own around ``module``: PyTorch shares compiled code between copies of a module."""
-    scope = {"module": module}
-    exec("def call(*inputs):\n    return module(*inputs)\n", scope)
-    return scope["call"]
-
-
-def _counter(subject: _Subject) -> Any:
-    """A pass of Inductor that counts the FLOPs of products in what it compiles."""
-    from torch._inductor.custom_graph_pass import CustomGraphPass
-
-    from remat_cli.frontends.torch.costing.work import flops
-    from remat_cli.frontends.torch.private import flop_formula
-
-    class Counter(CustomGraphPass):
-        def __call__(self, graph: Any) -> None:
-            calls = [node for node in graph.nodes if node.op == "call_function"]
-            subject.flops += sum(flops(node) for node in calls if flop_formula(node.target))
-
-        def uuid(self) -> Any:
-            return "counts"
-
-        def __reduce__(self) -> Any:
-            return str, ("counts",)
-
-    return Counter()
-
-
-def _checkpointed(module: Any, *, selective: bool) -> None:
-    """Let every block of ``module`` be computed again in the backward pass; ``selective`` keeps products."""
-    from functools import partial
-
-    from torch.utils.checkpoint import checkpoint
-
-    from benchmarks.torch.models import _contexts
-
-    options = {"context_fn": _contexts} if selective else {}
-    for blocks in [getattr(module, name) for name in ("blocks", "down", "up") if hasattr(module, name)]:
-        for block in blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False, **options)
-
-
-def rows_of(
-    name: str, groups: Sequence[str], device: str, say: Callable[[str], None], cache: str, limit_s: float
-) -> list[Row]:
-    """The rows of one model."""
-    ways = [way for group in groups if group != "like" for way in WAYS.get(group, (group,))]
-    rows = [_apart(name, way, device, say, cache, limit_s) for way in ways]
-    if "like" in groups:
-        peers = [row for row in rows if row["peak_bytes"] and not row["way"].startswith("remat")]
-        for row in peers:
-            way = f"remat like {row['way']} {row['peak_bytes']}"
-            rows.append(_apart(name, way, device, say, cache, limit_s))
-    return rows
-
-
-def _apart(name: str, way: str, device: str, say: Callable[[str], None], cache: str, limit_s: float) -> Row:
-    """A row that is measured in a process of its own; all share compiled kernels."""
-    say(f"{name}: {way}")
-    told = json.dumps([name, way, device])
-    command = [sys.executable, "-m", "benchmarks.torch.compiled", "--one", told]
-    failed: Row = dict.fromkeys(column.key for column in TABLES[0].columns) | {"model": name, "way": way}
-    try:
-        done = subprocess.run(
-            command,
-            env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache},
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return failed | {"problem": f"not done after {limit_s:g} s"}
-    if done.returncode:
-        return failed | {"problem": done.stderr.strip().splitlines()[-1][:200] if done.stderr.strip() else "it died"}
-    found: Row = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def benchmark(
-    names: Sequence[str], groups: Sequence[str], device: str, before: list[Row], limit_s: float, kernels: str
-) -> Benchmark:
+def benchmark(names: Sequence[str], device: str, before: list[Row], asked: argparse.Namespace) -> Benchmark:
+    """The benchmark, which goes on from the rows ``before``."""
     title, _, about = (__doc__ or "").strip().partition("\n")
+    ends_s = time.monotonic() + 60 * asked.minutes
 
     def run(session: Session) -> list[Row]:
-        rows = list(before)
+        rows = [row for row in before if row["table"] == "compiled"]
         for name in names:
-            found = rows_of(name, groups, device, session.say, kernels or str(session.folder / "kernels"), limit_s)
-            told = {(row["model"], row["way"]) for row in found}
-            rows = [row for row in rows if (row["model"], row["way"]) not in told]
-            rows += [{"table": "compiled"} | row for row in found]
-            session.keep(rows)
-        return rows
+            known = [row for row in rows if row["model"] == name]
+            others = [row for row in rows if row["model"] != name]
+            kernels = Path(asked.kernels) if asked.kernels else session.folder / "kernels"
+            process = Process(name, device, kernels, asked.limit)
+            found: list[Row] = []
+            for row in measured_rows(name, process, known, session.say, ends_s):
+                found.append(row)
+                # Those that come later in the order stay, so that a run that is cut off loses nothing.
+                now = {one["way"] for one in found}
+                session.keep([*others, *found, *(row for row in known if row["way"] not in now)])
+            now = {one["way"] for one in found}
+            rows = [*others, *found, *(row for row in known if row["way"] not in now)]
+        return [*(reached(name, rows) for name in dict.fromkeys(row["model"] for row in rows)), *rows]
 
     return Benchmark(f"compiled-{device}", title.rstrip("."), about.strip(), TABLES, run)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.torch.compiled", description=__doc__)
-    parser.add_argument("--models", help="names, with commas; all if left out")
-    parser.add_argument("--ways", default=",".join([*WAYS, "like"]), help="groups of ways, with commas")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--limit", type=float, default=_LIMIT_S, help="seconds for each row")
-    parser.add_argument("--kernels", default="", help="folder of compiled kernels, to keep them from run to run")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    asked = parser.parse_args(arguments)
-    if asked.one:
-        print(json.dumps(measured(*json.loads(asked.one))))
-        return 0
     from benchmarks.torch.compiled_models import MODELS
 
-    kept = HERE / "results" / f"compiled-{asked.device}.json"
-    before = json.loads(kept.read_text(encoding="utf-8"))["rows"] if kept.exists() else []
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.torch.compiled", description=__doc__)
+    parser.add_argument("--models", help="names, with commas; all if left out")
+    parser.add_argument("--again", action="store_true", help="measure these models again")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin no more rows after that")
+    parser.add_argument("--limit", type=float, default=_LIMIT_S, help="seconds for each row")
+    parser.add_argument("--kernels", default="", help="folder of compiled kernels and plans, to keep them between runs")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the results")
+    asked = parser.parse_args(arguments)
     names = asked.models.split(",") if asked.models else list(MODELS)
-    made = benchmark(names, asked.ways.split(","), asked.device, before, asked.limit, asked.kernels)
-    result = perform(made, quick=False)
+    if unknown := set(names) - set(MODELS):
+        parser.error(f"no such model: {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
+    asked.results.mkdir(parents=True, exist_ok=True)
+    kept = asked.results / f"compiled-{asked.device}.json"
+    partial = kept.with_suffix(".partial.json")
+    before = [row for path in (kept, partial) if path.exists() for row in json.loads(path.read_text("utf-8"))["rows"]]
+    last = {(row["table"], row["model"], row.get("way")): row for row in before}
+    before = [row for row in last.values() if not (asked.again and row["model"] in names)]
+    made = benchmark(names, asked.device, before, asked)
+    result = perform(made, quick=False, partial=partial)
     kept.write_text(dump(result), encoding="utf-8")
     text = section(made, result)
     kept.with_suffix(".md").write_text(text, encoding="utf-8")

@@ -241,8 +241,8 @@ def unet(width: int = 16, depth: int = 3, batch: int = 4, size: int = 64) -> Any
     return UNet(width, depth), (torch.randn(batch, 3, size, size),)
 
 
-def deep(depth: int = 32, width: int = 64, batch: int = 4, length: int = 64) -> Any:
-    """32 blocks in the style of Llama: the report that PyTorch's peaks go up again at larger budgets (#197838)."""
+def deep(depth: int = 12, width: int = 64, batch: int = 4, length: int = 64) -> Any:
+    """Many small blocks in the style of Llama: PyTorch's peaks go up again at larger budgets (pytorch #197838)."""
     return llama(depth=depth, width=width, batch=batch, length=length)
 
 
@@ -266,3 +266,22 @@ class Squares(nn.Module):
 MODELS: dict[str, Callable[..., Any]] = {
     made.__name__: made for made in (gpt, gpt_dropout, llama, moe, vit, resnet, unet, deep, wide)
 }
+
+_ON_CUDA: dict[str, dict[str, int]] = {
+    "gpt": {"depth": 8, "width": 512, "batch": 16, "length": 512},
+    "gpt_dropout": {"depth": 8, "width": 512, "batch": 16, "length": 512},
+    "llama": {"depth": 8, "width": 512, "batch": 16, "length": 512},
+    "moe": {"depth": 4, "width": 256, "batch": 8, "length": 512},
+    "vit": {"depth": 8, "width": 384, "batch": 32, "size": 128},
+    "resnet": {"width": 64, "batch": 16, "size": 128},
+    "unet": {"width": 32, "batch": 8, "size": 256},
+    "deep": {"depth": 32, "width": 256, "batch": 8, "length": 256},
+    "wide": {"width": 2048, "batch": 8192},
+}
+"""Sizes that keep a GPU busy; those of a CPU are the defaults."""
+
+
+def made(name: str, device: str) -> Any:
+    """A model and its inputs, in a size for ``device``."""
+    sizes = _ON_CUDA[name] if device == "cuda" else {}
+    return MODELS[name](**sizes)

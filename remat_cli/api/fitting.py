@@ -21,6 +21,7 @@ from remat_cli.planning.cache import PlanCache, user_folder
 from remat_cli.planning.forms import carried
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
+from remat_cli.planning.starting import Start
 from remat_cli.units import Budget, as_budget, as_size
 
 if TYPE_CHECKING:
@@ -359,16 +360,16 @@ class CachedPlanner:
         kept = cache.find(path, graph, budget_bytes, complete=False)
         if kept is not None:
             return kept
-        plan = self._solved(graph, budget_bytes)
+        plan = self._solved(graph, budget_bytes, cache.near(graph, budget_bytes, self.options))
         try:
             cache.keep(path, plan)
         except UsageError as error:  # the next run then solves again
             warnings.warn(f"remat: the plan is not kept: {error}", stacklevel=2)
         return plan
 
-    def _solved(self, graph: Graph, budget_bytes: int) -> Plan:
+    def _solved(self, graph: Graph, budget_bytes: int, near: Sequence[Start] = ()) -> Plan:
         try:
-            return solve(graph, budget_bytes, self.options).plan
+            return solve(graph, budget_bytes, self.options, near=near).plan
         except (Infeasible, LimitReached) as error:
             raise type(error)(_in_python(error.message), hint=_in_python(error.hint)) from error
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from remat_cli.api.arguments import as_number, as_path, as_text, as_whole, options_of
 from remat_cli.api.reading import Source, as_graph
 from remat_cli.errors import UsageError, wrong_type
+from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph
 from remat_cli.units import Budget, as_budget, as_size, parse_budget
 
@@ -128,10 +129,10 @@ def solve_smallest(
 
 
 def max_batch(
-    graph: Graph | Source,
+    graph: Graph | Source | Sequence[Graph | Source] | Callable[[int], Graph],
     memory: str | float,
     *,
-    graph_batch: int | None = None,
+    graph_batch: int | Sequence[int] | None = None,
     max_overhead: str = ONE_FORWARD,
     most_cost: float | None = None,
     options: SolveOptions | None = None,
@@ -139,28 +140,53 @@ def max_batch(
 ) -> MaxBatch:
     """The largest batch for which some plan stays within a memory and a cost, by bisection over solves.
 
+    >>> import remat_cli as remat
+    >>> def made(batch):
+    ...     return remat.build_graph(f"resnet18{{batch={batch}}}", cost="roofline:v100")
+    >>> answer = remat.max_batch(made, "1GB", options=remat.SolveOptions(strategy="ap-greedy"))
+    >>> answer.found > answer.without
+    True
+
     Args:
-        graph: The graph at ``graph_batch`` samples, as :func:`solve` takes it. All of it but its fixed memory grows
-            with the batch.
+        graph: One graph at ``graph_batch`` samples, as :func:`solve` takes it: all of it but its fixed memory grows
+            with the batch. Or a list of several of one network, each with the costs that were measured at its batch:
+            at other batches, costs and bytes lie on the lines through the nearest two. Or a function that makes the
+            graph of a batch: its memory must not fall as the batch grows.
         memory: The memory, fixed memory included: a size such as ``"16GB"``, or a number of bytes.
-        graph_batch: Samples that the graph was made for; None for what its metadata says.
+        graph_batch: Samples that the graph was made for, or one number for each of several; None for what their
+            metadata says.
         max_overhead: Limit on recomputation: ``"one-forward"`` (one more forward pass), or a percentage of the cost
             without recomputation, such as ``"30%"``.
-        most_cost: What a plan may cost, in the graph's unit; replaces ``max_overhead``.
+        most_cost: What a plan may cost, in the unit of the one graph; replaces ``max_overhead``.
         options: How to solve; the time limit is for the whole search.
         listener: Receives the progress, from any thread.
 
     Raises:
         Infeasible: If fixed memory alone, or the working set of one sample, does not fit.
-        UsageError: If memory does not grow with the batch, ``graph_batch`` is unknown or less than 1, or the graph
-            does not say which nodes are forward.
+        UsageError: If memory does not grow with the batch, ``graph_batch`` is unknown or less than 1, the graph does
+            not say which nodes are forward, or several graphs are not of one network.
         LimitReached, Interrupted: If the search has to stop before it has found any batch.
         SolverUnavailable, SolverFailed, StrategyMismatch: From the strategy.
         InputError: If the graph's document is invalid.
     """
-    from remat_cli.planning import batches
+    from remat_cli.planning import batch_graphs, batches
 
-    memory_bytes, model = as_size(memory, "memory"), as_graph(graph)
+    memory_bytes = as_size(memory, "memory")
+    if callable(graph) or isinstance(graph, list | tuple):
+        if most_cost is not None:
+            raise UsageError(
+                "most_cost is for one graph, since every batch has another cost",
+                hint='give a percentage as max_overhead="30%"',
+            )
+        family = _family(graph, graph_batch)
+        return batch_graphs.max_batch_of(
+            family,
+            memory_bytes,
+            limit=lambda model: _cost_with(model, max_overhead),
+            options=options_of(options),
+            listener=listener,
+        )
+    model = as_graph(cast("Graph | Source", graph))
     if most_cost is None:
         most_cost = _cost_with(model, max_overhead)
     else:
@@ -328,6 +354,28 @@ def _cost_with(graph: Graph, max_overhead: str) -> float:
     if not share.relative:
         raise UsageError(f'the overhead "{max_overhead}" is not a percentage', hint=hint)
     return graph.total_cost * (1 + float(share.amount) / 100)
+
+
+def _family(given: Sequence[Graph | Source] | Callable[[int], Graph], batches: Any) -> Batched | Callable[[int], Graph]:
+    """Graphs of several batches, or the function that makes them.
+
+    Raises:
+        UsageError: If they cannot be one network's, or ``batches`` does not have a number for each.
+        InputError: If a document is invalid.
+    """
+    if callable(given):
+        if batches is not None:
+            raise UsageError("a function makes the graph of any batch", hint="leave graph_batch out")
+        return given
+    graphs = [as_graph(one, f"graph[{i}]") for i, one in enumerate(given)]
+    if batches is None:
+        return Batched.of((_batch_of(graph), graph) for graph in graphs)
+    numbers = list(batches) if isinstance(batches, list | tuple) else [batches]
+    if len(numbers) != len(graphs):
+        raise UsageError(
+            f"{len(graphs)} graphs and {len(numbers)} batches", hint="say for which batch each graph was made, in order"
+        )
+    return Batched.of((as_whole(n, "graph_batch"), graph) for n, graph in zip(numbers, graphs, strict=True))
 
 
 def _batch_of(graph: Graph) -> int:

@@ -18,6 +18,7 @@ from remat_cli.planning.job import Job, Solved
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.smallest import solve_smallest
 from remat_cli.planning.solving import solve
+from remat_cli.tolerances import SAME_COST
 from remat_cli.units import Budget
 
 
@@ -34,7 +35,8 @@ def solve_or_recall(
 ) -> tuple[Solved, str | None]:
     """A plan, and the file of the cache that it was found in; None for the file if it was made now.
 
-    Only plans of searches that came to their end are kept. A plan from the cache is replayed before it is used.
+    A plan from the cache is replayed before it is used. It is the answer if its search came to its end, unless a
+    cheaper one within the budget is in the cache, for a smaller budget. Else the search starts from what is there.
 
     Args:
         graph: The graph.
@@ -52,10 +54,11 @@ def solve_or_recall(
     budget_bytes = None if budget is None else budget.bytes_for(no_remat_peak(graph))
     cache = None if folder is None else PlanCache(folder)
     path = None if cache is None else cache.path(graph, budget_bytes, options, least_peak=least_peak)
+    near = () if cache is None or least_peak else cache.near(graph, budget_bytes, options)
     if cache is not None and path is not None and options.write_model is None and options.solver_log is None:
         job = Job.of(graph, options, None)  # refuses what a search would refuse
         plan = cache.find(path, graph, budget_bytes, complete=True)
-        if plan is not None:
+        if plan is not None and not (near and near[0].cost < plan.claim.cost * (1 - SAME_COST)):
             text = None if budget is None else budget.text
             plan = replace(plan, provenance={**plan.provenance, "budget": text})
             report = check(plan, budget_bytes=budget_bytes, budget_text=text or "")
@@ -63,9 +66,9 @@ def solve_or_recall(
     solved = (
         solve_smallest(graph, options, listener=listener)
         if least_peak
-        else solve(graph, budget, options, dask=dask, listener=listener)
+        else solve(graph, budget, options, dask=dask, listener=listener, near=near)
     )
-    if cache is not None and path is not None and solved.outcome is Outcome.FINISHED:
+    if cache is not None and path is not None:
         try:
             cache.keep(path, solved.plan)
         except UsageError as error:

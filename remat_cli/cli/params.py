@@ -7,6 +7,7 @@ An option is passed on under the name of its flag, because Click names its envir
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -99,6 +100,14 @@ def _size(text: str) -> int:
     return size
 
 
+def _batches(text: str) -> tuple[int, ...]:
+    """Whole numbers of at least 1, with commas between them."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(re.fullmatch(r"0*[1-9]\d{0,8}", word) for word in words):
+        raise UsageError(f'"{text}" is not a batch', hint="write a whole number such as 8, or one for each graph: 8,16")
+    return tuple(map(int, words))
+
+
 def _overhead(text: str) -> str:
     """``one-forward`` or a percentage, as text with its sign."""
     stripped = text.strip()
@@ -111,6 +120,7 @@ def _overhead(text: str) -> str:
     return f"{stripped.removesuffix('%')}%"
 
 
+BATCHES = _Parsed("batches", _batches)
 OVERHEAD = _Parsed("overhead", _overhead)
 PERCENT = _Parsed("percentage", parse_percentage)
 SHARE = _Parsed("share", parse_share)

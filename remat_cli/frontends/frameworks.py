@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.ran import Ran
@@ -16,6 +16,43 @@ from remat_cli.zoo.base import Architecture
 
 Tell = Callable[[str], None]
 """Takes what the user should know now, a sentence at a time."""
+
+
+class Profile(Protocol):
+    """``graph`` with measured costs, sizes and workspaces; see :func:`remat_cli.profile` for arguments and errors."""
+
+    def __call__(
+        self,
+        graph: Graph,
+        *,
+        device: str,
+        repeats: int,
+        warmup: int,
+        seed: int,
+        force: bool,
+        libraries: Sequence[str],
+        progress: Callable[[int, int], None] | None,
+    ) -> Graph:
+        """See the class."""
+        ...
+
+
+class Run(Protocol):
+    """Runs a plan; see :func:`remat_cli.run_plan` for arguments and errors."""
+
+    def __call__(
+        self,
+        plan: Plan,
+        *,
+        device: str,
+        steps: int,
+        seed: int,
+        graph: Graph | None,
+        force: bool,
+        libraries: Sequence[str],
+    ) -> Ran:
+        """See the class."""
+        ...
 
 
 class Framework(ABC):
@@ -69,40 +106,15 @@ class Framework(ABC):
             UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
         """
 
+    @property
     @abstractmethod
-    def profile(
-        self,
-        graph: Graph,
-        *,
-        device: str,
-        repeats: int,
-        warmup: int,
-        seed: int,
-        force: bool,
-        libraries: Sequence[str],
-        progress: Callable[[int, int], None] | None,
-    ) -> Graph:
-        """``graph``, which this framework made, with measured costs, sizes and workspaces.
+    def profile(self) -> Profile:
+        """What measures the graphs that this framework made."""
 
-        See :func:`remat_cli.profile` for arguments and errors.
-        """
-
+    @property
     @abstractmethod
-    def run(
-        self,
-        plan: Plan,
-        *,
-        device: str,
-        steps: int,
-        seed: int,
-        graph: Graph | None,
-        force: bool,
-        libraries: Sequence[str],
-    ) -> Ran:
-        """Run a plan for a graph that this framework made.
-
-        See :func:`remat_cli.run_plan` for arguments and errors.
-        """
+    def run(self) -> Run:
+        """What runs plans for them."""
 
     def require_device(self, device: str) -> None:
         """Refuse a device that this framework does not know.

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from typing import Any
 
 from remat_cli.graph.document import Document, Format, join, read_document, validate
@@ -24,6 +24,7 @@ _INDEX = re.compile("0|[1-9][0-9]{0,17}", re.ASCII)
 _PLAIN: dict[str, Any] = {"sort_keys": True, "ensure_ascii": False, "allow_nan": False, "check_circular": False}
 _READABLE = json.JSONEncoder(**_PLAIN)
 _COMPACT = json.JSONEncoder(**_PLAIN, separators=(",", ":"))
+_BROKEN = json.JSONEncoder(**_PLAIN, separators=(",\n", ": "))
 _AT_ONCE = 1000
 """Entries of a list that are encoded together: the encoder holds some thirty small strings for each. Untuned."""
 
@@ -180,14 +181,25 @@ def _lines(document: Mapping[str, Any], after: str) -> Iterator[str]:
             yield from inner
         elif isinstance(value, Iterator) or (isinstance(value, list) and value and isinstance(value[0], Mapping)):
             last = f"{name}["
-            for number, entry in enumerate(value):
+            for number, line in enumerate(_entry_lines(iter(value))):
                 yield f"{last}," if number else last
-                last = _READABLE.encode(entry)
+                last = line
             yield last
             yield f"]{comma}"
         else:
             yield f"{name}{_READABLE.encode(value)}{comma}"
     yield "}" + after
+
+
+def _entry_lines(entries: Iterator[Mapping[str, Any]]) -> Iterator[str]:
+    """The text of each of ``entries``.
+
+    A call of the encoder takes longer than most entries, so many are encoded together. JSON has no line breaks inside
+    strings, so a break between two objects ends an entry. An entry that lists objects itself has more of them.
+    """
+    while together := list(islice(entries, _AT_ONCE)):
+        texts = _BROKEN.encode(together)[1:-1].replace("},\n{", "}\n\n{").replace(",\n", ", ").split("\n\n")
+        yield from texts if len(texts) == len(together) else map(_READABLE.encode, together)
 
 
 def _node_to_document(graph: Graph, node: Node) -> dict[str, Any]:

@@ -65,6 +65,8 @@ class Scratch(NamedTuple):
         trial: int64[L], a sequence under consideration.
         best: int64[L], the best sequence within the room.
         kept: int64[L], for each step 1 if it serves anything, else 0.
+        current_height: int64[L], ``height`` of the current sequence.
+        current_first: int64[n], ``first`` of the current sequence.
         first: int64[n], the first step that computes each node.
         node: int64[L], the node of each compute.
         height: int64[L], bytes that must be there during each compute.
@@ -92,6 +94,8 @@ class Scratch(NamedTuple):
     trial: Ints
     best: Ints
     kept: Ints
+    current_height: Ints
+    current_first: Ints
     first: Ints
     node: Ints
     height: Ints
@@ -122,6 +126,10 @@ class Now(Record):
         length: Steps of the current sequence.
         best_length: Steps of the best one.
         computes: Computes of the last evaluated sequence.
+        current_computes: Computes of the current sequence.
+        work: Time of the computes of the last evaluated sequence alone.
+        limit: Energy, relative to the current sequence, above which a trial is refused.
+        copy_share: How often the next move rather copies than computes, where it may do both.
         trips: Trips of the last evaluated sequence.
         copied: Copies out of the last evaluated sequence.
         excess: Bytes over the room, summed over its computes, and over the host memory.
@@ -154,6 +162,7 @@ class Now(Record):
     length: int
     best_length: int
     computes: int
+    current_computes: int
     trips: int
     copied: int
     excess: int
@@ -173,6 +182,9 @@ class Now(Record):
     copying: int
     computing: int
     waiting: float
+    work: float
+    limit: float
+    copy_share: float
     clock: float
     to_host: float
     from_host: float
@@ -204,7 +216,7 @@ def _begin(m: Machine, w: Scratch, now: Now, steps: Ints, length: int) -> None:
     n = len(m.cost)
     for i in range(n):
         w.first[i] = -1
-    now.computes, now.trips, now.level = 0, 0, 0
+    now.computes, now.trips, now.level, now.work = 0, 0, 0, 0.0
     for s in range(length):
         x = steps[s]
         w.kept[s] = 1
@@ -287,6 +299,7 @@ def _look_back(m: Machine, w: Scratch, now: Now, steps: Ints, length: int) -> bo
         if w.first[x] != s and not _serves(m, w, x):
             w.kept[s], w.node[k], w.height[k] = 0, -1, 0
         else:
+            now.work += m.cost[x]
             _was_computed(m, w, now, x, k)
     open_ends = 0
     for v in range(len(m.size)):
@@ -505,7 +518,7 @@ def _either(m: Machine, now: Now, v: int) -> int:
     n, maker = len(m.cost), m.producer[v]
     copy, compute = _may(m, now, v, True), _may(m, now, maker, False)
     if copy and compute:
-        copy = _uniform(now) < 0.5
+        copy = _uniform(now) < now.copy_share
         compute = not copy
     return n + v if copy else maker if compute else -1
 
@@ -514,22 +527,24 @@ def _either(m: Machine, now: Now, v: int) -> int:
 def _again(m: Machine, w: Scratch, now: Now, v: int) -> int:
     """Steps that make value v anew, the last first, in ``inserted``; their number, 0 if there is none.
 
-    An input of a node that is computed again may itself be made anew, by chance, with its own inputs.
+    An input of a node that is computed again may itself be made anew, by chance, with its own inputs. How likely that
+    is differs from move to move, so that long chains come up too; so does whether they come from the host.
     """
     n = len(m.cost)
+    now.copy_share = 0.5 if _uniform(now) < 0.5 else _uniform(now)
     step = _either(m, now, v)
     if step < 0:
         return 0
     w.inserted[0] = step
     count, done = 1, 0
-    deeper = _uniform(now)
+    deeper = 0.0 if _uniform(now) < 0.4 else 0.5 if _uniform(now) < 0.5 else _uniform(now)
     while done < count:
         x = w.inserted[done]
         done += 1
-        if x >= n or deeper < 0.4:
+        if x >= n:
             continue
         for e in range(m.input_start[x], m.input_start[x + 1]):
-            if count >= _CHAIN or _uniform(now) < 0.5:
+            if count >= _CHAIN or _uniform(now) >= deeper:
                 continue
             step = _either(m, now, m.inputs[e])
             known = step < 0
@@ -569,12 +584,12 @@ def _splice(w: Scratch, now: Now, at: int, drop: int, count: int) -> int:
 
 @inner
 def _crowded(w: Scratch, now: Now) -> int:
-    """A step, by chance one during which memory is short; ``height`` must be of the current sequence."""
+    """A compute of the current sequence, by chance one during which memory is short."""
     best, best_height = 0, -1
     for _ in range(6):
-        k = _below(now, now.computes)
-        if w.height[k] > best_height:
-            best, best_height = k, w.height[k]
+        k = _below(now, now.current_computes)
+        if w.current_height[k] > best_height:
+            best, best_height = k, w.current_height[k]
     return best
 
 
@@ -621,7 +636,7 @@ def _choose(m: Machine, w: Scratch, now: Now, at: int) -> None:
         for v in range(m.first_value[y], m.first_value[y + 1]):
             w.mark[v] = 1
     for v in range(len(m.size)):
-        if m.output[v] and w.first[m.producer[v]] < at:
+        if m.output[v] and w.current_first[m.producer[v]] < at:
             _chosen(m, w, now, v, now.length)
 
 
@@ -654,7 +669,7 @@ def _extra(m: Machine, w: Scratch, now: Now) -> int:
     for _ in range(40):
         s = _below(now, now.length)
         x = w.steps[s]
-        if x >= n or w.first[x] != s:
+        if x >= n or w.current_first[x] != s:
             return s
     return -1
 
@@ -683,7 +698,7 @@ def _leave_out(m: Machine, w: Scratch, now: Now) -> int:
 
 
 @inner
-def _adopt(w: Scratch, now: Now, steps: Ints, length: int) -> None:
+def _adopt(m: Machine, w: Scratch, now: Now, steps: Ints, length: int) -> None:
     """Make a sequence the current one, without the steps that serve nothing."""
     count = 0
     for s in range(length):
@@ -691,6 +706,27 @@ def _adopt(w: Scratch, now: Now, steps: Ints, length: int) -> None:
             w.steps[count] = steps[s]
             count += 1
     now.length, now.current_time, now.current_excess = count, now.time, now.excess
+    if count < length:
+        _look_back(m, w, now, w.steps, count)
+    now.current_computes = now.computes
+    for k in range(now.computes):
+        w.current_height[k] = w.height[k]
+    for i in range(len(m.cost)):
+        w.current_first[i] = w.first[i]
+
+
+@inner
+def _passes(m: Machine, w: Scratch, now: Now, length: int) -> bool:
+    """Whether the trial is one whose energy is within the limit; most are refused before they are timed."""
+    if not _look_back(m, w, now, w.trial, length):
+        return False
+    priced = now.price / max(1, now.room)
+    if (now.work - now.current_time) / now.unit + priced * (now.excess - now.current_excess) > now.limit:
+        return False
+    _sort_trips(m, w, w.trial, length)
+    _look_ahead(m, w, now, w.trial)
+    now.excess += max(0, now.host - now.host_room)
+    return (now.time - now.current_time) / now.unit + priced * (now.excess - now.current_excess) <= now.limit
 
 
 @entry
@@ -702,26 +738,22 @@ def anneal(m: Machine, w: Scratch, now: Now, moves: int, hot: float, cold: float
     """
     accepted = 0
     _evaluate(m, w, now, w.steps, now.length)
+    _adopt(m, w, now, w.steps, now.length)
     for move in range(moves):
         heat = hot * math.exp(math.log(cold / hot) * move / moves)
         length = _give_up(m, w, now) if _uniform(now) < 0.5 else _leave_out(m, w, now)
         if length == 0:
             continue
-        before, excess_before = now.current_time, now.current_excess
-        if not _evaluate(m, w, now, w.trial, length):
-            _look_back(m, w, now, w.steps, now.length)
-            continue
-        energy = (now.time - before) / now.unit + now.price * (now.excess - excess_before) / max(1, now.room)
-        if energy <= 0.0 or _uniform(now) < math.exp(-energy / heat):
+        now.limit = -heat * math.log(1.0 - _uniform(now))
+        if _passes(m, w, now, length):
             accepted += 1
-            _adopt(w, now, w.trial, length)
-            if now.excess == 0 and now.time < now.best_time:
-                now.best_time, now.best_length = now.time, now.length
+            _adopt(m, w, now, w.trial, length)
+            if now.current_excess == 0 and now.current_time < now.best_time:
+                now.best_time, now.best_length = now.current_time, now.length
                 for s in range(now.length):
                     w.best[s] = w.steps[s]
         if now.current_excess > 0:
             now.price = min(now.price * 1.02, 100.0)
         else:
             now.price = max(now.price * 0.99, 0.02)
-        _look_back(m, w, now, w.steps, now.length)  # the next move reads heights and first steps
     return accepted

@@ -198,7 +198,7 @@ def _columns(stated: Crossing, b: int) -> None:
                 if stated.next_reader(b, v) is not None:
                     [stated.absent[b, v]] = builder.amounts([0.0])
     # What is not copied at cut b may be so at a later one, and what has left once need not leave again.
-    for v in {v for c, v in stated.absent if c <= b} | {v for c, v in stated.sent if c == b - 1}:
+    for v in {v for c, v in stated.back if c <= b} | {v for c, v in stated.sent if c == b - 1}:
         [stated.sent[b, v]] = builder.amounts([0.0])
     if b == len(stated.cuts):
         for v in {v for _, v in stated.back}:
@@ -277,6 +277,14 @@ def _suffixes(stated: Crossing) -> Iterator[Row]:
                 [found[x]] = stated.builder.amounts([0.0])
                 yield Row([found[x]], [1.0], -math.inf, 1.0)
                 yield Row([found[x], *after], [1.0, *(-1.0 for _ in after)], -math.inf, 0.0)
+        for v, x in back.items():
+            columns = [
+                stated.sent[b, v],
+                stated.kept[b, v],
+                *([again[graph.producer[v]]] if graph.producer[v] in again else []),
+                x,
+            ]
+            yield Row(columns, [*(1.0 for _ in columns[1:]), -1.0], 0.0, math.inf)
         readers = range(cut + 1, len(graph.nodes))
         sources: dict[int, list[int]] = {}
         for v in {v for j in (*readers, *again) for v in graph.nodes[j].inputs if graph.producer[v] <= cut}:
@@ -318,8 +326,15 @@ def _copies(stated: Crossing) -> Iterator[Row]:
             if earlier is not None:
                 yield Row([sent, earlier], [1.0, -1.0], 0.0, math.inf)
     last = len(stated.cuts) + 1
-    for (_, v), back in stated.back.items():
+    for (c, v), back in stated.back.items():
         yield Row([stated.sent[last, v], back], [1.0, -1.0], 0.0, math.inf)
+        made: list[int] = []
+        for b in range(c, 0, -1):
+            made += [stated.again[b, graph.producer[v]]] if (b, graph.producer[v]) in stated.again else []
+            kept = stated.kept.get((b, v))
+            if kept is not None:
+                columns = [stated.sent[b, v], kept, *made, back]
+                yield Row(columns, [*(1.0 for _ in columns[1:]), -1.0], 0.0, math.inf)
 
 
 def _first_windows(stated: Crossing) -> Iterator[Row]:

@@ -179,7 +179,13 @@ class CutModel:
 
 
 def build(
-    graph: Graph, cuts: Sequence[Cut], room_bytes: int, control: Control, *, seen: AbstractSet[int] | None = None
+    graph: Graph,
+    cuts: Sequence[Cut],
+    room_bytes: int,
+    control: Control,
+    *,
+    seen: AbstractSet[int] | None = None,
+    reach: float = math.inf,
 ) -> CutModel:
     """State the model.
 
@@ -191,6 +197,9 @@ def build(
         control: Checked while building.
         seen: Nodes whose recomputation is seen inside a stage; None for all. With fewer the model is smaller, and
             its bound may be lower.
+        reach: Most recomputation, as a share of C0, between a node and the use of its values after a cut. A node that
+            is further away has no columns there: its values count as resident, and take no memory. With a smaller
+            reach the model is smaller, and its bound may be lower.
 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.
@@ -199,14 +208,20 @@ def build(
     builder = Builder()
     nodes = frozenset(range(len(graph.nodes))) if seen is None else seen
     stated = CutModel(builder, graph, tuple(cuts), room_bytes, MemoryScale.of(graph, room_bytes), nodes)
+    away = _away(stated)
     steps = [
         (k, i)
         for k, (t, last) in enumerate(cuts)
         for i in range(stated.older(k))
-        if graph.nodes[i].recompute and not i == last < t
+        if graph.nodes[i].recompute and not i == last < t and away[k][i] <= reach * scale
     ]
     stated.again.update(zip(steps, builder.binaries(graph.nodes[i].cost / scale for _, i in steps), strict=True))
-    places = [(k, v) for k in range(len(cuts)) for v in range(graph.first_value[stated.older(k)])]
+    places = [
+        (k, v)
+        for k in range(len(cuts))
+        for v in range(graph.first_value[stated.older(k)])
+        if away[k][graph.producer[v]] <= reach * scale
+    ]
     stated.kept.update(zip(places, builder.binaries([0.0] * len(places)), strict=True))
     builder.rows.extend(watched(_rows(stated), control))
     return stated
@@ -251,7 +266,7 @@ def _room(stated: CutModel) -> Iterator[Row]:
     graph = stated.graph
     for k, (t, i) in enumerate(stated.cuts):
         own = {*graph.nodes[i].inputs, *graph.values_of(i)}
-        beside = [v for v in range(graph.first_value[t]) if v not in own and graph.size[v]]
+        beside = [v for v in range(graph.first_value[t]) if v not in own and graph.size[v] and (k, v) in stated.kept]
         terms = [(stated.size(v), stated.kept[k, v]) for v in beside]
         if i == t:
             yield linear(-math.inf, terms, stated.memory.down(stated.room_bytes - working_set(graph, t)))
@@ -264,7 +279,7 @@ def _standing(stated: CutModel, k: int) -> Iterator[Row]:
     graph, (t, i) = stated.graph, stated.cuts[k + 1]
     inputs = graph.nodes[t].inputs if i == t else ()
     for v in range(graph.first_value[t]):
-        if not graph.size[v]:
+        if not graph.size[v] or (k + 1, v) not in stated.kept:
             continue
         before, after, again = stated.kept[k, v], stated.kept[k + 1, v], stated.again.get((k, graph.producer[v]))
         read = v in inputs
@@ -311,6 +326,33 @@ def _inside(stated: CutModel, k: int) -> Iterator[Row]:
             for size, column in terms:
                 if size > room:
                     yield linear(-math.inf, [(1.0, column), (1.0, again)], 1.0)
+
+
+def _away(stated: CutModel) -> list[list[float]]:
+    """For every cut k and node i, what must be recomputed at least for i's values to be of use after the cut.
+
+    That is 0 if a node reads one of them for the first time after the cut, or if it is a graph output. Else it is the
+    least cost of a chain of recomputations from a reader of i to such a node; infinite if there is none.
+    """
+    graph = stated.graph
+    last = [-1] * len(graph.nodes)
+    for v, readers in enumerate(graph.readers):
+        last[graph.producer[v]] = max([last[graph.producer[v]], *readers])
+    for v in graph.outputs:
+        last[graph.producer[v]] = len(graph.nodes)
+    found = []
+    for k in range(len(stated.cuts)):
+        away = [math.inf] * len(graph.nodes)
+        for i in range(stated.done(k), -1, -1):
+            if last[i] > stated.done(k):
+                away[i] = 0.0
+        for j in range(stated.done(k), -1, -1):
+            if graph.nodes[j].recompute:
+                cost = away[j] + graph.nodes[j].cost
+                for v in graph.nodes[j].inputs:
+                    away[graph.producer[v]] = min(away[graph.producer[v]], cost)
+        found.append(away)
+    return found
 
 
 def looked_at(cuts: Sequence[Cut], t: int, i: int) -> list[Cut]:

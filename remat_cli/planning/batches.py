@@ -4,7 +4,8 @@ A batch b times as large makes every value b times as large. Fixed memory does n
 at V bytes for one sample fits a memory of M bytes up to the batch (M - fixed) / V. All costs grow by the same factor,
 so the overhead of a plan does not depend on the batch; neither do shares of the time that copies without latency take.
 The task is therefore to find the smallest peak of a plan of bounded overhead, in steps of whole batches: every batch
-corresponds to a budget for the graph at its own batch.
+corresponds to a budget for the graph at its own batch. Where every batch has a graph of its own, :mod:`batch_graphs`
+searches.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.tolerances import CLEARLY_ABOVE, SAME_COST
 from remat_cli.units import Budget
 
-_UNTIMED_S = 60.0
+UNTIMED_S = 60.0
 """Seconds for one batch if there is no time limit. Untuned."""
-_SEEDED = "auto"
+SEEDED = "auto"
 """The strategy whose search begins with the batches that quick methods find."""
-_SEED_SHARE, _SEED_MOST_S = 0.3, 30.0
+SEED_SHARE, SEED_MOST_S = 0.3, 30.0
 """Time for all quick methods together: a share of the time left, and most seconds. Untuned."""
 
 
@@ -46,19 +47,22 @@ class MaxBatch:
     """How large a batch may be.
 
     Attributes:
-        graph: The graph, made for ``graph_batch`` samples.
+        graph: The graph, made for ``graph_batch`` samples; of several graphs, that of the batch found.
         graph_batch: Samples that the graph was made for.
         memory_bytes: The memory, fixed memory included.
         most_cost: What a plan may cost, in the graph's unit, at the graph's batch.
         without: The largest batch without recomputation; 0 if even one sample does not fit.
         found: The largest batch for which there is a plan; 0 if there is none.
         impossible: No plan in ``scope`` for this batch or a larger one is within memory and cost.
-        scope: The set of plans for which ``impossible`` is proven.
+        scope: The set of plans for which ``impossible`` and ``refuted`` are proven.
         solved: The plan for ``found``, on the graph at its own batch; None if there is none.
         budget_bytes: The budget of that plan on the graph at its own batch.
         tried: Batches that had a run, in order.
         outcome: How the search ended; ``TIME_LIMIT`` if time was too short to decide every batch.
         wall_s: Seconds that the search took.
+        given: Batches of which a graph was given; empty if a function made the graph of every batch.
+        refuted: Single batches below ``impossible`` that are proven to be too large. Where every batch has costs of
+            its own, that says nothing of larger ones.
     """
 
     graph: Graph
@@ -74,11 +78,14 @@ class MaxBatch:
     tried: tuple[int, ...]
     outcome: Outcome
     wall_s: float
+    given: tuple[int, ...] = ()
+    refuted: tuple[int, ...] = ()
 
     @property
     def proven(self) -> bool:
         """Whether the batch found is the largest there is (in ``scope``)."""
-        return self.impossible == self.found + 1
+        undecided = range(self.found + 1, self.impossible)
+        return len(undecided) <= len(self.refuted) and set(self.refuted).issuperset(undecided)
 
     def facts(self) -> BatchFacts:
         """The facts for a report."""
@@ -96,6 +103,8 @@ class MaxBatch:
             strategy=None if self.solved is None else self.solved.plan.strategy,
             tried=self.tried,
             outcome=self.outcome,
+            given=self.given,
+            refuted=self.refuted,
         )
 
     def _peak_at(self, peak_bytes: int) -> int:
@@ -165,7 +174,7 @@ def max_batch(
         )
     search = _Search(Runs(job, Pool(graph, host)), scale, most_cost, listener)
     with interruptible(search.runs.control):
-        if job.strategy.name == _SEEDED:
+        if job.strategy.name == SEEDED:
             search.seed()
         search.run()
     return search.result(memory_bytes)
@@ -222,7 +231,7 @@ class _Search:
     def seed(self) -> None:
         """Start from the batches that quick strategies find, each in a search of its own."""
         job, pool = self.runs.job, self.runs.pool
-        job = replace(job, context=replace(job.context, control=self.runs.control.part(_SEED_SHARE, _SEED_MOST_S)))
+        job = replace(job, context=replace(job.context, control=self.runs.control.part(SEED_SHARE, SEED_MOST_S)))
         for spec in OPENING_METHODS:
             runs = Runs(replace(job, strategy=strategy_from_spec(spec)), Pool(job.graph), maker=spec)
             with suppress(StrategyMismatch):  # not for this graph
@@ -261,7 +270,7 @@ class _Search:
     def _attempt(self, batch: int) -> None:
         budget = self.scale.budget(batch)
         clock = self._clock().braked()  # with a brake of its own: a decision must stop this run, not the search
-        listener = _Decision(self.most_cost, batch, clock, self.listener).report
+        listener = Decision(self.most_cost, batch, clock, self.listener).report
         answer, _ = self.runs.run(budget, replace(clock, listener=listener))
         ended = answer.exhausted if isinstance(answer, Found) else answer.scope is not None
         self._take_schedules()
@@ -276,22 +285,14 @@ class _Search:
                 self.low, self.best = batch, kept.found
 
     def _take_proofs(self, batch: int, budget: int) -> None:
-        """Lower ``high`` to this batch if it is proven to be too large.
-
-        Only proofs for all plans in any order or in document order count: a narrower class says too little.
-        """
-        scopes = [b.scope for b in self.runs.pool.bounds_at(budget) if b.cost > self.most_cost * (1 + CLEARLY_ABOVE)]
-        failure = self.runs.pool.failures.get(budget)
-        if failure is not None and failure.scope is not None:
-            scopes.append(failure.scope)
-        wide = [scope for scope in scopes if scope in {Scope.ANY_ORDER, Scope.DOCUMENT_ORDER}]
-        if wide and self.low < batch < self.high:
-            self.high = batch
-            self.scope = Scope.ANY_ORDER if Scope.ANY_ORDER in wide else Scope.DOCUMENT_ORDER
+        """Lower ``high`` to this batch if it is proven to be too large."""
+        scope = refuted(self.runs.pool, budget, self.most_cost)
+        if scope is not None and self.low < batch < self.high:
+            self.high, self.scope = batch, scope
 
     def _clock(self) -> Control:
         if self.runs.control.deadline_s is None:
-            return self.runs.control.part(most_s=_UNTIMED_S)
+            return self.runs.control.part(most_s=UNTIMED_S)
         rounds = max(1, math.ceil(math.log2(max(2, min(self.high, self.open_top) - self.low))))
         return self.runs.first_of(rounds)
 
@@ -328,11 +329,24 @@ class _Search:
             tried=tuple(self.tried),
             outcome=outcome,
             wall_s=time.monotonic() - job.started_s,
+            given=(self.scale.graph_batch,),
         )
 
 
+def refuted(pool: Pool, budget_bytes: int, most_cost: float) -> Scope | None:
+    """The plans of which none stays within a budget and a cost, as the pool proves it; None if it proves no such thing.
+
+    Only proofs for all plans in any order or in document order count: a narrower class says too little.
+    """
+    scopes = [b.scope for b in pool.bounds_at(budget_bytes) if b.cost > most_cost * (1 + CLEARLY_ABOVE)]
+    failure = pool.failures.get(budget_bytes)
+    if failure is not None and failure.scope is not None:
+        scopes.append(failure.scope)
+    return next((scope for scope in (Scope.ANY_ORDER, Scope.DOCUMENT_ORDER) if scope in scopes), None)
+
+
 @dataclass(frozen=True, slots=True)
-class _Decision:
+class Decision:
     """Stops a run once its batch is decided: by a plan that is cheap enough, or by a bound above the cost limit."""
 
     most_cost: float

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from remat_cli.control import Outcome
-from remat_cli.errors import InputError
+from remat_cli.errors import InputError, StrategyMismatch, UsageError
 from remat_cli.files import cache_folder, write_text
 from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
@@ -16,7 +17,14 @@ from remat_cli.plan.check import check
 from remat_cli.plan.io import dump_plan, load_plan
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.starting import Start
+from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.version import __version__
+
+_NEAR_FILES, _NEAR = 16, 3
+"""Plans at other budgets: the newest files to read, and the cheapest plans to start from. Untuned."""
+_GRAPH_DIGITS = 24
+"""Digits of the graph's digest with which a file's name begins."""
 
 
 def user_folder() -> Path:
@@ -50,7 +58,31 @@ class PlanCache:
         more += [] if o.host is None else [repr(o.host)]
         start = [] if o.start is None else [s.node for s in o.start.statements if isinstance(s, Compute)]
         text = json.dumps([graph_sha256(graph), budget_bytes, how, more, start, __version__])
-        return self.folder / f"{hashlib.sha256(text.encode('utf-8')).hexdigest()}.plan.json"
+        name = hashlib.sha256(text.encode("utf-8")).hexdigest()
+        return self.folder / f"{graph_sha256(graph)[:_GRAPH_DIGITS]}-{name}.plan.json"
+
+    def near(self, graph: Graph, budget_bytes: int | None, options: SolveOptions) -> tuple[Start, ...]:
+        """Plans of ``graph`` within a budget that were made for any budget, the cheapest first.
+
+        A search that starts from them finds nothing dearer than what was found for a smaller budget.
+
+        Args:
+            graph: The graph.
+            budget_bytes: The budget, fixed memory included; None for no budget.
+            options: How to solve. With a host there are none, and for strategies that start from no plan.
+        """
+        if options.host is not None or not self.folder.is_dir():
+            return ()
+        strategy, found = strategy_from_spec(options.strategy), []
+        files = list(self.folder.glob(f"{graph_sha256(graph)[:_GRAPH_DIGITS]}-*.plan.json"))
+        with suppress(OSError):  # another process may have removed one
+            files.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        for path in files[:_NEAR_FILES]:
+            with suppress(InputError, UsageError, StrategyMismatch):  # such a plan is no start here
+                start = Start.of(load_plan(str(path))[0], graph, strategy, reorder=options.reorder)
+                if budget_bytes is None or start.peak_bytes <= budget_bytes:
+                    found.append(start)
+        return tuple(sorted(found, key=lambda start: (start.cost, start.peak_bytes))[:_NEAR])
 
     def find(self, path: Path, graph: Graph, budget_bytes: int | None, *, complete: bool) -> Plan | None:
         """The plan in ``path``, which was made by :meth:`path`.

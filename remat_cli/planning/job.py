@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,6 +86,7 @@ class Job:
         context: What the strategy may use; its control is the clock of the whole command.
         started_s: ``time.monotonic()`` at the start of the command.
         start: The old plan to start from; None for none.
+        near: Other old plans to start from, which the answer does not mention.
     """
 
     graph: Graph
@@ -94,10 +95,23 @@ class Job:
     context: Context
     started_s: float
     start: Start | None = None
+    near: tuple[Start, ...] = ()
 
     @classmethod
-    def of(cls, graph: Graph, options: SolveOptions, listener: Callable[[Progress], None] | None) -> Job:
+    def of(
+        cls,
+        graph: Graph,
+        options: SolveOptions,
+        listener: Callable[[Progress], None] | None,
+        near: Sequence[Start] = (),
+    ) -> Job:
         """The job that ``options`` describe; ``listener`` receives its progress, from any thread.
+
+        Args:
+            graph: The graph.
+            options: How to solve.
+            listener: Receives its progress.
+            near: Old plans without copies to start from beside that of ``options``.
 
         Raises:
             UsageError, SolverUnavailable: If there is no such strategy or solver.
@@ -118,11 +132,12 @@ class Job:
         )
         old = options.start
         start = None if old is None else Start.of(old, graph, strategy, reorder=options.reorder, host=options.host)
-        return cls(graph, options, strategy, context, started_s, start)
+        return cls(graph, options, strategy, context, started_s, start, tuple(near))
 
     def task(self, budget_bytes: int | None) -> Task:
-        """The task of finding a plan within a budget, beginning with the old plan if there is one."""
-        known = None if self.start is None else Known((self.start.found.schedule,), searched=False)
+        """The task of finding a plan within a budget, beginning with the old plans if there are any."""
+        starts = (*(() if self.start is None else (self.start,)), *self.near)
+        known = Known(tuple(start.found.schedule for start in starts), searched=False) if starts else None
         return Task(self.graph, budget_bytes, known, self.options.host)
 
     def attempt(
@@ -154,6 +169,8 @@ class Job:
         fits = self.start is not None and (task.budget_bytes is None or self.start.peak_bytes <= task.budget_bytes)
         if self.start is not None and (fits or task.host is None):
             published.take(self.start.found)
+        for near in self.near:
+            published.take(near.found)
 
         def publish(found: Found) -> None:
             if witness is not None:
@@ -179,6 +196,8 @@ class Job:
             if fits and task.host is not None and (best := published.best()) is not None:
                 answer = quicker(answer, best)
             answer = self.start.credited(answer)
+        for near in self.near:
+            answer = near.credited(answer) if isinstance(answer, Found) else answer
         finished = isinstance(answer, Found) and answer.exhausted
         return answer, failure or Ending(Outcome.FINISHED if finished else self.context.control.stopped_by())
 

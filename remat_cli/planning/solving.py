@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from remat_cli.control import Ending, Progress
 from remat_cli.graph.analysis import no_remat_peak
@@ -12,6 +12,7 @@ from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.pool import Pool
 from remat_cli.planning.refusals import no_plan, refuse_impossible
 from remat_cli.planning.runs import Runs
+from remat_cli.planning.starting import Start
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, NotFound
 from remat_cli.units import Budget, as_budget
@@ -26,6 +27,7 @@ def solve(
     *,
     dask: str | None = None,
     listener: Callable[[Progress], None] | None = None,
+    near: Sequence[Start] = (),
 ) -> Solved:
     """The cheapest plan of ``graph`` within ``budget`` that the strategy finds.
 
@@ -35,6 +37,7 @@ def solve(
         options: How to solve.
         dask: Address of a Dask scheduler, on whose workers to search with several seeds; None for this machine.
         listener: Receives the progress, from any thread.
+        near: Plans of the graph to start from, beside that of ``options``: the answer is no dearer than any that fits.
 
     Raises:
         Infeasible: If no plan fits, with the reason.
@@ -43,7 +46,7 @@ def solve(
     """
     asked = None if budget is None else as_budget(budget)
     budget_bytes = None if asked is None else asked.bytes_for(no_remat_peak(graph))
-    job = Job.of(graph, options or SolveOptions(), listener)
+    job = Job.of(graph, options or SolveOptions(), listener, near)
     if budget_bytes is not None:
         refuse_impossible(graph, budget_bytes, asked)
     task = job.task(budget_bytes)
@@ -65,8 +68,9 @@ def _spread(
     from remat_cli.planning.spread.command import spread_on
 
     pool = Pool(job.graph, job.options.host)
-    if job.start is not None:
-        pool.add(job.start.found)
+    for start in (job.start, *job.near):
+        if start is not None:
+            pool.add(start.found)
     outcomes = spread_on(address, Runs(job, pool), [budget_bytes], listener)
     answer = pool.answer(budget_bytes) or NotFound("stopped before any schedule was found")
     return answer, Ending(outcomes[budget_bytes])

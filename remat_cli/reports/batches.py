@@ -33,6 +33,8 @@ def batch_text(facts: BatchFacts, graph: Graph, style: Style) -> str:
     if facts.cost is not None and facts.peak_bytes is not None:
         over = f", {format_percent(facts.cost / base - 1)} over no-remat" if base > 0 else ""
         rows.append(("plan", f"peak {exact_bytes(facts.peak_bytes)}{over}, by {facts.strategy}"))
+    if len(facts.given) != 1:
+        rows.append(("graphs", _graphs(facts)))
     rows.append(("larger", _certainty(facts)))
     rows.append(("search", f"{_tried(facts)}; {facts.outcome}"))
     return render(style, head, "", fields(rows, style))
@@ -48,11 +50,34 @@ def _tried(facts: BatchFacts) -> str:
 
 def _certainty(facts: BatchFacts) -> str:
     proof = f"{facts.impossible:,} or more is proven impossible {_AMONG[facts.scope]}"
-    unknown = range(facts.found + 1, facts.impossible)
-    if not unknown:
+    low, high = facts.found + 1, facts.impossible - 1
+    if not facts.refuted:
+        if low > high:
+            return proof
+        between = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        return f"{proof}; for {between} no plan was found"
+    proof = f"{', '.join(f'{batch:,}' for batch in facts.refuted)} and {proof}"
+    while high in facts.refuted:
+        high -= 1
+    if high < low:
         return proof
-    between = f"{unknown[0]:,}" if len(unknown) == 1 else f"{unknown[0]:,} to {unknown[-1]:,}"
-    return f"{proof}; for {between} no plan was found"
+    return f"{proof}; others up to {high:,} have costs of their own and no plan was found"
+
+
+def _graphs(facts: BatchFacts) -> str:
+    """Where the costs of the batch found come from."""
+    if not facts.given:
+        return "one for every batch"
+    own = ", ".join(f"{batch:,}" for batch in facts.given)
+    if not facts.found or facts.found in facts.given:
+        return f"for batches of {own}"
+    below = [batch for batch in facts.given if batch < facts.found]
+    above = [batch for batch in facts.given if batch > facts.found]
+    low, high = (below[-1], above[0]) if below and above else facts.given[:2] if above else facts.given[-2:]
+    outside = "" if below and above else "; make one near it to be sure"
+    return (
+        f"for batches of {own}; costs and bytes at {facts.found:,} on the lines through {low:,} and {high:,}{outside}"
+    )
 
 
 def batch_json(facts: BatchFacts) -> str:
@@ -70,6 +95,8 @@ def batch_json(facts: BatchFacts) -> str:
         "cost": facts.cost,
         "strategy": facts.strategy,
         "tried": list(facts.tried),
+        "given_batches": list(facts.given),
+        "refuted": list(facts.refuted),
         "outcome": facts.outcome,
     }
     return document_json(document)

@@ -60,15 +60,14 @@ def graph_figure(graph: Graph, format: str) -> bytes:
         )
         for node, share, height, x, y in zip(drawn.nodes, shares, heights, place.layer, place.y, strict=True):
             name = node.id if len(node.id) <= _LONGEST else f"{node.id[:8]}…{node.id[-7:]}"
-            _name(axes, (x, y), name, "black" if share > LIGHT else "white", _font(place, len(name), height))
+            points, rotation = _font(place, len(name), height)
+            label = axes.text(x, y, name, rotation=rotation, ha="center", va="center", fontsize=points)
+            label.set(color="black" if share > LIGHT else "white", parse_math=False)
+            label.set_in_layout(False)  # it fits into its box; at the size of the first layout it would not
         bar = figure.colorbar(colours, ax=axes, label="cost", shrink=0.7, pad=0.01)
         bar.set_ticks(shades.ticks(), labels=[drawable(cost_words(10.0**k, graph.cost_unit)) for k in shades.ticks()])
         figure.suptitle(drawable(_title(graph, sizes)), fontsize="medium")
         return figure_bytes(figure, format)
-
-
-def _name(axes: Axes, at: tuple[float, float], name: str, ink: str, points: float) -> None:
-    axes.text(*at, name, rotation=90, ha="center", va="center", color=ink, fontsize=points, parse_math=False)
 
 
 def _title(graph: Graph, sizes: list[int]) -> str:
@@ -77,12 +76,17 @@ def _title(graph: Graph, sizes: list[int]) -> str:
     return f"{graph.name or 'graph'} ({whole}{f', in {made} blocks' if made else ''})"
 
 
-def _font(place: Layout, letters: int, height: float) -> float:
-    """The size in points at which a name of so many letters fits into its box, upright."""
-    wide, high = 72 * 0.85 * _INCHES[0], 72 * 0.85 * _INCHES[1]
-    across = wide / (place.layers + 1) * _WIDTH
+def _font(place: Layout, letters: int, height: float) -> tuple[float, int]:
+    """Size in points and rotation in degrees with which a name of so many letters fits into its box: the larger."""
     rows = max(place.y, default=0.0) - min(place.y, default=0.0) + 1
-    return min(8.0, 0.7 * across, 1.5 * height * high / rows / max(1, letters))
+    wide = 72 * 0.85 * _INCHES[0] / (place.layers + 1) * _WIDTH
+    high = 72 * 0.85 * _INCHES[1] * height / rows
+
+    def points(along: float, across: float) -> float:
+        return min(8.0, 0.7 * across, 1.5 * along / max(1, letters))
+
+    lying, upright = points(wide, high), points(high, wide)
+    return (lying, 0) if lying >= upright else (upright, 90)
 
 
 def _edges(axes: Axes, drawn: Graph, place: Layout) -> None:

@@ -143,6 +143,18 @@ OPENERS = (
 )
 """The first plan is published here, before anything else begins."""
 
+_SQUEEZE = Stage(
+    "squeeze",
+    f"{_ROOM}.annealing.squeeze:Squeezing",
+    "looks for any schedule that fits, at any cost",
+    when=nodes(_FEW + 1, LARGE - 1) & NO_SCHEDULE,
+    until=Verdict.SETTLED,
+    share=0.3,
+    most_s=20.0,
+    kernels=("annealing",),
+)
+"""Fits `segnet` into its largest working set, where annealing for the cost finds nothing in a minute (``tight``)."""
+
 _STARTS = (
     Stage("quick-bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
     Stage(
@@ -205,6 +217,7 @@ _STARTS = (
         most_s=4.0,
         kernels=("annealing",),
     ),
+    _SQUEEZE,
     Stage(
         "rotor",
         _KNOWN,
@@ -394,18 +407,6 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
             share=0.4,
             most_s=120.0,
         )
-        if first:
-            yield Stage(
-                "turns-short",
-                _TURNS,
-                "improves the incumbent before larger models take most of the time",
-                options={"members": ("annealing", "merging"), "patience": 4, "persistent": False},
-                when=nodes(SMALL + 1, LARGE - 1) & SPARSE & SCHEDULE,
-                until=Verdict.SETTLED,
-                share=0.3,
-                most_s=3.0,
-                kernels=("annealing",),
-            )
 
 
 def exact(depth: float = 0.0) -> tuple[Stage, ...]:
@@ -423,6 +424,17 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
             when=DENSE,
             share=0.3,
             most_s=120.0,
+            kernels=("annealing",),
+        ),
+        Stage(
+            "turns-short",
+            _TURNS,
+            "improves the incumbent before larger models take most of the time",
+            options={"members": ("annealing", "merging"), "patience": 2, "persistent": False},
+            when=nodes(SMALL + 1, LARGE - 1) & SPARSE & SCHEDULE,
+            until=Verdict.SETTLED,
+            share=0.85,
+            most_s=5.0,
             kernels=("annealing",),
         ),
         *_growth((depth,) if depth else _DEPTHS),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from remat_cli.errors import LimitReached
-from remat_cli.strategies.engine import Engine, engine_at
+from remat_cli.strategies.engine import Engine, Gained, engine_at
 from remat_cli.strategies.incumbent import Verdict
 from remat_cli.strategies.openers.crowded import crowded_stages
 
@@ -31,10 +31,33 @@ _RUNS, _WINDOWS = 2, 3
 
 @dataclass(slots=True)
 class _Clock:
-    """The time and the gain of a member: ``rate`` is the gain per second of its last turn."""
+    """The time of a member, and the time and the gain of its last turn.
+
+    Attributes:
+        spent_s: Seconds of all turns.
+        last_s: Seconds of the last one.
+        gained: By how much the incumbent got cheaper in it; infinite for a first schedule, which is worth any time.
+    """
 
     spent_s: float = 0.0
-    rate: float = 0.0
+    last_s: float = 1.0
+    gained: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """The gain per second of the last turn."""
+        return self.gained / self.last_s
+
+    def take(self, gained: float, took_s: float) -> None:
+        """Count a turn."""
+        self.spent_s += took_s
+        self.last_s, self.gained = took_s, gained
+
+    def join(self, other: _Clock) -> None:
+        """Count the last turn of ``other`` as part of the last turn."""
+        self.spent_s += other.last_s
+        self.last_s += other.last_s
+        self.gained += other.gained
 
 
 @dataclass(slots=True)
@@ -45,12 +68,14 @@ class Turns(Engine):
     with the highest gain per second in its last turn runs next, and each gets a least share of the time.
 
     Attributes:
-        clocks: Time and gain of annealing and of windows.
+        clocks: Those of annealing, which include merging, and of windows.
+        merging: That of merging.
     """
 
     uses_solver: ClassVar[bool] = True
 
     clocks: dict[str, _Clock] = field(default_factory=lambda: {"annealing": _Clock(), "windows": _Clock()})
+    merging: _Clock = field(default_factory=_Clock)
 
     def work(self, members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8, persistent: bool = True) -> bool:
         """Take turns until time or patience is out.
@@ -93,19 +118,29 @@ class Turns(Engine):
     def _turn(self, name: str, members: tuple[str, ...], depth: float) -> bool:
         """One turn of a member; whether another one may gain something."""
         incumbent, clock = self.incumbent, self.clocks[name]
-        control, maker = incumbent.context.control, incumbent.crediting[0]
         # Merging is made first: from then on annealing puts its schedules into the pool.
         merging = engine_at(MEMBERS["merging"], incumbent) if name == "annealing" and "merging" in members else None
         options = {"rounds": _WINDOWS, "depth": depth} if name == "windows" else {"rounds": _RUNS}
-        began_s = time.monotonic()
-        gained = [engine_at(MEMBERS[name], incumbent).turn(control, maker, **options)]
-        if merging is not None:
-            gained.append(merging.turn(control, maker, merging=incumbent.verdict is not Verdict.CLASS))
-        took_s = max(time.monotonic() - began_s, 1e-3)
-        clock.spent_s += took_s
-        # Infinite for a first schedule: that is worth any time.
-        clock.rate = sum(turn.cost for turn in gained) / took_s
-        return any(turn.more for turn in gained)
+        gained = self._timed(clock, engine_at(MEMBERS[name], incumbent), **options)
+        if merging is None or not self._merges(clock):
+            return gained.more
+        merged = self._timed(self.merging, merging, merging=incumbent.verdict is not Verdict.CLASS)
+        clock.join(self.merging)
+        return gained.more or merged.more
+
+    def _timed(self, clock: _Clock, engine: Engine, **options: Any) -> Gained:
+        """One turn of ``engine``, on ``clock``."""
+        incumbent, began_s = self.incumbent, time.monotonic()
+        gained = engine.turn(incumbent.context.control, incumbent.crediting[0], **options)
+        clock.take(gained.cost, max(time.monotonic() - began_s, 1e-3))
+        return gained
+
+    def _merges(self, annealing: _Clock) -> bool:
+        """Whether merging follows annealing now. With a time limit, annealing goes on alone while it gains faster."""
+        if self.incumbent.context.control.deadline_s is None:
+            return True
+        owed = self.merging.spent_s + self.merging.last_s < _LEAST_SHARE * annealing.spent_s
+        return owed or self.merging.rate >= annealing.rate
 
     def _patience(self, patience: int) -> int:
         return min(patience, _PATIENCE_BEYOND) if self.incumbent.verdict is Verdict.CLASS else patience

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import random
@@ -11,14 +12,16 @@ import pytest
 
 from benchmarks import frame, measure
 from benchmarks.machine import ROOT
-from benchmarks.paper import batches, budgets, chains, gaps, memory, placing, treewidth
-from benchmarks.paper.__main__ import PARTS, _from_interrupted, main, part, written
+from benchmarks.paper import batches, budgets, chains, gaps, long, memory, placing, treewidth
+from benchmarks.paper.__main__ import LONG, PARTS, _from_interrupted, main, part, written
 from benchmarks.paper.cells import compared, distance, geometric_ratio, with_distances
 from benchmarks.paper.plots import Panel, draw_bars, draw_curves
 from benchmarks.paper.published import CHECKMATE, FIGURES, PAPERS, published
 from benchmarks.scale import build as scale_graph
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.derive import peak
+from remat_cli.planning.comparing import executors
+from remat_cli.planning.comparing.cell import run_cell
 from remat_cli.zoo.registry import build_graph
 
 
@@ -29,7 +32,7 @@ def test_the_gaps_of_appendix_a_are_the_published_ones(tmp_path):
 
 def test_every_published_figure_has_its_source():
     for figure in FIGURES:
-        assert figure.part in PARTS
+        assert figure.part in (*PARTS, LONG)
         assert figure.paper in PAPERS
         assert re.search(r"(section|table|figure|appendix|algorithm|introduction|abstract)", figure.place), figure
         assert figure.subject
@@ -65,7 +68,7 @@ def test_whatever_the_page_calls_published_is_a_figure_of_its_part(name):
 def test_the_stored_page_is_that_of_the_stored_results():
     folder = ROOT / "benchmarks" / "paper"
     page = (folder / "README.md").read_text(encoding="utf-8")
-    for name in PARTS:
+    for name in (*PARTS, LONG):
         result = json.loads((folder / "results" / f"{name}.json").read_text(encoding="utf-8"))
         assert written(name, result) in page
 
@@ -175,6 +178,70 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     assert measured[4:] == ["a", "b", "c"]
 
 
+class One:
+    """Runs one cell, as if it were interrupted then."""
+
+    def run(self, cells, graph, limits, control):
+        yield run_cell(cells[0], graph, limits)
+
+
+def test_the_long_run_goes_on_from_its_rows(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(executors, "LocalExecutor", lambda jobs: One())
+    folder = ("--quick", "--output", str(tmp_path))
+    for done in (1, 2, 3):
+        assert long.main([*folder]) == 130
+        assert f"{done} of 4 cells are measured; the same command goes on" in capsys.readouterr().out
+    assert long.main([*folder]) == 0
+    lines = (tmp_path / "results" / "long.rows.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 4
+    monkeypatch.setattr(executors, "LocalExecutor", lambda jobs: long.Nobody())
+    assert long.main([*folder]) == 0
+    (tmp_path / "results" / "long.rows.jsonl").write_text(lines[0] + "\n", encoding="utf-8")
+    assert long.main([*folder, "--page"]) == 0
+    assert "| linear{n=6} | FLOPs | 4 | 1 |" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit):
+        long.main(["--dask", "tcp://127.0.0.1:9", "--jobs", "2"])
+
+
+@pytest.mark.filterwarnings("ignore")  # Dask's own: busy ports
+def test_a_cluster_shares_the_long_run(tmp_path):
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster:
+        rows = tmp_path / "rows.jsonl"
+        assert long.main(["--quick", "--dask", cluster.scheduler_address, "--results", str(rows)]) == 0
+    gc.collect()  # what Dask leaves open is said here, and not in a later test
+    told = [json.loads(line)["row"] for line in rows.read_text(encoding="utf-8").splitlines()]
+    assert {(row["strategy"], row["budget"]) for row in told} == {
+        (strategy, budget) for strategy in ("auto", "checkmate-ilp") for budget in ("60%", "80%")
+    }
+    assert {row["ended"] for row in told} == {"plan"}
+
+
+def test_open_batches_are_asked_about_at_the_budgets_that_fit_them():
+    def row(strategy, batch, impossible):
+        return {"table": "batches", "graph": "unet", "strategy": strategy, "batch": batch, "impossible": impossible}
+
+    assert not list(long._open_batches([row("keep-all", 24, 62), row("auto", 61, 62)]))
+    (grid,) = long._open_batches([row("keep-all", 24, 62), row("auto", 40, 62)])
+    asked = [batch for _, batch in grid.batches]
+    assert asked == sorted(set(asked))
+    assert (asked[0], asked[-1]) == (44, 61)
+    graph = build_graph(grid.graph)
+    for budget, batch in grid.batches:
+        values = int(budget.removesuffix("B")) - graph.fixed_memory
+        assert (16 * 10**9 - graph.fixed_memory) * 8 // values >= batch
+    cells = [
+        {"graph": grid.graph, "strategy": "auto", "percent": long.share_of(graph, budget), "overhead": over, "bound": b}
+        | {"wall_s": 1.0, "ending": "finished"}
+        for (budget, _), over, b in zip(
+            grid.batches, (10.0, 50.0, None, 90.0, 40.0, None), (0, 0, 60.0, 80.0, 9, None), strict=True
+        )
+    ]
+    verdicts = [row["verdict"] for row in long._of_batches(grid, cells)]
+    assert verdicts == ["possible", "open", "impossible", "impossible", "open", "open"]
+
+
 def least_block(lives):
     """The least memory at fixed offsets: some order of placing each life as low as it goes leads to it."""
 
@@ -250,6 +317,15 @@ def test_rotor_is_faster_with_the_memory_of_the_best_segments():
     assert told["rate"] < told["rotor_rate"] < told["kept_rate"]
     assert told["gain"] == pytest.approx(100 * (told["rotor_rate"] / told["rate"] - 1), abs=0.02)
     assert chains._segments(72) == sorted({round(2 + 15 * k / 9) for k in range(10)})
+
+
+def test_the_strategies_are_what_table_1_says_of_the_methods():
+    rows = memory._methods()
+    assert len(rows) == 10
+    for row in rows:
+        assert row["costs"] == row["costs_told"], row
+        assert (row["sizes"] == "no") == (row["sizes_told"] == "no"), row
+        assert (row["graphs"] == "chain") == (row["graphs_told"] == "no"), row
 
 
 def test_what_figure_1_saves_is_saved_at_a_proven_cost():

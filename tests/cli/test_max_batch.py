@@ -129,3 +129,24 @@ def test_documents():
     text = batch_text(facts, chain, Style(60, color=False, unicode=False))
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 60
+
+
+def test_the_command_takes_graphs_of_several_batches(remat):
+    for batch in (8, 32):
+        spec = f"zoo:resnet18{{batch={batch}}}"
+        assert remat("export", spec, "--cost", "roofline:v100", "-o", f"{batch}.json").code == 0
+    options = ("--memory", "4GB", "--strategy", "ap-greedy")
+    done = remat("max-batch", "32.json", "8.json", *options, "--format", "json")
+    assert done.code == 0
+    several = json.loads(done.out)
+    one = json.loads(remat("max-batch", "32.json", *options, "--format", "json").out)
+    assert several["given_batches"] == [8, 32]
+    assert one["given_batches"] == [32]
+    # The images are fixed memory of one graph and grow with the batch of two.
+    assert one["batch"] > several["batch"] > several["batch_without_remat"] > 0
+    done = remat("max-batch", "8.json", "32.json", *options, "--batch", "8")
+    assert (done.code, "--batch 8,16,32" in done.err) == (2, True)
+    done = remat("max-batch", "8.json", "32.json", *options, "--batch", "8,0")
+    assert (done.code, "is not a batch" in done.err) == (2, True)
+    done = remat("max-batch", "-", "-", *options)
+    assert (done.code, "standard input is one graph" in done.err) == (2, True)

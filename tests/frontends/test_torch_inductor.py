@@ -196,6 +196,54 @@ def test_parts_between_graph_breaks_have_plans():
     assert equal(trained(module, module, batch, 1), trained(other, torch.compile(other, dynamic=False), batch, 1))
 
 
+class Scored(nn.Module):
+    """Returns a loss and what it is of, as language models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drop, self.head = nn.Linear(32, 32), nn.Dropout(0.1), nn.Linear(32, 256)
+        self.norm = nn.BatchNorm1d(32)
+
+    def forward(self, x):
+        scores = self.head(self.drop(torch.tanh(self.norm(self.first(x)))))
+        return scores.logsumexp(1).mean(), scores
+
+
+def losses_of(module, call, batch, weight: float, steps: int = 3):
+    """As ``trained``, for a loop whose loss also reads the scores if ``weight`` is not 0."""
+
+    def loss_of(*inputs):
+        loss, scores = call(*inputs)
+        return loss + weight * scores.square().mean() if weight else loss
+
+    return trained(module, loss_of, batch, steps)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_results_without_a_gradient_cost_nothing_and_others_are_computed_again(weight):
+    torch.manual_seed(0)
+    module, batch = Scored(), (torch.randn(256, 32),)
+    other = copy.deepcopy(module)
+    remat.fit(module, batch, "100%", compiler="inductor", cost="flops", cache="")
+    [plan] = remat.plans_of(module)
+    [tangents] = [node for node in plan.graph.nodes if node.op == "tangents"]
+    assert tangents.outputs == (4,)
+    compiled = torch.compile(other, dynamic=False)
+    wanted = losses_of(other, compiled, batch, weight)
+    if weight:
+        with pytest.warns(UserWarning, match="result 1 of the module takes a gradient, which was not assumed"):
+            found = losses_of(module, module, batch, weight)
+        assert len(remat.plans_of(module)) == 2
+        torch.testing.assert_close(found, wanted)
+    else:
+        assert equal(losses_of(module, module, batch, weight), wanted)
+        assert len(remat.plans_of(module)) == 1
+    module.eval()
+    other.eval()
+    with torch.no_grad():
+        assert all(map(torch.equal, module(*batch), other(*batch)))
+
+
 def test_caches_tell_plans_apart(graph):
     first, second = recomputing(graph), recomputing(graph, "90%")
     names = {remat.RematPartitioner(plan).uuid() for plan in (first, second, "80%", "85%")}

@@ -14,10 +14,12 @@ from torch_plans import graph_of, plan_of, repeated
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, OutOfMemory, UsageError
+from remat_cli.frontends.captured.running import without_workspace
 from remat_cli.frontends.torch.executing import program as programs
 from remat_cli.frontends.torch.executing.inputs import place_tensors
+from remat_cli.frontends.torch.layouts import copied_bytes
 from remat_cli.frontends.torch.measuring import run as running
-from remat_cli.frontends.torch.measuring.run import run_plan, same_bits
+from remat_cli.frontends.torch.measuring.run import kept_tensor, run_plan
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.check import check
@@ -45,7 +47,8 @@ def test_results_are_the_same_bits_and_the_peak_is_predicted_to_the_byte(name):
     assert ran.memory.measured <= ran.memory.predicted_without_workspace + ran.memory.generator_states
     assert ran.result is not None
     assert ran.step_s > 0
-    assert ran.reference_peak <= peak(running.without_workspace(read_step(graph), "cpu"), range(len(graph.nodes)))
+    copied = [copied_bytes(operation, "cpu") for operation in read_step(graph).operations]
+    assert ran.reference_peak <= peak(without_workspace(graph, copied), range(len(graph.nodes)))
 
 
 def test_random_numbers_that_are_drawn_anew_are_noticed(monkeypatch):
@@ -89,7 +92,7 @@ def test_same_seed_same_result():
     ],
 )
 def test_bits_are_compared(a, b, same):
-    assert same_bits(a, b) is same
+    assert kept_tensor("x", a).same(kept_tensor("x", b)) is same
 
 
 def test_generated_code_frees_where_the_plan_does():
@@ -103,11 +106,13 @@ def test_generated_code_frees_where_the_plan_does():
 
 def test_what_does_not_fit_without_recomputation_is_not_compared(monkeypatch):
     graph = graph_of("mlp")
-    measured = running._Bench.measure
+    measured, calls = running._Bench.measure, []
 
-    def first_fails(self, runnable, steps):
-        monkeypatch.setattr(running._Bench, "measure", measured)
-        raise OutOfMemory("out of memory on cpu at node x") from torch.cuda.OutOfMemoryError("no memory")
+    def first_fails(self, statements, steps):
+        calls.append(steps)
+        if len(calls) == 1:
+            raise OutOfMemory("out of memory on cpu at node x") from torch.cuda.OutOfMemoryError("no memory")
+        return measured(self, statements, steps)
 
     monkeypatch.setattr(running._Bench, "measure", first_fails)
     ran = run_plan(plan_of(graph, repeated(graph)), steps=1)
@@ -116,7 +121,7 @@ def test_what_does_not_fit_without_recomputation_is_not_compared(monkeypatch):
 
 
 def test_other_failures_are_not_taken_for_want_of_memory(monkeypatch):
-    def fails(self, runnable, steps):
+    def fails(self, statements, steps):
         raise ExecutionFailed("node x failed") from ValueError("something else")
 
     monkeypatch.setattr(running._Bench, "measure", fails)

@@ -17,11 +17,12 @@ from torch_plans import graph_of, plan_of, repeated
 from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.source import build_model
+from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.executing import program as programs
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, forward_backward
 from remat_cli.frontends.torch.executing.inputs import place_tensors
 from remat_cli.frontends.torch.executing.program import program
-from remat_cli.frontends.torch.executing.same_graph import difference, foreign
+from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.training import backend as training
 from remat_cli.frontends.torch.training.fitting import fit_module
@@ -257,7 +258,7 @@ def test_the_reason_is_said():
     ],
 )
 def test_plans_for_another_torch_or_device_are_not_used(metadata, words):
-    said = foreign(replace(graph_of("mlp"), metadata=metadata), "2.13.0+cpu", "cpu")
+    said = FRONTEND.foreign(replace(graph_of("mlp"), metadata=metadata), "2.13.0+cpu", "cpu")
     assert said is None if words is None else words in said
 
 

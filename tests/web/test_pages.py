@@ -13,7 +13,7 @@ import pytest
 from browser import opened
 from families import random_graph
 
-from remat_cli.graph.model import Graph, Node
+from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import check
 from remat_cli.plan.comparison import Comparison, Ended, Row
@@ -263,6 +263,17 @@ def test_figures_for_papers(format):
     assert graph_figure(nasty, format)
     odd = plan_of(nasty, [0, 1, 2])
     assert plan_figure(check(odd), odd, format)
+
+
+def test_names_in_wide_boxes_leave_room_for_the_drawing():
+    """matplotlib warned that nothing was left of the axes, and drew them small."""
+    sizes = [(2**26,), (2**26, 256, 256), (2**26,), (4,), (100,), (50, 0)]
+    inputs = [(), (0,), (1,), (4,), (5, 2), (0,)]
+    phases = [Phase.FORWARD, Phase.FORWARD, Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.BACKWARD]
+    ids = ["conv1", "bn1", "relu1", "loss", "g/relu1", "g/conv1"]
+    fields = zip(ids, inputs, sizes, phases, strict=True)
+    nodes = [Node(id, 9.0, read, made, phase=phase) for id, read, made, phase in fields]
+    assert graph_figure(Graph("toy", tuple(nodes), (5,)), "svg")
 
 
 @pytest.mark.system

@@ -8,19 +8,24 @@ import click
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
-from remat_cli.errors import ExitCode
+from remat_cli.errors import ExitCode, UsageError
 
 _ONE_FORWARD = "one-forward"
 _EPILOG = """\b
 Examples:
   remat max-batch vgg16.json --memory 16GB
   remat export 'zoo:unet{batch=8}' | remat max-batch - --memory 16GB --max-overhead 10%
+  for b in 8 16 32; do remat export "zoo:unet{batch=$b}" --cost roofline:v100 -o unet$b.json; done
+  remat max-batch unet8.json unet16.json unet32.json --memory 16GB
 
-All memory of the graph except fixed_memory grows with the batch. Exits with 1 if not even one sample fits."""
+All memory and costs of one graph grow with the batch, except fixed_memory.
+Several graphs are of one network, each with its own costs, as remat profile
+measures them. At other batches, costs and bytes lie on the lines through the
+nearest two. Exits with 1 if not even one sample fits."""
 
 
 @click.command("max-batch", epilog=_EPILOG)
-@click.argument("graph", type=params.READABLE)
+@click.argument("graphs", metavar="GRAPH...", nargs=-1, required=True, type=params.READABLE)
 @click.option("--memory", type=params.SIZE, required=True, help="Memory for everything: 16GB, 14.5GiB.")
 @click.option(
     "--max-overhead",
@@ -30,7 +35,10 @@ All memory of the graph except fixed_memory grows with the batch. Exits with 1 i
     help="Limit on recomputation: one-forward, or a percentage of the cost without recomputation.",
 )
 @click.option(
-    "--batch", type=click.IntRange(1), help="Batch for which the graph was made.  [default: from its metadata]"
+    "--batch",
+    type=params.BATCHES,
+    metavar="N[,N...]",
+    help="Batch for which the graph was made; of several graphs, one for each.  [default: from their metadata]",
 )
 @click.option("--strategy", type=params.STRATEGY, default="auto", show_default=True, help="See remat strategies.")
 @params.solver_option
@@ -42,8 +50,12 @@ All memory of the graph except fixed_memory grows with the batch. Exits with 1 i
 @params.node_link_option
 @params.quiet_option
 @params.color_option
-def command(graph: str, memory: int, max_overhead: str, batch: int | None, **options: Any) -> int:
+def command(
+    graphs: tuple[str, ...], memory: int, max_overhead: str, batch: tuple[int, ...] | None, **options: Any
+) -> int:
     """Find the largest batch of GRAPH that fits into a memory at bounded extra cost.
+
+    Give one graph, or graphs of one network at several batches.
 
     Every batch that is reported has a replayed plan. A batch is called impossible only if that is proven.
     """
@@ -56,7 +68,16 @@ def command(graph: str, memory: int, max_overhead: str, batch: int | None, **opt
 
     started_s = current().started_s
     out = Output(options["color"], options["quiet"])
-    model = read_graph(graph, options["keys"])
+    if graphs.count("-") > 1:
+        raise UsageError("standard input is one graph", hint="give the others as files")
+    models = [read_graph(graph, options["keys"]) for graph in graphs]
+    several = len(models) > 1
+    if batch is not None and len(batch) != len(models):
+        raise UsageError(
+            f"--batch names {len(batch)}, and the number of graphs is {len(models)}",
+            hint="say for which batch each graph was made, in order: --batch 8,16,32",
+        )
+    given: Any = None if batch is None else batch if several else batch[0]
     chosen = SolveOptions(
         strategy=options["strategy"],
         solver=options["solver"],
@@ -66,11 +87,16 @@ def command(graph: str, memory: int, max_overhead: str, batch: int | None, **opt
         started_s=started_s,
         host=params.host_of(options),
     )
-    line = ProgressLine(model.total_cost, started_s)
+    line = ProgressLine(models[0].total_cost, started_s)
     with showing(line, quiet=out.quiet):
         answer = max_batch(
-            model, memory, graph_batch=batch, max_overhead=max_overhead, options=chosen, listener=line.update
+            models if several else models[0],
+            memory,
+            graph_batch=given,
+            max_overhead=max_overhead,
+            options=chosen,
+            listener=line.update,
         )
     facts = answer.facts()
-    out.report(batch_json(facts) if options["format"] == "json" else batch_text(facts, model, out.style()))
+    out.report(batch_json(facts) if options["format"] == "json" else batch_text(facts, answer.graph, out.style()))
     return ExitCode.OK if answer.found else ExitCode.NO

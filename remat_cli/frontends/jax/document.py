@@ -26,11 +26,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from remat_cli.frontends.captured.origin import Frontend
 from remat_cli.graph.model import Graph
 
-FRONTEND = "jax"
-VERSION = 1
-"""Version of the format of payloads and metadata."""
+FRONTEND = Frontend("jax", "JAX", "JAX", version=1, forced="JAX may refuse its functions")
 
 ITEM_BYTES = {
     **dict.fromkeys(("bool", "int8", "uint8"), 1),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
-from remat_cli.errors import UsageError
-from remat_cli.frontends.frameworks import Framework, Tell
+from remat_cli.frontends.frameworks import Framework, Profile, Run, Tell
 from remat_cli.frontends.jax.architectures import JAX_ARCHITECTURES, build_jax_graph
-from remat_cli.frontends.ran import Ran
 from remat_cli.graph.model import Graph
-from remat_cli.plan.model import Plan
 from remat_cli.registry import Registry
 from remat_cli.zoo.base import Architecture
 
@@ -33,43 +30,16 @@ class Jax(Framework):
         """See :meth:`Framework.export_architecture`."""
         return build_jax_graph(spec, tell)
 
-    def profile(
-        self,
-        graph: Graph,
-        *,
-        device: str,
-        repeats: int,
-        warmup: int,
-        seed: int,
-        force: bool,
-        libraries: Sequence[str],
-        progress: Callable[[int, int], None] | None,
-    ) -> Graph:
-        """See :meth:`Framework.profile`."""
+    @property
+    def profile(self) -> Profile:
+        """See :attr:`Framework.profile`."""
         from remat_cli.frontends.jax.measuring.profile import profile
 
-        _refuse_libraries(libraries)
-        return profile(graph, device=device, repeats=repeats, warmup=warmup, seed=seed, force=force, progress=progress)
+        return profile
 
-    def run(
-        self,
-        plan: Plan,
-        *,
-        device: str,
-        steps: int,
-        seed: int,
-        graph: Graph | None,
-        force: bool,
-        libraries: Sequence[str],
-    ) -> Ran:
-        """See :meth:`Framework.run`."""
+    @property
+    def run(self) -> Run:
+        """See :attr:`Framework.run`."""
         from remat_cli.frontends.jax.measuring.run import run_plan
 
-        _refuse_libraries(libraries)
-        return run_plan(plan, device=device, steps=steps, seed=seed, graph=graph, force=force)
-
-
-def _refuse_libraries(libraries: Sequence[str]) -> None:
-    """Refuse modules with operators: the functions of JAX's graphs hold all that they need."""
-    if libraries:
-        raise UsageError("libraries of operators are for PyTorch, and this graph is of JAX", hint="leave --library out")
+        return run_plan

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from importlib import metadata, util
+from collections.abc import Sequence
+from importlib import util
 
 from remat_cli.errors import FrameworkUnavailable, UsageError
 from remat_cli.extras import install_command
+from remat_cli.frontends.captured.installed import require_known, require_version
 
 OLDEST = (0, 10)
 BELOW = (0, 11)
@@ -22,18 +23,7 @@ def require_jax() -> None:
     Raises:
         FrameworkUnavailable: If jax is missing, or its version is not supported, or it cannot write functions.
     """
-    try:
-        version = metadata.version("jax")
-    except metadata.PackageNotFoundError:
-        raise FrameworkUnavailable(
-            "this needs JAX, which is not installed", hint=f"run {install_command('jax')}"
-        ) from None
-    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if not OLDEST <= found < BELOW:
-        known = f"{'.'.join(map(str, OLDEST))} up to, but not including, {'.'.join(map(str, BELOW))}"
-        raise FrameworkUnavailable(
-            f"this needs JAX from {known}, and {version} is installed", hint=f"run {install_command('jax')}"
-        )
+    require_version("JAX", "jax", OLDEST, BELOW, ("jax",))
     if util.find_spec("flatbuffers") is None:  # jax.export needs it, and does not ask for it
         raise FrameworkUnavailable(
             "JAX writes functions with flatbuffers, which is not installed", hint=f"run {install_command('jax')}"
@@ -47,8 +37,7 @@ def require_present(device: str) -> None:
         UsageError: If there is no such kind of device.
         FrameworkUnavailable: As :func:`require_jax`, and if there is no such device.
     """
-    if device not in DEVICES:
-        raise UsageError(f'"{device}" is not a device', hint=f"choose one of {', '.join(DEVICES)}")
+    require_known(device, "JAX", DEVICES)
     require_jax()
     import jax
 
@@ -66,3 +55,13 @@ def device_named(device: str) -> object:
     import jax
 
     return jax.local_devices(backend=_PLATFORMS[device])[0]
+
+
+def refuse_libraries(libraries: Sequence[str]) -> None:
+    """Refuse modules with operators: the functions of JAX's graphs hold all that they need.
+
+    Raises:
+        UsageError: If there is one.
+    """
+    if libraries:
+        raise UsageError("libraries of operators are for PyTorch, and this graph is of JAX", hint="leave --library out")

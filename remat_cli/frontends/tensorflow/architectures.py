@@ -2,70 +2,39 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from remat_cli.errors import UsageError
+from remat_cli.frontends.captured.architectures import CapturedArchitecture, Tell, build_captured, table
 from remat_cli.frontends.tensorflow.capturing.export import export_model
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
-from remat_cli.spec import build, format_spec, split_spec
-from remat_cli.zoo.base import Architecture, option
-
-PREFIX = "tf/"
-_DEEPEST_UNET = 8
+from remat_cli.zoo.base import option
 
 
 @dataclass(frozen=True)
-class TensorFlowArchitecture(Architecture):
-    """A model written in Keras, trained with the cross entropy of classes.
+class TensorFlowArchitecture(CapturedArchitecture):
+    """A model written in Keras, trained with the cross entropy of classes: it and its batch, inputs and classes."""
 
-    Attributes:
-        batch: Items per batch.
-        device: The device that the graph is for.
-        cost: The cost model.
-    """
-
-    batch: int = option(8, "items per batch")
     device: str = option("cpu", "cpu or gpu: where it is meant to run")
     cost: str = option("flops", "flops, or roofline:NAME; remat profile measures times")
 
-    @abstractmethod
-    def make(self) -> tuple[Any, Any]:
-        """The model and its batch: inputs and classes."""
-
-    def check(self) -> None:
-        """Refuse options out of range; subclasses that add options check them and call this."""
-        self.require("batch", 1)
-
-    def build(self) -> Graph:
-        """The captured graph.
-
-        Raises:
-            UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
-        """
+    def captured(self, name: str, source: str, tell: Tell) -> Graph:
+        """See :meth:`CapturedArchitecture.captured`."""
 
         def made() -> Any:
             import keras
 
             return *self.make(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-        source = f"zoo:{format_spec(self.name, self)}"
-        return export_model(made, self.name.removeprefix(PREFIX), source, device=self.device, cost=self.cost)
+        return export_model(made, name, source, device=self.device, cost=self.cost)
 
 
 @dataclass(frozen=True)
 class _Images(TensorFlowArchitecture):
-    batch: int = option(32, "images per batch")
-    resolution: int = option(224, "height and width of the images")
-    classes: int = option(1000, "number of classes")
-
-    def check(self) -> None:
-        """Refuse options out of range."""
-        super().check()
-        self.require("resolution", 32, 4096)
-        self.require("classes", 2)
+    batch: int = option(32, "images per batch", least=1)
+    resolution: int = option(224, "height and width of the images", least=32, most=4096)
+    classes: int = option(1000, "number of classes", least=2)
 
     def batch_of(self, *labels: int) -> tuple[Any, Any]:
         """Images, and classes in this shape."""
@@ -130,11 +99,11 @@ class MobileNet(_Images):
 class UNet(_Images):
     """U-Net."""
 
-    batch: int = option(8, "images per batch")
-    resolution: int = option(256, "height and width of the images")
-    classes: int = option(2, "number of classes")
-    width: int = option(64, "channels of the first level; every level doubles them")
-    depth: int = option(4, "how often the image is halved")
+    batch: int = option(8, "images per batch", least=1)
+    resolution: int = option(256, "height and width of the images", least=32, most=4096)
+    classes: int = option(2, "number of classes", least=2)
+    width: int = option(64, "channels of the first level; every level doubles them", least=1, most=4096)
+    depth: int = option(4, "how often the image is halved", least=1, most=8)
 
     name: ClassVar[str] = "tf/unet"
     summary: ClassVar[str] = "U-Net with batch normalisation, captured from TensorFlow"
@@ -143,14 +112,7 @@ class UNet(_Images):
     def check(self) -> None:
         """Refuse options out of range."""
         super().check()
-        self.require("width", 1, 4096)
-        self.require("depth", 1, _DEEPEST_UNET)
-        step = 2**self.depth
-        if self.resolution % step:
-            raise UsageError(
-                f"{self.name}{{resolution}}: {self.resolution} is not a multiple of {step}",
-                hint=f"choose {-(-self.resolution // step) * step}",
-            )
+        self.require_multiple("resolution", 2**self.depth)
 
     def make(self) -> tuple[Any, Any]:
         """The model and its batch."""
@@ -164,13 +126,13 @@ class UNet(_Images):
 class Bert(TensorFlowArchitecture):
     """BERT; the defaults are BERT base."""
 
-    batch: int = option(8, "sequences per batch")
-    depth: int = option(12, "number of blocks")
-    heads: int = option(12, "attention heads of a block")
-    width: int = option(768, "features of a position; a multiple of heads")
-    sequence: int = option(128, "positions per sequence; as many have a learned vector")
-    vocab: int = option(30522, "size of the vocabulary")
-    dropout: float = option(0.1, "probability of dropping a feature")
+    batch: int = option(8, "sequences per batch", least=1)
+    depth: int = option(12, "number of blocks", least=1)
+    heads: int = option(12, "attention heads of a block", least=1)
+    width: int = option(768, "features of a position; a multiple of heads", least=1)
+    sequence: int = option(128, "positions per sequence; as many have a learned vector", least=1)
+    vocab: int = option(30522, "size of the vocabulary", least=1)
+    dropout: float = option(0.1, "probability of dropping a feature", least=0, most=1)
 
     name: ClassVar[str] = "tf/bert"
     summary: ClassVar[str] = "BERT (defaults: BERT base) that predicts tokens, captured from TensorFlow"
@@ -179,14 +141,7 @@ class Bert(TensorFlowArchitecture):
     def check(self) -> None:
         """Refuse options out of range."""
         super().check()
-        for name in ("depth", "heads", "width", "sequence", "vocab"):
-            self.require(name, 1)
-        self.require("dropout", 0, 1)
-        if self.width % self.heads:
-            raise UsageError(
-                f"{self.name}{{width}}: {self.width} is not a multiple of {self.heads} heads",
-                hint=f"choose a width such as {-(-self.width // self.heads) * self.heads}",
-            )
+        self.require_multiple("width", self.heads, " heads")
 
     def make(self) -> tuple[Any, Any]:
         """The model and its batch."""
@@ -201,29 +156,13 @@ class Bert(TensorFlowArchitecture):
 
 TENSORFLOW_ARCHITECTURES: Registry[TensorFlowArchitecture] = Registry(
     kind="TensorFlow architecture",
-    table={
-        f"{PREFIX}{name}": f"{__name__}:{cls.__name__}"
-        for name, cls in {
-            "bert": Bert,
-            "mobilenet": MobileNet,
-            "resnet50": ResNet50,
-            "unet": UNet,
-            "vgg16": Vgg16,
-        }.items()
-    },
+    table=table(
+        __name__, "tf", {"bert": Bert, "mobilenet": MobileNet, "resnet50": ResNet50, "unet": UNet, "vgg16": Vgg16}
+    ),
     group="remat.zoo.tf",
 )
 
 
 def build_tensorflow_graph(spec_text: str) -> Graph:
-    """The graph of a specification such as ``tf/resnet50{batch=32}``.
-
-    Args:
-        spec_text: The specification.
-
-    Raises:
-        UsageError: If there is no such architecture, or an option is unknown or out of range.
-        FrameworkUnavailable, CaptureFailed: As their names say.
-    """
-    name, options = split_spec(spec_text)
-    return build(TENSORFLOW_ARCHITECTURES.load(name), name, options).build()
+    """See :func:`build_captured`."""
+    return build_captured(TENSORFLOW_ARCHITECTURES, spec_text, lambda _: None)

@@ -37,11 +37,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from remat_cli.frontends.captured.origin import Frontend
 from remat_cli.graph.model import Graph
 
-FRONTEND = "tf"
-VERSION = 1
-"""Version of the format of payloads and metadata."""
+FRONTEND = Frontend(
+    "tf", "TensorFlow", "TensorFlow", version=1, forced="operations may be missing or do something else"
+)
 
 ITEM_BYTES = {
     **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8", "float8_e4m3fn", "float8_e5m2"), 1),

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import re
 import sys
-from importlib import metadata
 
-from remat_cli.errors import FrameworkUnavailable, UsageError
-from remat_cli.extras import install_command
+from remat_cli.errors import FrameworkUnavailable
+from remat_cli.frontends.captured.installed import require_known, require_version
 
 OLDEST = (2, 15)
 BELOW = (2, 22)
@@ -20,36 +18,13 @@ DEVICES = ("cpu", "gpu")
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")
 
 
-def tensorflow_version() -> str:
-    """The version of TensorFlow that is installed, without importing it.
-
-    Raises:
-        FrameworkUnavailable: If it is missing.
-    """
-    for name in _DISTRIBUTIONS:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    raise FrameworkUnavailable(
-        "this needs TensorFlow, which is not installed", hint=f"run {install_command('tensorflow')}"
-    )
-
-
 def require_tensorflow() -> None:
     """Check that TensorFlow can be imported, without importing it.
 
     Raises:
         FrameworkUnavailable: If it is missing, or its version is not supported.
     """
-    version = tensorflow_version()
-    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if not OLDEST <= found < BELOW:
-        known = f"{'.'.join(map(str, OLDEST))} up to, but not including, {'.'.join(map(str, BELOW))}"
-        raise FrameworkUnavailable(
-            f"this needs TensorFlow from {known}, and {version} is installed",
-            hint=f"run {install_command('tensorflow')}",
-        )
+    require_version("TensorFlow", "tensorflow", OLDEST, BELOW, _DISTRIBUTIONS)
 
 
 def require_device(device: str) -> None:
@@ -59,8 +34,7 @@ def require_device(device: str) -> None:
         UsageError: If there is no such kind of device.
         FrameworkUnavailable: If TensorFlow or the device is missing.
     """
-    if device not in DEVICES:
-        raise UsageError(f'TensorFlow knows no device "{device}"', hint=f"choose one of {', '.join(DEVICES)}")
+    require_known(device, "TensorFlow", DEVICES)
     require_tensorflow()
     quieten()
     import tensorflow as tf

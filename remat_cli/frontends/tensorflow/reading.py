@@ -6,18 +6,16 @@ place.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
+from dataclasses import replace
 from typing import Any
 
-from remat_cli.errors import UsageError
+from remat_cli.frontends.captured.reading import LARGEST, Reader
 from remat_cli.frontends.tensorflow.document import (
     FRONTEND,
     ITEM_BYTES,
     KINDS,
     PLURAL,
-    VERSION,
     Attribute,
     Call,
     Constant,
@@ -35,51 +33,10 @@ from remat_cli.frontends.tensorflow.document import (
 )
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
-from remat_cli.printable import printable
 
-_LARGEST = (1 << 63) - 1
 _REF = re.compile(r"([vprc])(\d{1,9})|t(\d{1,9})\.(\d{1,9})")
 _OP = re.compile(r"[A-Za-z][A-Za-z0-9_>]*")
 _PLACES = ("input", "variable", "captured")
-
-
-def require_tensorflow_graph(graph: Graph) -> None:
-    """Check that this frontend made a graph.
-
-    Raises:
-        UsageError: If it did not, or another version of remat made it.
-    """
-    metadata = graph.metadata
-    if not isinstance(metadata, dict) or metadata.get("frontend") != FRONTEND:
-        raise UsageError(
-            f"the graph {printable(graph.name)} was not made by the TensorFlow frontend, so there is nothing to run",
-            hint="make it with remat export tf:FILE.py:NAME",
-        )
-    if metadata.get("version") != VERSION:
-        raise UsageError(
-            f"the graph {printable(graph.name)} was made for another version of remat", hint="export it again"
-        )
-
-
-def damaged(graph: Graph, at: str, message: str) -> UsageError:
-    """The error for a payload or metadata that this frontend does not write; ``at`` is the place."""
-    return UsageError(
-        f"the graph {printable(graph.name)} holds a payload that remat did not write: {printable(at)}: {message}",
-        hint="export it again",
-    )
-
-
-def read_origin(graph: Graph) -> tuple[str | None, str | None]:
-    """Version of TensorFlow that a graph was exported with, and the device; None where it does not say.
-
-    Raises:
-        UsageError: If the metadata states anything but text.
-    """
-    metadata = graph.metadata if isinstance(graph.metadata, dict) else {}
-    for key in ("tensorflow", "device"):
-        if metadata.get(key) is not None:
-            _Reader(graph).text(metadata[key], f"metadata.{key}")
-    return metadata.get("tensorflow"), metadata.get("device")
 
 
 def read_workspaces(graph: Graph) -> tuple[int, ...]:
@@ -108,7 +65,7 @@ def read_groups(graph: Graph) -> tuple[tuple[int, ...], ...]:
     reader = _Reader(graph)
     return tuple(
         tuple(reader.number(item, place) for item, place in reader.items(found, at))
-        for found, at in reader.listed(graph.metadata, "groups")
+        for found, at in reader.listed("groups")
     )
 
 
@@ -118,114 +75,57 @@ def read_step(graph: Graph) -> Step:
     Raises:
         UsageError: If they hold anything that this frontend does not write, with its place.
     """
-    require_tensorflow_graph(graph)
+    FRONTEND.require(graph)
     return _Reader(graph).step()
 
 
-class _Reader:
-    """Reads the documents of one graph."""
+class _Reader(Reader):
+    """Reads the documents of one graph. In all methods, ``at`` is the place of the value, for messages."""
+
+    item_bytes = ITEM_BYTES
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.places: tuple[Placeholder, ...] = ()
-        self.constants = 0
+        super().__init__(graph)
         self.functions = 0
-        self.values: dict[str, int] = {}
+        self.given: tuple[Placeholder, ...] = ()
 
     def step(self) -> Step:
-        metadata = self.graph.metadata
-        self.places = tuple(self.placeholder(item, at) for item, at in self.listed(metadata, "places"))
-        constants = tuple(self.data(item, at) for item, at in self.listed(metadata, "constants"))
-        functions = tuple(self.base64(item, at) for item, at in self.listed(metadata, "functions"))
-        self.constants, self.functions = len(constants), len(functions)
-        self.values = {self.graph.value_name(v): v for v in range(len(self.graph.size))}
+        self.given = tuple(self.placeholder(item, at) for item, at in self.listed("places"))
+        constants = tuple(self.constant(item, at) for item, at in self.listed("constants"))
+        functions = tuple(self.base64(item, at) for item, at in self.listed("functions"))
+        self.places, self.constants, self.functions = len(self.given), len(constants), len(functions)
         operations = tuple(self.operation(number) for number in range(len(self.graph.nodes)))
-        step = Step(self.graph, operations, self.places, constants, functions, (), self.update(metadata))
-        results = tuple(self.result(step, item, at) for item, at in self.listed(metadata, "results"))
-        return Step(self.graph, operations, self.places, constants, functions, results, step.update)
-
-    # What follows reads one thing each, and refuses everything else.
-
-    def wrong(self, at: str, message: str) -> UsageError:
-        return damaged(self.graph, at, message)
-
-    def listed(self, metadata: dict[str, Any], key: str) -> list[tuple[Any, str]]:
-        return self.items(metadata.get(key), f"metadata.{key}")
-
-    def items(self, value: Any, at: str) -> list[tuple[Any, str]]:
-        if not isinstance(value, list):
-            raise self.wrong(at, "it is not a list")
-        return [(item, f"{at}[{k}]") for k, item in enumerate(value)]
-
-    def fields(self, value: Any, at: str, wanted: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise self.wrong(at, "it is not an object")
-        for key in wanted:
-            if key not in value:
-                raise self.wrong(at, f"it has no {key}")
-        for key in value:
-            if key not in wanted and key not in others:
-                raise self.wrong(at, f"{quote(key)} is nothing that remat writes")
-        return value
-
-    def text(self, value: Any, at: str, among: tuple[str, ...] = ()) -> str:
-        if not isinstance(value, str) or (among and value not in among):
-            raise self.wrong(at, f"{quote(value)} is {'none of ' + ', '.join(among) if among else 'not text'}")
-        return value
-
-    def number(self, value: Any, at: str, below: int | None = None) -> int:
-        limit = _LARGEST if below is None else below
-        if type(value) is not int or not 0 <= value < limit:
-            raise self.wrong(at, f"{quote(value)} is not a whole number from 0 to {limit - 1}")
-        return value
+        step = Step(self.graph, operations, self.given, constants, functions, (), self.update())
+        return replace(step, results=tuple(self.result(step, item, at) for item, at in self.listed("results")))
 
     def whole(self, value: Any, at: str) -> int:
-        if type(value) is not int or abs(value) > _LARGEST:
+        if type(value) is not int or abs(value) > LARGEST:
             raise self.wrong(at, f"{quote(value)} is not a whole number of 64 bits")
         return value
 
-    def hexadecimal(self, value: Any, at: str) -> str:
-        try:
-            float.fromhex(value)
-        except (TypeError, ValueError, OverflowError):
-            raise self.wrong(at, f"{quote(value)} is not a number as remat writes it") from None
-        return str(value)
-
-    def base64(self, value: Any, at: str) -> bytes:
-        try:
-            return base64.b64decode(self.text(value, at), validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise self.wrong(at, str(error)) from None
-
     def spec(self, dtype: Any, shape: Any, at: str) -> TensorSpec:
-        if self.text(dtype, at) not in ITEM_BYTES:
-            raise self.wrong(at, f"{quote(dtype)} is not a type that graphs have")
-        spec = TensorSpec(dtype, tuple(self.number(n, place) for n, place in self.items(shape, f"{at}.shape")))
-        if spec.bytes > _LARGEST:
-            raise self.wrong(at, "it has more bytes than a tensor can have")
+        spec = TensorSpec(self.dtype(dtype, at), self.numbers(shape, f"{at}.shape"))
+        self.require_size(spec.bytes, at)
         return spec
 
     def placeholder(self, value: Any, at: str) -> Placeholder:
         found = self.fields(value, at, ("kind", "name", "dtype", "shape"), ("trainable", "below", "number"))
-        if type(found.get("trainable", False)) is not bool:
-            raise self.wrong(f"{at}.trainable", "it is neither true nor false")
         return Placeholder(
             kind=self.text(found["kind"], f"{at}.kind", _PLACES),
             name=self.text(found["name"], f"{at}.name"),
             spec=self.spec(found["dtype"], found["shape"], at),
-            trainable=found.get("trainable", False),
-            below=self.number(found["below"], f"{at}.below") if "below" in found else None,
+            trainable=self.flag(found.get("trainable", False), f"{at}.trainable"),
+            below=self.limit(found, at),
             number=self.hexadecimal(found["number"], f"{at}.number") if "number" in found else None,
         )
 
-    def data(self, value: Any, at: str) -> Data:
+    def constant(self, value: Any, at: str) -> Data:
         found = self.fields(value, at, ("dtype", "shape", "data"))
-        spec, data = self.spec(found["dtype"], found["shape"], at), self.base64(found["data"], f"{at}.data")
-        if spec.bytes != len(data):
-            raise self.wrong(f"{at}.data", f"it has another size, {len(data)} bytes, than its shape")
-        return Data(spec, data)
+        spec = self.spec(found["dtype"], found["shape"], at)
+        return Data(spec, self.data(found["data"], at, spec.bytes))
 
-    def update(self, metadata: dict[str, Any]) -> int | None:
+    def update(self) -> int | None:
+        metadata: Any = self.graph.metadata
         if metadata.get("update") is None:
             return None
         name = self.text(metadata["update"], "metadata.update")
@@ -242,8 +142,7 @@ class _Reader:
             None if item is None else self.made(item, place, calls)
             for item, place in self.items(found["values"], f"{at}: values")
         )
-        if len(values) != len(node.outputs):
-            raise self.wrong(at, f"it makes {len(node.outputs)} values, and tells of {len(values)}")
+        self.require_made(at, len(node.outputs), len(values))
         return Operation(calls, values)
 
     def calls(self, value: Any, at: str, inputs: int) -> tuple[Call, ...]:
@@ -284,7 +183,7 @@ class _Reader:
     def single(self, kind: str, value: Any, at: str) -> Any:
         match kind:
             case "type":
-                return self.text(value, at, tuple(ITEM_BYTES))
+                return self.dtype(value, at)
             case "int":
                 return self.whole(value, at)
             case "float":
@@ -314,8 +213,8 @@ class _Reader:
             case "c":
                 return Constant(self.number(number, at, self.constants))
             case "p":
-                return Place(self.number(number, at, len(self.places)))
-        if self.places[self.number(number, at, len(self.places))].kind != "variable":
+                return Place(self.number(number, at, self.places))
+        if self.given[self.number(number, at, self.places)].kind != "variable":
             raise self.wrong(at, "it is not a variable")
         return Read(number)
 
@@ -330,9 +229,9 @@ class _Reader:
         found = self.fields(value, at, ("tensor", "dtype", "shape"), ("value", "ops"))
         number = None
         if "value" in found:
-            number = self.values.get(self.text(found["value"], f"{at}.value"))
-            if number is None or number not in self.graph.outputs or step.spec(number) is None:
-                raise self.wrong(f"{at}.value", f"{quote(found['value'])} is not an output of the graph")
+            number = self.value_named(found["value"], f"{at}.value")
+            if step.spec(number) is None:
+                raise self.wrong(f"{at}.value", f"{quote(found['value'])} holds no tensor")
         inputs = 0 if number is None else 1
         calls = self.calls(found.get("ops", []), f"{at}.ops", inputs)
         tensor = self.ref(found["tensor"], f"{at}.tensor", inputs, calls)

@@ -2,69 +2,30 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from remat_cli.errors import UsageError
+from remat_cli.frontends.captured.architectures import CapturedArchitecture, build_captured, table
 from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.telling import Tell, tell_stderr
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
-from remat_cli.spec import build, format_spec, split_spec
-from remat_cli.zoo.base import Architecture, option
-
-PREFIX = "torch/"
-_DEEPEST_UNET = 8
+from remat_cli.zoo.base import option
 
 
-@dataclass(frozen=True)
-class TorchArchitecture(Architecture):
-    """A model written in PyTorch.
+class TorchArchitecture(CapturedArchitecture):
+    """A model written in PyTorch: a module and its inputs."""
 
-    Attributes:
-        batch: Items per batch.
-        device: The device that the graph is for.
-        cost: The cost model.
-    """
-
-    batch: int = option(8, "items per batch")
-    device: str = option("cpu", "cpu or cuda: where it is meant to run")
-    cost: str = option("device", "times on the device at hand: device; or flops, or roofline:NAME")
-
-    @abstractmethod
-    def make(self) -> tuple[Any, Any]:
-        """The module and its inputs."""
-
-    def check(self) -> None:
-        """Refuse options out of range; subclasses that add options check them and call this."""
-        self.require("batch", 1)
-
-    def build(self, tell: Tell = tell_stderr) -> Graph:
-        """The captured graph.
-
-        Args:
-            tell: Told that the device is measured, if it is.
-
-        Raises:
-            UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
-        """
-        source = f"zoo:{format_spec(self.name, self)}"
-        name = self.name.removeprefix(PREFIX)
+    def captured(self, name: str, source: str, tell: Tell) -> Graph:
+        """See :meth:`CapturedArchitecture.captured`."""
         return export_model(self.make, name=name, source=source, device=self.device, cost=self.cost, tell=tell)
 
 
 @dataclass(frozen=True)
 class _Images(TorchArchitecture):
-    batch: int = option(32, "images per batch")
-    resolution: int = option(224, "height and width of the images")
-    classes: int = option(1000, "number of classes")
-
-    def check(self) -> None:
-        """Refuse options out of range."""
-        super().check()
-        self.require("resolution", 32, 4096)
-        self.require("classes", 2)
+    batch: int = option(32, "images per batch", least=1)
+    resolution: int = option(224, "height and width of the images", least=32, most=4096)
+    classes: int = option(1000, "number of classes", least=2)
 
     def images(self) -> Any:
         """A batch of images."""
@@ -98,16 +59,11 @@ class ResNet50(_Images):
 class Vgg16(_Images):
     """VGG16."""
 
-    dropout: float = option(0.5, "probability of dropping a feature")
+    dropout: float = option(0.5, "probability of dropping a feature", least=0, most=1)
 
     name: ClassVar[str] = "torch/vgg16"
     summary: ClassVar[str] = "VGG with 16 layers, captured from PyTorch"
     reference: ClassVar[str] = "Simonyan and Zisserman, ICLR 2015"
-
-    def check(self) -> None:
-        """Refuse options out of range."""
-        super().check()
-        self.require("dropout", 0, 1)
 
     def make(self) -> tuple[Any, Any]:
         """The module and its inputs."""
@@ -120,11 +76,11 @@ class Vgg16(_Images):
 class UNet(_Images):
     """U-Net."""
 
-    batch: int = option(8, "images per batch")
-    resolution: int = option(256, "height and width of the images")
-    classes: int = option(2, "number of classes")
-    width: int = option(64, "channels of the first level; every level doubles them")
-    depth: int = option(4, "how often the image is halved")
+    batch: int = option(8, "images per batch", least=1)
+    resolution: int = option(256, "height and width of the images", least=32, most=4096)
+    classes: int = option(2, "number of classes", least=2)
+    width: int = option(64, "channels of the first level; every level doubles them", least=1, most=4096)
+    depth: int = option(4, "how often the image is halved", least=1, most=8)
 
     name: ClassVar[str] = "torch/unet"
     summary: ClassVar[str] = "U-Net with batch normalisation, captured from PyTorch"
@@ -133,14 +89,7 @@ class UNet(_Images):
     def check(self) -> None:
         """Refuse options out of range."""
         super().check()
-        self.require("width", 1, 4096)
-        self.require("depth", 1, _DEEPEST_UNET)
-        step = 2**self.depth
-        if self.resolution % step:
-            raise UsageError(
-                f"{self.name}{{resolution}}: {self.resolution} is not a multiple of {step}",
-                hint=f"choose {-(-self.resolution // step) * step}",
-            )
+        self.require_multiple("resolution", 2**self.depth)
 
     def make(self) -> tuple[Any, Any]:
         """The module and its inputs."""
@@ -154,13 +103,13 @@ class UNet(_Images):
 class Gpt2(TorchArchitecture):
     """GPT-2; the defaults are GPT-2 small."""
 
-    batch: int = option(8, "sequences per batch")
-    depth: int = option(12, "number of blocks")
-    heads: int = option(12, "attention heads of a block")
-    width: int = option(768, "features of a position; a multiple of heads")
-    sequence: int = option(512, "positions per sequence; as many have a learned vector")
-    vocab: int = option(50257, "size of the vocabulary")
-    dropout: float = option(0.0, "probability of dropping a feature")
+    batch: int = option(8, "sequences per batch", least=1)
+    depth: int = option(12, "number of blocks", least=1)
+    heads: int = option(12, "attention heads of a block", least=1)
+    width: int = option(768, "features of a position; a multiple of heads", least=1)
+    sequence: int = option(512, "positions per sequence; as many have a learned vector", least=1)
+    vocab: int = option(50257, "size of the vocabulary", least=1)
+    dropout: float = option(0.0, "probability of dropping a feature", least=0, most=1)
 
     name: ClassVar[str] = "torch/gpt2"
     summary: ClassVar[str] = "GPT-2 (defaults: GPT-2 small), captured from PyTorch"
@@ -169,14 +118,7 @@ class Gpt2(TorchArchitecture):
     def check(self) -> None:
         """Refuse options out of range."""
         super().check()
-        for name in ("depth", "heads", "width", "sequence", "vocab"):
-            self.require(name, 1)
-        self.require("dropout", 0, 1)
-        if self.width % self.heads:
-            raise UsageError(
-                f"{self.name}{{width}}: {self.width} is not a multiple of {self.heads} heads",
-                hint=f"choose a width such as {-(-self.width // self.heads) * self.heads}",
-            )
+        self.require_multiple("width", self.heads, " heads")
 
     def make(self) -> tuple[Any, Any]:
         """The module and its inputs."""
@@ -191,24 +133,11 @@ class Gpt2(TorchArchitecture):
 
 TORCH_ARCHITECTURES: Registry[TorchArchitecture] = Registry(
     kind="PyTorch architecture",
-    table={
-        f"{PREFIX}{name}": f"{__name__}:{cls.__name__}"
-        for name, cls in {"gpt2": Gpt2, "resnet50": ResNet50, "unet": UNet, "vgg16": Vgg16}.items()
-    },
+    table=table(__name__, "torch", {"gpt2": Gpt2, "resnet50": ResNet50, "unet": UNet, "vgg16": Vgg16}),
     group="remat.zoo.torch",
 )
 
 
 def build_torch_graph(spec_text: str, tell: Tell = tell_stderr) -> Graph:
-    """The graph of a specification such as ``torch/resnet50{batch=32}``.
-
-    Args:
-        spec_text: The specification.
-        tell: Told that the device is measured, if it is.
-
-    Raises:
-        UsageError: If there is no such architecture, or an option is unknown or out of range.
-        FrameworkUnavailable, CaptureFailed: As their names say.
-    """
-    name, options = split_spec(spec_text)
-    return build(TORCH_ARCHITECTURES.load(name), name, options).build(tell)
+    """See :func:`build_captured`."""
+    return build_captured(TORCH_ARCHITECTURES, spec_text, tell)

@@ -30,11 +30,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from remat_cli.frontends.captured.origin import Frontend
 from remat_cli.graph.model import Graph
 
-FRONTEND = "torch"
-VERSION = 1
-"""Version of the format of payloads and metadata."""
+FRONTEND = Frontend("torch", "PyTorch", "torch", version=1, forced="operators may be missing or do something else")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from importlib import metadata
-
-from remat_cli.errors import FrameworkUnavailable, UsageError
-from remat_cli.extras import install_command
+from remat_cli.errors import FrameworkUnavailable
+from remat_cli.frontends.captured.installed import require_known, require_version
 
 OLDEST = (2, 11)
 BELOW = (2, 16)
@@ -20,18 +17,7 @@ def require_torch() -> None:
     Raises:
         FrameworkUnavailable: If torch is missing, or its version is not supported.
     """
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        raise FrameworkUnavailable(
-            "this needs PyTorch, which is not installed", hint=f"run {install_command('torch')}"
-        ) from None
-    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if not OLDEST <= found < BELOW:
-        known = f"{'.'.join(map(str, OLDEST))} up to, but not including, {'.'.join(map(str, BELOW))}"
-        raise FrameworkUnavailable(
-            f"this needs PyTorch from {known}, and {version} is installed", hint=f"run {install_command('torch')}"
-        )
+    require_version("PyTorch", "torch", OLDEST, BELOW, ("torch",))
 
 
 def require_device(device: str) -> None:
@@ -43,8 +29,7 @@ def require_device(device: str) -> None:
         UsageError: If there is no such kind of device.
         FrameworkUnavailable: If this torch was not built for it.
     """
-    if device not in DEVICES:
-        raise UsageError(f'"{device}" is not a device', hint=f"choose one of {', '.join(DEVICES)}")
+    require_known(device, "PyTorch", DEVICES)
     require_torch()
     import torch
 

@@ -140,6 +140,19 @@ def partitioner_base() -> Any:
     return CustomPartitionerFn
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is done around a compiled function.
+
+    Attributes:
+        unused: The positions of the inputs that the function does not get.
+        function: From the compiled function to the one that runs, which gets all inputs in a list.
+    """
+
+    unused: tuple[int, ...]
+    function: Callable[[Callable[[list[Any]], Any]], Callable[[list[Any]], Any]]
+
+
 def inductor(
     graph_module: Any,
     inputs: Any,
@@ -147,28 +160,39 @@ def inductor(
     partitioner: Any,
     compiler: Callable[[Any, Any], Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    around: Callable[[Any], Around | None] = lambda _part: None,
 ) -> Any:
     """The result of Inductor, whose joint graph ``partitioner`` divides.
 
     Args:
         graph_module: What to compile.
         inputs: Its inputs.
-        partitioner: An object of a class with :func:`partitioner_base`.
+        partitioner: An object of a class with :func:`partitioner_base`; None for Inductor's own way.
         compiler: Takes Inductor's place for both parts; None for Inductor.
         settings: Other settings of Inductor.
+        around: What is done around the compiled function of a part; None for nothing.
     """
     import torch
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    def compiled(part: Any, given: Any, **_options: Any) -> Any:
-        return compiler(part, given) if compiler is not None else None
+    def compiled(part: Any, given: Any, **options: Any) -> Any:
+        if compiler is not None:
+            return compiler(part, given)
+        found = around(part)
+        if found is None:
+            return compile_fx_inner(part, given, **options)
+        kept = [k for k in range(len(given)) if k not in found.unused]
+        for k, node in enumerate(part.graph.find_nodes(op="placeholder")):
+            if k in found.unused:
+                part.graph.erase_node(node)
+        part.recompile()
+        return takes_its_arguments(found.function(compile_fx_inner(part, [given[k] for k in kept], **options)))
 
-    inner = compile_fx_inner if compiler is None else compiled
     patches = {"custom_partitioner_fn": partitioner, **(settings or {})}
     # AOTAutograd's cache would serve what another plan has made, and not call the partitioner. Inductor's own goes by
     # the graphs that the partitioner returns.
     with torch._functorch.config.patch(enable_autograd_cache=False):
-        return compile_fx(graph_module, list(inputs), inner_compile=inner, config_patches=patches)
+        return compile_fx(graph_module, list(inputs), inner_compile=compiled, config_patches=patches)
 
 
 def stored(graph: Any, node: Any) -> Any:
@@ -176,28 +200,61 @@ def stored(graph: Any, node: Any) -> Any:
 
     Without this it may compute the result wherever it is read.
     """
-    import torch
+    return _marked(graph, node, _mark("stored", _lower_stored))
 
-    made = graph.call_function(_stored_operator(torch), (node,))
+
+def inlined(graph: Any, node: Any) -> Any:
+    """A node after ``node`` in ``graph`` that stands for its result, which Inductor then computes where it is read.
+
+    Without this it may store a result that is read several times, once for each copy of ``node``.
+    """
+    return _marked(graph, node, _mark("inlined", _lower_inlined))
+
+
+def _marked(graph: Any, node: Any, operator: Any) -> Any:
+    with graph.inserting_after(node):
+        made = graph.call_function(operator, (node,))
     made.meta = dict(node.meta)
     return made
 
 
 @functools.cache
-def _stored_operator(torch: Any) -> Any:
-    """An operator that returns its argument; in Inductor, its result is stored."""
+def _mark(name: str, lower: Callable[[Any], Any]) -> Any:
+    """An operator that returns its argument; ``lower`` says what Inductor makes of it."""
+    import torch
     from torch._inductor.lowering import register_lowering
 
-    torch.library.define("remat::stored", "(Tensor(a) tensor) -> Tensor(a)")
-    torch.library.impl("remat::stored", "CompositeExplicitAutograd", lambda tensor: tensor)
-    operator = torch.ops.remat.stored.default
-
-    def lower(tensor: Any) -> Any:
-        tensor.realize()
-        return tensor
-
+    torch.library.define(f"remat::{name}", "(Tensor(a) tensor) -> Tensor(a)")
+    torch.library.impl(f"remat::{name}", "CompositeExplicitAutograd", lambda tensor: tensor)
+    operator = getattr(torch.ops.remat, name).default
     register_lowering(operator, type_promotion_kind=None)(lower)
     return operator
+
+
+def _lower_stored(tensor: Any) -> Any:
+    tensor.realize()
+    return tensor
+
+
+def _lower_inlined(tensor: Any) -> Any:
+    from torch._inductor.ir import Pointwise, StorageBox, TensorBox
+
+    box = tensor.data
+    if isinstance(box, StorageBox) and isinstance(box.data, Pointwise):
+        return TensorBox(_inlined_box()(box.data))
+    return tensor  # something else has stored it already
+
+
+@functools.cache
+def _inlined_box() -> Any:
+    """What holds a result of Inductor that is not stored because it is read several times."""
+    from torch._inductor.ir import StorageBox
+
+    class Inlined(StorageBox):  # type: ignore[misc]  # torch is Any to the type checker
+        def should_realize_on_reuse(self, users: int, **_options: Any) -> bool:
+            return False
+
+    return Inlined
 
 
 def saved_description(number: int) -> Any:

@@ -6,20 +6,17 @@ place.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import keyword
 import math
 from typing import Any
 
-from remat_cli.errors import UsageError
 from remat_cli.frontends.aten.program import TANGENTS
+from remat_cli.frontends.captured.reading import Reader
 from remat_cli.frontends.torch.document import (
     FORMS,
     FRONTEND,
     ITEM_BYTES,
     NAMED,
-    VERSION,
     Argument,
     Complex,
     Constant,
@@ -40,40 +37,11 @@ from remat_cli.frontends.torch.document import (
 )
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
-from remat_cli.printable import printable
 
 _KINDS = ("parameter", "buffer", "input", "captured", "tangent")
 _RESULTS = ("result", "update", "gradient", "dropped")
 _DEEPEST = 190
 """Deepest nesting of brackets in an argument: Python compiles at most 200 levels, and a call adds some."""
-_LARGEST = (1 << 63) - 1
-"""PyTorch counts sizes and bytes in 64 bits with a sign."""
-
-
-def require_torch_graph(graph: Graph) -> None:
-    """Check that this frontend made a graph.
-
-    Raises:
-        UsageError: If it did not, or another version of remat made it.
-    """
-    metadata = graph.metadata
-    if not isinstance(metadata, dict) or metadata.get("frontend") != FRONTEND:
-        raise UsageError(
-            f"the graph {printable(graph.name)} was not made by the PyTorch frontend, so there is nothing to run",
-            hint="make it with remat export torch:FILE.py:NAME",
-        )
-    if metadata.get("version") != VERSION:
-        raise UsageError(
-            f"the graph {printable(graph.name)} was made for another version of remat", hint="export it again"
-        )
-
-
-def damaged(graph: Graph, at: str, message: str) -> UsageError:
-    """The error for a payload or metadata that this frontend does not write; ``at`` is the place."""
-    return UsageError(
-        f"the graph {printable(graph.name)} holds a payload that remat did not write: {printable(at)}: {message}",
-        hint="export it again",
-    )
 
 
 def read_padding(graph: Graph) -> int:
@@ -94,32 +62,16 @@ def read_padding(graph: Graph) -> int:
     return padding
 
 
-def read_origin(graph: Graph) -> tuple[str | None, str | None]:
-    """Version of torch that a graph was exported with, and the kind of device; None where it does not say.
-
-    Raises:
-        UsageError: If the metadata states anything but text.
-    """
-    metadata = graph.metadata if isinstance(graph.metadata, dict) else {}
-    for key in ("torch", "device"):
-        if metadata.get(key) is not None:
-            _Reader(graph).text(metadata[key], f"metadata.{key}")
-    return metadata.get("torch"), metadata.get("device")
-
-
 def read_step(graph: Graph) -> Step:
     """The contents of the payloads and the metadata of ``graph``.
 
     Raises:
         UsageError: If they hold anything that this frontend does not write, with its place.
     """
-    metadata = graph.metadata if isinstance(graph.metadata, dict) else {}
     reader = _Reader(graph)
-    given, data, made = (
-        reader.items(metadata.get(key), f"metadata.{key}") for key in ("places", "constants", "results")
-    )
+    given, data, made = (reader.listed(key) for key in ("places", "constants", "results"))
     places = tuple(reader.placeholder(item, at) for item, at in given)
-    constants = tuple(reader.data(item, at) for item, at in data)
+    constants = tuple(reader.constant(item, at) for item, at in data)
     reader.places = sum(place.kind != "tangent" for place in places)
     reader.constants = len(constants)
     if any(place.kind == "tangent" for place in places[: reader.places]):
@@ -127,7 +79,7 @@ def read_step(graph: Graph) -> Step:
     operations = tuple(reader.operation(number) for number in range(len(graph.nodes)))
     reader.require_parts(operations)
     results = tuple(reader.result(item, at) for item, at in made)
-    tangents, (_, device) = reader.tangents(operations, places), read_origin(graph)
+    tangents, (_, device) = reader.tangents(operations, places), FRONTEND.made_with(graph)
     step = Step(graph, operations, places, constants, results, tangents, device)
     for k, result in enumerate(results):
         for tensor in tensors_read([result.tensor]):
@@ -136,52 +88,10 @@ def read_step(graph: Graph) -> Step:
     return step
 
 
-class _Reader:
+class _Reader(Reader):
     """Reads the documents of one graph. In all methods, ``at`` is the place of the value, for messages."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.values = {graph.value_name(value): value for value in range(len(graph.size))}
-        self.places = self.constants = 0
-
-    def wrong(self, at: str, message: str) -> UsageError:
-        return damaged(self.graph, at, message)
-
-    def items(self, value: Any, at: str) -> list[tuple[Any, str]]:
-        """The items of a list, each with its place."""
-        if not isinstance(value, list):
-            raise self.wrong(at, "it is not a list")
-        return [(item, f"{at}[{k}]") for k, item in enumerate(value)]
-
-    def fields(self, value: Any, at: str, needed: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, Any]:
-        """An object with all fields of ``needed``, and otherwise only fields of ``others``."""
-        if not isinstance(value, dict):
-            raise self.wrong(at, "it is not an object")
-        for name in needed:
-            if name not in value:
-                raise self.wrong(at, f'it has no "{name}"')
-        for name in value:
-            if name not in needed and name not in others:
-                raise self.wrong(at, f"it has an unknown field {quote(name)}")
-        return value
-
-    def number(self, value: Any, at: str, below: int | None = None) -> int:
-        """A whole number that is not negative."""
-        if type(value) is not int or value < 0:
-            raise self.wrong(at, f"{quote(value)} is not a whole number from 0 on")
-        if value > _LARGEST:
-            raise self.wrong(at, f"{quote(value)} is more than a tensor can have")
-        if below is not None and value >= below:
-            raise self.wrong(at, f"there is no number {value}: there are {below}")
-        return value
-
-    def text(self, value: Any, at: str, known: tuple[str, ...] = ()) -> str:
-        if not isinstance(value, str) or (known and value not in known):
-            raise self.wrong(at, f"{quote(value)} is not {' or '.join(known) if known else 'text'}")
-        return value
-
-    def numbers(self, value: Any, at: str) -> tuple[int, ...]:
-        return tuple(self.number(item, place) for item, place in self.items(value, at))
+    item_bytes = ITEM_BYTES
 
     def spec(self, value: dict[str, Any], at: str) -> TensorSpec:
         shape = self.numbers(value["shape"], f"{at}.shape")
@@ -189,14 +99,8 @@ class _Reader:
         if len(shape) != len(stride):
             raise self.wrong(at, f"it has {len(shape)} sizes and {len(stride)} strides")
         spec = TensorSpec(self.dtype(value["dtype"], f"{at}.dtype"), shape, stride)
-        if spec.bytes > _LARGEST:
-            raise self.wrong(at, "it has more bytes than a tensor can have")
+        self.require_size(spec.bytes, at)
         return spec
-
-    def dtype(self, value: Any, at: str) -> str:
-        if self.text(value, at) not in ITEM_BYTES:
-            raise self.wrong(at, f"{quote(value)} is not a type that graphs have")
-        return str(value)
 
     def placeholder(self, value: Any, at: str) -> Placeholder:
         found = self.fields(value, at, ("kind", "name", "dtype", "shape", "stride", "bytes"), ("below",))
@@ -209,19 +113,13 @@ class _Reader:
             name=self.text(found["name"], f"{at}.name"),
             spec=spec,
             storage_bytes=size,
-            below=self.number(found["below"], f"{at}.below") if "below" in found else None,
+            below=self.limit(found, at),
         )
 
-    def data(self, value: Any, at: str) -> Data:
+    def constant(self, value: Any, at: str) -> Data:
         found = self.fields(value, at, ("dtype", "shape", "data"))
-        try:
-            data = base64.b64decode(self.text(found["data"], f"{at}.data"), validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise self.wrong(f"{at}.data", str(error)) from None
         dtype, shape = self.dtype(found["dtype"], f"{at}.dtype"), self.numbers(found["shape"], f"{at}.shape")
-        if math.prod(shape) * ITEM_BYTES[dtype] != len(data):
-            raise self.wrong(f"{at}.data", f"it has another size, {len(data)} bytes, than its shape")
-        return Data(dtype, shape, data)
+        return Data(dtype, shape, self.data(found["data"], at, math.prod(shape) * ITEM_BYTES[dtype]))
 
     def result(self, value: Any, at: str) -> Result:
         found = self.fields(value, at, ("kind", "of", "tensor"))
@@ -244,9 +142,7 @@ class _Reader:
         items = [tensor.item for tensors in values for tensor in tensors]
         if None in items and len(items) > 1:
             raise self.wrong(at, "one of its tensors is on its own, and there are others")
-        random = found.get("random", False)
-        if type(random) is not bool:
-            raise self.wrong(f"{at}: random", f"{quote(random)} is neither true nor false")
+        random = self.flag(found.get("random", False), f"{at}: random")
         args, kwargs = self.arguments(found, f"{at}: ", number, 0)
         return Operation(self.text(found["call"], f"{at}: call"), args, kwargs, values, random)
 
@@ -276,8 +172,7 @@ class _Reader:
 
     def require_kept(self, step: Step, value: Value, at: str) -> None:
         """Check that a tensor is there at the end."""
-        if value.number not in self.graph.outputs:
-            raise self.wrong(at, f"{quote(self.graph.value_name(value.number))} is not an output of the graph")
+        self.require_output(value.number, at)
         self.number(value.part, f"{at}.part", len(step.tensors(value.number)))
 
     def arguments(
@@ -335,11 +230,3 @@ class _Reader:
             case str() if key in NAMED:
                 return Named(key, self.text(found, at, FORMS.get(key, ())))
         raise self.wrong(at, f"{quote(value)} is nothing that remat writes")
-
-    def hexadecimal(self, value: Any, at: str) -> str:
-        """A number as ``float.hex`` writes it."""
-        try:
-            float.fromhex(value)
-        except (TypeError, ValueError, OverflowError):
-            raise self.wrong(at, f"{quote(value)} is not a number as remat writes it") from None
-        return str(value)

@@ -13,6 +13,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.kernels.compiling import ready, wait
 from remat_cli.plan.derive import peak, prune
 from remat_cli.plan.liveness import cost_of
+from remat_cli.strategies.engine import Engine
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.strategies.annealing.walk import Walk
@@ -35,8 +36,19 @@ _GUESS = 20
 """Least number of recomputations to divide the overhead by. Untuned."""
 
 
+class Squeezing(Engine):
+    """Looks for a first schedule within the budget, at any cost."""
+
+    def work(self) -> bool:
+        """Squeeze until a schedule fits; whether another turn may find one."""
+        incumbent = self.incumbent
+        control = incumbent.context.control
+        squeeze(incumbent.graph, incumbent.budget_bytes, control, incumbent.context.seed, incumbent.offer)
+        return incumbent.computes is None
+
+
 def squeeze(
-    graph: Graph, floor_bytes: int, control: Control, seed: int, offer: Callable[[tuple[int, ...]], None]
+    graph: Graph, floor_bytes: int, control: Control, seed: int, offer: Callable[[tuple[int, ...]], object]
 ) -> tuple[int, ...]:
     """Look for a schedule in document order of the smallest peak.
 

@@ -21,9 +21,10 @@ from remat_cli.tolerances import SAME_COST
 
 _RECOMPUTING = (0.3, 15.0)
 _RELAXING = (0.25, 30.0)
-_WALKING = (0.6, 40.0)
-_PROVING = (0.35, 30.0)
-"""The share of the time left for each part, and its most seconds. Untuned."""
+_PROVING = (0.5, 60.0)
+_WALKING, _WALKING_ON = (0.2, 10.0), (0.8, 60.0)
+"""The share of the time left for each part, and its most seconds; walks have little before the first proof, whose
+solutions they start from later. Untuned."""
 _HEAT = ((1e-2, 1e-5), (3e-3, 1e-5), (1e-3, 1e-6))
 """First and last temperatures of walks, in shares of C0. Untuned."""
 _SLICE, _MOST_MOVES = 4_000_000, 40_000
@@ -85,6 +86,7 @@ class _Search:
             if bound.copies is Copies.ANY and bound.scope.contains(Scope.DOCUMENT_ORDER) and math.isfinite(bound.cost):
                 self.bounding.cost = max(self.bounding.cost, bound.cost)
         self.starts: list[Timed] = []
+        self.drafts: list[Timed] = []
         self.best: Timed | None = None
         self.lowest: Timed | None = None
         self._alone: Found | None = None
@@ -109,12 +111,13 @@ class _Search:
         while not self._done() and not self.bounding.impossible:
             before = math.inf if self.best is None else self.best.time
             self.report("annealing")
-            self._walk(control.part(*_WALKING), min(2**rounds, _LONGER))
+            self._walk(control.part(*(_WALKING_ON if rounds else _WALKING)), min(2**rounds, _LONGER))
             if self._done():
                 break
-            self.report("proving")
-            self.bounding.solve(self.context, control.part(*_PROVING))
-            self._round()
+            if rounds == 0 or control.deadline_s is None:  # a second attempt in less time would find no more
+                self.report("proving")
+                self.bounding.solve(self.context, control.part(*_PROVING))
+                self._round()
             rounds += 1
             gained = self.best is not None and self.best.time < before * (1 - self.context.gap)
             if control.deadline_s is None and rounds >= 2 and not gained:
@@ -177,6 +180,7 @@ class _Search:
             timed = self.walker.timed(rounded(stated, values, len(self.graph.nodes)))
             if timed is not None and self._allowed(timed.schedule):
                 self.take(timed)
+                self.drafts.append(timed)
 
     def _walk(self, control: Control, longer: int) -> None:
         """Anneal from the starts in turn, with falling temperatures, while it helps and there is time.
@@ -186,9 +190,10 @@ class _Search:
             longer: How many times the moves of the first round each walk has.
         """
         limited = control.deadline_s is not None
-        starts = [*self.starts] or ([] if self.lowest is None else [self.lowest])
+        starts = dict.fromkeys([*self.drafts, *self.starts])
+        self.drafts = []
         for heat in _HEAT:
-            for start in [*starts, self.best]:
+            for start in [*starts, self.best] if starts else [self.lowest]:
                 if start is None or control.stopping() or self._done():
                     continue
                 for _ in range(3 if limited else 2):
@@ -211,7 +216,7 @@ class _Search:
         if self.lowest is None or timed.excess_bytes < self.lowest.excess_bytes:
             self.lowest = timed
         if timed not in self.starts:
-            self.starts = sorted([*self.starts, timed], key=lambda t: (t.excess_bytes, t.time))[:3]
+            self.starts = sorted([*self.starts, timed], key=lambda t: (t.excess_bytes, t.time))[:2]
         same = tidied and self.best is not None and timed.time <= self.best.time
         if timed.excess_bytes == 0 and (self.best is None or timed.time < self.best.time or same):
             self.best = timed

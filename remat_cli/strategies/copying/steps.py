@@ -172,12 +172,26 @@ def _scratch(n: int, values: int, most: int) -> Scratch:
     def ints(length: int) -> Any:
         return np.zeros(length, dtype=np.int64)
 
-    by_step = ["steps", "trial", "best", "kept", "node", "height", "early", "departure", "deadline", "trips", "back"]
+    by_step = [
+        "steps",
+        "trial",
+        "best",
+        "kept",
+        "current_height",
+        "node",
+        "height",
+        "early",
+        "departure",
+        "deadline",
+        "trips",
+        "back",
+    ]
     by_value = ["next_use", "ends", "wanted", "trip", "issued", "ranked", "leaves", "staying", "waiting", "mark"]
     return Scratch(
         **{name: ints(most) for name in by_step},
         **{name: ints(values + 1) for name in by_value},
         first=ints(n),
+        current_first=ints(n),
         ready=np.zeros(values),
         out_end=np.zeros(values),
         inserted=ints(64),

@@ -110,7 +110,7 @@ class TwRemat(_Separating):
 
 @dataclass(frozen=True, slots=True)
 class PwRemat(_Separating):
-    """The same along a path: the spine of a path decomposition is halved, and both sides are made by recursion.
+    """The same along a path: a path decomposition is halved, and both sides are made by recursion.
 
     The paper only sketches its algorithm for pathwidth (section 5). Here every part lies between two resident bags, and
     the depth is the logarithm of n for every graph. But the bags are those of a greedy path decomposition, often wider

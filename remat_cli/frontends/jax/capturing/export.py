@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, RematError
-from remat_cli.frontends.jax.document import FRONTEND, VERSION
+from remat_cli.frontends.jax.document import FRONTEND
 from remat_cli.frontends.jax.installed import require_present
 from remat_cli.frontends.source import frames_of, load_function, place_in
 from remat_cli.graph.model import Graph
@@ -33,7 +33,7 @@ def export_jax(text: str, *, device: str, cost: str, tell: Callable[[str], None]
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
     require_here(device, cost)
-    build = load_function(text, FRONTEND)
+    build = load_function(text, FRONTEND.name)
     return export_built(build, text.rpartition(":")[2], f"jax:{text}", device=device, cost=cost, tell=tell)
 
 
@@ -85,15 +85,7 @@ def described(
     """``graph`` with metadata on its origin."""
     import jax
 
-    metadata = {
-        "frontend": FRONTEND,
-        "version": VERSION,
-        "source": source,
-        "jax": str(jax.__version__),
-        "device": device,
-        "costs": dict(costs),
-        "notes": list(notes),
-    }
+    metadata = FRONTEND.metadata(source, str(jax.__version__), device, costs) | {"notes": list(notes)}
     return replace(graph, cost_unit=unit, metadata=metadata | graph.metadata)
 
 
@@ -111,7 +103,7 @@ def _built(build: Callable[[], Any]) -> tuple[Any, tuple[Any, ...]]:
     except RematError:
         raise
     except Exception as error:  # the user's code may do anything
-        place = place_in(frames_of(error), FRONTEND)
+        place = place_in(frames_of(error), FRONTEND.name)
         at = f" at {place}" if place else ""
         words = printable(str(error).splitlines()[0] if str(error) else "")
         raise CaptureFailed(f"{name}() failed{at}: {type(error).__name__}: {words}") from error

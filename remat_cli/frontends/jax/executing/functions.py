@@ -9,10 +9,10 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from remat_cli.errors import ExecutionFailed, UsageError
+from remat_cli.frontends.captured.origin import damaged
 from remat_cli.frontends.jax.document import ArraySpec, Step
 from remat_cli.frontends.jax.installed import device_named
 from remat_cli.frontends.jax.private import module_of, stable_calls
-from remat_cli.frontends.jax.reading import damaged
 from remat_cli.printable import printable
 
 _CALL = re.compile(r'custom_call\s+@(?:"([^"]*)"|([\w.$-]+))|call_target_name\s*=\s*"([^"]*)"')

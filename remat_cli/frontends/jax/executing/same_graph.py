@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remat_cli.errors import UsageError
-from remat_cli.frontends.jax.document import Step
+from remat_cli.frontends.captured.origin import differing_spec
+from remat_cli.frontends.jax.document import FRONTEND, Step
 from remat_cli.frontends.jax.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.printable import printable
@@ -14,21 +14,16 @@ def difference(ours: Step, theirs: Step) -> str | None:
     return _places(ours, theirs) or _operations(ours, theirs) or _rest(ours, theirs)
 
 
-def require_same(planned: Graph, wanted: Graph) -> None:
-    """Check that a plan of ``planned`` computes the same as ``wanted``. Costs and names do not matter.
+def difference_of_graphs(ours: Graph, theirs: Graph) -> str | None:
+    """As :func:`difference`, of graphs.
 
     Raises:
-        UsageError: If it does not, with the first difference.
+        UsageError: If a payload is damaged.
     """
-    reason = difference(read_step(wanted), read_step(planned))
-    if reason is not None:
-        raise UsageError(
-            f"the plan of {printable(planned.name)} is for another graph than {printable(wanted.name)}: {reason}",
-            hint="solve the graph that is to be run",
-        )
+    return difference(read_step(ours), read_step(theirs))
 
 
-def require_home(step: Step, device: str) -> None:
+def require_home(graph: Graph, device: str) -> None:
     """Check that a graph was exported for this version of JAX and for ``device``.
 
     Raises:
@@ -36,16 +31,7 @@ def require_home(step: Step, device: str) -> None:
     """
     import jax
 
-    reason = None
-    if step.jax.split(".")[:2] != str(jax.__version__).split(".")[:2]:
-        reason = f"it was exported with JAX {printable(step.jax)}, but this is JAX {jax.__version__}"
-    elif step.device != device:
-        reason = f"it was exported for {step.device}, and this runs on {device}"
-    if reason is not None:
-        raise UsageError(
-            f"the graph {printable(step.graph.name)} is not for here: {reason}",
-            hint=f"export it again here, with --device {device}; or --force, and JAX may refuse its functions",
-        )
+    FRONTEND.require_home(graph, str(jax.__version__), device)
 
 
 def _places(ours: Step, theirs: Step) -> str | None:
@@ -54,12 +40,12 @@ def _places(ours: Step, theirs: Step) -> str | None:
     for mine, other in zip(ours.places, theirs.places, strict=True):
         if mine.name != other.name or mine.kind != other.kind:
             return f"{printable(other.name)} there is {printable(mine.name)} here"
-        for what, found, wanted in (
+        facts = (
             ("type", other.spec.key or other.spec.dtype, mine.spec.key or mine.spec.dtype),
             ("shape", list(other.spec.shape), list(mine.spec.shape)),
-        ):
-            if found != wanted:
-                return f"{printable(other.name)} has the {what} {found} there and {wanted} here"
+        )
+        if (words := differing_spec(other.name, facts)) is not None:
+            return words
     return None
 
 

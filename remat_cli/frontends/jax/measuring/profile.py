@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.cores import usable_cores
-from remat_cli.errors import ExecutionFailed, UsageError
+from remat_cli.errors import ExecutionFailed
+from remat_cli.frontends.captured.profiling import Timed, facts, groups, host, require_counts, timed, told
 from remat_cli.frontends.jax.document import Place, Step
 from remat_cli.frontends.jax.executing.functions import Loaded, load, wide_numbers
 from remat_cli.frontends.jax.executing.inputs import random_array
 from remat_cli.frontends.jax.executing.same_graph import require_home
-from remat_cli.frontends.jax.installed import require_present
+from remat_cli.frontends.jax.installed import refuse_libraries, require_present
 from remat_cli.frontends.jax.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.printable import printable
-
-_SHORTEST_SAMPLE_S = 200e-6
-"""Least seconds of a sample: shorter operations are repeated, or the overhead of the clock would count. Untuned."""
-_MOST_CALLS = 100
-"""Most repeats in a sample. Untuned."""
-_LEAST_US = 1e-3
-"""Least cost of an operation. Costs are rounded to multiples of this, and none may be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +24,11 @@ class Measured:
     """One function on a device.
 
     Attributes:
-        median_us: Median time of a call, in microseconds.
-        spread: Distance of the quartiles, as a share of the median.
+        timed: How long a call takes.
         workspace_bytes: Bytes that the compiled function takes while it runs, without what it reads and makes.
     """
 
-    median_us: float
-    spread: float
+    timed: Timed
     workspace_bytes: int
 
 
@@ -52,6 +40,7 @@ def profile(
     warmup: int = 2,
     seed: int = 0,
     force: bool = False,
+    libraries: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Graph:
     """``graph`` with measured costs in microseconds, and with the workspaces that XLA states.
@@ -65,6 +54,7 @@ def profile(
         warmup: Calls before that.
         seed: Seed of the arrays that operations read.
         force: Whether to run operations that were exported for another JAX.
+        libraries: None: the functions of JAX's graphs hold all that they need.
         progress: Called with the number of operations measured so far, and the number of all.
 
     Raises:
@@ -74,30 +64,30 @@ def profile(
         ExecutionFailed: If an operation fails, with the node.
     """
     step = read_step(graph)
-    if repeats < 1 or warmup < 0:
-        raise UsageError("profiling needs at least one repeat, and no negative warm-up")
+    require_counts(repeats, warmup)
+    refuse_libraries(libraries)
     require_present(device)
     if not force:
-        require_home(step, device)
+        require_home(graph, device)
     with wide_numbers():
         loaded = load(step, device)
         found = _all_measured(loaded, repeats, warmup, seed, progress)
     nodes = [
         replace(
             node,
-            cost=found[operation.function].median_us,
+            cost=found[operation.function].timed.median_us,
             outputs=tuple(spec.bytes for spec in operation.values),
             workspace=found[operation.function].workspace_bytes,
         )
         for node, operation in zip(graph.nodes, step.operations, strict=True)
     ]
-    facts = _facts(device, repeats, warmup, len(found)) | {
+    said = _facts(device, repeats, warmup, len(found)) | {
         "spread": {
-            node.id: round(found[operation.function].spread, 4)
+            node.id: round(found[operation.function].timed.spread, 4)
             for node, operation in zip(graph.nodes, step.operations, strict=True)
         }
     }
-    metadata = graph.metadata | {"costs": {"model": "measured"}, "profile": facts}
+    metadata = graph.metadata | {"costs": {"model": "measured"}, "profile": said}
     return replace(graph, nodes=tuple(nodes), cost_unit="us", metadata=metadata)
 
 
@@ -105,15 +95,11 @@ def _all_measured(
     loaded: Loaded, repeats: int, warmup: int, seed: int, progress: Callable[[int, int], None] | None
 ) -> dict[int, Measured]:
     """Every function that a node uses, measured with the first node that does."""
-    first: dict[int, int] = {}
-    for index, operation in enumerate(loaded.step.operations):
-        first.setdefault(operation.function, index)
+    operations = loaded.step.operations
     found: dict[int, Measured] = {}
-    for done, (function, index) in enumerate(first.items()):
-        if progress is not None:
-            progress(done, len(first))
+    for index, *_ in told(groups((op.function, k) for k, op in enumerate(operations)), progress):
         try:
-            found[function] = _measured(loaded, index, repeats, warmup, seed)
+            found[operations[index].function] = _measured(loaded, index, repeats, warmup, seed)
         except Exception as error:  # operations may raise anything
             node = loaded.step.graph.nodes[index]
             words = printable(" ".join(str(error).split()))[:300]
@@ -142,13 +128,7 @@ def _measured(loaded: Loaded, index: int, repeats: int, warmup: int, seed: int) 
             array.block_until_ready()
 
     once()
-    for _ in range(warmup):
-        once()
-    samples = _samples(once, repeats)
-    middle = statistics.median(samples)
-    quartiles = statistics.quantiles(samples, n=4) if len(samples) > 1 else [middle, middle, middle]
-    spread = (quartiles[2] - quartiles[0]) / middle if middle > 0 else 0.0
-    return Measured(max(round(middle, 3), _LEAST_US), spread, workspace)
+    return Measured(timed(once, lambda: None, repeats, warmup), workspace)
 
 
 def _limit(step: Step, index: int, position: int) -> int | None:
@@ -157,32 +137,11 @@ def _limit(step: Step, index: int, position: int) -> int | None:
     return step.places[read.number].below if isinstance(read, Place) else None
 
 
-def _samples(once: Callable[[], None], repeats: int) -> list[float]:
-    """Microseconds per call in each of several samples."""
-    started = time.perf_counter()
-    once()
-    taken = max(time.perf_counter() - started, 1e-9)
-    calls = min(_MOST_CALLS, max(1, round(_SHORTEST_SAMPLE_S / taken)))
-    samples = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        for _ in range(calls):
-            once()
-        samples.append((time.perf_counter() - started) / calls * 1e6)
-    return samples
-
-
 def _facts(device: str, repeats: int, warmup: int, kinds: int) -> dict[str, Any]:
     """The machine and the settings of the measurement."""
     import jax
 
-    facts: dict[str, Any] = {
-        "device": device,
-        "jax": str(jax.__version__),
-        "repeats": repeats,
-        "warmup": warmup,
-        "kinds": kinds,
-    }
+    found = facts(device, "jax", str(jax.__version__), repeats, warmup, kinds)
     if device == "cuda":
-        return facts | {"machine": str(jax.local_devices(backend="gpu")[0].device_kind)}
-    return facts | {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "threads": usable_cores()}
+        return found | {"machine": str(jax.local_devices(backend="gpu")[0].device_kind)}
+    return found | host(usable_cores())

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.errors import UsageError
+from remat_cli.frontends.captured.running import replayed
 from remat_cli.frontends.jax.capturing.capture import Captured, Loss, capture
 from remat_cli.frontends.jax.capturing.lower import lower
-from remat_cli.frontends.jax.document import FRONTEND, VERSION, Step
+from remat_cli.frontends.jax.document import FRONTEND, Step
 from remat_cli.frontends.jax.executing.functions import load
 from remat_cli.frontends.jax.executing.program import Program, program
 from remat_cli.frontends.jax.executing.same_graph import difference, require_home
 from remat_cli.frontends.jax.installed import require_present
 from remat_cli.frontends.jax.private import is_tracer, key_implementation, tracing
 from remat_cli.frontends.jax.reading import read_step
-from remat_cli.frontends.running import replayed
 from remat_cli.plan.model import Plan
 from remat_cli.printable import printable
 
@@ -88,7 +88,7 @@ def planned_step(
     step = read_step(plan.graph)
     replayed(plan)
     require_present(step.device)
-    require_home(step, step.device)
+    require_home(plan.graph, step.device)
     numbers = argnums if isinstance(argnums, int) else tuple(argnums)
     return PlannedStep(Loss(function, numbers, has_aux), plan)
 
@@ -118,7 +118,7 @@ def _own_step(captured: Captured, planned: Step) -> tuple[Step, list[Any]]:
     import jax
 
     lowered = lower(captured, lambda work: work.flops, planned.graph.name, planned.device)
-    origin = {"frontend": FRONTEND, "version": VERSION, "device": planned.device, "jax": str(jax.__version__)}
+    origin = FRONTEND.metadata("", str(jax.__version__), planned.device, {})
     graph = replace(lowered.graph, metadata=origin | lowered.graph.metadata)
     return read_step(graph), lowered.captured
 

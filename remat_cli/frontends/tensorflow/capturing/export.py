@@ -14,7 +14,7 @@ from remat_cli.frontends.tensorflow.capturing.looks import find_looks
 from remat_cli.frontends.tensorflow.capturing.lower import lower
 from remat_cli.frontends.tensorflow.capturing.program import Program
 from remat_cli.frontends.tensorflow.capturing.reading_graph import read_graph
-from remat_cli.frontends.tensorflow.document import FRONTEND, VERSION
+from remat_cli.frontends.tensorflow.document import FRONTEND
 from remat_cli.frontends.tensorflow.installed import require_device
 from remat_cli.graph.model import Graph
 
@@ -32,7 +32,9 @@ def export_tensorflow(text: str, *, device: str = "cpu", cost: str = "flops") ->
     """
     cost_model(cost)
     require_device(device)
-    return export_model(load_function(text, "tf"), text.rpartition(":")[2], f"tf:{text}", device=device, cost=cost)
+    return export_model(
+        load_function(text, FRONTEND.name), text.rpartition(":")[2], f"tf:{text}", device=device, cost=cost
+    )
 
 
 def export_model(
@@ -81,13 +83,5 @@ def graph_of_step(
         op.cost = costs.cost(program, op, captured.graph)
     graph = lower(program, name, costs.unit)
     assert graph is not None  # the nodes were chosen for it
-    metadata = {
-        "frontend": FRONTEND,
-        "version": VERSION,
-        "source": source,
-        "tensorflow": str(tf.__version__),
-        "device": device,
-        "costs": costs.description,
-        "parameters": captured.parameters,
-    }
-    return replace(graph, metadata=metadata | graph.metadata), program, captured
+    metadata = FRONTEND.metadata(source, str(tf.__version__), device, costs.description)
+    return replace(graph, metadata=metadata | {"parameters": captured.parameters} | graph.metadata), program, captured

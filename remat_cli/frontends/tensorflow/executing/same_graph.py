@@ -8,10 +8,10 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from remat_cli.errors import UsageError
-from remat_cli.frontends.tensorflow.document import Constant, Ref, Step
+from remat_cli.frontends.captured.origin import differing_spec
+from remat_cli.frontends.tensorflow.document import FRONTEND, Constant, Ref, Step
 from remat_cli.frontends.tensorflow.executing.library import same_functions
-from remat_cli.frontends.tensorflow.reading import read_origin, read_step
+from remat_cli.frontends.tensorflow.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.printable import printable
 
@@ -49,18 +49,13 @@ def _skeleton(step: Step) -> Any:
     ]
 
 
-def require_same(planned: Graph, wanted: Graph) -> None:
-    """Check that a plan of ``planned`` computes the same as ``wanted``. Costs and names do not matter.
+def difference_of_graphs(compiled: Graph, planned: Graph) -> str | None:
+    """As :func:`difference`, of graphs.
 
     Raises:
-        UsageError: If it does not, with the first difference, or a payload is damaged.
+        UsageError: If a payload is damaged.
     """
-    reason = difference(read_step(wanted), read_step(planned))
-    if reason is not None:
-        raise UsageError(
-            f"the plan of {printable(planned.name)} is for another graph than {printable(wanted.name)}: {reason}",
-            hint="solve the graph that is to be run",
-        )
+    return difference(read_step(compiled), read_step(planned))
 
 
 def require_home(graph: Graph, device: str) -> None:
@@ -71,18 +66,7 @@ def require_home(graph: Graph, device: str) -> None:
     """
     import tensorflow as tf
 
-    made, planned = read_origin(graph)
-    reason = None
-    if made is not None and made.split(".")[:2] != tf.__version__.split(".")[:2]:
-        reason = f"it was exported with TensorFlow {printable(made)}, but this is {tf.__version__}"
-    elif planned is not None and planned != device:
-        reason = f"it was exported for {printable(planned)}, and this runs on {device}"
-    if reason is not None:
-        raise UsageError(
-            f"the graph {printable(graph.name)} is not for here: {reason}",
-            hint=f"export it again here, with --device {device}; or --force, and operations may be missing or do "
-            "something else",
-        )
+    FRONTEND.require_home(graph, str(tf.__version__), device)
 
 
 def _places(compiled: Step, planned: Step) -> str | None:
@@ -90,13 +74,13 @@ def _places(compiled: Step, planned: Step) -> str | None:
     if len(ours) != len(theirs):
         return f"it has {len(theirs)} inputs and variables, and this has {len(ours)}"
     for mine, other in zip(ours, theirs, strict=True):
-        for what, found, wanted in (
+        facts = (
             ("kind", other.kind, mine.kind),
             ("type", other.spec.dtype, mine.spec.dtype),
             ("shape", list(other.spec.shape), list(mine.spec.shape)),
-        ):
-            if found != wanted:
-                return f"{printable(other.name)} has the {what} {found} there and {wanted} here"
+        )
+        if (words := differing_spec(other.name, facts)) is not None:
+            return words
     return None
 
 

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import os
-import platform
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_cli.errors import ExecutionFailed, OutOfMemory, UsageError
-from remat_cli.frontends.tensorflow.document import OPAQUE, Place, Read, Ref, Step
+from remat_cli.errors import ExecutionFailed, OutOfMemory
+from remat_cli.frontends.captured.profiling import Timed, facts, groups, host, require_counts, timed, told
+from remat_cli.frontends.tensorflow.document import FRONTEND, OPAQUE, Place, Read, Ref, Step
 from remat_cli.frontends.tensorflow.executing.inputs import place_array, random_array
 from remat_cli.frontends.tensorflow.executing.library import require_known
 from remat_cli.frontends.tensorflow.executing.program import call_function, words
 from remat_cli.frontends.tensorflow.executing.same_graph import require_home
 from remat_cli.frontends.tensorflow.installed import count_allocations, require_device
 from remat_cli.frontends.tensorflow.measuring.run import allocated, import_libraries
-from remat_cli.frontends.tensorflow.reading import read_step, read_workspaces, require_tensorflow_graph
+from remat_cli.frontends.tensorflow.reading import read_step, read_workspaces
 from remat_cli.graph.model import Graph
 from remat_cli.printable import printable
-
-_SHORTEST_SAMPLE_S = 200e-6
-"""Least seconds of a sample: shorter nodes are repeated, or the overhead of the clock would count. Untuned."""
-_MOST_CALLS = 100
-"""Most repeats in a sample. Untuned."""
-_LEAST_US = 1e-3
-"""Least cost of a node. Costs are rounded to multiples of this, and none may be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +26,11 @@ class Measured:
     """One node on a device.
 
     Attributes:
-        median_us: Median time of a call, in microseconds.
-        spread: Distance of the quartiles, as a share of the median.
+        timed: How long a call takes.
         workspace_bytes: Most bytes allocated during the call, without the node's values; None if nothing counts them.
     """
 
-    median_us: float
-    spread: float
+    timed: Timed
     workspace_bytes: int | None
 
 
@@ -77,9 +66,8 @@ def profile(
         OutOfMemory: If the device's memory is too small for a node and its inputs.
         ExecutionFailed: If a node fails.
     """
-    require_tensorflow_graph(graph)
-    if repeats < 1 or warmup < 0:
-        raise UsageError("profiling needs at least one repeat, and no negative warm-up")
+    FRONTEND.require(graph)
+    require_counts(repeats, warmup)
     count_allocations()
     require_device(device)
     import_libraries(libraries)
@@ -87,30 +75,26 @@ def profile(
         require_home(graph, device)
     step = read_step(graph)
     require_known(step)
-    kinds: dict[str, list[int]] = {}
-    for index in range(len(graph.nodes)):
-        kinds.setdefault(_kind(step, index), []).append(index)
+    kinds = groups((_kind(step, index), index) for index in range(len(graph.nodes)))
     found: dict[int, Measured] = {}
     bench = _Bench(step, device, seed)
-    for done, members in enumerate(kinds.values()):
-        if progress is not None:
-            progress(done, len(kinds))
+    for members in told(kinds, progress):
         found |= dict.fromkeys(members, bench.measured(members[0], repeats, warmup))
     return _with(graph, found, _facts(device, repeats, warmup, len(kinds)))
 
 
-def _with(graph: Graph, found: Mapping[int, Measured], facts: dict[str, Any]) -> Graph:
+def _with(graph: Graph, found: Mapping[int, Measured], said: dict[str, Any]) -> Graph:
     """The graph with its measurements."""
     spaces = read_workspaces(graph)
     nodes = []
     for index, (node, inside) in enumerate(zip(graph.nodes, spaces, strict=True)):
         measured = found[index]
-        nodes.append(replace(node, cost=measured.median_us, workspace=max(inside, measured.workspace_bytes or 0)))
-    facts |= {
-        "spread": {graph.nodes[i].id: round(m.spread, 4) for i, m in sorted(found.items())},
+        nodes.append(replace(node, cost=measured.timed.median_us, workspace=max(inside, measured.workspace_bytes or 0)))
+    said |= {
+        "spread": {graph.nodes[i].id: round(m.timed.spread, 4) for i, m in sorted(found.items())},
         "workspaces": list(spaces),
     }
-    metadata = graph.metadata | {"costs": {"model": "measured"}, "profile": facts}
+    metadata = graph.metadata | {"costs": {"model": "measured"}, "profile": said}
     return replace(graph, nodes=tuple(nodes), cost_unit="us", metadata=metadata)
 
 
@@ -145,9 +129,7 @@ class _Bench:
             call = self._bound(index)
             call()
             space = self._workspace(index, call)
-            for _ in range(warmup):
-                call()
-            samples = _samples(call, repeats)
+            found = timed(call, tf.test.experimental.sync_devices, repeats, warmup)
         except tf.errors.ResourceExhaustedError as error:
             raise OutOfMemory(
                 f"{where} does not fit the memory of the device: {words(error)}",
@@ -158,10 +140,7 @@ class _Bench:
                 f"{where} failed on {self.device}: {words(error)}",
                 hint="a graph is for the device it was exported for: was it another one?",
             ) from error
-        middle = statistics.median(samples)
-        quartiles = statistics.quantiles(samples, n=4) if len(samples) > 1 else [middle, middle, middle]
-        spread = (quartiles[2] - quartiles[0]) / middle if middle > 0 else 0.0
-        return Measured(max(round(middle, 3), _LEAST_US), spread, space)
+        return Measured(found, space)
 
     def _workspace(self, index: int, call: Callable[[], Any]) -> int | None:
         before = allocated(self.device)
@@ -213,38 +192,9 @@ class _Bench:
         return tf.constant(random_array(spec, self.generator), tf.dtypes.as_dtype(spec.dtype))
 
 
-def _samples(call: Callable[[], Any], repeats: int) -> list[float]:
-    """Microseconds per call in each of several samples; each waits until the device has finished."""
-    import tensorflow as tf
-
-    wait = tf.test.experimental.sync_devices
-    wait()
-    started = time.perf_counter()
-    call()
-    wait()
-    once = max(time.perf_counter() - started, 1e-9)
-    calls = min(_MOST_CALLS, max(1, round(_SHORTEST_SAMPLE_S / once)))
-    samples = []
-    for _ in range(repeats):
-        wait()
-        started = time.perf_counter()
-        for _ in range(calls):
-            call()
-        wait()
-        samples.append((time.perf_counter() - started) / calls * 1e6)
-    return samples
-
-
 def _facts(device: str, repeats: int, warmup: int, kinds: int) -> dict[str, Any]:
     """The machine and the settings of the measurement."""
     import tensorflow as tf
 
-    return {
-        "device": device,
-        "tensorflow": str(tf.__version__),
-        "repeats": repeats,
-        "warmup": warmup,
-        "kinds": kinds,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "threads": tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count(),
-    }
+    threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count()
+    return facts(device, "tensorflow", str(tf.__version__), repeats, warmup, kinds) | host(threads)

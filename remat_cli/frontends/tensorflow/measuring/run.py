@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import importlib
-import statistics
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from remat_cli.errors import UsageError
+from remat_cli.frontends.captured.origin import require_same
+from remat_cli.frontends.captured.running import Home, Measured, checked, compared, kept, median_s, without_workspace
 from remat_cli.frontends.ran import Ran
-from remat_cli.frontends.running import Home, Measured, compared, replayed
 from remat_cli.frontends.tensorflow.document import FRONTEND, Step
 from remat_cli.frontends.tensorflow.executing.inputs import Given
-from remat_cli.frontends.tensorflow.executing.program import Program, program
-from remat_cli.frontends.tensorflow.executing.same_graph import require_home, require_same
+from remat_cli.frontends.tensorflow.executing.program import program
+from remat_cli.frontends.tensorflow.executing.same_graph import difference_of_graphs, require_home
 from remat_cli.frontends.tensorflow.installed import count_allocations, require_device
 from remat_cli.frontends.tensorflow.measuring.buffers import LiveBuffers
-from remat_cli.frontends.tensorflow.reading import read_step, read_workspaces, require_tensorflow_graph
+from remat_cli.frontends.tensorflow.reading import read_step, read_workspaces
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan, Statement
 from remat_cli.plan.replay import Replay
@@ -53,17 +51,14 @@ def run_plan(
         OutOfMemory: If the device's memory is exhausted, with the place.
         ExecutionFailed: If an operation fails, with the node.
     """
-    require_tensorflow_graph(plan.graph)
-    if steps < 1:
-        raise UsageError("at least one step has to be run")
-    seen = replayed(plan)
+    seen = checked(plan, FRONTEND, steps)
     if graph is not None:
-        require_tensorflow_graph(graph)
+        FRONTEND.require(graph)
     count_allocations()
     require_device(device)
     import_libraries(libraries)
     if graph is not None:
-        require_same(plan.graph, graph)
+        require_same(plan.graph, graph, difference_of_graphs)
     if not force:
         require_home(plan.graph, device)
     return _ran(plan, read_step(plan.graph), seen, device, steps, seed)
@@ -87,15 +82,8 @@ def _ran(plan: Plan, step: Step, seen: Replay, device: str, steps: int, seed: in
     import tensorflow as tf
 
     bench = _Bench(step, device, seed, Given(step.places, device, seed))
-    home = Home(FRONTEND, str(tf.__version__), device, bench.measure, _finite)
-    return compared(plan, seen, values_only(plan.graph), home, steps, "result 0")
-
-
-def values_only(graph: Graph) -> Graph:
-    """``graph`` with workspaces that hold values alone, and not what kernels need besides."""
-    spaces = read_workspaces(graph)
-    nodes = (replace(node, workspace=space) for node, space in zip(graph.nodes, spaces, strict=True))
-    return replace(graph, nodes=tuple(nodes))
+    home = Home(FRONTEND.name, str(tf.__version__), device, bench.measure)
+    return compared(plan, seen, without_workspace(plan.graph, read_workspaces(plan.graph)), home, steps, "result 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +97,19 @@ class _Bench:
 
     def measure(self, statements: Sequence[Statement], steps: int) -> Measured:
         """Run twice for results and memory, then ``steps`` times for the time."""
+        import tensorflow as tf
+
         runnable = program(self.step, statements, self.device, unseeded=self.seed)
         fixed = self.step.graph.fixed_memory
         self.given.restore()
         before = allocated(self.device)
         results = runnable.run(self.given.places)
         above = allocated(self.device)
-        found = [(f"result {k}", tensor.numpy().copy()) for k, tensor in enumerate(results)]
+        found = [kept(f"result {k}", tensor.numpy().copy()) for k, tensor in enumerate(results)]
         del results
         for number, variable in self.given.variables.items():
             name = printable(f"update of {self.step.places[number].name} ({number})")
-            found.append((name, variable.numpy().copy()))
+            found.append(kept(name, variable.numpy().copy()))
         allocator = None if before is None or above is None else fixed + above[1] - before[0]
         highest = allocator
         if self.device == "cpu":
@@ -128,15 +118,9 @@ class _Bench:
             runnable.run(self.given.places, live)
             highest = fixed + live.peak_bytes
         self.given.restore()
-        times = [self._time(runnable) for _ in range(steps)]
+        taken = median_s(lambda: runnable.run(self.given.places), tf.test.experimental.sync_devices, steps)
         assert highest is not None  # a GPU's allocator always counts
-        return Measured(found, highest, statistics.median(times), allocator)
-
-    def _time(self, runnable: Program) -> float:
-        started = time.perf_counter()
-        for tensor in runnable.run(self.given.places)[:1]:
-            tensor.numpy()  # a GPU works on while Python goes ahead; this waits
-        return time.perf_counter() - started
+        return Measured(found, highest, taken, allocator)
 
 
 def allocated(device: str) -> tuple[int, int] | None:
@@ -150,10 +134,3 @@ def allocated(device: str) -> tuple[int, int] | None:
     except (ValueError, tf.errors.OpError):  # without TF_CPU_ALLOCATOR_USE_BFC nothing is counted on a CPU
         return None
     return int(info["current"]), int(info["peak"])
-
-
-def _finite(array: Any) -> bool:
-    import numpy
-
-    numeric = array.dtype.kind in "fV" or array.dtype.name in {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
-    return not numeric or bool(numpy.isfinite(array.astype("float64")).all())

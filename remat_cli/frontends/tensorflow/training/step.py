@@ -8,22 +8,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import UsageError, wrong_type
+from remat_cli.frontends.captured.running import replayed
 from remat_cli.frontends.tensorflow.capturing.capture import Model, refused_xla
 from remat_cli.frontends.tensorflow.capturing.costs import FLOPS, cost_model
 from remat_cli.frontends.tensorflow.capturing.export import graph_of_step
 from remat_cli.frontends.tensorflow.capturing.lower import lower
 from remat_cli.frontends.tensorflow.capturing.program import Program as Captured
-from remat_cli.frontends.tensorflow.document import Step
+from remat_cli.frontends.tensorflow.document import FRONTEND, Step
 from remat_cli.frontends.tensorflow.executing.program import Program, program
 from remat_cli.frontends.tensorflow.executing.same_graph import difference, require_home, resized
 from remat_cli.frontends.tensorflow.installed import require_tensorflow
 from remat_cli.frontends.tensorflow.private import is_traced, is_xla
-from remat_cli.frontends.tensorflow.reading import read_groups, read_step, require_tensorflow_graph
+from remat_cli.frontends.tensorflow.reading import read_groups, read_step
 from remat_cli.graph.model import Graph
-from remat_cli.plan.check import check
 from remat_cli.plan.io import load_plan
 from remat_cli.plan.model import Plan
-from remat_cli.plan.replay import Severity
 from remat_cli.printable import printable
 
 UNKNOWN = ("error", "warn")
@@ -41,10 +40,8 @@ def read_plans(plans: Sequence[Any]) -> tuple[tuple[Plan, Step], ...]:
     found = []
     for given in plans:
         plan = given if isinstance(given, Plan) else getattr(given, "plan", None) or load_plan(str(given))[0]
-        require_tensorflow_graph(plan.graph)
-        errors = [f for f in check(plan).replay.findings if f.severity is Severity.ERROR]
-        if errors:
-            raise UsageError(f"the plan is not valid: {errors[0].message}", hint="remat check says more")
+        FRONTEND.require(plan.graph)
+        replayed(plan)
         found.append((plan, read_step(plan.graph)))
     return tuple(found)
 

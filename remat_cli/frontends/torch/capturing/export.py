@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.errors import NotOneGraph
 from remat_cli.frontends.source import load_function
-from remat_cli.frontends.torch.document import FRONTEND, VERSION
+from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.telling import Tell, tell_stderr
 from remat_cli.graph.model import Graph
@@ -54,7 +54,7 @@ def export_torch_parts(
 def _named(text: str, device: str) -> tuple[Callable[[], Any], str, str]:
     """The function that ``FILE.py:NAME`` names, the name of its graph, and its source."""
     require_present(device)
-    return load_function(text, FRONTEND), text.rpartition(":")[2], f"torch:{text}"
+    return load_function(text, FRONTEND.name), text.rpartition(":")[2], f"torch:{text}"
 
 
 def export_model(
@@ -149,15 +149,9 @@ def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str
     """``graph``, lowered from ``captured`` with ``costs``, with metadata on its origin."""
     import torch
 
-    metadata = {
-        "frontend": FRONTEND,
-        "version": VERSION,
-        "source": source,
-        "torch": str(torch.__version__),
-        "device": device,
-        "costs": costs.description | ({} if captured.inductor is None else {"of": _GROUPS}),
-        "parameters": sum(p.numel() for p in captured.model.module.parameters()),
-    }
+    said = costs.description | ({} if captured.inductor is None else {"of": _GROUPS})
+    metadata = FRONTEND.metadata(source, str(torch.__version__), device, said)
+    metadata["parameters"] = sum(p.numel() for p in captured.model.module.parameters())
     if captured.inductor is not None:
         metadata["compiler"] = "inductor"
     notes = {"notes": [*captured.notes, *graph.metadata["notes"]]}

@@ -44,7 +44,12 @@ def with_tangents(captured: Captured, takes: Collection[int | str]) -> Captured:
             last.meta = dict(node.meta)
         elif node not in vanishing:
             made[node] = copier.copied(node)
-    return replace(captured, joint=torch.fx.GraphModule(joint, graph))
+    inductor = captured.inductor
+    if inductor is not None:
+        copies = {copy: inductor.origins[node] for node, copy in made.items()}
+        origins = {**inductor.origins, **{zero: zero for zero in copier.zero_nodes}, **copies}
+        inductor = replace(inductor, origins=origins)
+    return replace(captured, joint=torch.fx.GraphModule(joint, graph), inductor=inductor)
 
 
 def gradient_sources(captured: Captured) -> list[frozenset[int | str]]:
@@ -77,6 +82,7 @@ class _Copier:
     def __init__(self, graph: Any, made: dict[Any, Any], vanishing: set[Any]) -> None:
         self.graph, self.made, self.vanishing = graph, made, vanishing
         self.zeros: dict[Any, Any] = {}
+        self.zero_nodes: list[Any] = []
 
     def copied(self, node: Any) -> Any:
         """The copy of a node that does not vanish."""
@@ -123,6 +129,7 @@ class _Copier:
         given = torch.fx.map_arg(args, lambda node: node.meta["val"])
         with like.fake_mode:
             made.meta = {"val": call(*given, **named)}
+        self.zero_nodes.append(made)
         return made
 
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.torch.codec import decode, decode_data, operator_named
 from remat_cli.frontends.torch.document import (
+    FRONTEND,
     Argument,
     Constant,
     Input,
@@ -29,7 +30,7 @@ from remat_cli.frontends.torch.document import (
 from remat_cli.frontends.torch.executing.host_copies import HostLink
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.layouts import OTHER_STRIDES, in_layout
-from remat_cli.frontends.torch.reading import read_step, require_torch_graph
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Offload, Prefetch, Release, Statement
 from remat_cli.printable import printable
@@ -289,7 +290,7 @@ def program(graph: Graph, statements: Sequence[Statement], device: str) -> Progr
         UsageError: If the graph is not of this frontend, or damaged.
         ExecutionFailed: If it needs operators that this torch does not have.
     """
-    require_torch_graph(graph)
+    FRONTEND.require(graph)
     writer = Writer(read_step(graph), device)
     writer.repeats.update(s.node for s in statements if isinstance(s, Compute))
     holds: dict[str, int] = {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.document import Step
-from remat_cli.frontends.torch.reading import read_origin, read_step
+from remat_cli.frontends.captured.origin import differing_spec
+from remat_cli.frontends.torch.document import FRONTEND, Step
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.printable import printable
 
@@ -23,27 +23,6 @@ def difference(compiled: Graph, planned: Graph) -> str | None:
     return _places(ours, theirs) or _operations(ours, theirs) or _rest(ours, theirs)
 
 
-def foreign(graph: Graph, version: str, device: str) -> str | None:
-    """Why a graph is not for this torch and device; None if it is, or does not say.
-
-    Operators may change between minor versions, so a plan is only for the version that its graph was exported with.
-
-    Args:
-        graph: A graph that this frontend made.
-        version: Version of torch that will run it.
-        device: Kind of device that it will run on.
-
-    Raises:
-        UsageError: If its metadata states either by something else than text.
-    """
-    made, planned = read_origin(graph)
-    if made is not None and _minor(made) != _minor(version):
-        return f"it was exported with torch {printable(made)}, but this is torch {version}"
-    if planned is not None and planned != device:
-        return f"it was exported for {printable(planned)}, and this runs on {device}"
-    return None
-
-
 def require_home(graph: Graph, device: str) -> None:
     """Check that a graph was exported for this torch and for ``device``.
 
@@ -52,31 +31,7 @@ def require_home(graph: Graph, device: str) -> None:
     """
     import torch
 
-    reason = foreign(graph, str(torch.__version__), device)
-    if reason is not None:
-        raise UsageError(
-            f"the graph {printable(graph.name)} is not for here: {reason}",
-            hint=f"export it again here, with --device {device}; or --force, and operators may be missing or do "
-            "something else",
-        )
-
-
-def require_same(planned: Graph, wanted: Graph) -> None:
-    """Check that a plan of ``planned`` computes the same as ``wanted``. Costs and names do not matter.
-
-    Raises:
-        UsageError: If it does not, with the first difference.
-    """
-    reason = difference(wanted, planned)
-    if reason is not None:
-        raise UsageError(
-            f"the plan of {printable(planned.name)} is for another graph than {printable(wanted.name)}: {reason}",
-            hint="solve the graph that is to be run",
-        )
-
-
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]
+    FRONTEND.require_home(graph, str(torch.__version__), device)
 
 
 def _places(compiled: Step, planned: Step) -> str | None:
@@ -92,13 +47,13 @@ def _places(compiled: Step, planned: Step) -> str | None:
     for mine, other in zip(ours, theirs, strict=True):
         if (mine.kind == "tangent") != (other.kind == "tangent"):
             return f"{printable(other.name)} is {other.kind} there and {mine.kind} here"
-        for what, found, wanted in (
+        facts = (
             ("type", other.spec.dtype, mine.spec.dtype),
             ("shape", list(other.spec.shape), list(mine.spec.shape)),
             ("stride", list(other.spec.stride), list(mine.spec.stride)),
-        ):
-            if found != wanted:
-                return f"{printable(other.name)} has the {what} {found} there and {wanted} here"
+        )
+        if (words := differing_spec(other.name, facts)) is not None:
+            return words
     return None
 
 

@@ -4,7 +4,7 @@ The plan is cut at the tangents, as in :mod:`remat_cli.frontends.torch.executing
 computes what is before, and returns the results and what is read after the cut. Each computation of a group becomes
 nodes of its own: a node that is computed twice is there twice, and an inlined one is there once for each group. The
 stored result of a group is marked, so that Inductor stores it; where it makes one loop of several groups, it may leave
-it out.
+it out. An inlined result that a group reads several times is marked too, since Inductor would store each copy of it.
 
 What the step writes into inputs is written at the end of the forward graph. An input that the backward graph reads in
 its old state is copied before.
@@ -20,20 +20,26 @@ from remat_cli.frontends.torch.capturing.capture import Captured, Inductor
 from remat_cli.frontends.torch.capturing.joint_program import tensor_name
 from remat_cli.frontends.torch.capturing.lower import Lowering
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
-from remat_cli.frontends.torch.private import is_operator, saved_description, stored
+from remat_cli.frontends.torch.private import inlined, is_operator, saved_description, stored
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.plan.model import Compute, Statement
 from remat_cli.plan.replay import replay
 
+UNUSED = "remat_unused"
+"""Key of the positions of the tangents that a backward graph does not read, in its ``meta``."""
 
-def divided(captured: Captured, lowering: Lowering, statements: Sequence[Statement], joint: Any) -> tuple[Any, Any]:
+
+def divided(
+    captured: Captured, lowering: Lowering, statements: Sequence[Statement], joint: Any, tangents: Sequence[Any]
+) -> tuple[Any, Any]:
     """The forward and the backward graph module for a plan.
 
     Args:
-        captured: The joint graph.
+        captured: The joint graph, perhaps without some of its tangents.
         lowering: The graph that it was lowered to.
         statements: A valid plan of that graph.
         joint: Inductor's own joint graph module, which holds constants.
+        tangents: The placeholders of all tangents, which the backward graph is given.
     """
     import torch
 
@@ -44,7 +50,9 @@ def divided(captured: Captured, lowering: Lowering, statements: Sequence[Stateme
     left, right = computed[:cut], computed[cut + 1 :]
     saved = parts.saved(right)
     forward = torch.fx.GraphModule(joint, parts.forward(left, saved))
-    backward = torch.fx.GraphModule(joint, parts.backward(right, saved))
+    backward = torch.fx.GraphModule(joint, parts.backward(right, saved, tangents))
+    known = {node.name for node in parts.tangents}
+    backward.meta[UNUSED] = tuple(len(saved) + k for k, node in enumerate(tangents) if node.name not in known)
     peak = replay(lowering.graph, statements).peak_bytes - lowering.graph.fixed_memory
     given = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if not parts.is_input(node)}
     forward.meta[LIMIT], backward.meta[LIMIT] = Limit(peak, {}), Limit(peak, given)
@@ -129,10 +137,10 @@ class _Parts:
             made.meta = dict(write.meta)
         return half.end(outputs, [*self.told, *map(saved_description, range(len(saved)))])
 
-    def backward(self, right: Sequence[int], saved: Sequence[Any]) -> Any:
+    def backward(self, right: Sequence[int], saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
         """The backward graph."""
         half = _Half(self)
-        for node in [*saved, *self.tangents]:
+        for node in [*saved, *tangents]:
             half.take(node)
         for index in right:
             half.compute(index)
@@ -162,6 +170,7 @@ class _Half:
         self.parts = parts
         self.graph = torch.fx.Graph()
         self.env: dict[str, Any] = {}
+        self.inlined: list[Any] = []
 
     def take(self, node: Any) -> None:
         """Take the tensor of ``node`` as an input."""
@@ -189,7 +198,9 @@ class _Half:
         if name in self.env:
             return self.env[name]
         if node not in local:
-            local[node] = self._copied(node, local)
+            local[node] = copy = self._copied(node, local)
+            if _makes_memory(node):
+                self.inlined.append(copy)
         return local[node]
 
     def _copied(self, node: Any, local: dict[Any, Any]) -> Any:
@@ -199,6 +210,12 @@ class _Half:
 
     def end(self, outputs: Sequence[Any], told: Sequence[Any]) -> Any:
         """The graph, which returns ``outputs``, described as ``told``."""
+        for copy in self.inlined:
+            readers = list(copy.users)
+            if _is_read_again(copy):
+                mark = inlined(self.graph, copy)
+                for reader in readers:
+                    reader.replace_input_with(copy, mark)
         node = self.graph.output(tuple(outputs))
         node.meta["desc"] = list(told)
         node.meta["output_stack_traces"] = [None] * len(outputs)
@@ -210,3 +227,14 @@ def _is_pointwise(node: Any) -> bool:
     import torch
 
     return is_operator(node.target) and torch.Tag.pointwise in node.target.tags
+
+
+def _makes_memory(node: Any) -> bool:
+    return is_operator(node.target) and not node.target.is_view
+
+
+def _is_read_again(node: Any) -> bool:
+    """Whether a result is read several times, perhaps through views."""
+    readers = list(node.users)
+    views = [reader for reader in readers if is_operator(reader.target) and reader.target.is_view]
+    return len(readers) > 1 or any(map(_is_read_again, views))

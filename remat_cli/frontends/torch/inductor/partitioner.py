@@ -12,6 +12,9 @@ from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capturing.capture import Captured, Model
 from remat_cli.frontends.torch.capturing.inductor_joint import captured_joint
 from remat_cli.frontends.torch.capturing.lower import lowering
+from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
+from remat_cli.frontends.torch.capturing.pruning import tangent_numbers, with_tangents
+from remat_cli.frontends.torch.capturing.results import Use
 from remat_cli.frontends.torch.inductor.division import divided
 from remat_cli.frontends.torch.inductor.loops import keep_apart
 from remat_cli.frontends.torch.installed import require_torch
@@ -21,8 +24,15 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 from remat_cli.version import __version__
 
-FindPlan = Callable[[Captured, Graph], "Plan | None"]
-"""Returns the plan for a joint graph, which was lowered with arbitrary costs; None to leave it to Inductor."""
+FindPlan = Callable[[Captured, Graph, Use], "Plan | None"]
+"""Returns the plan for a joint graph, which was lowered with arbitrary costs; None to leave it to Inductor.
+
+The joint graph has the tangents of the results that take a gradient only.
+"""
+UseOf = Callable[[Captured], Use]
+"""What is assumed of the results of a joint graph."""
+Planned = Callable[[Captured, Use], None]
+"""Receives each joint graph that is divided by plan, with all tangents, and what was assumed of its results."""
 Refuse = Callable[[Sequence[str]], None]
 """Receives the reasons why a graph has no plan. Inductor divides it, unless this raises."""
 
@@ -40,10 +50,21 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
         refuse: Receives the reasons why there is none.
         identity: Says what the plans depend on, for the caches of compiled code.
         tensors: The inputs of the graph, in the order of the compiler; None for those that it describes.
+        use_of: What is assumed of results; by default all take a gradient and stay, as Inductor assumes.
+        planned: Is told of what is divided by plan.
     """
 
-    def __init__(self, find: FindPlan, refuse: Refuse, identity: str, tensors: Sequence[Any] | None = None) -> None:
+    def __init__(
+        self,
+        find: FindPlan,
+        refuse: Refuse,
+        identity: str,
+        tensors: Sequence[Any] | None = None,
+        use_of: UseOf | None = None,
+        planned: Planned | None = None,
+    ) -> None:
         self._find, self._refuse, self._identity, self._tensors = find, refuse, identity, tensors
+        self._use_of, self._planned = use_of or whole_use, planned
 
     def __call__(self, gm: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> tuple[Any, Any]:
         """The forward and the backward graph module of ``gm``; Inductor's own if there is no plan."""
@@ -61,15 +82,21 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
     def _divided(self, joint: Any, forward_outputs: int) -> tuple[Any, Any] | None:
         tensors = _inputs(joint) if self._tensors is None else self._tensors
         captured = captured_joint(joint, forward_outputs, tensors, _no_model())
-        lowered = lowering(captured, lambda _: 1.0, "compiled", held(captured))
-        plan = self._find(captured, lowered.graph)
+        use = self._use_of(captured)
+        pruned = with_tangents(captured, use.takes)
+        lowered = lowering(pruned, lambda _: 1.0, "compiled", use.holds)
+        plan = self._find(pruned, lowered.graph, use)
         if plan is None:
             return None
         if plan.copies:
             self._refuse(["its plan copies values to the host and back, which compiled steps cannot do"])
             return None
         keep_apart()
-        return divided(captured, lowered, plan.statements, joint)
+        if self._planned is not None:
+            self._planned(captured, use)
+        places = zip(captured.joint.graph.find_nodes(op="placeholder"), joint_inputs(captured), strict=True)
+        tangents = [node for node, place in places if place.is_tangent]
+        return divided(pruned, lowered, plan.statements, joint, tangents)
 
     def uuid(self) -> Any:
         """What identifies the plans, for PyTorch's caches of compiled code."""
@@ -88,7 +115,12 @@ def _sources() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
 
 
-SETTINGS = {"allow_buffer_reuse": False, "reorder_for_peak_memory": False}
+SETTINGS = {
+    "allow_buffer_reuse": False,
+    "reorder_for_peak_memory": False,
+    "realize_opcount_threshold": 200,
+    "realize_acc_reads_threshold": 32,
+}
 """Settings of Inductor with which it keeps to the plan: it frees what the plan frees, and runs in the plan's order.
 With its own it may keep freed memory for a later tensor of the same size, which can raise the peak by a fifth."""
 
@@ -96,6 +128,11 @@ With its own it may keep freed memory for a later tensor of the same size, which
 def held(captured: Captured) -> range:
     """The results that the caller is assumed to have in the backward pass: all."""
     return range(captured.forward_outputs)
+
+
+def whole_use(captured: Captured) -> Use:
+    """What Inductor assumes of results: all take a gradient and stay."""
+    return Use(frozenset(tangent_numbers(captured)), frozenset(held(captured)))
 
 
 def settings_with(partitioner: Partitioner) -> dict[str, Any]:

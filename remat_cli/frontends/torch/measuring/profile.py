@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.document import Step
+from remat_cli.frontends.captured.profiling import LEAST_US, Timed, facts, groups, host, require_counts, timed, told
+from remat_cli.frontends.torch.document import FRONTEND, Step
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.executing.rehearsal import rehearse
 from remat_cli.frontends.torch.executing.same_graph import require_home
@@ -20,17 +16,11 @@ from remat_cli.frontends.torch.layouts import copied_bytes
 from remat_cli.frontends.torch.measuring.allocator import BLOCK_BYTES, start_libraries
 from remat_cli.frontends.torch.measuring.one_operation import Operations
 from remat_cli.frontends.torch.measuring.workspace import workspaces
-from remat_cli.frontends.torch.reading import read_padding, read_step, require_torch_graph
+from remat_cli.frontends.torch.reading import read_padding, read_step
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.graph.model import Graph, Node
 
 _BLOCKS = {"cpu": 1, "cuda": BLOCK_BYTES}
-_SHORTEST_SAMPLE_S = 200e-6
-"""Least seconds of a sample: shorter operations are repeated, or the overhead of the clock would count. Untuned."""
-_MOST_CALLS = 100
-"""Most repeats in a sample. Untuned."""
-_LEAST_US = 1e-3
-"""Least cost of an operation. Costs are rounded to multiples of this, and none may be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +28,12 @@ class Measured:
     """One operation on a device.
 
     Attributes:
-        median_us: Median time of a call, in microseconds.
-        spread: Distance of the quartiles, as a share of the median.
+        timed: How long a call takes.
         item_bytes: Bytes of the storage of each returned tensor, by position (None for a single one).
         workspace_bytes: Most bytes allocated during the call, without the returned tensors.
     """
 
-    median_us: float
-    spread: float
+    timed: Timed
     item_bytes: dict[int | None, int]
     workspace_bytes: int
 
@@ -85,10 +73,9 @@ def profile(
         OutOfMemory: If the device's memory is too small for an operation and its inputs.
         ExecutionFailed: If an operation fails, with the node.
     """
-    require_torch_graph(graph)
+    FRONTEND.require(graph)
     step = read_step(graph)
-    if repeats < 1 or warmup < 0:
-        raise UsageError("profiling needs at least one repeat, and no negative warm-up")
+    require_counts(repeats, warmup)
     require_present(device)
     if not force:
         require_home(graph, device)
@@ -111,22 +98,17 @@ def _profiled(
     if device == "cuda":
         start_libraries()
     operations = Operations(step, device, seed)
-    kinds: dict[str, list[int]] = {}
-    for index in range(len(graph.nodes)):
-        if index != step.tangents:
-            kinds.setdefault(operations.kind(index), []).append(index)
-    groups = list(kinds.values())
-    extra = workspaces(operations, [members[0] for members in groups])
+    indices = [index for index in range(len(graph.nodes)) if index != step.tangents]
+    kinds = groups((operations.kind(index), index) for index in indices)
+    extra = workspaces(operations, [members[0] for members in kinds])
     found: dict[int, Measured] = {}
-    for done, (members, workspace) in enumerate(zip(groups, extra, strict=True)):
-        if progress is not None:
-            progress(done, len(groups))
+    for members, workspace in zip(told(kinds, progress), extra, strict=True):
         found |= dict.fromkeys(members, _measured(operations, members[0], repeats, warmup, workspace))
     block = _BLOCKS[device]
-    cheapest = min((m.median_us for m in found.values()), default=_LEAST_US)
+    cheapest = min((m.timed.median_us for m in found.values()), default=LEAST_US)
     nodes = [_with(step, i, found.get(i), device, cheapest) for i in range(len(graph.nodes))]
-    facts = _facts(device, repeats, warmup, len(kinds)) | {
-        "spread": {graph.nodes[i].id: round(m.spread, 4) for i, m in sorted(found.items())}
+    said = _facts(device, repeats, warmup, len(kinds)) | {
+        "spread": {graph.nodes[i].id: round(m.timed.spread, 4) for i, m in sorted(found.items())}
     }
     padding = sum(-place.storage_bytes % block for place in step.given)
     before = read_padding(graph)
@@ -135,7 +117,7 @@ def _profiled(
         nodes=tuple(nodes),
         cost_unit="us",
         fixed_memory=graph.fixed_memory - before + padding,
-        metadata=metadata | {"costs": {"model": "measured"}, "profile": facts | {"fixed_padding": padding}},
+        metadata=metadata | {"costs": {"model": "measured"}, "profile": said | {"fixed_padding": padding}},
     )
 
 
@@ -148,7 +130,7 @@ def _with(step: Step, index: int, measured: Measured | None, device: str, cheape
     sizes = [max(measured.item_bytes[tensor.item] for tensor in tensors) for tensors in values]
     return replace(
         node,
-        cost=measured.median_us,
+        cost=measured.timed.median_us,
         outputs=tuple(_blocks(size, block) for size in sizes),
         workspace=max(measured.workspace_bytes, copied_bytes(step.operations[index], device)),
     )
@@ -166,33 +148,8 @@ def _measured(operations: Operations, index: int, repeats: int, warmup: int, wor
         result = function()
         items = {item: storage_bytes(tensor) for item, tensor in tensors_in(result)}
         del result
-        for _ in range(warmup):
-            function()
-        samples = _samples(function, operations.device, repeats)
-    middle = statistics.median(samples)
-    quartiles = statistics.quantiles(samples, n=4) if len(samples) > 1 else [middle, middle, middle]
-    spread = (quartiles[2] - quartiles[0]) / middle if middle > 0 else 0.0
-    return Measured(max(round(middle, 3), _LEAST_US), spread, items, workspace)
-
-
-def _samples(function: Callable[[], Any], device: str, repeats: int) -> list[float]:
-    """Microseconds per call in each of several samples; each waits until the device has finished."""
-    synchronize = _synchronizer(device)
-    synchronize()
-    started = time.perf_counter()
-    function()
-    synchronize()
-    once = max(time.perf_counter() - started, 1e-9)
-    calls = min(_MOST_CALLS, max(1, round(_SHORTEST_SAMPLE_S / once)))
-    samples = []
-    for _ in range(repeats):
-        synchronize()
-        started = time.perf_counter()
-        for _ in range(calls):
-            function()
-        synchronize()
-        samples.append((time.perf_counter() - started) / calls * 1e6)
-    return samples
+        found = timed(function, _synchronizer(operations.device), repeats, warmup)
+    return Measured(found, items, workspace)
 
 
 def _synchronizer(device: str) -> Callable[[], None]:
@@ -205,19 +162,13 @@ def _facts(device: str, repeats: int, warmup: int, kinds: int) -> dict[str, Any]
     """The machine and the settings of the measurement."""
     import torch
 
-    facts: dict[str, Any] = {
-        "device": device,
-        "torch": str(torch.__version__),
-        "repeats": repeats,
-        "warmup": warmup,
-        "kinds": kinds,
-    }
+    found = facts(device, "torch", str(torch.__version__), repeats, warmup, kinds)
     if device == "cuda":
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        return facts | {
+        return found | {
             "machine": properties.name,
             "cuda": str(torch.version.cuda),
             "cudnn": torch.backends.cudnn.version(),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         }
-    return facts | {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "threads": torch.get_num_threads()}
+    return found | host(torch.get_num_threads())

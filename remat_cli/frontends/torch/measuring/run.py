@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import statistics
-import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_cli.errors import OutOfMemory, UsageError
-from remat_cli.frontends.ran import Copied, Memory, Ran
+from remat_cli.frontends.captured.origin import require_same
+from remat_cli.frontends.captured.running import Home, Kept, Measured, checked, compared, median_s, without_workspace
+from remat_cli.frontends.ran import Ran
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.document import FRONTEND, Step
 from remat_cli.frontends.torch.executing.host_copies import CudaQueues
@@ -18,18 +18,15 @@ from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.executing.program import Program, Tangent, generator_state, program
 from remat_cli.frontends.torch.executing.rehearsal import rehearse
-from remat_cli.frontends.torch.executing.same_graph import require_home, require_same
+from remat_cli.frontends.torch.executing.same_graph import difference, require_home
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.layouts import copied_bytes
 from remat_cli.frontends.torch.measuring.allocator import footprint, start_libraries
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
-from remat_cli.frontends.torch.reading import read_step, require_torch_graph
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
-from remat_cli.plan.check import check
-from remat_cli.plan.derive import derive
-from remat_cli.plan.host import seconds_in
-from remat_cli.plan.model import Compute, Offload, Plan, Prefetch
-from remat_cli.plan.replay import Replay, Severity, replay
+from remat_cli.plan.model import Compute, Plan, Statement
+from remat_cli.plan.replay import Replay
 from remat_cli.printable import printable
 from remat_cli.units import format_bytes
 
@@ -62,115 +59,44 @@ def run_plan(
         OutOfMemory: If the device's memory is exhausted, with the place.
         ExecutionFailed: If an operation fails, with the node.
     """
-    require_torch_graph(plan.graph)
-    if steps < 1:
-        raise UsageError("at least one step has to be run")
-    replayed = _replayed(plan)
+    seen = checked(plan, FRONTEND, steps)
     if graph is not None:
-        require_torch_graph(graph)
-        require_same(plan.graph, graph)
+        FRONTEND.require(graph)
+        require_same(plan.graph, graph, difference)
     require_present(device)
     if not force:
         require_home(plan.graph, device)
     step = read_step(plan.graph)
     rehearse(step, device, force=force, libraries=libraries)
-    needs = format_bytes(replayed.peak_bytes)
+    needs = format_bytes(seen.peak_bytes)
     with memory_told(
         device,
         "weights and inputs",
         f"by prediction the plan needs {needs} on the device, PyTorch itself not counted: make room there, or solve "
         "for a smaller budget",
     ):
-        return _ran(plan, step, replayed, device, steps, seed)
+        return _ran(plan, step, seen, device, steps, seed)
 
 
-def _ran(plan: Plan, step: Step, replayed: Replay, device: str, steps: int, seed: int) -> Ran:
+def _ran(plan: Plan, step: Step, seen: Replay, device: str, steps: int, seed: int) -> Ran:
     """Run a plan that passed all checks; ``step`` are the contents of its graph."""
     import torch
 
-    graph = plan.graph
-    computes = [s.node for s in plan.statements if isinstance(s, Compute)]
-    first = list(dict.fromkeys(computes))  # in the plan's own order, so that random numbers are drawn in that order
     libraries = start_libraries() if device == "cuda" else None
     bench = _Bench(step, device, seed, place_tensors(step.given, device, seed))
-    reference = bench.attempt(program(graph, derive(graph, first), device), steps)
-    planned = bench.measure(program(graph, plan.statements, device), steps)
-    names = result_names(step)
-    differing = () if reference is None else _differing(names, planned.results, reference.results)
-    unsteady: tuple[str, ...] = ()
-    if differing and reference is not None:
-        again = bench.measure(program(graph, derive(graph, first), device), 1)
-        unsteady = _differing(names, again.results, reference.results)
-    leading = planned.results[names.index("result 0")] if "result 0" in names else None
-    blocks = footprint(graph, plan.statements) if device == "cuda" else None
-    states = generator_state(device)[0]().numel() * _repeated_random(step, computes)
-    return Ran(
-        graph=graph.name,
-        device=device,
-        framework=FRONTEND,
-        version=str(torch.__version__),
-        computations=len(computes),
-        recomputations=len(computes) - len(first),
-        identical=None if reference is None else not differing,
-        compared=0 if reference is None else len(names),
-        differing=differing,
-        unsteady=unsteady,
-        finite=all(bool(torch.isfinite(t).all()) for t in planned.results),
-        result=_scalar(leading),
-        memory=Memory(
-            predicted=replayed.peak_bytes,
-            predicted_without_workspace=replay(
-                without_workspace(step, device), plan.statements, host=plan.host
-            ).peak_bytes,
-            measured=planned.peak_bytes,
-            predicted_blocks=None if blocks is None else blocks.allocated_bytes,
-            predicted_reserved=None if blocks is None else blocks.reserved_bytes,
-            reserved=None if planned.reserved_bytes is None else planned.reserved_bytes - (libraries or 0),
-            libraries=libraries,
-            generator_states=states,
-        ),
-        reference_peak=None if reference is None else reference.peak_bytes,
-        step_s=planned.step_s,
-        reference_step_s=None if reference is None else reference.step_s,
-        steps=steps,
-        copied=_copied(plan, replayed, planned),
+    home = Home(FRONTEND.name, str(torch.__version__), device, bench.measure)
+    spaces = [copied_bytes(operation, device) for operation in step.operations]
+    ran = compared(plan, seen, without_workspace(plan.graph, spaces), home, steps, "result 0")
+    blocks = footprint(plan.graph, plan.statements) if device == "cuda" else None
+    memory = replace(
+        ran.memory,
+        predicted_blocks=None if blocks is None else blocks.allocated_bytes,
+        predicted_reserved=None if blocks is None else blocks.reserved_bytes,
+        reserved=None if ran.memory.reserved is None else ran.memory.reserved - (libraries or 0),
+        libraries=libraries,
+        generator_states=generator_state(device)[0]().numel() * _repeated_random(step, plan),
     )
-
-
-def _copied(plan: Plan, replayed: Replay, planned: _Measured) -> Copied | None:
-    if not plan.copies:
-        return None
-    return Copied(
-        to_host=sum(isinstance(s, Offload) for s in plan.statements),
-        from_host=sum(isinstance(s, Prefetch) for s in plan.statements),
-        predicted=replayed.host_peak_bytes,
-        measured=planned.host_bytes,
-        predicted_s=replayed.time / seconds_in(plan.graph.cost_unit),
-    )
-
-
-def _replayed(plan: Plan) -> Replay:
-    """The replay of ``plan``.
-
-    Raises:
-        UsageError: If the plan is not valid.
-    """
-    seen = check(plan).replay
-    errors = [finding for finding in seen.findings if finding.severity is Severity.ERROR]
-    if errors:
-        raise UsageError(f"the plan is not valid: {errors[0].message}", hint="remat check says more")
-    return seen
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Results (in host memory), peak and time of a program, and the host memory of its copies."""
-
-    results: list[Any]
-    peak_bytes: int
-    reserved_bytes: int | None
-    host_bytes: int
-    step_s: float
+    return replace(ran, memory=memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,27 +108,19 @@ class _Bench:
     seed: int
     places: list[Any]
 
-    def attempt(self, runnable: Program, steps: int) -> _Measured | None:
-        """As :meth:`measure`; None if it does not fit the device's memory."""
+    def measure(self, statements: Sequence[Statement], steps: int) -> Measured:
+        """Run once for results and memory, then ``steps`` times for the time."""
         import torch
 
-        try:
-            return self.measure(runnable, steps)
-        except OutOfMemory:
-            pass  # leaving this block frees the error, and with it the tensors in its frames
-        if self.device == "cuda":
-            torch.cuda.empty_cache()
-        return None
-
-    def measure(self, runnable: Program, steps: int) -> _Measured:
-        """Run once for results and memory, then ``steps`` times for the time."""
-        tangents = self._tangents()
+        runnable, tangents = program(self.step.graph, statements, self.device), self._tangents()
         results, highest, reserved, host = (self._on_cuda if self.device == "cuda" else self._on_cpu)(
             runnable, tangents
         )
-        kept = [tensor.detach().cpu().clone() for tensor in results]
+        found = [kept_tensor(name, tensor) for name, tensor in zip(result_names(self.step), results, strict=True)]
         del results
-        return _Measured(kept, highest, reserved, host, statistics.median(self._time(runnable, tangents, steps)))
+        wait = torch.cuda.synchronize if self.device == "cuda" else lambda: None
+        taken = median_s(lambda: runnable.run(self.places, tangents), wait, steps)
+        return Measured(found, highest, taken, reserved_bytes=reserved, host_bytes=host)
 
     def _on_cpu(self, runnable: Program, tangents: Tangent) -> tuple[list[Any], int, None, int]:
         import torch
@@ -227,19 +145,6 @@ class _Bench:
         pinned = queues.pinned_bytes if isinstance(queues, CudaQueues) else 0
         reserved = int(torch.cuda.max_memory_reserved())
         return results, self.step.graph.fixed_memory + int(above), reserved, pinned
-
-    def _time(self, runnable: Program, tangents: Tangent, steps: int) -> list[float]:
-        import torch
-
-        wait = torch.cuda.synchronize if self.device == "cuda" else lambda: None
-        taken = []
-        for _ in range(steps):
-            wait()
-            started = time.perf_counter()
-            runnable.run(self.places, tangents)
-            wait()
-            taken.append(time.perf_counter() - started)
-        return taken
 
     def _tangents(self) -> Tangent:
         """Ones for a scalar, as ``backward()`` uses; otherwise random numbers, in place of a gradient from outside."""
@@ -269,36 +174,22 @@ def result_names(step: Step) -> list[str]:
     return names
 
 
-def without_workspace(step: Step, device: str) -> Graph:
-    """The graph of ``step`` with all workspaces set to what the plan itself copies."""
-    nodes = [
-        replace(node, workspace=copied_bytes(operation, device))
-        for node, operation in zip(step.graph.nodes, step.operations, strict=True)
-    ]
-    return replace(step.graph, nodes=tuple(nodes))
-
-
-def _repeated_random(step: Step, computes: Sequence[int]) -> int:
-    """Number of random operations that are computed more than once."""
-    return sum(1 for i, operation in enumerate(step.operations) if operation.random and computes.count(i) > 1)
-
-
-def _differing(names: Sequence[str], found: Sequence[Any], wanted: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(name for name, a, b in zip(names, found, wanted, strict=True) if not same_bits(a, b))
-
-
-def same_bits(a: Any, b: Any) -> bool:
-    """Whether two tensors are equal bit for bit; this compares NaNs and the sign of zero too."""
+def kept_tensor(name: str, tensor: Any) -> Kept:
+    """A result in host memory."""
     import torch
 
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    left, right = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (a, b))
-    return bool(torch.equal(left, right))
+    host = tensor.detach().cpu().contiguous()
+    number = float(host) if host.numel() == 1 and not host.is_complex() else math.nan
+    return Kept(
+        name=name,
+        form=f"{host.dtype} {tuple(host.shape)}",
+        bits=host.reshape(-1).view(torch.uint8).numpy().copy(),
+        finite=bool(torch.isfinite(host).all()),
+        number=number if math.isfinite(number) else None,
+    )
 
 
-def _scalar(tensor: Any) -> float | None:
-    if tensor is None or tensor.numel() != 1 or tensor.is_complex():
-        return None
-    number = float(tensor)
-    return number if math.isfinite(number) else None
+def _repeated_random(step: Step, plan: Plan) -> int:
+    """Number of random operations that are computed more than once."""
+    times = Counter(s.node for s in plan.statements if isinstance(s, Compute))
+    return sum(1 for i, operation in enumerate(step.operations) if operation.random and times[i] > 1)

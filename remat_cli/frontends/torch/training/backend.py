@@ -17,8 +17,9 @@ from remat_cli.frontends.torch.capturing.placeholders import joint_inputs, resul
 from remat_cli.frontends.torch.capturing.pruning import gradient_sources, with_tangents
 from remat_cli.frontends.torch.capturing.results import Number, Use
 from remat_cli.frontends.torch.codec import dtype_named
+from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, Saved, forward_backward
-from remat_cli.frontends.torch.executing.same_graph import difference, foreign
+from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.private import (
     aot,
@@ -30,7 +31,7 @@ from remat_cli.frontends.torch.private import (
     takes_its_arguments,
     without_data,
 )
-from remat_cli.frontends.torch.reading import read_step, require_torch_graph
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.tensors import is_random
 from remat_cli.frontends.torch.training.uses import copied_bytes
 from remat_cli.frontends.torch.training.watching import Watch
@@ -66,7 +67,7 @@ def finder_of(*plans: Plan | str, unknown: Unplanned = "error") -> tuple[Find, R
         raise UsageError(f'"{unknown}" is not a way to treat unknown graphs', hint="choose error or warn")
     loaded = [load_plan(plan)[0] if isinstance(plan, str) else plan for plan in plans]
     for plan in loaded:
-        require_torch_graph(plan.graph)
+        FRONTEND.require(plan.graph)
         read_step(plan.graph)  # reports damage now: torch.compile would wrap the error
         if not check(plan).valid:
             raise UsageError(f"the plan of {printable(plan.graph.name)} is not valid", hint="remat check says why")
@@ -177,7 +178,7 @@ def chosen(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | None, list
 
     reasons = []
     for plan in plans:
-        reason = foreign(plan.graph, str(torch.__version__), compiled.device)
+        reason = FRONTEND.foreign(plan.graph, str(torch.__version__), compiled.device)
         reason = reason or difference(compiled.graph, plan.graph)
         if reason is None:
             return plan, []

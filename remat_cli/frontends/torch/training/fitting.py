@@ -28,7 +28,6 @@ from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
-from remat_cli.frontends.torch.training.compiled import whole_use
 from remat_cli.frontends.torch.training.eager import eager_peak
 from remat_cli.frontends.torch.training.first_batch import Arguments
 from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
@@ -48,7 +47,6 @@ Planner = Callable[[Graph], Plan]
 Unknown = Literal["plan", Unplanned]
 """How to treat a graph that comes later: plan it too, or as ``Unplanned`` treats a graph without a plan."""
 _OUTSIDE = "what the loop computes from the results, such as a loss, is not counted (reserve leaves room for it)"
-_ALL_STAY = "assumes that all results take a gradient and stay until the backward pass, as Inductor does"
 MEASURED = "measured"
 """The costs that ``remat profile`` measures on the device."""
 
@@ -163,9 +161,6 @@ class _Plans:
         """
         if not captured:
             return ""
-        if captured[0].inductor is not None:
-            self._plan_parts(name, captured, calls)
-            return "" if picked is None else _ALL_STAY
         found = uses(captured, calls, picked)
         for stay in (True, False):
             self.uses.known.clear()
@@ -218,7 +213,7 @@ class _Plans:
 
     def lowered(self, captured: Captured, name: str) -> Graph:
         """The graph of ``captured`` as it is assumed to be used."""
-        use = self.uses.use_of(captured) if captured.inductor is None else whole_use(captured)
+        use = self.uses.use_of(captured)
         graph = lower(with_tangents(captured, use.takes), self.costs.cost, name, use.holds)
         return replace(graph, fixed_memory=graph.fixed_memory + copied_bytes(captured, use))
 

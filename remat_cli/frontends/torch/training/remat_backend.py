@@ -41,5 +41,5 @@ def backend_with(
     if compiler == "inductor":
         from remat_cli.frontends.torch.training.compiled import inductor_backend
 
-        return inductor_backend(find, refuse)
+        return inductor_backend(find, refuse, results)
     return backend_of(find, refuse, results)

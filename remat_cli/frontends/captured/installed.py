@@ -1,0 +1,51 @@
+"""Checks that a framework is installed, in a version that its frontend supports, without importing it."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+
+from remat_cli.errors import FrameworkUnavailable, UsageError
+from remat_cli.extras import install_command
+
+Version = tuple[int, int]
+
+
+def require_version(title: str, extra: str, oldest: Version, below: Version, distributions: tuple[str, ...]) -> None:
+    """Check that a framework can be imported.
+
+    Args:
+        title: Its name as people write it.
+        extra: The extra of remat that installs it.
+        oldest: The first supported version.
+        below: The first version after that which is not.
+        distributions: The packages that it may come from.
+
+    Raises:
+        FrameworkUnavailable: If it is missing, or its version is not supported.
+    """
+    hint = f"run {install_command(extra)}"
+    version = next(filter(None, map(_version, distributions)), None)
+    if version is None:
+        raise FrameworkUnavailable(f"this needs {title}, which is not installed", hint=hint)
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if not oldest <= found < below:
+        known = f"{'.'.join(map(str, oldest))} up to, but not including, {'.'.join(map(str, below))}"
+        raise FrameworkUnavailable(f"this needs {title} from {known}, and {version} is installed", hint=hint)
+
+
+def require_known(device: str, title: str, devices: tuple[str, ...]) -> None:
+    """Refuse a kind of device that a framework does not know.
+
+    Raises:
+        UsageError: If it does not.
+    """
+    if device not in devices:
+        raise UsageError(f'{title} knows no device "{device}"', hint=f"choose one of {', '.join(devices)}")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

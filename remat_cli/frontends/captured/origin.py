@@ -1,0 +1,157 @@
+"""Which frontend made a graph: what its metadata says, and the errors for graphs that it did not make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from remat_cli.errors import UsageError
+from remat_cli.graph.model import Graph
+from remat_cli.graph.quoting import quote
+from remat_cli.printable import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """A frontend that captures training steps.
+
+    Attributes:
+        name: ``torch``: begins sources, and is ``frontend`` in the metadata of the graphs that it makes.
+        title: The name of the framework as people write it: ``PyTorch``.
+        distribution: As the framework calls itself with a version: ``torch``, ``TensorFlow``. In lower case it is the
+            key of the version in metadata.
+        version: Version of the format of payloads and metadata.
+        forced: What may happen if a graph runs that was exported for another version or device.
+    """
+
+    name: str
+    title: str
+    distribution: str
+    version: int
+    forced: str
+
+    def metadata(self, source: str, version: str, device: str, costs: Mapping[str, Any]) -> dict[str, Any]:
+        """What the metadata of a graph says of its origin.
+
+        Args:
+            source: What was exported.
+            version: Version of the framework.
+            device: Kind of device that the graph is for.
+            costs: What its costs are.
+        """
+        return {
+            "frontend": self.name,
+            "version": self.version,
+            "source": source,
+            self.distribution.lower(): version,
+            "device": device,
+            "costs": dict(costs),
+        }
+
+    def require(self, graph: Graph) -> None:
+        """Check that this frontend made a graph.
+
+        Raises:
+            UsageError: If it did not, or another version of remat made it.
+        """
+        metadata: Any = graph.metadata
+        if not isinstance(metadata, dict) or metadata.get("frontend") != self.name:
+            raise UsageError(
+                f"the graph {printable(graph.name)} was not made by the {self.title} frontend, so there is nothing to "
+                "run",
+                hint=f"make it with remat export {self.name}:FILE.py:NAME",
+            )
+        if metadata.get("version") != self.version:
+            raise UsageError(
+                f"the graph {printable(graph.name)} was made for another version of remat", hint="export it again"
+            )
+
+    def made_with(self, graph: Graph) -> tuple[str | None, str | None]:
+        """Version of the framework that a graph was exported with, and the device; None where it does not say.
+
+        Raises:
+            UsageError: If the metadata states anything but text.
+        """
+        metadata: Any = graph.metadata
+        found: list[str | None] = []
+        for key in (self.distribution.lower(), "device"):
+            value = metadata.get(key) if isinstance(metadata, dict) else None
+            if value is not None and not isinstance(value, str):
+                raise damaged(graph, f"metadata.{key}", f"{quote(value)} is not text")
+            found.append(value)
+        return found[0], found[1]
+
+    def foreign(self, graph: Graph, version: str, device: str) -> str | None:
+        """Why a graph is not for this version of the framework and this device; None if it is, or does not say.
+
+        Operators may change between minor versions, so a graph is only for the one that it was exported with.
+
+        Args:
+            graph: A graph that this frontend made.
+            version: Version of the framework that will run it.
+            device: Kind of device that it will run on.
+
+        Raises:
+            UsageError: If its metadata states either by something else than text.
+        """
+        made, planned = self.made_with(graph)
+        if made is not None and _minor(made) != _minor(version):
+            return (
+                f"it was exported with {self.distribution} {printable(made)}, but this is {self.distribution} {version}"
+            )
+        if planned is not None and planned != device:
+            return f"it was exported for {printable(planned)}, and this runs on {device}"
+        return None
+
+    def require_home(self, graph: Graph, version: str, device: str) -> None:
+        """Check that a graph was exported for this version of the framework and for ``device``.
+
+        Raises:
+            UsageError: If it was not, with the difference.
+        """
+        reason = self.foreign(graph, version, device)
+        if reason is not None:
+            raise UsageError(
+                f"the graph {printable(graph.name)} is not for here: {reason}",
+                hint=f"export it again here, with --device {device}; or --force, and {self.forced}",
+            )
+
+
+def damaged(graph: Graph, at: str, message: str) -> UsageError:
+    """The error for a payload or metadata that no frontend writes; ``at`` is the place."""
+    return UsageError(
+        f"the graph {printable(graph.name)} holds a payload that remat did not write: {printable(at)}: {message}",
+        hint="export it again",
+    )
+
+
+def require_same(planned: Graph, wanted: Graph, difference: Callable[[Graph, Graph], str | None]) -> None:
+    """Check that a plan of ``planned`` computes the same as ``wanted``. Costs and names do not matter.
+
+    Args:
+        planned: The graph of a plan.
+        wanted: The graph that is to be run.
+        difference: Says why a plan of its second argument is not one of its first; None if it is.
+
+    Raises:
+        UsageError: If it does not, with the first difference.
+    """
+    reason = difference(wanted, planned)
+    if reason is not None:
+        raise UsageError(
+            f"the plan of {printable(planned.name)} is for another graph than {printable(wanted.name)}: {reason}",
+            hint="solve the graph that is to be run",
+        )
+
+
+def differing_spec(name: str, facts: tuple[tuple[str, Any, Any], ...]) -> str | None:
+    """The first of ``(what, there, here)`` that differs, in words; None if none does. ``name`` is what they are of."""
+    for what, there, here in facts:
+        if there != here:
+            return f"{printable(name)} has the {what} {there} there and {here} here"
+    return None
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]

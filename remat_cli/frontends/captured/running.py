@@ -1,0 +1,217 @@
+"""What running a plan takes in every framework: the checks before, two runs to compare, and what is said of them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat_cli.errors import OutOfMemory, UsageError
+from remat_cli.frontends.captured.origin import Frontend
+from remat_cli.frontends.ran import Copied, Memory, Ran
+from remat_cli.graph.model import Graph
+from remat_cli.plan.check import check
+from remat_cli.plan.derive import derive
+from remat_cli.plan.host import seconds_in
+from remat_cli.plan.model import Compute, Offload, Plan, Prefetch, Statement
+from remat_cli.plan.replay import Replay, Severity, replay
+
+_NO_NUMBERS = "OSUT"
+"""Kinds of types of numpy that hold texts or objects."""
+_WHOLE = "biu"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a step returned or wrote, as far as runs are compared.
+
+    Attributes:
+        name: Its name.
+        form: Its type and shape.
+        bits: Its bytes, as an array of numpy; this compares NaNs and the sign of zero too.
+        finite: Whether it holds no infinity and no NaN.
+        number: It as a number; None if it is not a scalar, or not finite.
+    """
+
+    name: str
+    form: str
+    bits: Any
+    finite: bool
+    number: float | None
+
+    def same(self, other: Kept) -> bool:
+        """Whether both are equal bit for bit."""
+        return self.form == other.form and bool((self.bits == other.bits).all())
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one program did.
+
+    Attributes:
+        results: Everything that it returned or wrote.
+        peak_bytes: Bytes at the peak, fixed memory included.
+        step_s: Median seconds of a step.
+        allocator_bytes: What the allocator handed out, if that is counted apart.
+        reserved_bytes: What was taken from the device, if that is counted apart.
+        host_bytes: Host memory of its copies.
+    """
+
+    results: Sequence[Kept]
+    peak_bytes: int
+    step_s: float
+    allocator_bytes: int | None = None
+    reserved_bytes: int | None = None
+    host_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where plans run.
+
+    Attributes:
+        framework: Name of the framework.
+        version: Its version.
+        device: The device.
+        measure: Runs statements: once or more for results and memory, then so often for the time.
+    """
+
+    framework: str
+    version: str
+    device: str
+    measure: Callable[[Sequence[Statement], int], Measured]
+
+
+def checked(plan: Plan, frontend: Frontend, steps: int) -> Replay:
+    """The replay of ``plan``, after the checks that need no framework.
+
+    Raises:
+        UsageError: If ``frontend`` did not make its graph, or the plan is not valid, or there are no steps to run.
+    """
+    frontend.require(plan.graph)
+    if steps < 1:
+        raise UsageError("at least one step has to be run")
+    return replayed(plan)
+
+
+def replayed(plan: Plan) -> Replay:
+    """The replay of ``plan``.
+
+    Raises:
+        UsageError: If the plan is not valid.
+    """
+    seen = check(plan).replay
+    errors = [finding for finding in seen.findings if finding.severity is Severity.ERROR]
+    if errors:
+        raise UsageError(f"the plan is not valid: {errors[0].message}", hint="remat check says more")
+    return seen
+
+
+def kept(name: str, array: Any) -> Kept:
+    """A result that is an array of numpy, of which nothing else holds the memory."""
+    import numpy as np
+
+    form = f"{array.dtype} {array.shape}"
+    if array.dtype.kind in _NO_NUMBERS:
+        return Kept(name, form, np.frombuffer(repr(array.tolist()).encode(), np.uint8), True, None)
+    finite = array.dtype.kind in _WHOLE or bool(np.isfinite(_known(array)).all())
+    number = float(array.reshape(())) if array.size == 1 and array.dtype.kind != "c" else math.nan
+    bits = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return Kept(name, form, bits, finite, number if math.isfinite(number) else None)
+
+
+def _known(array: Any) -> Any:
+    """``array`` in a type that numpy itself knows."""
+    return array.astype("float32") if array.dtype.kind == "V" else array
+
+
+def median_s(step: Callable[[], object], wait: Callable[[], object], steps: int) -> float:
+    """Median seconds of a step; ``wait`` returns when the device has finished."""
+    taken = []
+    for _ in range(steps):
+        wait()
+        started = time.perf_counter()
+        step()
+        wait()
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+def compared(plan: Plan, seen: Replay, values: Graph, home: Home, steps: int, leading: str | None) -> Ran:
+    """Run a plan that passed all checks, and compare it with its graph without recomputation.
+
+    Args:
+        plan: The plan.
+        seen: Its replay.
+        values: The graph with workspaces that hold values alone.
+        home: Where it runs.
+        steps: Steps to time.
+        leading: Name of the result to report, such as the loss; None for none.
+    """
+    computes = [s.node for s in plan.statements if isinstance(s, Compute)]
+    first = list(dict.fromkeys(computes))  # in the plan's own order, so that random numbers are drawn in that order
+    plain = derive(plan.graph, first)
+    reference = _fitting(home, plain, steps)
+    planned = home.measure(plan.statements, steps)
+    differing = () if reference is None else _differing(planned, reference)
+    unsteady = _differing(home.measure(plain, 1), reference) if differing and reference is not None else ()
+    return Ran(
+        graph=plan.graph.name,
+        device=home.device,
+        framework=home.framework,
+        version=home.version,
+        computations=len(computes),
+        recomputations=len(computes) - len(first),
+        identical=None if reference is None else not differing,
+        compared=0 if reference is None else len(planned.results),
+        differing=differing,
+        unsteady=unsteady,
+        finite=all(result.finite for result in planned.results),
+        result=next((result.number for result in planned.results if result.name == leading), None),
+        memory=Memory(
+            predicted=seen.peak_bytes,
+            predicted_without_workspace=replay(values, plan.statements, host=plan.host).peak_bytes,
+            measured=planned.peak_bytes,
+            allocator=planned.allocator_bytes,
+            reserved=planned.reserved_bytes,
+        ),
+        reference_peak=None if reference is None else reference.peak_bytes,
+        step_s=planned.step_s,
+        reference_step_s=None if reference is None else reference.step_s,
+        steps=steps,
+        copied=_copied(plan, seen, planned.host_bytes),
+    )
+
+
+def without_workspace(graph: Graph, workspaces: Sequence[int] | None = None) -> Graph:
+    """``graph`` with these workspaces, or with none."""
+    spaces = [0] * len(graph.nodes) if workspaces is None else workspaces
+    nodes = (replace(node, workspace=space) for node, space in zip(graph.nodes, spaces, strict=True))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _fitting(home: Home, statements: Sequence[Statement], steps: int) -> Measured | None:
+    """What a program did; None if it does not fit the device's memory."""
+    try:
+        return home.measure(statements, steps)
+    except OutOfMemory:
+        return None  # leaving this block frees the error, and with it the tensors in its frames
+
+
+def _differing(found: Measured, wanted: Measured) -> tuple[str, ...]:
+    return tuple(a.name for a, b in zip(found.results, wanted.results, strict=True) if not a.same(b))
+
+
+def _copied(plan: Plan, seen: Replay, measured: int) -> Copied | None:
+    if not plan.copies:
+        return None
+    return Copied(
+        to_host=sum(isinstance(s, Offload) for s in plan.statements),
+        from_host=sum(isinstance(s, Prefetch) for s in plan.statements),
+        predicted=seen.host_peak_bytes,
+        measured=measured,
+        predicted_s=seen.time / seconds_in(plan.graph.cost_unit),
+    )
