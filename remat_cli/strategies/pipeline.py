@@ -241,6 +241,16 @@ _STARTS = (
         kernels=("flow",),
     ),
     Stage(
+        "chains-large",
+        _KNOWN,
+        "fit a long chain of blocks into a few working sets, which recursion does",
+        options={"methods": ("revolve", "rotor")},
+        when=nodes(LARGE) & NO_SCHEDULE,
+        share=0.4,
+        most_s=30.0,
+        kernels=("segments",),
+    ),
+    Stage(
         "blocks-large",
         _BLOCKS,
         "gives a schedule where quick methods find none, or a dear one",

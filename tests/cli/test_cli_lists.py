@@ -41,7 +41,7 @@ def test_the_stages_of_a_strategy_are_listed(remat):
     assert listed.code == 0
     rows = json.loads(remat("strategies", "auto", "--format", "json").out)["stages"]
     names = [row["stage"] for row in rows]
-    assert names[0] == "quick-methods"
+    assert names[0] == "quick-method"
     assert names.index("starts") < names.index("exact") < names.index("search")
     for row in rows:
         assert row["stage"] in listed.out

@@ -55,7 +55,7 @@ def test_the_stages_of_the_search_are_shown_and_recorded(remat):
     solved = remat("solve", "net.json", "-b", "60%", "-v")
     assert solved.code == 0
     stages = plan("net.plan.json")["run"]["stages"]
-    assert stages[0]["stage"] == "quick-methods"
+    assert stages[0]["stage"] == "quick-method"
     assert all(stage["seconds"] >= 0 for stage in stages)
     whole = [stage for stage in stages if "within" not in stage]
     bounds, costs = [stage["bound"] for stage in whole], [stage["cost"] for stage in whole]

@@ -117,3 +117,26 @@ def test_no_worker_is_idle_while_a_budget_is_open(workers):
     ran = course(cluster, [3, 4, 5, 6])
     ran.run()
     assert set(seen) == {workers}
+
+
+def test_the_pool_keeps_only_bounds_that_say_more():
+    pool = Pool(CHAIN)
+    schedule = plan(6).schedule
+
+    def hear(budget, cost, scope=Scope.DOCUMENT_ORDER):
+        pool.hear(budget, Found(schedule, (Bound(cost, scope),)))
+
+    hear(5, 10.0)
+    hear(4, 10.0)  # says no more: what holds within five bytes holds within four
+    hear(4, 11.0)
+    hear(6, 9.5, Scope.FRONTIER)
+    assert pool.bounds_at(4) == (
+        Bound(10.0, Scope.DOCUMENT_ORDER),
+        Bound(11.0, Scope.DOCUMENT_ORDER),
+        Bound(9.5, Scope.FRONTIER),
+    )
+    assert pool.bounds_at(5) == (Bound(10.0, Scope.DOCUMENT_ORDER), Bound(9.5, Scope.FRONTIER))
+    hear(6, 12.0)  # says more than all others of its scope
+    assert pool.bounds_at(4) == (Bound(9.5, Scope.FRONTIER), Bound(12.0, Scope.DOCUMENT_ORDER))
+    assert len(pool.bounds) == 2
+    assert len(pool.kept) == 1
