@@ -45,6 +45,8 @@ from remat_cli.plan.host import Host
 
 _VIOLATED = 1e-6
 """Rows violated by less than this share of C0 are not added. Untuned."""
+_LONGEST = 1e6
+"""A longer copy, in multiples of C0, counts as this long: solvers refuse very large coefficients. Untuned."""
 
 
 @dataclass(slots=True)
@@ -137,14 +139,14 @@ def build(graph: Graph, budget_bytes: int, host: Host | None, cuts: Sequence[int
     if cuts is None:
         cuts = range(len(whole.nodes) - 1)
     scale = graph.total_cost or 1.0
-    never = (math.inf,) * len(graph.size)
-    out, back = (never, never) if host is None else host.times(graph.size, graph.cost_unit)
+    out, back = ((), ()) if host is None else host.times(graph.size, graph.cost_unit)
+    allowed = [host is not None and graph.may_offload(v) for v in range(len(graph.size))]
     stated = Crossing(
         graph=whole,
         cuts=tuple(cuts),
         room_bytes=budget_bytes - graph.fixed_memory,
-        out_time=tuple(t / scale if graph.may_offload(v) else math.inf for v, t in enumerate(out)),
-        in_time=tuple(t / scale if graph.may_offload(v) else math.inf for v, t in enumerate(back)),
+        out_time=tuple(min(_LONGEST, out[v] / scale) if may else math.inf for v, may in enumerate(allowed)),
+        in_time=tuple(min(_LONGEST, back[v] / scale) if may else math.inf for v, may in enumerate(allowed)),
         host_bytes=None if host is None else host.memory_bytes,
     )
     _blocks(stated)
