@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from remat_cli.api.showing import save_figure as save_figure
     from remat_cli.api.showing import save_page as save_page
     from remat_cli.api.solving import compare as compare
+    from remat_cli.api.solving import compare_links as compare_links
     from remat_cli.api.solving import max_batch as max_batch
     from remat_cli.api.solving import one_forward as one_forward
     from remat_cli.api.solving import solve as solve
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from remat_cli.plan.difference import Difference as Difference
     from remat_cli.plan.explanation import Explanation as Explanation
     from remat_cli.plan.host import Host as Host
+    from remat_cli.plan.linked import Linked as Linked
     from remat_cli.plan.model import Claim as Claim
     from remat_cli.plan.model import ClaimStatus as ClaimStatus
     from remat_cli.plan.model import Plan as Plan
@@ -118,6 +120,7 @@ else:
         "LimitReached": "remat_cli.errors",
         "NotOneGraph": "remat_cli.errors",
         "Limits": "remat_cli.planning.comparing.cell",
+        "Linked": "remat_cli.plan.linked",
         "LocalExecutor": "remat_cli.planning.comparing.executors",
         "MaxBatch": "remat_cli.planning.batches",
         "Policy": "remat_cli.planning.policies",
@@ -146,6 +149,7 @@ else:
         "build_graph": "remat_cli.api.frameworks",
         "check": "remat_cli.api.checking",
         "compare": "remat_cli.api.solving",
+        "compare_links": "remat_cli.api.solving",
         "describe": "remat_cli.api.showing",
         "diff": "remat_cli.api.checking",
         "explain": "remat_cli.api.checking",

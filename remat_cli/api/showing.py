@@ -18,6 +18,7 @@ from remat_cli.plan.comparison import Comparison
 from remat_cli.plan.difference import Difference, beyond
 from remat_cli.plan.explanation import Explanation
 from remat_cli.plan.io import plan_from_document
+from remat_cli.plan.linked import Linked
 from remat_cli.plan.model import Plan
 from remat_cli.reports.style import Style
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from remat_cli.planning.job import Solved
     from remat_cli.reports.curve import CurveRow
 
-    Described = Graph | Plan | Solved | Report | Curve | MaxBatch | Comparison | Difference | Explanation
-    Drawn = Graph | Plan | Solved | Comparison
+    Described = Graph | Plan | Solved | Report | Curve | MaxBatch | Comparison | Linked | Difference | Explanation
+    Drawn = Graph | Plan | Solved | Comparison | Linked
 
 FIGURES = ("svg", "png")
 MOST_COLUMNS = 10_000
@@ -125,6 +126,10 @@ def text_of(shown: Any, style: Style) -> str:
         from remat_cli.reports.comparison import comparison_text
 
         return comparison_text(shown, style)
+    if isinstance(shown, Linked):
+        from remat_cli.reports.linked import linked_text
+
+        return linked_text(shown, style)
     if isinstance(shown, Explanation):
         from remat_cli.reports.explanation import explanation_text
 
@@ -177,6 +182,10 @@ def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
         from remat_cli.reports.web.comparison import comparison_page
 
         return comparison_page(shown, made_by, cdn=cdn)
+    if isinstance(shown, Linked):
+        from remat_cli.reports.web.linked import linked_page
+
+        return linked_page(shown, made_by, cdn=cdn)
     raise wrong_type("shown", shown, "a graph, a plan or a comparison")
 
 
@@ -199,6 +208,10 @@ def figure_of(shown: Any, format: str) -> bytes:
         from remat_cli.reports.figures import comparison_figure
 
         return comparison_figure(shown, format)
+    if isinstance(shown, Linked):
+        from remat_cli.reports.figures import linked_figure
+
+        return linked_figure(shown, format)
     raise wrong_type("shown", shown, "a graph, a plan or a comparison")
 
 

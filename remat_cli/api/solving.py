@@ -17,6 +17,8 @@ from remat_cli.units import Budget, as_budget, as_size, parse_budget
 if TYPE_CHECKING:
     from remat_cli.control import Progress
     from remat_cli.plan.comparison import Comparison, Row
+    from remat_cli.plan.host import Host
+    from remat_cli.plan.linked import Linked
     from remat_cli.plan.worth import Worth
     from remat_cli.planning.batches import MaxBatch
     from remat_cli.planning.comparing.cell import Limits
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from remat_cli.planning.options import SolveOptions
     from remat_cli.strategies.base import Strategy
 
+LINKS = "pcie3,pcie4,pcie5,nvlink-c2c"
+"""Links to compare if none are named."""
 ONE_FORWARD = "one-forward"
 """The limit of cost that allows to recompute one forward pass."""
 
@@ -268,10 +272,62 @@ def compare(
     )
 
 
+def compare_links(
+    graph: Graph | Source,
+    budgets: Iterable[Budget | str | float] | Budget | str | float,
+    links: Iterable[str] | str = LINKS,
+    strategies: Iterable[str] | str = "all",
+    limits: Limits | None = None,
+    *,
+    latency_s: float = 0.0,
+    memory: str | float | None = None,
+    executor: Executor | None = None,
+    results: str | PathLike[str] | None = None,
+    listener: Callable[[Row, int, int], None] | None = None,
+    note: Callable[[str], None] | None = None,
+) -> Linked:
+    """:func:`compare` for each of several links to a host.
+
+    Args:
+        graph: As :func:`solve` takes it; its costs are times.
+        budgets: As for :func:`compare`.
+        links: As for :func:`worth`.
+        strategies: As for :func:`compare`; ``"all"`` are those that can be asked with a host.
+        limits: How every cell is solved, as for :func:`compare`; its host is not used.
+        latency_s: Seconds that every copy takes beside its bytes.
+        memory: Host memory for values, ``"64GiB"`` or bytes; None for no limit.
+        executor: As for :func:`compare`.
+        results: As for :func:`compare`.
+        listener: As for :func:`compare`; rows are counted for each link.
+        note: As for :func:`compare`.
+
+    Raises:
+        UsageError: If a link, strategy or budget is invalid, or costs are not times, or the file cannot be written.
+        InputError: If the graph's document or the results file is invalid.
+    """
+    from remat_cli.planning.comparing import linked
+    from remat_cli.planning.comparing.cell import Limits as Given
+    from remat_cli.units import as_budgets
+
+    if limits is not None and not isinstance(limits, Given):
+        raise wrong_type("limits", limits, "Limits", hint="write remat.Limits(time_limit_s=60)")
+    return linked.compare_links(
+        as_graph(graph),
+        as_budgets(budgets),
+        _strategies(strategies, host=True),
+        _links(links, latency_s, memory),
+        limits,
+        executor=executor,
+        results=None if results is None else Path(as_path(results, "results")),
+        listener=listener,
+        note=note,
+    )
+
+
 def worth(
     graph: Graph | Source,
     budgets: Iterable[Budget | str | float] | Budget | str | float,
-    links: Iterable[str] | str = "pcie3,pcie4,pcie5,nvlink-c2c",
+    links: Iterable[str] | str = LINKS,
     limits: Limits | None = None,
     *,
     latency_s: float = 0.0,
@@ -300,28 +356,35 @@ def worth(
         UsageError: If a link or a budget is invalid, or costs are not times, or the file cannot be written.
         InputError: If the graph's document or the results file is invalid.
     """
-    from remat_cli.plan.host import Host
     from remat_cli.planning import worth as planning
     from remat_cli.planning.comparing.cell import Limits as Given
-    from remat_cli.units import as_budgets, parse_bandwidths
+    from remat_cli.units import as_budgets
 
     if limits is not None and not isinstance(limits, Given):
         raise wrong_type("limits", limits, "Limits", hint="write remat.Limits(time_limit_s=60)")
-    if not isinstance(links, Iterable):
-        raise wrong_type("links", links, 'names or bandwidths such as "pcie4,25GB/s"')
-    names = [as_text(name, "links").strip() for name in (links.split(",") if isinstance(links, str) else links)]
-    waits_s = as_number(latency_s, "latency_s", "a number of seconds such as 0.00001")
-    room = None if memory is None else as_size(memory, "memory")
     return planning.worth(
         as_graph(graph),
         as_budgets(budgets),
-        [(name, Host(*parse_bandwidths(name), waits_s, room)) for name in names],
+        _links(links, latency_s, memory),
         limits,
         executor=executor,
         results=None if results is None else Path(as_path(results, "results")),
         listener=listener,
         note=note,
     )
+
+
+def _links(links: Iterable[str] | str, latency_s: float, memory: str | float | None) -> list[tuple[str, Host]]:
+    """The links with their names, and the hosts behind them."""
+    from remat_cli.plan.host import Host
+    from remat_cli.units import parse_bandwidths
+
+    if not isinstance(links, Iterable):
+        raise wrong_type("links", links, 'names or bandwidths such as "pcie4,25GB/s"')
+    names = [as_text(name, "links").strip() for name in (links.split(",") if isinstance(links, str) else links)]
+    waits_s = as_number(latency_s, "latency_s", "a number of seconds such as 0.00001")
+    room = None if memory is None else as_size(memory, "memory")
+    return [(name, Host(*parse_bandwidths(name), waits_s, room)) for name in names]
 
 
 def _strategies(given: Iterable[str] | str, *, host: bool) -> list[str]:

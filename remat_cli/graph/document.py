@@ -27,6 +27,7 @@ KINDS = (
     "batch",
     "checks",
     "comparison",
+    "comparisons",
     "curve",
     "diff",
     "explanation",

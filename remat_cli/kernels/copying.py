@@ -2,7 +2,7 @@
 
 A schedule is a sequence of steps: node i is computed (step i), or value v comes back from the host (step n + v). A
 value is made by either kind of step, and liveness follows from the sequence as it does without copies. From a sequence
-alone follows when each value leaves and comes back: a copy out is issued as soon as the queue to the host is idle, and
+alone follows when each value leaves and comes back: a copy out is issued before the queue to the host becomes idle, and
 at the latest when the value is not needed any more; the value is freed when its copy has ended, or when its memory is
 needed; it comes back as early as there is room until it is read.
 
@@ -428,7 +428,10 @@ def _bring_back(m: Machine, w: Scratch, now: Now, steps: Ints, left: int, k: int
 
 @inner
 def _send(m: Machine, w: Scratch, now: Now, x: int, k: int, waiting: int) -> int:
-    """After compute k of node x, issue copies out: of what is not needed any more, and of one if the queue is idle."""
+    """After compute k of node x, issue copies out: of what is not needed any more, and while the queue would be idle.
+
+    That is, idle before the next compute has ended, after which copies can be issued again.
+    """
     for v in range(m.first_value[x], m.first_value[x + 1]):
         if w.wanted[v] > 0 and w.mark[v] == 0:
             w.mark[v] = 1
@@ -438,19 +441,26 @@ def _send(m: Machine, w: Scratch, now: Now, x: int, k: int, waiting: int) -> int
         _depart(m, w, now, v, k)
     for e in range(m.input_start[x], m.input_start[x + 1]):
         _depart(m, w, now, m.inputs[e], k)
-    place, first = 0, -1
-    while place < waiting:
-        v = w.waiting[place]
-        if w.issued[v] != NEVER:
-            waiting -= 1
-            w.waiting[place] = w.waiting[waiting]
-            continue
-        if first < 0 or w.ends[v] < w.ends[w.waiting[first]]:
-            first = place
-        place += 1
-    if first >= 0 and now.to_host <= now.clock and now.used + m.size[w.waiting[first]] <= now.host_room:
+    soon, after = now.clock, k + 1
+    while after < now.computes and w.node[after] < 0:
+        after += 1
+    if after < now.computes:
+        soon += m.cost[w.node[after]]
+    while True:
+        place, first = 0, -1
+        while place < waiting:
+            v = w.waiting[place]
+            if w.issued[v] != NEVER:
+                waiting -= 1
+                w.waiting[place] = w.waiting[waiting]
+                continue
+            if first < 0 or w.ends[v] < w.ends[w.waiting[first]]:
+                first = place
+            place += 1
+        idle = now.to_host <= now.clock or now.to_host < soon
+        if first < 0 or not idle or now.used + m.size[w.waiting[first]] > now.host_room:
+            return waiting
         _issue(m, w, now, w.waiting[first], k)
-    return waiting
 
 
 @inner

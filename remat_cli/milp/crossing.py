@@ -20,7 +20,8 @@ is at least 1 for all that is read after k_b and made before, and at least E[b,j
 With every stage a cut and without copies these are the rows of the retention MILP, over all stages, without in-stage
 rows. Copies add *windows*. Let r be the first node after k_b, in document order, that reads v. If v is absent at k_b,
 and its node is not computed again until r, then it comes back after k_b and before r, and its copy out has ended before
-k_b. Copies in one direction run one after another, so
+k_b. The latter holds as well for what only recomputations read, if it comes back and is not computed again first.
+Copies in one direction run one after another, so
 
 * those that come back after k_b for readers up to node j fit between the end of k_b and the start of j;
 * those copied out of nodes from i on, and absent at k_b, fit between the end of i and the start of k_b.
@@ -45,6 +46,8 @@ from remat_cli.plan.host import Host
 
 _VIOLATED = 1e-6
 """Rows violated by less than this share of C0 are not added. Untuned."""
+_LONGEST = 1e6
+"""A longer copy, in multiples of C0, counts as this long: solvers refuse very large coefficients. Untuned."""
 
 
 @dataclass(slots=True)
@@ -137,14 +140,14 @@ def build(graph: Graph, budget_bytes: int, host: Host | None, cuts: Sequence[int
     if cuts is None:
         cuts = range(len(whole.nodes) - 1)
     scale = graph.total_cost or 1.0
-    never = (math.inf,) * len(graph.size)
-    out, back = (never, never) if host is None else host.times(graph.size, graph.cost_unit)
+    out, back = ((), ()) if host is None else host.times(graph.size, graph.cost_unit)
+    allowed = [host is not None and graph.may_offload(v) for v in range(len(graph.size))]
     stated = Crossing(
         graph=whole,
         cuts=tuple(cuts),
         room_bytes=budget_bytes - graph.fixed_memory,
-        out_time=tuple(t / scale if graph.may_offload(v) else math.inf for v, t in enumerate(out)),
-        in_time=tuple(t / scale if graph.may_offload(v) else math.inf for v, t in enumerate(back)),
+        out_time=tuple(min(_LONGEST, out[v] / scale) if may else math.inf for v, may in enumerate(allowed)),
+        in_time=tuple(min(_LONGEST, back[v] / scale) if may else math.inf for v, may in enumerate(allowed)),
         host_bytes=None if host is None else host.memory_bytes,
     )
     _blocks(stated)
@@ -277,14 +280,7 @@ def _suffixes(stated: Crossing) -> Iterator[Row]:
                 [found[x]] = stated.builder.amounts([0.0])
                 yield Row([found[x]], [1.0], -math.inf, 1.0)
                 yield Row([found[x], *after], [1.0, *(-1.0 for _ in after)], -math.inf, 0.0)
-        for v, x in back.items():
-            columns = [
-                stated.sent[b, v],
-                stated.kept[b, v],
-                *([again[graph.producer[v]]] if graph.producer[v] in again else []),
-                x,
-            ]
-            yield Row(columns, [*(1.0 for _ in columns[1:]), -1.0], 0.0, math.inf)
+        yield from _left(stated, b, again, back)
         readers = range(cut + 1, len(graph.nodes))
         sources: dict[int, list[int]] = {}
         for v in {v for j in (*readers, *again) for v in graph.nodes[j].inputs if graph.producer[v] <= cut}:
@@ -298,6 +294,22 @@ def _suffixes(stated: Crossing) -> Iterator[Row]:
             for v in graph.nodes[j].inputs:
                 if v in sources:
                     yield Row([x, *sources[v]], [1.0, *(-1.0 for _ in sources[v])], -math.inf, 0.0)
+
+
+def _left(stated: Crossing, b: int, again: dict[int, int], back: dict[int, int]) -> Iterator[Row]:
+    """What comes back after cut b, and is neither there nor computed again after it, has left before it.
+
+    Args:
+        stated: The model.
+        b: The cut.
+        again: Column of E[b,i].
+        back: Column of Q[b,v].
+    """
+    for v, x in back.items():
+        kept, maker = stated.kept[b, v], stated.graph.producer[v]
+        if kept is not None:
+            instead = [stated.sent[b, v], kept, *([again[maker]] if maker in again else [])]
+            yield Row([*instead, x], [*(1.0 for _ in instead), -1.0], 0.0, math.inf)
 
 
 def _copies(stated: Crossing) -> Iterator[Row]:

@@ -178,6 +178,11 @@ class Comparison(Brief):
             "plans": f"{sum(row.cost is not None for row in self.rows):,}",
         }
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether any strategy has a plan at any budget."""
+        return any(row.cost is not None for row in self.rows)
+
     def row(self, strategy: str, budget_bytes: int) -> Row:
         """The row of a cell."""
         return next(r for r in self.rows if r.strategy == strategy and r.budget_bytes == budget_bytes)

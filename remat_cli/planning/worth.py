@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Comparison, Row
-from remat_cli.plan.host import Host, seconds_in
+from remat_cli.plan.host import Host
 from remat_cli.plan.worth import Worth, offers
 from remat_cli.planning.comparing.cell import Limits
 from remat_cli.planning.comparing.executors import Executor
+from remat_cli.planning.comparing.linked import check_links
 from remat_cli.planning.comparing.sweep import compare
 from remat_cli.units import Budget
 
@@ -46,10 +46,7 @@ def worth(
         UsageError: If costs are not times, or there is no link, or two have the same name; or as :func:`compare`.
         InputError: If the results file is none.
     """
-    seconds_in(graph.cost_unit)
-    names = [name for name, _ in links]
-    if not links or len(set(names)) < len(names):
-        raise UsageError("links need names of their own, at least one", hint="write pcie4,pcie5 or 25GB/s,50GB/s")
+    check_links(graph, links)
     links = sorted(links, key=lambda link: link[1].out_bytes_per_s + link[1].in_bytes_per_s)
     limits = replace(limits or Limits(), host=None)
     asked = list(budgets) if isinstance(budgets, Iterable) and not isinstance(budgets, str) else budgets

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.errors import UsageError
 from remat_cli.extras import install_command
 from remat_cli.plan.comparison import Comparison
+from remat_cli.plan.linked import Linked
 from remat_cli.printable import printable
 from remat_cli.reports.overlaps import (
     NO_PLAN,
@@ -73,6 +74,31 @@ def comparison_figure(comparison: Comparison, format: str) -> bytes:
         figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize="small")
         nodes = f"{len(comparison.graph.nodes):,} nodes"
         figure.suptitle(drawable(f"{comparison.graph.name or 'graph'} ({nodes})"), fontsize="large")
+        return figure_bytes(figure, format)
+
+
+def linked_figure(linked: Linked, format: str) -> bytes:
+    """Overheads against budget, one panel for each link below the other, as ``svg`` or ``png``.
+
+    Raises:
+        UsageError: If matplotlib is not installed.
+    """
+    with matplotlib_settings():
+        from matplotlib.figure import Figure
+
+        number, first = len(linked.links), linked.comparisons[0]
+        figure = Figure(figsize=(8.5, 1.0 + 3.2 * number), layout="constrained")
+        panels = figure.subplots(number, 1, sharex=True, squeeze=False)[:, 0]
+        for axes, (name, host), comparison in zip(panels, linked.links, linked.comparisons, strict=True):
+            _overheads(axes, comparison)
+            axes.set_title(drawable(f"{name}: {host.words}"), fontsize="medium", loc="left")
+        panels[-1].set_xlabel(f"memory budget, {_giga(first)[1]} (fixed memory included)")
+        named = {
+            label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        labels = [label for label in ("no plan (proven)", *first.strategies) if label in named]
+        figure.legend([named[label] for label in labels], labels, loc="outside lower left", frameon=False, ncols=2)
+        figure.suptitle(drawable(f"{first.graph.name or 'graph'} ({len(first.graph.nodes):,} nodes)"), fontsize="large")
         return figure_bytes(figure, format)
 
 

@@ -113,7 +113,7 @@ def safe_bound(graph: Graph, bound: float | None) -> float:
 def whole(graph: Graph, bound: float) -> float:
     """``bound``, a lower bound on cost, raised to C0 at least and rounded up if costs are integral."""
     base = graph.total_cost
-    if math.isfinite(bound) and base < _INTEGRAL_LIMIT and all(node.cost.is_integer() for node in graph.nodes):
+    if math.isfinite(bound) and base < _INTEGRAL_LIMIT and all(float(node.cost).is_integer() for node in graph.nodes):
         step = math.gcd(*(int(node.cost) for node in graph.nodes)) or 1
         return max(base, float(math.ceil(bound / step) * step))
     return max(base, bound)

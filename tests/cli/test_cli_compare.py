@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import jsonschema
 import pytest
 from cli_process import PATIENCE_S, environment
 
@@ -101,3 +103,73 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
     assert process.returncode == 130
     assert "not run" in out
     assert "Traceback" not in err
+
+
+STEP = """\
+schema: remat-graph/1
+name: step
+cost_unit: s
+nodes:
+  - {id: a, inputs: [], cost: 1, memory: 8}
+  - {id: b, inputs: [a], cost: 9, memory: 4, recompute: false}
+  - {id: c, inputs: [b], cost: 9, memory: 4, recompute: false}
+  - {id: d, inputs: [c], cost: 9, memory: 2, recompute: false}
+  - {id: e, inputs: [a, d], cost: 1, memory: 1}
+"""
+
+
+def test_a_comparison_for_each_of_several_links(remat, tmp_path):
+    path = tmp_path / "step.yaml"
+    path.write_text(STEP)
+    modes = "offload,offload{copy=false}"
+    rest = (
+        "--strategies",
+        modes,
+        "--time-limit",
+        "20s",
+        "--jobs",
+        "1",
+        "--results",
+        str(tmp_path / "rows.jsonl"),
+        "-q",
+    )
+    asked = ("compare", str(path), "--budgets", "14B,16B", "--links", "0.1B/s,4B/s:1B/s", *rest)
+    done = remat(*asked, "--format", "json")
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    schemas = Path(__file__).parents[2] / "schemas"
+    jsonschema.validate(document, json.loads((schemas / "comparisons-v1.json").read_text()))
+    found = {}
+    for link in document["links"]:
+        jsonschema.validate(link["comparison"], json.loads((schemas / "comparison-v1.json").read_text()))
+        for row in link["comparison"]["rows"]:
+            found[link["link"], row["strategy"], row["budget"]] = row["cost"]
+    assert found["0.1B/s", "offload", "14B"] == found["4B/s:1B/s", "offload{copy=false}", "14B"] == 30
+    assert found["4B/s:1B/s", "offload", "14B"] == 29
+    for format in ("text", "csv", "svg", "html"):  # from the saved rows
+        target = tmp_path / f"links.{format}"
+        done = remat(*asked, "--format", format, "-o", str(target))
+        assert done.code == 0, done.err
+        text = target.read_text()
+        assert "0.1B/s" in text
+        assert "4B/s:1B/s" in text
+        if format == "csv":
+            assert len(text.splitlines()) == 1 + 2 * 2 * 2
+            assert text.startswith("link,bandwidth_out,bandwidth_in,latency_s,memory,strategy,")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--links", "pcie6"], '"pcie6" is not a bandwidth'),
+        (["--links", "pcie4,pcie4"], "links need names of their own"),
+        (["--links", "pcie4", "--host-bandwidth", "25GB/s"], "--links has bandwidths of its own"),
+        (["--links", "pcie4", "--strategies", "chen-sqrt"], ""),
+    ],
+)
+def test_links_that_make_no_sense(remat, tmp_path, options, message):
+    path = tmp_path / "step.yaml"
+    path.write_text(STEP)
+    done = remat("compare", str(path), "--budgets", "14B", "--time-limit", "5s", "--jobs", "1", *options)
+    assert done.code == (2 if message else 1), done.err
+    assert message in done.err

@@ -23,6 +23,7 @@ from remat_cli.units import Budget
 if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
     from remat_cli.plan.comparison import Comparison, Row
+    from remat_cli.plan.linked import Linked
     from remat_cli.planning.comparing.cell import Limits
 
 _FORMATS = ("text", "json", "csv", "html", "svg", "png")
@@ -32,7 +33,7 @@ Examples:
   remat compare graph.json --budgets 8GB,12GB,16GB --strategies auto,chen-sqrt,checkmate-lp --format csv
   remat compare graph.json --budgets 40%:90%:5% -o graph.svg --results graph.rows.jsonl
   remat compare graph.json --budgets 40%:90%:5% -o graph.html
-  remat compare graph.json --budgets 20%:80%:20% --host-bandwidth 25GB/s \
+  remat compare graph.json --budgets 20%:80%:20% --links pcie4,pcie5,nvlink-c2c \
       --strategies 'offload,offload{recompute=false},offload{copy=false}'
 
 If a strategy has no plan, does not take the graph or fails, its cell says so. --results saves each row as it is
@@ -50,6 +51,11 @@ cell solved again. Exits with 0, or with 1 if no strategy has any plan."""
 @click.option("--threads", type=click.IntRange(1), help="Threads for each cell.  [default: the strategy's choice]")
 @params.seed_option
 @params.host_options
+@click.option(
+    "--links",
+    metavar="LINK,...",
+    help="Compare for each of several links to a host: names (pcie3, pcie4, pcie5, nvlink-c2c) or bandwidths.",
+)
 @click.option("--jobs", type=click.IntRange(1), help="Cells at a time on this machine.  [default: one per core]")
 @click.option("--dask", metavar="ADDRESS", help="Run the cells on the Dask cluster of this scheduler instead.")
 @click.option(
@@ -67,7 +73,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     Every plan is replayed by the same checker. GRAPH is a JSON or YAML file, or - for standard input.
     """
     from remat_cli.api.reading import read_graph
-    from remat_cli.api.solving import compare
+    from remat_cli.api.solving import compare, compare_links
     from remat_cli.files import require_writable
     from remat_cli.planning.comparing.cell import Limits
     from remat_cli.planning.comparing.executors import DaskExecutor, LocalExecutor
@@ -78,6 +84,9 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     params.require_html(format, options["cdn"])
     if options["dask"] is not None and options["jobs"] is not None:
         raise UsageError("--jobs is for this machine", hint="with --dask, the cluster's workers decide")
+    linked = options["links"] is not None
+    if linked and options["host_bandwidth"] is not None:
+        raise UsageError("--links has bandwidths of its own", hint="leave --host-bandwidth out")
     require_writable(output)
     model = read_graph(graph, options["keys"])
     limits = Limits(
@@ -86,26 +95,28 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
         gap=options["gap"],
         threads=options["threads"],
         seed=options["seed"],
-        host=params.host_of(options),
+        host=None if linked else params.host_of(options),
     )
-    if options["results"] is not None:
+    if options["results"] is not None and not linked:
         _note_unused(out, options["results"], model, limits)
     executor = LocalExecutor(options["jobs"] or usable_cores())
     with _progress(out, model) as listener:
-        comparison = compare(
-            model,
-            budgets,
-            options["strategies"],
-            limits,
-            executor=executor if options["dask"] is None else DaskExecutor(options["dask"]),
-            results=options["results"],
-            listener=listener,
-            note=out.note,
-        )
-    _write(comparison, format, output, out, cdn=options["cdn"])
-    if comparison.interrupted:
+        how: dict[str, Any] = {
+            "executor": executor if options["dask"] is None else DaskExecutor(options["dask"]),
+            "results": options["results"],
+            "listener": listener,
+            "note": out.note,
+        }
+        if linked:
+            waits_s, room = options["host_latency"] or 0.0, options["host_memory"]
+            chosen = (options["links"], options["strategies"], limits)
+            found: Comparison | Linked = compare_links(model, budgets, *chosen, latency_s=waits_s, memory=room, **how)
+        else:
+            found = compare(model, budgets, options["strategies"], limits, **how)
+    _write(found, format, output, out, cdn=options["cdn"])
+    if found.interrupted:
         return ExitCode.INTERRUPTED
-    return ExitCode.OK if any(row.cost is not None for row in comparison.rows) else ExitCode.NO
+    return ExitCode.OK if found.has_plan else ExitCode.NO
 
 
 def _note_unused(out: Output, results: Path, model: Graph, limits: Limits) -> None:
@@ -151,10 +162,12 @@ def _words(row: Row) -> str:
     return printable(f"{row.strategy} at {row.budget}: {end}, {format_duration(row.wall_s)}")
 
 
-def _write(comparison: Comparison, format: str, output: str, out: Output, *, cdn: bool) -> None:
+def _write(comparison: Comparison | Linked, format: str, output: str, out: Output, *, cdn: bool) -> None:
     from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
     from remat_cli.files import write_bytes, write_text
+    from remat_cli.plan.linked import Linked
     from remat_cli.reports.comparison import comparison_csv, comparison_json
+    from remat_cli.reports.linked import linked_csv, linked_json
 
     if format in FIGURES:
         write_bytes(output, figure_of(comparison, format))
@@ -162,6 +175,8 @@ def _write(comparison: Comparison, format: str, output: str, out: Output, *, cdn
         write_text(output, page_of(comparison, current().command_line(), cdn=cdn))
     elif format == "text":
         write_text(output, text_of(comparison, out.style() if output == "-" else out.file_style()))
+    elif isinstance(comparison, Linked):
+        write_text(output, (linked_json if format == "json" else linked_csv)(comparison))
     else:
         write_text(output, (comparison_json if format == "json" else comparison_csv)(comparison))
     if output != "-":

@@ -45,7 +45,6 @@ def comparison_page(comparison: Comparison, command: str, *, cdn: bool = False) 
     Raises:
         UsageError: If plotly or Jinja2 is not installed.
     """
-    scale, linear = logarithmic_scale(comparison), Scale(())
     first = recommended(comparison)
     note = (
         "The lines are steps, because a plan remains valid with more memory and budgets in between were not solved. "
@@ -54,26 +53,14 @@ def comparison_page(comparison: Comparison, command: str, *, cdn: bool = False) 
         + "No plan can lie in the grey area: that is proven. Crosses at the top are budgets without a plan. Click a "
         "name to hide its line, double-click to see it alone."
     )
-    logarithmic = (_overheads(comparison, scale), _overhead_layout(scale)) if scale.decades else None
-    size = f"{count(len(comparison.strategies), 'line')}, {count(len(comparison.budgets), 'budget')}"
     charts = (
-        Chart(
-            "overhead",
-            _overheads(comparison, linear),
-            _overhead_layout(linear),
-            520,
-            f"Cost over no-remat against budget: {size}. The table below has the numbers.",
-            logarithmic=logarithmic,
-            begins="logarithmic" if scale.first_shown else "linear",
-            numbers=_numbers(comparison, lambda row: None if row.overhead is None else format_percent(row.overhead)),
-            numbers_title="Overheads in numbers",
-        ),
+        overhead_chart(comparison, "overhead", 520),
         Chart(
             "peak",
             _peaks(comparison),
             _layout("peak of the plan", size=True),
             380,
-            f"Peak against budget: {size}. The table below has the numbers.",
+            f"Peak against budget: {_size(comparison)}. The table below has the numbers.",
             numbers=_numbers(comparison, lambda row: None if row.peak_bytes is None else format_bytes(row.peak_bytes)),
             numbers_title="Peaks in numbers",
         ),
@@ -83,17 +70,43 @@ def comparison_page(comparison: Comparison, command: str, *, cdn: bool = False) 
             title=f"Strategies on {comparison.graph.name or 'graph'}",
             verdict="interrupted" if comparison.interrupted else "",
             good=None,
-            facts=_facts(comparison),
+            facts=comparison_facts(comparison),
             sections=[
                 Section("Overhead against budget", note, charts[:1]),
                 Section("Peak against budget", "How much of its budget each plan uses.", charts[1:]),
-                Section("All plans", _TABLE_NOTE, table=_table(comparison)),
+                Section("All plans", TABLE_NOTE, table=plans_table(comparison)),
             ],
             command=command,
             problems=comparison.contradictions(),
         ),
         cdn=cdn,
     )
+
+
+def overhead_chart(comparison: Comparison, id: str, height: int) -> Chart:
+    """The chart of cost over no-remat against budget.
+
+    Args:
+        comparison: The comparison.
+        id: Of the element on the page.
+        height: In pixels.
+    """
+    scale, linear = logarithmic_scale(comparison), Scale(())
+    return Chart(
+        id,
+        _overheads(comparison, linear),
+        _overhead_layout(linear),
+        height,
+        f"Cost over no-remat against budget: {_size(comparison)}. The table below has the numbers.",
+        logarithmic=(_overheads(comparison, scale), _overhead_layout(scale)) if scale.decades else None,
+        begins="logarithmic" if scale.first_shown else "linear",
+        numbers=_numbers(comparison, lambda row: None if row.overhead is None else format_percent(row.overhead)),
+        numbers_title="Overheads in numbers",
+    )
+
+
+def _size(comparison: Comparison) -> str:
+    return f"{count(len(comparison.strategies), 'line')}, {count(len(comparison.budgets), 'budget')}"
 
 
 def _numbers(comparison: Comparison, amount: Callable[[Row], str | None]) -> Table:
@@ -105,7 +118,8 @@ def _numbers(comparison: Comparison, amount: Callable[[Row], str | None]) -> Tab
     return Table(("strategy", *(text for text, _ in comparison.budgets)), rows, numbers=len(comparison.budgets))
 
 
-def _facts(comparison: Comparison) -> list[tuple[str, str]]:
+def comparison_facts(comparison: Comparison) -> list[tuple[str, str]]:
+    """The graph, and how every cell was solved."""
     named = {name.removesuffix("_s").replace("_", " "): value for name, value in comparison.limits.items()}
     if (seconds := comparison.limits.get("time_limit_s")) is not None:
         named["time limit"] = format_duration(seconds)
@@ -260,13 +274,13 @@ def _layout(title: str, *, size: bool = False) -> dict[str, Any]:
     }
 
 
-_TABLE_NOTE = (
+TABLE_NOTE = (
     "Optimal: proven within the gap, among the plans in the last column. No plan among those can cost less than the "
     "bound, which is given over no-remat as well."
 )
 
 
-def _table(comparison: Comparison) -> Table:
+def plans_table(comparison: Comparison) -> Table:
     """A row for each strategy and budget, the numbers first, so that a narrow window shows them."""
     peaks = iter(size_column([row.peak_bytes or 0 for row in comparison.rows if row.cost is not None]))
     base = comparison.graph.total_cost

@@ -203,7 +203,7 @@ class Program:
         """A lower bound on memory-persistent schedules; None if sizes were rounded or blocks grouped."""
         chain = self.chain
         exact = chain.simple and self.unit == _divisor(chain)
-        whole = all(node.cost.is_integer() for node in chain.graph.nodes) and chain.graph.total_cost < _EXACT
+        whole = all(float(node.cost).is_integer() for node in chain.graph.nodes) and chain.graph.total_cost < _EXACT
         return float(self.value[0, chain.length, room // self.unit]) if exact and whole else None
 
     def runs(self, room: int) -> list[int] | None:

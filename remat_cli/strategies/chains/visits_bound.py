@@ -104,7 +104,7 @@ class Levels:
             return None
         visits = [visits[i] for i in longest_falling([i for i, _ in visits])]
         base = graph.total_cost
-        whole = base < _EXACT and all(node.cost.is_integer() for node in graph.nodes)
+        whole = base < _EXACT and all(float(node.cost).is_integer() for node in graph.nodes)
         return cls(base, whole, tuple(costs), tuple(tails), tuple(smallest), tuple(visits))
 
     def bound(self, room: int, *, seconds: float = LONGEST_S) -> float:

@@ -213,6 +213,8 @@ class _Search:
         from remat_cli.strategies.copying.steps import Timed
 
         assert isinstance(timed, Timed)
+        if not math.isfinite(timed.time):  # the link is too slow for numbers
+            return
         if self.lowest is None or timed.excess_bytes < self.lowest.excess_bytes:
             self.lowest = timed
         if timed not in self.starts:

@@ -47,7 +47,7 @@ class CostScale:
         total = graph.total_cost
         if total == 0:
             return cls(1.0, (0,) * len(costs), exact=True)
-        if all(cost.is_integer() for cost in costs):
+        if all(float(cost).is_integer() for cost in costs):
             step = math.gcd(*(int(cost) for cost in costs))
             if total / step <= _EXACT_COST:
                 return cls(float(step), tuple(int(cost) // step for cost in costs), exact=True)
