@@ -537,8 +537,6 @@ def search(members: tuple[str, ...], depth: float, patience: int) -> tuple[Stage
     return (*OPENERS, *_STARTS, *turns(members, depth=depth, patience=patience), *last)
 
 
-_SEARCHED = ("annealing", "merging", "windows")
-
 BESIDE = (Stage("beside", turns(_SEARCHED), "finds plans while another thread proves bounds", maker="search"),)
 """The stages of the second thread (see ``beside``)."""
 
