@@ -79,6 +79,8 @@ def wrong_type(argument: str, given: object, expected: str, *, hint: str = "") -
 class Problem:
     """One problem of a document: where it is, what is wrong, and how to fix it.
 
+    As in :class:`RematError`, names and texts from outside may stand in message and hint as they are.
+
     Attributes:
         message: What is wrong, the offending value included.
         pointer: JSON pointer to the place (``/nodes/3/memory``; empty for the whole document).
@@ -92,6 +94,11 @@ class Problem:
     line: int | None = None
     column: int | None = None
     hint: str = ""
+
+    def __post_init__(self) -> None:
+        """Escape what a terminal would obey."""
+        object.__setattr__(self, "message", printable(self.message))
+        object.__setattr__(self, "hint", printable(self.hint))
 
     def text(self, source: str) -> str:
         """The problem in one line: ``source:line:column: pointer: message (hint)``."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mangling import outcome, spoiled_text, to_yaml
 
-from remat_cli.errors import InputError
+from remat_cli.errors import InputError, Problem
 from remat_cli.graph import yaml12
 from remat_cli.graph.document import Document, join, kind_of, parse_document, read_document, validate
 from remat_cli.graph.quoting import quote
@@ -247,6 +247,12 @@ def test_data_without_text_has_no_lines():
 def test_pointers_in_messages_stay_on_one_line():
     problem = Document("f", {}).problem(join("", "a\nb\x1b[0m", "x" * 1000), "is bad")
     assert problem.pointer == "/a\\nb\\x1b[0m/" + "x" * 151 + "..."
+
+
+def test_words_of_a_problem_hold_nothing_that_a_terminal_obeys():
+    """The damage campaign found a suggested attribute of GraphML with a DEL in the hint."""
+    problem = Problem("there is no\nc\x7fst", hint='did you mean "c\x7fst"?')
+    assert (problem.message, problem.hint) == ("there is no\\nc\\x7fst", 'did you mean "c\\x7fst"?')
 
 
 @pytest.mark.parametrize(
