@@ -42,7 +42,7 @@ def test_every_length_up_to_the_last_bucket_has_a_plan(monkeypatch):
     [plan] = plans_of(probe)
     searches = []
     solve = fitting.solve
-    monkeypatch.setattr(fitting, "solve", lambda *arguments: searches.append(1) or solve(*arguments))
+    monkeypatch.setattr(fitting, "solve", lambda *given, **named: searches.append(1) or solve(*given, **named))
     fit(module, None, int(0.9 * no_remat_peak(plan.graph)), buckets=[16, 32], unknown="error", **OPTIONS)
     losses, found = steps(module, [20, 32])
     other.compile(dynamic=False)

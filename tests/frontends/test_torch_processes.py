@@ -53,7 +53,7 @@ def equal(one, other):
 def counted(monkeypatch_target):
     searches = []
     solve = monkeypatch_target.solve
-    monkeypatch_target.solve = lambda *arguments: searches.append(1) or solve(*arguments)
+    monkeypatch_target.solve = lambda *given, **named: searches.append(1) or solve(*given, **named)
     return searches
 
 
@@ -130,6 +130,23 @@ def test_what_fails_in_one_is_said_in_all():
     assert first[1:] == second[1:]
     assert "no plan fits a budget of 1 kB" in first[1]
     assert first[2]
+
+
+def run_broken(rank):
+    def broken(*given, **named):
+        raise ZeroDivisionError("a defect")
+
+    fitting.solve = broken
+    try:
+        fit(Deep(), torch.randn(64, 16), "100MB", options=FAST, cache="")
+    except (UsageError, ZeroDivisionError) as error:
+        return type(error).__name__, str(error)
+
+
+def test_a_defect_in_the_process_that_plans_keeps_none_waiting():
+    first, second = together(run_broken)
+    assert first == ("ZeroDivisionError", "a defect")
+    assert second == ("UsageError", "process 0 could not plan: ZeroDivisionError: a defect")
 
 
 def run_sharded(rank):

@@ -91,8 +91,16 @@ class SharedPlanner:
         import torch
 
         first = torch.distributed.get_rank() == 0
-        answer: list[Any] = [_answer(self._planner, graph) if first else None]
-        torch.distributed.broadcast_object_list(answer, src=0)
+        answer: list[Any] = [None]
+        try:
+            if first:
+                answer = [_answer(self._planner, graph)]
+        except BaseException as error:
+            # The others wait for an answer.
+            answer = [(None, (UsageError, f"process 0 could not plan: {type(error).__name__}: {error}", ""))]
+            raise
+        finally:
+            torch.distributed.broadcast_object_list(answer, src=0)
         plan, problem = answer[0]
         if problem is not None:
             kind, message, hint = problem
