@@ -151,9 +151,12 @@ def ways(ask: Callable[[str], Row], splits: Callable[[], list[list[str]]]) -> It
     for share in SHARES:
         ours.append(ask(f"remat {share}%"))
         yield ours[-1]
+    asked = set()
     for row in sorted(peers, key=lambda row: -(row["peak_bytes"] or 0)):
-        if row["peak_bytes"] and not any(_is_better(one, row) for one in ours):
-            ours.append(ask(f"remat at {row['peak_bytes']}"))
+        peak = row["peak_bytes"]
+        if peak and peak not in asked and not any(_is_better(one, row) for one in ours):
+            asked.add(peak)
+            ours.append(ask(f"remat at {peak}"))
             yield ours[-1]
 
 

@@ -72,7 +72,13 @@ def solve(
     from remat_cli.planning import solving
 
     asked = None if budget is None else as_budget(budget)
-    return solving.solve(as_graph(graph), asked, options_of(options), dask=dask, listener=listener)
+    return solving.solve(
+        as_graph(graph),
+        asked,
+        options_of(options),
+        dask=_address(dask),
+        listener=listener,
+    )
 
 
 def solve_curve(
@@ -103,7 +109,12 @@ def solve_curve(
     from remat_cli.planning import curve
 
     return curve.solve_curve(
-        as_graph(graph), budgets, options_of(options), jobs=as_whole(jobs, "jobs"), dask=dask, listener=listener
+        as_graph(graph),
+        budgets,
+        options_of(options),
+        jobs=as_whole(jobs, "jobs"),
+        dask=_address(dask),
+        listener=listener,
     )
 
 
@@ -204,6 +215,10 @@ def max_batch(
         options=options_of(options),
         listener=listener,
     )
+
+
+def _address(dask: Any) -> str | None:
+    return None if dask is None else as_text(dask, "dask")
 
 
 def one_forward(graph: Graph | Source) -> float:

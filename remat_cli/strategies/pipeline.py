@@ -7,14 +7,31 @@ The shares and seconds of single stages are untuned; the benchmarks ``targets`` 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from remat_cli.strategies.chains.opener import chain_first, chain_later
+from remat_cli.strategies.conditions import (
+    CHAIN,
+    CHAINLIKE,
+    DENSE,
+    EXPENSIVE,
+    FRESH,
+    FULL,
+    LARGE,
+    LIMITED,
+    LONG_CHAIN,
+    MEDIUM,
+    NO_SCHEDULE,
+    SCHEDULE,
+    SMALL,
+    SPARSE,
+    STUCK,
+    UNOPENED,
+    VAST,
+    nodes,
+)
 from remat_cli.strategies.engine import ALWAYS, Stage, When
 from remat_cli.strategies.incumbent import Verdict
-from remat_cli.strategies.shape import is_dense
 
 _ROOM = "remat_cli.strategies"
 _KNOWN, _BOUND = f"{_ROOM}.openers.known:KnownMethods", f"{_ROOM}.bounding"
@@ -25,54 +42,14 @@ _GROWING = f"{_ROOM}.retention.growing:Growing"
 _EVENTS, _INSIDE = f"{_ROOM}.retention.proof:EventProof", f"{_ROOM}.retention.proof:InStageProofs"
 _ANNEALING, _TURNS = f"{_ROOM}.annealing.workers:Annealing", f"{_ROOM}.turns:Turns"
 
-SMALL, MEDIUM, LARGE, VAST = 120, 300, 3_000, 30_000
-"""Numbers of nodes. Up to SMALL a proof may use in-stage rows (``targets``). Below MEDIUM a solver finishes before
-prices pay off, from LARGE on a model takes seconds to state (``scaling``), and from VAST on quick methods take as long
-as solving blocks (``repeated``)."""
 _INSIDE_MOST = 1_500
 """Most nodes for which crowded stages are looked into again after other methods. Untuned."""
 _TINY = 60
 """Most nodes for the MILP of the Checkmate paper with split stages. Untuned."""
 _FEW = 30
 """Most nodes with which a solver needs no better start. Untuned."""
-_CHEAP = 0.02
-"""Methods that recompute whole segments have not found plans as cheap as this on networks (``anytime``)."""
-_FULL_PAIRS = 40_000
-"""Most (stage, node) pairs of a full support to solve. Untuned."""
 _EAGER_PAIRS, _PROOF_PAIRS = 10_000, 60_000
 """Most pairs of a proof that comes before deeper supports, which are about as large; and of any proof. Untuned."""
-
-
-def nodes(least: int = 0, most: float = math.inf) -> When:
-    """The graph has from ``least`` to ``most`` nodes."""
-    text = f"{least:,} to {most:,} nodes" if least and math.isfinite(most) else f"up to {most:,} nodes"
-    return When(
-        f"{least:,} nodes or more" if math.isinf(most) else text,
-        lambda incumbent: least <= len(incumbent.graph.nodes) <= most,
-    )
-
-
-FRESH = When("no schedule was known before", lambda incumbent: not incumbent.informed)
-UNOPENED = When("the caller has not run them", lambda incumbent: not incumbent.opened)
-NO_SCHEDULE = When("no schedule fits yet", lambda incumbent: incumbent.computes is None)
-SCHEDULE = When("a schedule fits", lambda incumbent: incumbent.computes is not None)
-DENSE = When("the graph is dense", lambda incumbent: is_dense(incumbent.graph))
-"""On a dense graph windows find less than annealing, and even the model over the smallest support is slow to state."""
-SPARSE = When("the graph is not dense", lambda incumbent: not is_dense(incumbent.graph))
-LIMITED = When("there is a time limit", lambda incumbent: incumbent.context.control.deadline_s is not None)
-CHAIN = When("the graph is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
-CHAINLIKE = When("the graph has the structure of a chain", lambda i: chain_first(i.graph) or chain_later(i.graph))
-FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
-LONG_CHAIN = When("the graph is a long chain of unequal sizes", lambda incumbent: chain_later(incumbent.graph))
-EXPENSIVE = When(
-    f"nothing fits so far with less than {_CHEAP:.0%} more than no-remat, or up to {MEDIUM - 1} nodes",
-    lambda i: i.cost > (1 + _CHEAP) * i.graph.total_cost or len(i.graph.nodes) < MEDIUM,
-)
-STUCK = When(
-    f"no schedule fits yet, or up to {SMALL} nodes",
-    lambda incumbent: incumbent.computes is None or len(incumbent.graph.nodes) <= SMALL,
-)
-
 
 _CHAIN_FIRST = Stage(
     "chain-first",

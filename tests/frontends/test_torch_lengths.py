@@ -60,7 +60,9 @@ def solved(monkeypatch):
     """The budgets of all searches."""
     seen = []
     solve = fitting.solve
-    monkeypatch.setattr(fitting, "solve", lambda graph, b, o: seen.append((len(graph.nodes), b)) or solve(graph, b, o))
+    monkeypatch.setattr(
+        fitting, "solve", lambda graph, b, o, **named: seen.append((len(graph.nodes), b)) or solve(graph, b, o, **named)
+    )
     return seen
 
 

@@ -406,7 +406,50 @@ def test_inductor_divides_a_joint_graph_and_stores_what_is_marked(fresh_compiler
     assert stored & seen["reads"]  # the sum that is marked; else all would be one loop
     assert set(seen["results"]) - stored
     assert private.saved_description(3).expr() == "__saved_for_backwards_3"
-    assert private._stored_operator(torch) is torch.ops.remat.stored.default
+
+
+def test_marks_return_their_argument_and_say_what_inductor_makes_of_it():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta = {"val": 1}
+    stored, inlined = private.stored(graph, x), private.inlined(graph, x)
+    assert [node.args for node in (stored, inlined)] == [(x,), (x,)]
+    assert stored.meta == inlined.meta == x.meta
+    assert stored.target is private._mark("stored", private._lower_stored) is torch.ops.remat.stored.default
+    assert inlined.target is private._mark("inlined", private._lower_inlined) is torch.ops.remat.inlined.default
+    assert private._marked(graph, x, stored.target).target is stored.target
+    value = torch.ones(2)
+    assert stored.target(value) is value
+    assert inlined.target(value) is value
+
+
+def test_results_that_are_stored_or_inlined():
+    class Tensor:
+        realized = 0
+
+        def realize(self):
+            self.realized += 1
+
+    tensor = Tensor()
+    assert private._lower_stored(tensor) is tensor
+    assert tensor.realized == 1
+    tensor.data = None  # what something else has stored is no pointwise result
+    assert private._lower_inlined(tensor) is tensor
+    assert private._inlined_box() is private._inlined_box()
+    assert private._inlined_box()(None).should_realize_on_reuse(100) is False
+
+
+def test_gradients_of_gradients_of_a_compiled_graph(fresh_compiler):
+    x = torch.ones(3, requires_grad=True)
+    compiled = torch.compile(lambda x: (x**3).sum(), backend="aot_eager")
+    (first,) = torch.autograd.grad(compiled(x), x, create_graph=True)
+    assert private.has_second_gradient([first])
+    (plain,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+    assert not private.has_second_gradient([plain])
+    with pytest.raises(RuntimeError) as raised:
+        first.sum().backward()
+    assert private.refuses_second_gradient(raised.value)
+    assert not private.refuses_second_gradient(RuntimeError("another"))
 
 
 def test_a_function_that_is_not_traced_still_compiles(fresh_compiler):

@@ -21,7 +21,7 @@ from remat_cli.graph.model import Graph, Node
 from remat_cli.kernels import compiling
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies import engine, pipeline
+from remat_cli.strategies import conditions, engine
 from remat_cli.strategies.annealing.squeeze import Squeezing
 from remat_cli.strategies.base import Bound, Context, Found, Known, NotFound, Schedule, Task
 from remat_cli.strategies.engine import Engine, Pipelined, Stage, pursue
@@ -220,7 +220,7 @@ def test_time_that_is_left_goes_to_what_has_not_come_to_its_end(
         return Idle(best)
 
     monkeypatch.setattr(engine, "engine_at", idle)
-    monkeypatch.setattr(pipeline, "is_dense", lambda graph: dense)
+    monkeypatch.setattr(conditions, "is_dense", lambda graph: dense)
     monkeypatch.setattr(compiling, "ready", lambda group: True)
     monkeypatch.setattr(compiling, "warm", lambda groups: None)
     graph = random_graph(random.Random(1), 40)

@@ -10,6 +10,7 @@ _KINDS = (
     "batch",
     "checks",
     "comparison",
+    "comparisons",
     "curve",
     "diff",
     "explanation",

@@ -20,10 +20,11 @@ from remat_cli.plan.model import Scope
 from remat_cli.spec import format_spec
 from remat_cli.strategies.base import Bound, Context, Found, Known, Needs, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.bounds import cover_bound
+from remat_cli.strategies.conditions import MEDIUM
 from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.ordering.bounding import free_cut_bound
 from remat_cli.strategies.ordering.candidates import Order, find_orders
-from remat_cli.strategies.pipeline import MEDIUM, QUICK_METHODS
+from remat_cli.strategies.pipeline import QUICK_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
 
 _ORDERS_S, _ORDERS_SHARE = 60.0, 0.15
