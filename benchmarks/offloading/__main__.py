@@ -95,11 +95,27 @@ def cells(name: str, device: str, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+PAGE = """# Recompute, copy, or both
+
+Made by `python -m benchmarks.offloading FOLDER`; do not edit. Captured training steps with costs from data sheets, at
+shares of their no-remat peaks. Overheads are times of plans over the cost without recomputation, with stalls. *Both*
+is `auto` with a host. *Greedy* decides value by value: it copies what waits longest and fits the link's time, and
+recomputes where no copy does. The bound holds for every plan in document order with any copies; the gap is that between
+bound and *both*. Where *both* has no plan, the budget is below a working set, so that none exists.
+
+"""
+
+
+def percent(value: float) -> str:
+    """An overhead; rounding has no sign."""
+    return f"{round(value, 2) + 0.0:.2f}%"
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as a table in Markdown."""
     lines = [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"]
     for row in rows:
-        shown = [f"{row[key]:.2f}%" if row[key] is not None else "no plan" for key in HEADS[4:10]]
+        shown = [percent(row[key]) if row[key] is not None else "no plan" for key in HEADS[4:10]]
         seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f}"
         first = [f"{row['graph']}, {row['nodes']} nodes", row["device"], f"{row['budget']}%", str(row["bandwidth"])]
         lines.append(f"| {' | '.join([*first, *shown, seconds])} |")
@@ -117,7 +133,7 @@ def main(folder: Path, arguments: list[str]) -> None:
         rows.sort(key=lambda row: (list(SOURCES).index(row["graph"]), row["device"], row["bandwidth"], row["budget"]))
         document = {"machine": machine(), "versions": versions(), "limits_s": LIMITS_S, "rows": rows}
         kept.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        (RESULTS / "offloading.md").write_text(table(rows), encoding="utf-8")
+        (RESULTS / "offloading.md").write_text(PAGE + table(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
