@@ -45,8 +45,8 @@ output, or to standard error with -o -. Ctrl-C stops the search and keeps the be
 once.
 
 With --cache, a plan for the same graph, budget, options and version of remat is not searched for again if an earlier
-search for it came to its end. It is replayed before it is used. A search starts from the plans for other budgets in the
-cache, so a larger budget never gives a dearer plan.
+search for it came to its end. It is replayed before it is used. A search starts from the newest plans for other budgets
+in the cache, and finds nothing dearer than one of these that fits.
 
 With --budgets, each plan goes to GRAPH.BUDGET.plan.json; -o names a folder, or a pattern with {budget} in it. The time
 limit is for all budgets together."""
