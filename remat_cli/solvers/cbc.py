@@ -15,7 +15,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -101,6 +101,7 @@ class Cbc(Solver):
             )
             termination, values = _read_answer(self, request, end, watch, folder, log.text())
             bound = watch.final_bound(termination, values)
+            linear = termination is Termination.OPTIMAL and not request.model.integer.any()
             return outcome(
                 self,
                 request,
@@ -108,6 +109,7 @@ class Cbc(Solver):
                 values=values,
                 bound=bound,
                 started_s=started_s,
+                duals=_saved(request.model, folder).duals if linear else None,
                 nodes=watch.nodes,
                 log=log.text(),
             )
@@ -290,12 +292,9 @@ def _termination(request: Request, status: str, end: ProcessEnd, watch: _Watch) 
 
 def _values(solver: Cbc, model: LinearModel, lines: list[str], folder: Path, log: str) -> Floats:
     """Column values: all digits from the binary file, or eight from the text file, where a missing column is zero."""
-    binary = folder / "solution.bin"
-    # Two counts, the objective, then activities and duals of the rows, then values and reduced costs of the columns.
-    if binary.is_file() and binary.stat().st_size == 16 + 16 * (model.rows + model.columns):
-        data = binary.read_bytes()
-        if tuple(np.frombuffer(data, dtype=np.int32, count=2)) == (model.rows, model.columns):
-            return np.frombuffer(data, dtype=np.float64, count=model.columns, offset=16 + 16 * model.rows).copy()
+    saved = _saved(model, folder)
+    if saved.values is not None:
+        return saved.values
     x = np.zeros(model.columns)
     for line in lines[1:]:
         fields = line.replace("**", " ").split()  # ** marks a value that CBC finds infeasible
@@ -304,3 +303,22 @@ def _values(solver: Cbc, model: LinearModel, lines: list[str], folder: Path, log
         except (IndexError, ValueError):
             raise failed(solver, f'wrote "{line[:80]}" into its solution file', log) from None
     return x
+
+
+class _Saved(NamedTuple):
+    """What the binary solution file has: the rows' duals and the columns' values; None where there is none to read."""
+
+    duals: Floats | None = None
+    values: Floats | None = None
+
+
+def _saved(model: LinearModel, folder: Path) -> _Saved:
+    binary = folder / "solution.bin"
+    # Two counts, the objective, then activities and duals of the rows, then values and reduced costs of the columns.
+    if not binary.is_file() or binary.stat().st_size != 16 + 16 * (model.rows + model.columns):
+        return _Saved()
+    data = binary.read_bytes()
+    if tuple(np.frombuffer(data, dtype=np.int32, count=2)) != (model.rows, model.columns):
+        return _Saved()
+    numbers = np.frombuffer(data, dtype=np.float64, offset=16)
+    return _Saved(numbers[model.rows : 2 * model.rows], numbers[2 * model.rows :][: model.columns].copy())

@@ -12,6 +12,7 @@ from remat_cli.control import Control
 from remat_cli.errors import SolverFailed
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.solvers.base import Outcome, Request, Solver, SolverProgress, Termination
+from remat_cli.solvers.dual_bound import dual_bound
 from remat_cli.solvers.log import SolverLog
 from remat_cli.tolerances import GROSS_VIOLATION, INTEGRAL_WITHIN, LEAST_SCALED, NEGLIGIBLE_COST
 
@@ -142,6 +143,7 @@ def outcome(
     values: Floats | None,
     bound: float | None,
     started_s: float,
+    duals: Floats | None = None,
     nodes: int | None = None,
     log: str = "",
 ) -> Outcome:
@@ -154,6 +156,7 @@ def outcome(
         values: float64[n] from the solver, or None.
         bound: Lower bound from the solver; not finite means none.
         started_s: When the run started, by ``time.monotonic()``.
+        duals: float64[m], of a linear programme that was solved: its bound is no higher than what these prove.
         nodes: Branch-and-bound nodes.
         log: Last lines of the log.
 
@@ -178,6 +181,9 @@ def outcome(
     if bound is not None:
         # The solver's bound and our objective are rounded differently, so the bound may lie just above a solution.
         bound = None if not np.isfinite(bound) else bound if objective is None else min(bound, objective)
+        proven = -np.inf if bound is None or duals is None else dual_bound(model, duals)
+        if bound is not None and np.isfinite(proven):
+            bound = min(bound, proven)
     result = Outcome(termination, values, objective, bound, wall_s, nodes, log)
     if termination is Termination.INFEASIBLE_OR_UNBOUNDED:
         return _settled(solver, request, result, started_s)

@@ -17,7 +17,7 @@ import sys
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -133,8 +133,8 @@ class Glpk(Solver):
             arguments = _worker_arguments(self, request) if worker else _glpsol_arguments(self, way, request)
             end = run_process(arguments, request.control, log, folder=folder, on_line=watch.line, disposable=True)
             read = _read_worker if worker else _read_glpsol
-            termination, values, bound = read(self, request, end, watch, folder, log.text())
-            return outcome(self, request, termination, values=values, bound=bound, started_s=started_s, log=log.text())
+            answer = read(self, request, end, watch, folder, log.text())
+            return outcome(self, request, **answer._asdict(), started_s=started_s, log=log.text())
 
 
 def _hint() -> str:
@@ -189,6 +189,15 @@ class _Watch:
         return any(words in line for line in self.words)
 
 
+class _Answer(NamedTuple):
+    """How a run ended; ``duals`` are those of a solved linear model."""
+
+    termination: Termination
+    values: Floats | None = None
+    bound: float | None = None
+    duals: Floats | None = None
+
+
 def _gap_bound(request: Request, values: Floats, bound: float | None) -> float:
     """The bound of a run that stopped at the gap, (objective - bound) / |objective|, or reached the optimum."""
     objective = request.model.objective(values)
@@ -208,9 +217,7 @@ def _worker_arguments(solver: Glpk, request: Request) -> list[str]:
     return [*arguments, *(["--cuts"] if solver.cuts else [])]
 
 
-def _read_worker(
-    solver: Glpk, request: Request, end: ProcessEnd, watch: _Watch, folder: Path, log: str
-) -> tuple[Termination, Floats | None, float | None]:
+def _read_worker(solver: Glpk, request: Request, end: ProcessEnd, watch: _Watch, folder: Path, log: str) -> _Answer:
     """How the worker ended, with its solution and bound."""
     if end.crashed:
         raise failed(solver, end.text(), log)
@@ -218,19 +225,19 @@ def _read_worker(
         answer = json.loads((folder / "result.json").read_text(encoding="ascii"))
     except FileNotFoundError:
         if end.told_to_stop:
-            return stop_reason(request.control), None, watch.bound
+            return _Answer(stop_reason(request.control), bound=watch.bound)
         raise failed(solver, "wrote no result", log) from None
     ending, bound = answer["ending"], answer["bound"]
     values = None if answer["values"] is None else np.array(answer["values"][: request.model.columns])
     if ending == "gap" and values is not None:
-        return Termination.OPTIMAL, values, _gap_bound(request, values, bound)
+        return _Answer(Termination.OPTIMAL, values, _gap_bound(request, values, bound))
     if ending == "stopped":
-        return stop_reason(request.control), values, bound
+        return _Answer(stop_reason(request.control), values, bound)
     if ending == "failed":
         raise failed(solver, f"failed ({answer['message']})", log)
     if ending == "optimal" and values is not None:
         bound = request.model.objective(values)
-    return Termination(ending), values, bound
+    return _Answer(Termination(ending), values, bound, _duals(request, answer["duals"]))
 
 
 # glpsol ----------------------------------------------------------------------------------------------------------
@@ -245,45 +252,45 @@ def _glpsol_arguments(solver: Glpk, binary: str, request: Request) -> list[str]:
     return [*arguments, *(["--mir", "--clique"] if solver.cuts else [])]
 
 
-def _read_glpsol(
-    solver: Glpk, request: Request, end: ProcessEnd, watch: _Watch, folder: Path, log: str
-) -> tuple[Termination, Floats | None, float | None]:
+def _read_glpsol(solver: Glpk, request: Request, end: ProcessEnd, watch: _Watch, folder: Path, log: str) -> _Answer:
     """How glpsol ended, from its solution file and its output."""
     bound = watch.bound if request.model.integer.any() else None
     try:
         lines = (folder / "solution.txt").read_text(encoding="ascii", errors="replace").splitlines()
     except FileNotFoundError:
         if end.told_to_stop:
-            return stop_reason(request.control), None, bound
+            return _Answer(stop_reason(request.control), bound=bound)
         raise failed(solver, end.text() if end.crashed else "wrote no solution file", log) from None
     if end.crashed:
         raise failed(solver, end.text(), log)
-    status, columns = _parse_solution(solver, lines, log)
+    status, columns, duals = _parse_solution(solver, lines, log)
     if watch.said("NO PRIMAL FEASIBLE") or watch.said("NO INTEGER FEASIBLE") or status == "n":
-        return Termination.INFEASIBLE, None, None
+        return _Answer(Termination.INFEASIBLE)
     if watch.said("NO DUAL FEASIBLE") or watch.said("UNBOUNDED"):
-        return Termination.INFEASIBLE_OR_UNBOUNDED, None, None
+        return _Answer(Termination.INFEASIBLE_OR_UNBOUNDED)
     solution = {i: value for i, value in columns if i < request.model.columns}
     values = np.array([solution.get(i, np.nan) for i in range(request.model.columns)])
     if status == "o":
-        return Termination.OPTIMAL, values, _gap_bound(replace(request, gap=0.0), values, None)
+        bound = _gap_bound(replace(request, gap=0.0), values, None)
+        return _Answer(Termination.OPTIMAL, values, bound, _duals(request, duals))
     if status == "f" and watch.said("GAP TOLERANCE REACHED"):
-        return Termination.OPTIMAL, values, _gap_bound(request, values, bound)
+        return _Answer(Termination.OPTIMAL, values, _gap_bound(request, values, bound))
     if watch.said("TIME LIMIT EXCEEDED"):
-        return Termination.TIME_LIMIT, values if status == "f" else None, bound
+        return _Answer(Termination.TIME_LIMIT, values if status == "f" else None, bound)
     if status == "f":
-        return Termination.STOPPED, values, bound
+        return _Answer(Termination.STOPPED, values, bound)
     raise failed(solver, f'ended with the status "{status}"', log)
 
 
-def _parse_solution(solver: Glpk, lines: list[str], log: str) -> tuple[str, list[tuple[int, float]]]:
-    """Status and column values of glpsol's plain-text solution.
+def _parse_solution(solver: Glpk, lines: list[str], log: str) -> tuple[str, list[tuple[int, float]], list[float]]:
+    """Status, column values and, of a linear model, duals of the rows of glpsol's plain-text solution.
 
     The status is ``o`` (optimal), ``f`` (feasible), ``n`` (no solution exists) or ``u`` (undefined); for a linear
     model it is made from the two letters, primal and dual, that the file has.
     """
     status = ""
     columns: list[tuple[int, float]] = []
+    duals: list[float] = []
     try:
         for line in lines:
             match line.split():
@@ -292,10 +299,18 @@ def _parse_solution(solver: Glpk, lines: list[str], log: str) -> tuple[str, list
                 case ["s", "bas", _, _, primal, dual, *_]:
                     # Without integer columns only an optimum counts as a solution: primal and dual feasible.
                     status = "o" if primal == dual == "f" else "n" if primal == "n" else "u"
+                case ["i", _, _, _, dual]:
+                    duals.append(float(dual))
                 case ["j", number, *rest] if rest:
                     columns.append((int(number) - 1, float(rest[-1] if len(rest) == 1 else rest[1])))
     except ValueError:
         raise failed(solver, "wrote a solution file that cannot be read", log) from None
     if not status:
         raise failed(solver, "wrote a solution file that cannot be read", log)
-    return status, columns
+    return status, columns, duals
+
+
+def _duals(request: Request, found: list[float] | None) -> Floats | None:
+    """The duals of the model's rows, of which GLPK counts the objective as the first."""
+    linear = found and not request.model.integer.any()
+    return np.array(found[-request.model.rows :]) if found and linear else None

@@ -1,7 +1,8 @@
 """GLPK in a process of its own: ``python glpk_worker.py MODEL RESULT [--gap G] [--time-limit S] [--cuts]``.
 
 Reads a free MPS file, solves it through swiglpk and writes a JSON file with the keys ``ending`` (optimal, gap,
-stopped, infeasible, unbounded, "infeasible or unbounded", failed), ``values``, ``bound`` and ``message``. SIGINT and
+stopped, infeasible, unbounded, "infeasible or unbounded", failed), ``values``, ``bound``, ``message`` and, for a solved
+linear model, ``duals``. SIGINT and
 SIGTERM end the search in GLPK's callback, with the best solution kept. Imports nothing of remat, so that it starts
 quickly and runs by its path.
 """
@@ -105,7 +106,10 @@ def _solve_linear(glpk: Any, problem: Any, options: argparse.Namespace) -> dict[
         ending = {glpk.GLP_OPT: "optimal", glpk.GLP_NOFEAS: "infeasible", glpk.GLP_UNBND: "unbounded"}.get(status)
         if ending is None:
             return _answer("failed", message=f"simplex ended with status {status}")
-        return _answer(ending, values=_values(glpk, problem, glpk.glp_get_col_prim) if ending == "optimal" else None)
+        if ending != "optimal":
+            return _answer(ending)
+        duals = [glpk.glp_get_row_dual(problem, i) for i in range(1, glpk.glp_get_num_rows(problem) + 1)]
+        return _answer(ending, _values(glpk, problem, glpk.glp_get_col_prim), duals=duals)
     ending, message = _ending(glpk, code, "simplex")
     return _answer(ending, message=message)
 
@@ -141,8 +145,10 @@ def _values(glpk: Any, problem: Any, value: Any) -> list[float]:
     return [value(problem, j) for j in range(1, glpk.glp_get_num_cols(problem) + 1)]
 
 
-def _answer(ending: str, values: Any = None, bound: float | None = None, message: str = "") -> dict[str, Any]:
-    return {"ending": ending, "values": values, "bound": bound, "message": message}
+def _answer(
+    ending: str, values: Any = None, bound: float | None = None, message: str = "", duals: Any = None
+) -> dict[str, Any]:
+    return {"ending": ending, "values": values, "bound": bound, "message": message, "duals": duals}
 
 
 def main() -> None:

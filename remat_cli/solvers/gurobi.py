@@ -21,7 +21,7 @@ import numpy as np
 
 from remat_cli.errors import LicenceLimit, SolverUnavailable, UsageError
 from remat_cli.extras import install_command
-from remat_cli.mip import Floats, LinearModel
+from remat_cli.mip import Floats, Ints, LinearModel
 from remat_cli.running import shortage
 from remat_cli.solvers.base import (
     Availability,
@@ -173,6 +173,7 @@ class _Run:
         self.best: Floats | None = None
         self.bound: float | None = None
         self.columns: list[Any] = []
+        self.row_of = np.array([], dtype=np.int64)
         self.ctrl_c = _CtrlC()
 
     def outcome(self, environment: Any) -> Outcome:
@@ -192,7 +193,7 @@ class _Run:
         kinds = np.where(given.integer, self.gurobi.GRB.INTEGER, self.gurobi.GRB.CONTINUOUS)
         x = model.addMVar(given.columns, lb=given.lower, ub=given.upper, obj=given.cost, vtype=kinds)
         model.ObjCon = given.offset
-        matrix, senses, sides = _one_sided(given)
+        matrix, senses, sides, self.row_of = _one_sided(given)
         if len(sides):
             model.addMConstr(matrix, x, senses, sides)
         if request.start is not None:
@@ -266,10 +267,18 @@ class _Run:
         # A linear model that is not optimal has values too, feasible or not.
         values = np.array(model.X) if model.SolCount > 0 and (integer or optimal) else None
         bound = _finite(model.ObjBound) if integer else model.ObjVal if optimal else None
-        return self._answer(termination, values, bound, int(model.NodeCount) if integer else None)
+        duals: Floats | None = None
+        if optimal and not integer:
+            duals = np.bincount(self.row_of, weights=model.Pi, minlength=self.request.model.rows).astype(np.float64)
+        return self._answer(termination, values, bound, int(model.NodeCount) if integer else None, duals)
 
     def _answer(
-        self, termination: Termination, values: Floats | None, bound: float | None, nodes: int | None
+        self,
+        termination: Termination,
+        values: Floats | None,
+        bound: float | None,
+        nodes: int | None,
+        duals: Floats | None = None,
     ) -> Outcome:
         return outcome(
             self.solver,
@@ -278,6 +287,7 @@ class _Run:
             values=values,
             bound=bound,
             started_s=self.started_s,
+            duals=duals,
             nodes=nodes,
             log=self.log.text(),
         )
@@ -305,8 +315,8 @@ def _finite(bound: float) -> float | None:
     return bound if abs(bound) < _INFINITE else None
 
 
-def _one_sided(model: LinearModel) -> tuple[Any, Any, Floats]:
-    """``(matrix, senses, right-hand sides)``: two-sided rows become two, rows without sides vanish."""
+def _one_sided(model: LinearModel) -> tuple[Any, Any, Floats, Ints]:
+    """``(matrix, senses, right-hand sides, row of each)``: two-sided rows become two, rows without sides vanish."""
     from scipy.sparse import csr_matrix  # 0.1 s; gurobipy takes its matrices in this form only
 
     matrix = csr_matrix((model.values, model.indices, model.starts), shape=(model.rows, model.columns))
@@ -316,4 +326,5 @@ def _one_sided(model: LinearModel) -> tuple[Any, Any, Floats]:
     same = np.flatnonzero(equal)
     senses = np.array(["="] * len(same) + ["<"] * len(below) + [">"] * len(above))
     sides = np.concatenate([model.row_upper[same], model.row_upper[below], model.row_lower[above]])
-    return matrix[np.concatenate([same, below, above])], senses, sides
+    row_of = np.concatenate([same, below, above])
+    return matrix[row_of], senses, sides, row_of

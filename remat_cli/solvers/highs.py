@@ -220,9 +220,12 @@ class _Run:
             self.nodes = int(info.mip_node_count)
             return self._answer(termination, values, _finite(info.mip_dual_bound))
         optimal = termination is Termination.OPTIMAL
-        return self._answer(termination, values, float(info.objective_function_value) if optimal else None)
+        duals = np.array(highs.getSolution().row_dual, dtype=np.float64) if optimal else None
+        return self._answer(termination, values, float(info.objective_function_value) if optimal else None, duals)
 
-    def _answer(self, termination: Termination, values: Floats | None, bound: float | None) -> Outcome:
+    def _answer(
+        self, termination: Termination, values: Floats | None, bound: float | None, duals: Floats | None = None
+    ) -> Outcome:
         return outcome(
             self.solver,
             self.request,
@@ -230,6 +233,7 @@ class _Run:
             values=values,
             bound=bound,
             started_s=self.started_s,
+            duals=duals,
             nodes=self.nodes,
             log=self.log.text(),
         )

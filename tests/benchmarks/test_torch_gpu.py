@@ -35,7 +35,7 @@ def test_what_does_not_fit_is_trained_by_plan_with_the_same_losses(result):
     assert planned["losses"] == "bit for bit"
     assert planned["allocated_bytes"] <= planned["allowed_bytes"] < plain["allocated_bytes"]
     assert planned["predicted_bytes"] <= gpu.plan_budget(planned["allowed_bytes"], "cpu")
-    assert planned["plan"] in {"search", "dtr"}
+    assert planned["plan"] not in {"", "no-remat"}  # whichever strategy was best in the seconds there were
 
 
 def test_larger_batches_fit_by_plan(result):

@@ -24,12 +24,15 @@ OPTIONS = {"options": FAST, "cache": "", "compiler": "inductor", "cost": "flops"
 
 
 @pytest.fixture
-def _divided_again(monkeypatch):
-    monkeypatch.setattr(functorch, "enable_autograd_cache", False)
-    monkeypatch.setattr(inductor, "fx_graph_cache", False)
+def _divided_again():
+    """Inductor compiles again, for one thread: with two, its gradient of an embedding differs from run to run."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     torch.compiler.reset()
-    yield
+    with functorch.patch(enable_autograd_cache=False), inductor.patch(fx_graph_cache=False):
+        yield
     torch.compiler.reset()
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.usefixtures("_divided_again")

@@ -217,3 +217,17 @@ def test_without_a_budget_something_always_fits(solver: str) -> None:
     graph = Graph("free", (*forward, Node("loss", 0, (2,), (2**31,)), *backward), outputs=(6,))
     solved = solve(graph, None, SolveOptions(strategy="checkmate-lp", solver=solver))
     assert solved.report.replay.peak_bytes <= no_remat_peak(graph)
+
+
+@pytest.mark.parametrize("solver", ["highs", "glpk", "cbc", "gurobi"])
+def test_the_bound_is_proven_by_duals(solver: str) -> None:
+    """CBC stopped at an objective 5e-6 too high, more than a solver's tolerance, where sizes are 2^33 to 2^57."""
+    nodes = (
+        Node("n0", 269610779, (), (2**57 + 3,)),
+        Node("n1", 10, (0,), (2**33 + 3,), recompute=False),
+        Node("n2", 1555, (0,), (2**56 + 3,)),
+        Node("n3", 9, (0, 1, 2), (2**36,)),
+    )
+    graph = Graph("uneven", nodes, outputs=(0, 1, 2))
+    solved = solve(graph, 216172859423195145, SolveOptions(strategy="checkmate-lp", solver=solver, threads=1))
+    assert solved.plan.claim.lower_bound == graph.total_cost

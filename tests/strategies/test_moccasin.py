@@ -9,6 +9,7 @@ import json
 import math
 import pickle
 import random
+import re
 import subprocess
 import sys
 import time
@@ -256,6 +257,19 @@ def test_huge_sizes() -> None:
     graph = Graph("huge", nodes, (len(nodes) - 1,))
     solved = solve(graph, 5 * (2**40 + 1), SolveOptions(strategy="moccasin"))
     assert solved.plan.claim.cost == 10
+
+
+def test_a_least_peak_is_not_rounded_up() -> None:
+    """CP-SAT tells it as a float, whose neighbours are 64 apart here."""
+    sizes = ((1,), (1,), (65,), (2**59,), (1,), (1,))
+    nodes = tuple(Node(f"n{i}", 1, (2,) if i == 5 else (), size, recompute=i != 2) for i, size in enumerate(sizes))
+    graph = Graph("exbibyte", nodes, (3,))
+    least = least_peak(graph)
+    with pytest.raises(Infeasible) as refused:
+        solve(graph, 2**59, SolveOptions(strategy="moccasin{instances=3}", gap=0))
+    told = [int(number) for number in re.findall(r"(\d{15,}) bytes", str(refused.value.hint))]
+    assert told
+    assert max(told) <= least
 
 
 def test_no_instances_are_refused() -> None:

@@ -113,6 +113,16 @@ def work(job: Job, tell: Tell) -> None:
         tell("end", None)
 
 
+def _exceeds(bound: float, room: int) -> bool:
+    """Whether ``bound``, as CP-SAT tells it, proves that more than ``room`` units are needed."""
+    return bound > -math.inf and _reached(bound) > room
+
+
+def _reached(bound: float) -> int:
+    """The largest whole number that a bound surely reaches: CP-SAT tells its whole bounds as floats, to the nearest."""
+    return math.ceil(bound - 0.5) if abs(bound) < 2**53 else int(math.nextafter(bound, -math.inf))
+
+
 @dataclass(slots=True)
 class _Run:
     """One solve of the model by CP-SAT.
@@ -156,13 +166,13 @@ class _Run:
         model = self.model
         model.lower_peak()
         end = self._solve("CP-SAT: lowering the peak", self._hear_of_peak, self._low_enough, gap=0.0, hint=True)
-        if self.fits or end.bound <= model.room:
+        if self.fits or not _exceeds(end.bound, model.room):
             return False
-        self.tell("empty", self.job.graph.fixed_memory + math.ceil(end.bound - 0.5) * model.unit_bytes)
+        self.tell("empty", self.job.graph.fixed_memory + _reached(end.bound) * model.unit_bytes)
         return True
 
     def _hear_of_peak(self, bound: float) -> None:
-        if bound > self.model.room:
+        if _exceeds(bound, self.model.room):
             self.patience_ends_s = min(self.patience_ends_s, time.monotonic() + _EXPLAIN_S)
 
     def _low_enough(self) -> bool:
@@ -186,7 +196,7 @@ class _Run:
     def _hear_of_cost(self, bound: float) -> None:
         """A bound of CP-SAT, which counts in whole units, converted to the graph's cost unit."""
         total, scale = self.job.graph.total_cost, self.model.scale
-        cost = total + max(0, math.ceil(bound - 0.5)) * scale.unit
+        cost = total + max(0, _reached(bound)) * scale.unit
         self.tell("bound", cost if scale.exact else max(total, cost * (1 - SUM_ROUNDING)))
 
     def _solve(
