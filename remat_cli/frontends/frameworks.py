@@ -11,7 +11,6 @@ from remat_cli.errors import UsageError
 from remat_cli.frontends.ran import Ran
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
-from remat_cli.printable import printable
 from remat_cli.registry import Registry
 from remat_cli.zoo.base import Architecture
 
@@ -120,7 +119,7 @@ class Framework(ABC):
             if known is None:
                 raise UsageError(f"--{name} is not for {self.title}", hint="leave it out")
             if word not in known:
-                raise UsageError(f'"{printable(word)}" is no --{name}', hint=f"choose {' or '.join(known)}")
+                raise UsageError(f'"{word}" is no --{name}', hint=f"choose {' or '.join(known)}")
 
     def require_device(self, device: str) -> None:
         """Refuse a device that this framework does not know.
@@ -129,9 +128,7 @@ class Framework(ABC):
             UsageError: If it does not.
         """
         if device not in self.devices:
-            raise UsageError(
-                f"{self.title} knows no device {printable(device)}", hint=f"choose {' or '.join(self.devices)}"
-            )
+            raise UsageError(f"{self.title} knows no device {device}", hint=f"choose {' or '.join(self.devices)}")
 
 
 FRAMEWORKS: Registry[Framework] = Registry(
@@ -155,7 +152,7 @@ def framework_of(graph: Graph) -> Framework:
     name = metadata.get("frontend") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or name not in FRAMEWORKS.entries:
         raise UsageError(
-            f"the graph {printable(graph.name)} was not made by remat export, so there is nothing to run",
+            f"the graph {graph.name} was not made by remat export, so there is nothing to run",
             hint=f"make it with {' or '.join(f'remat export {known}:FILE.py:NAME' for known in FRAMEWORKS.names())}",
         )
     return FRAMEWORKS.load(name)()

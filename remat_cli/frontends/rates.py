@@ -18,7 +18,6 @@ from typing import Any
 
 from remat_cli.errors import InputError, Problem, UsageError
 from remat_cli.files import read_text, write_text
-from remat_cli.printable import printable
 from remat_cli.registry import suggestion
 
 SCHEMA = "remat-rates/1"
@@ -135,11 +134,11 @@ def read_rates(text: str, name: str) -> Rates:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(name, [Problem(printable(f"is not JSON: {error}"))]) from None
+        raise InputError(name, [Problem(f"is not JSON: {error}")]) from None
     problems = _problems(document)
     if problems:
         hint = "remat export --cost device writes such a file when it measures; see docs/python.md"
-        raise InputError(name, [Problem(printable(problem), hint=hint) for problem in problems[:3]])
+        raise InputError(name, [Problem(problem, hint=hint) for problem in problems[:3]])
     known = {"schema", "machine", "launch_us", "view_us", "per_s"}
     return Rates(
         machine=document["machine"],

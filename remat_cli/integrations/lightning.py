@@ -46,7 +46,7 @@ class RematCallback(Callback):
             module = pl_module.get_submodule(self.module)
         except AttributeError as error:
             raise UsageError(
-                f"there is no module {printable(self.module)} in {type(pl_module).__name__}", hint=_parts(pl_module)
+                f"there is no module {self.module} in {type(pl_module).__name__}", hint=_parts(pl_module)
             ) from error
         reserve = self.reserve
         if reserve is None:

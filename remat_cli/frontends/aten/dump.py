@@ -18,7 +18,6 @@ from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
 from remat_cli.frontends.aten.sizes import Sizes
 from remat_cli.graph.quoting import quote
-from remat_cli.printable import printable
 
 _CLASS = re.compile(r"^([ \t]*)class (\w+)\(torch\.nn\.Module\):.*$", re.MULTILINE)
 _TYPE = re.compile(r"(\w+)\[([^\[\]]*)\](?:\[([^\[\]]*)\])?\w*(?::\d+)?")
@@ -248,4 +247,4 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _problem(source: str, message: str, line: int | None, hint: str = "") -> InputError:
-    return InputError(source, [Problem(printable(message), line=line, hint=printable(hint))])
+    return InputError(source, [Problem(message, line=line, hint=hint)])

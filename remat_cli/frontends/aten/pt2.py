@@ -18,7 +18,6 @@ from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorTy
 from remat_cli.frontends.aten.sizes import Sizes
 from remat_cli.graph.jsontext import load_json
 from remat_cli.graph.quoting import escape_token, quote, show_pointer
-from remat_cli.printable import printable
 
 SCHEMA = 8
 """Major version of the schema that this reader is for. PyTorch raises it if old readers would misread."""
@@ -303,4 +302,4 @@ def _module(stack: str) -> str:
 
 
 def _problem(path: str, message: str, hint: str = "", *, pointer: str = "") -> InputError:
-    return InputError(path, [Problem(printable(message), pointer=show_pointer(pointer), hint=printable(hint))])
+    return InputError(path, [Problem(message, pointer=show_pointer(pointer), hint=hint)])

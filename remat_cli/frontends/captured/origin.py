@@ -58,14 +58,11 @@ class Frontend:
         metadata: Any = graph.metadata
         if not isinstance(metadata, dict) or metadata.get("frontend") != self.name:
             raise UsageError(
-                f"the graph {printable(graph.name)} was not made by the {self.title} frontend, so there is nothing to "
-                "run",
+                f"the graph {graph.name} was not made by the {self.title} frontend, so there is nothing to run",
                 hint=f"make it with remat export {self.name}:FILE.py:NAME",
             )
         if metadata.get("version") != self.version:
-            raise UsageError(
-                f"the graph {printable(graph.name)} was made for another version of remat", hint="export it again"
-            )
+            raise UsageError(f"the graph {graph.name} was made for another version of remat", hint="export it again")
 
     def made_with(self, graph: Graph) -> tuple[str | None, str | None]:
         """Version of the framework that a graph was exported with, and the device; None where it does not say.
@@ -113,7 +110,7 @@ class Frontend:
         reason = self.foreign(graph, version, device)
         if reason is not None:
             raise UsageError(
-                f"the graph {printable(graph.name)} is not for here: {reason}",
+                f"the graph {graph.name} is not for here: {reason}",
                 hint=f"export it again here, with --device {device}; or --force, and {self.forced}",
             )
 
@@ -121,7 +118,7 @@ class Frontend:
 def damaged(graph: Graph, at: str, message: str) -> UsageError:
     """The error for a payload or metadata that no frontend writes; ``at`` is the place."""
     return UsageError(
-        f"the graph {printable(graph.name)} holds a payload that remat did not write: {printable(at)}: {message}",
+        f"the graph {graph.name} holds a payload that remat did not write: {at}: {message}",
         hint="export it again",
     )
 
@@ -140,7 +137,7 @@ def require_same(planned: Graph, wanted: Graph, difference: Callable[[Graph, Gra
     reason = difference(wanted, planned)
     if reason is not None:
         raise UsageError(
-            f"the plan of {printable(planned.name)} is for another graph than {printable(wanted.name)}: {reason}",
+            f"the plan of {planned.name} is for another graph than {wanted.name}: {reason}",
             hint="solve the graph that is to be run",
         )
 

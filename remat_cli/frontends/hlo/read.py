@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from remat_cli.errors import InputError, Problem
 from remat_cli.frontends.hlo.shapes import Shape, closing, parts, read_shape, space
-from remat_cli.printable import printable
 
 HEAD = re.compile(r"\A(?:\s|//[^\n]*\n)*HloModule\s+([^\s,]+)")
 _HEADER = re.compile(r"^\s*(ENTRY\s+)?%?([\w.$~-]+)\s*(?:\(.*\)\s*->\s*.*)?\{\s*$")
@@ -93,7 +92,7 @@ class Module:
 
     def error(self, line: int, message: str, hint: str = _HINT) -> InputError:
         """The error for something at a line."""
-        return InputError(self.source, [Problem(printable(message), line=line, hint=hint)])
+        return InputError(self.source, [Problem(message, line=line, hint=hint)])
 
     def called(self, instruction: Instruction, name: str) -> Computation:
         """A computation that an instruction calls.

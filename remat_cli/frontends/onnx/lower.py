@@ -249,9 +249,7 @@ class _Lowering:
         try:
             found = flops(call) if node.domain in STANDARD else None
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            problem = Problem(
-                f"node {quote(node.name)} ({printable(name)}) cannot be costed: {error}", hint="check its inputs"
-            )
+            problem = Problem(f"node {quote(node.name)} ({name}) cannot be costed: {error}", hint="check its inputs")
             raise InputError(self._source, [problem]) from None
         if found is None and self._default_cost is not None:
             self._out.defaults[name] += 1

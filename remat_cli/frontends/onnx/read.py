@@ -174,7 +174,7 @@ def _set_sizes(model: Any, sizes: Mapping[str, int], data: frozenset[str], path:
                 problems.append(
                     Problem(
                         f"axis {axis} of input {quote(value.name)} is a {told}",
-                        hint=f"say --dim {printable(name)}=SIZE",
+                        hint=f"say --dim {name}=SIZE",
                     )
                 )
     for name in sizes:

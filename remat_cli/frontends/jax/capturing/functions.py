@@ -31,7 +31,7 @@ def spec_of(aval: Any) -> ArraySpec:
     name = str(aval.dtype)
     if name not in ITEM_BYTES:
         raise CaptureFailed(
-            f"the step computes numbers of type {printable(name)}, which remat cannot keep",
+            f"the step computes numbers of type {name}, which remat cannot keep",
             hint=f"use one of {', '.join(sorted(ITEM_BYTES))}",
         )
     if not all(isinstance(size, int) for size in aval.shape):

@@ -114,13 +114,13 @@ def _read(step: Step, written: bytes, number: int, device: str) -> Function:
     except Exception as error:  # whatever is in the document
         words = printable(str(error).splitlines()[0] if str(error) else type(error).__name__)
         raise ExecutionFailed(
-            f"JAX cannot read function {number} of the graph {printable(step.graph.name)}: {words[:300]}",
-            hint=f"it was written by JAX {printable(step.jax)}, and this is {jax.__version__}: export it again",
+            f"JAX cannot read function {number} of the graph {step.graph.name}: {words[:300]}",
+            hint=f"it was written by JAX {step.jax}, and this is {jax.__version__}: export it again",
         ) from error
     at = f"metadata.functions[{number}]"
     if device not in exported.platforms:
         raise UsageError(
-            f"the graph {printable(step.graph.name)} was exported for {' and '.join(exported.platforms)}, not {device}",
+            f"the graph {step.graph.name} was exported for {' and '.join(exported.platforms)}, not {device}",
             hint=f"export it again with --device {device}",
         )
     if exported.nr_devices != 1 or exported.ordered_effects or exported.unordered_effects:
@@ -138,7 +138,7 @@ def _require_known_calls(step: Step, exported: Any, at: str) -> None:
     for match in _CALL.finditer(text):
         name = next(found for found in match.groups() if found is not None)
         if name not in known:
-            raise damaged(step.graph, at, f"it calls {printable(name)}, which is no function that JAX keeps")
+            raise damaged(step.graph, at, f"it calls {name}, which is no function that JAX keeps")
 
 
 def _specs(avals: Any) -> tuple[ArraySpec, ...]:

@@ -104,7 +104,7 @@ def _all_measured(
             node = loaded.step.graph.nodes[index]
             words = printable(" ".join(str(error).split()))[:300]
             raise ExecutionFailed(
-                f"node {printable(node.id)} failed on {loaded.device}: {words}",
+                f"node {node.id} failed on {loaded.device}: {words}",
                 hint="was the graph exported for another device or version of JAX?",
             ) from error
     return found

@@ -15,7 +15,6 @@ from remat_cli.frontends.tensorflow.document import Step
 from remat_cli.frontends.tensorflow.operators import LEFT_OUT, REACHES_OUT, STATEFUL
 from remat_cli.frontends.tensorflow.private import add_function, op_def
 from remat_cli.graph.quoting import quote
-from remat_cli.printable import printable
 
 
 def require_known(step: Step) -> None:
@@ -36,13 +35,13 @@ def _require(op: str, where: str, *, inside: bool = False) -> None:
     definition = op_def(op)
     if definition is None:
         raise ExecutionFailed(
-            f"{printable(where)} is {quote(op)}, an operation that this TensorFlow does not have",
+            f"{where} is {quote(op)}, an operation that this TensorFlow does not have",
             hint="it may belong to another version: export the graph again, here",
         )
     allowed = op in STATEFUL or (inside and op in LEFT_OUT)
     if op in REACHES_OUT or (definition.is_stateful and not allowed):
         raise ExecutionFailed(
-            f"{printable(where)} is {quote(op)}, which does more than compute tensors, and no graph of remat holds it",
+            f"{where} is {quote(op)}, which does more than compute tensors, and no graph of remat holds it",
             hint="do not trust this document: export the graph again",
         )
 

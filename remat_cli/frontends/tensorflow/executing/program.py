@@ -288,7 +288,7 @@ def _require_update_last(step: Step, statements: Sequence[Statement]) -> None:
     counts = Counter(computes)
     if step.update is not None and (computes[-1] != step.update or counts[step.update] != 1):
         raise UsageError(
-            f"the plan computes something after {printable(step.graph.nodes[step.update].id)}, which writes variables",
+            f"the plan computes something after {step.graph.nodes[step.update].id}, which writes variables",
             hint="solve the graph again: what runs later would read other numbers",
         )
 

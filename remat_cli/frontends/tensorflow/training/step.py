@@ -85,7 +85,7 @@ class PlannedStep:
         if not callable(step):
             raise wrong_type("train_step", step, "a function of tensors")
         if unknown not in UNKNOWN:
-            raise UsageError(f'unknown="{printable(str(unknown))}" is neither error nor warn')
+            raise UsageError(f'unknown="{unknown!s}" is neither error nor warn')
         if is_traced(step) and is_xla(step):
             raise refused_xla()
         self.step = step

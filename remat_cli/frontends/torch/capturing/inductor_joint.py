@@ -23,7 +23,6 @@ from remat_cli.frontends.torch.private import (
     partitioner_base,
     schema,
 )
-from remat_cli.printable import printable
 
 _COPY = "aten.copy_.default"
 
@@ -54,9 +53,7 @@ def way_of(compiler: str) -> Way:
         UsageError: If there is no such compiler.
     """
     if compiler not in WAYS:
-        raise UsageError(
-            f'"{printable(str(compiler))}" is not a compiler that plans are for', hint=f"choose {' or '.join(WAYS)}"
-        )
+        raise UsageError(f'"{compiler!s}" is not a compiler that plans are for', hint=f"choose {' or '.join(WAYS)}")
     return WAYS[compiler]
 
 

@@ -98,7 +98,7 @@ def _named(output: Any, name: str | int) -> list[tuple[str, Any]]:
         return found
     there = ", ".join(printable(path or "the result itself") for path, _ in leaves(output)) or "no tensors"
     why = "there is no such result" if item is None else "it takes no gradient"
-    raise UsageError(f'returns="{printable(str(name))}": {why}', hint=f"the module returns {there}")
+    raise UsageError(f'returns="{name!s}": {why}', hint=f"the module returns {there}")
 
 
 def _get(output: Any, name: str | int) -> Any:

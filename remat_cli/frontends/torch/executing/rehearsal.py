@@ -21,7 +21,6 @@ from remat_cli.frontends.torch.operators import OPERATORS
 from remat_cli.frontends.torch.private import dispatch_mode, exact_sizes, new_fake_mode, silent_fakes
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.graph.quoting import quote
-from remat_cli.printable import printable
 
 _FLOATING = tuple(name for name in ITEM_BYTES if "float" in name)
 
@@ -70,7 +69,7 @@ def _require_operators(step: Step, namespaces: frozenset[str]) -> None:
 def _require_known(called: Operation | View, where: str, namespaces: frozenset[str]) -> None:
     if called.call not in OPERATORS and str(called.call).partition(".")[0] not in namespaces:
         raise ExecutionFailed(
-            f"{printable(where)} calls {quote(called.call)}, which is not one of the operators that graphs hold",
+            f"{where} calls {quote(called.call)}, which is not one of the operators that graphs hold",
             hint="name the module that defines it with --library if you trust both; if this graph should hold no "
             "operators of other libraries, do not trust it",
         )
@@ -166,7 +165,7 @@ class _Rehearsal:
 
     def _failed(self, where: str, error: Exception) -> ExecutionFailed:
         return ExecutionFailed(
-            f"{printable(where)} cannot run: {words(error)}",
+            f"{where} cannot run: {words(error)}",
             hint="nothing was run: export the graph again, on the device that it is for",
         )
 

@@ -70,7 +70,7 @@ def finder_of(*plans: Plan | str, unknown: Unplanned = "error") -> tuple[Find, R
         FRONTEND.require(plan.graph)
         read_step(plan.graph)  # reports damage now: torch.compile would wrap the error
         if not check(plan).valid:
-            raise UsageError(f"the plan of {printable(plan.graph.name)} is not valid", hint="remat check says why")
+            raise UsageError(f"the plan of {plan.graph.name} is not valid", hint="remat check says why")
 
     def find(compiled: Compiled) -> Plan | None:
         found, reasons = chosen(compiled, loaded)

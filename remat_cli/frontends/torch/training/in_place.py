@@ -82,7 +82,7 @@ class PlannedCall(OwnCall):
         if type(self._module) is not self._kind:
             now = printable(type(self._module).__name__)
             raise UsageError(
-                f"the class of the fitted module was {printable(self._kind.__name__)} and is now {now}, as fully_shard "
+                f"the class of the fitted module was {self._kind.__name__} and is now {now}, as fully_shard "
                 "and parametrize do, and its plans are for the module before that",
                 hint="take the plans away with remat_cli.unfit(module); fit it after parametrize",
             )
@@ -201,7 +201,7 @@ def require_uncompiled(module: Any) -> None:
             raise UsageError(f"{what} is compiled already, and fit compiles it by plan", hint="leave out compile()")
         if name and call is not None:
             raise UsageError(
-                f"its part {printable(name)} is fitted already",
+                f"its part {name} is fitted already",
                 hint="fit the whole or its parts; remat_cli.unfit(part) takes the plan from a part",
             )
 

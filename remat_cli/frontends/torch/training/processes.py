@@ -16,7 +16,6 @@ from typing import Any
 from remat_cli.errors import RematError, UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
-from remat_cli.printable import printable
 
 
 def processes() -> int:
@@ -55,7 +54,7 @@ def require_whole(module: Any) -> None:
     split = any(isinstance(part, FSDPModule | FullyShardedDataParallel) for part in module.modules())
     if split or any(isinstance(parameter, DTensor) for parameter in module.parameters()):
         raise UsageError(
-            f"the parameters of this {printable(type(module).__name__)} are split over processes (FSDP, DTensor), and "
+            f"the parameters of this {type(module).__name__} are split over processes (FSDP, DTensor), and "
             "plans do not count what they take when they are gathered",
             hint="DistributedDataParallel works; with FSDP use torch.utils.checkpoint",
         )
