@@ -297,9 +297,10 @@ def _quick_form(schema: Any, shared: dict[str, Any]) -> Any:
             schema["pattern"] = f"^(?![\\s\\S]*(?:{refused}))"
         case {"oneOf": [{"required": [first]}, {"required": [second]}]}:
             del schema["oneOf"]
-            schema["if"] = {"required": [first]}
-            schema["then"] = {"properties": {second: False}}
-            schema["else"] = {"required": [second]}
+            # Whatever has not the field that is asked for costs an exception: the second one is the more common.
+            schema["if"] = {"required": [second]}
+            schema["then"] = {"properties": {first: False}}
+            schema["else"] = {"required": [first]}
     return schema
 
 
