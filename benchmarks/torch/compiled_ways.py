@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.frame import Row
@@ -159,7 +160,7 @@ class _Subject:
         return call
 
     def _planned(self, budget: str) -> Callable[..., Any]:
-        """Trained by plan: ``60%``, ``eager 60%``, or bytes beside what is fixed: ``at 123``."""
+        """Trained by plan: ``60%``, ``eager 60%``, ``least``, or bytes beside what is fixed: ``at 123``."""
         import torch
 
         import remat_cli as remat
@@ -169,10 +170,15 @@ class _Subject:
         asked = budget.removeprefix("eager ").rpartition(" ")[2]
         tensors = {*self.module.parameters(), *self.module.buffers(), *self.inputs}
         held = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        if not asked.endswith("%"):
-            asked = str(int(asked) + held)
         options = remat.SolveOptions(time_limit_s=_SOLVE_S)
         compiler = "eager" if eager else "inductor"
+        if asked == "least":
+            whole = _copy(self.module)
+            remat.fit(whole, self.inputs, "100%", options=options, compiler=compiler, cache=self.plans)
+            smallest = remat.solve_smallest(remat.plans_of(whole)[0].graph, replace(options, time_limit_s=2 * _SOLVE_S))
+            asked, options = str(smallest.plan.budget_bytes), replace(options, start=smallest.plan)
+        elif not asked.endswith("%"):
+            asked = str(int(asked) + held)
         with torch._inductor.config.patch(post_grad_custom_post_pass=None if eager else _counter(self)):
             remat.fit(self.module, self.inputs, asked, options=options, compiler=compiler, cache=self.plans)
             [plan] = remat.plans_of(self.module)

@@ -87,7 +87,7 @@ def test_a_run_goes_on_where_one_ended():
     ways = [found["way"] for found in rows]
     assert ways[0] == "plain"
     # At 50 there are plans already; that for 40 takes 50, so less is asked for.
-    assert ways[-3:] == ["remat 30%", "remat at 40", "remat at 20"]
+    assert ways[-4:] == ["remat 30%", "remat least", "remat at 40", "remat at 20"]
     assert rows[5]["also"].startswith("dp 0.2, dp 0.3")
     second = Answers()
     assert list(compiled.measured_rows("m", second, rows[:-1], lambda text: None, later)) == rows
