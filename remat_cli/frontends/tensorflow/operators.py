@@ -59,6 +59,11 @@ ASSIGNS = _named("""
 """)
 """Operations that write variables."""
 
+WRITES_ROWS = frozenset(
+    name for name in ASSIGNS if name.startswith(("ResourceScatter", "ResourceSparse", "ResourceStridedSlice"))
+)
+"""Operations that write rows of a variable. From the first one on, TensorFlow copies the variable whenever it is read."""
+
 CALLS = _named("""
     While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall StatefulPartitionedCall
 """)

@@ -26,7 +26,6 @@ from remat_cli.frontends.tensorflow.document import (
     Input,
     Made,
     Operation,
-    Place,
     Read,
     Ref,
     Result,

@@ -4,7 +4,8 @@
 gradient; they are sorted first.
 
 *Variables.* What a step reads of a variable before it writes it is the same from its beginning on. All writes, and all
-that depends on one, come last, in the order of the code. So whatever is recomputed reads the same numbers again.
+that depends on one, come last, in the order of the code. So whatever is recomputed reads the same numbers again. Reading takes no
+memory, but for variables of which rows are written: TensorFlow copies them, so that reading is an operation like others.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from remat_cli.frontends.tensorflow.operators import (
     REACHES_OUT,
     READS,
     SHAPES,
+    WRITES_ROWS,
 )
 from remat_cli.frontends.tensorflow.private import (
     captures_of,
@@ -136,6 +138,8 @@ class _GraphReader:
             sorted_operations(graph), graph.outputs, control_outputs_of(self.captured.concrete)
         )
         self._places(graph)
+        written = [self.refs.get(op.inputs[0].name) for op in operations if op.type in WRITES_ROWS]
+        self.made.by_rows = {ref.number for ref in written if isinstance(ref, Place)}
         gradients = [k for k, op in enumerate(operations) if _BACKWARD in op.name]
         if gradients:
             self.first_gradient = gradients[0]
@@ -200,8 +204,9 @@ class _GraphReader:
             return
         kind = self._kind(position, op, inputs)
         if op.type == "ReadVariableOp" and kind is Kind.PURE and isinstance(inputs[0], Place):
-            self.refs[op.outputs[0].name] = Read(inputs[0].number)
-            return
+            if inputs[0].number not in self.made.by_rows:
+                self.refs[op.outputs[0].name] = Read(inputs[0].number)
+                return
         specs = tuple(self._made(tensor, kind) for tensor in op.outputs)
         folded = self._folded(op, inputs, specs) if kind is Kind.PURE else None
         if folded is not None:

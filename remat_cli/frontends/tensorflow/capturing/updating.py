@@ -2,7 +2,8 @@
 
 An assignment gives the variable the memory of the tensor that it is assigned; what the variable had before is free as
 soon as no tensor looks at it. Any other write changes the memory in place, but if a tensor still looks at it, the
-variable gets memory of its own first. So the same write may free memory, take some, or neither.
+variable gets memory of its own first. So the same write may free memory, take some, or neither. A variable of which rows
+are written is never looked at, as each reading copies it, and so does each assignment.
 """
 
 from __future__ import annotations
@@ -72,10 +73,10 @@ class _Memory:
             made: Buffer = (Made(k, output), k)
             self.tensors[Made(k, output)] = made if look is None else self.of(call.inputs[look])
             self.sizes[made] = spec.bytes
-        if call.op == _ASSIGN and self.is_variable(call.inputs[0]):
-            [handle, value] = call.inputs
-            assert isinstance(handle, Place)
-            self.variables[handle.number] = self.of(value)
+        if call.op == _ASSIGN:
+            handle, value = call.inputs
+            if isinstance(handle, Place) and handle.number not in self.program.by_rows:
+                self.variables[handle.number] = self.of(value)
         elif call.op in ASSIGNS:
             for ref in call.inputs:
                 if isinstance(ref, Place) and self.is_variable(ref) and self.is_shared(self.of(ref)):

@@ -79,7 +79,7 @@ class LiveBuffers:
     def _look_at(self, handle: Any) -> None:
         """Note where a variable is now; what was read of it may lie elsewhere from then on.
 
-        A variable whose rows were written one by one is copied by each reading, and these copies are tensors like others.
+        A variable of which rows were written apart is copied by each reading, and these copies are tensors like others.
         """
         first, second = (self._execute("ReadVariableOp", [handle], self._attributes[id(handle)], 1)[0] for _ in "12")
         place = address(first)
