@@ -59,10 +59,12 @@ ASSIGNS = _named("""
 """)
 """Operations that write variables."""
 
-WRITES_ROWS = frozenset(
-    name for name in ASSIGNS if name.startswith(("ResourceScatter", "ResourceSparse", "ResourceStridedSlice"))
+BY_ROWS = frozenset(
+    name
+    for name in READS | ASSIGNS
+    if name.startswith(("ResourceGather", "ResourceScatter", "ResourceSparse", "ResourceStridedSlice"))
 )
-"""Operations that write rows of a variable. From the first one on, TensorFlow copies the variable whenever it is read."""
+"""Operations on rows of a variable. After the first one, TensorFlow copies the variable whenever all of it is read."""
 
 CALLS = _named("""
     While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall StatefulPartitionedCall

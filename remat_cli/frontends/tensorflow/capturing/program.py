@@ -76,7 +76,7 @@ class Program:
         specs: Type and shape of each result.
         notes: What the user should know.
         by_name: Names of the layers that take arguments by name.
-        by_rows: The places of variables of which the step writes rows: reading one of them makes a copy.
+        by_rows: The places of variables of which the step reads or writes rows: reading all of one makes a copy.
     """
 
     ops: list[Op] = field(default_factory=list)

@@ -2,8 +2,8 @@
 
 An assignment gives the variable the memory of the tensor that it is assigned; what the variable had before is free as
 soon as no tensor looks at it. Any other write changes the memory in place, but if a tensor still looks at it, the
-variable gets memory of its own first. So the same write may free memory, take some, or neither. A variable of which rows
-are written is never looked at, as each reading copies it, and so does each assignment.
+variable gets memory of its own first. So the same write may free memory, take some, or neither. A variable that is used
+by rows is never looked at, as each reading copies it, and so does each assignment.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat_cli.frontends.tensorflow.operators import ASSIGNS, CALLS
+from remat_cli.frontends.tensorflow.operators import ASSIGNS, BY_ROWS, CALLS
 from remat_cli.frontends.tensorflow.private import Execute, address
 
 
@@ -56,7 +56,7 @@ class LiveBuffers:
             types = dict(zip(attributes[::2], attributes[1::2], strict=True))
             self._attributes[id(inputs[0])] = ("dtype", types["dtype"])
             self._look_at(inputs[0])
-        elif op in ASSIGNS | CALLS:
+        elif op in ASSIGNS | BY_ROWS | CALLS:
             for handle in inputs:
                 if id(handle) in self._attributes:
                     self._look_at(handle)
@@ -79,7 +79,7 @@ class LiveBuffers:
     def _look_at(self, handle: Any) -> None:
         """Note where a variable is now; what was read of it may lie elsewhere from then on.
 
-        A variable of which rows were written apart is copied by each reading, and these copies are tensors like others.
+        A variable that is used by rows is copied by each reading, and these copies are tensors like others.
         """
         first, second = (self._execute("ReadVariableOp", [handle], self._attributes[id(handle)], 1)[0] for _ in "12")
         place = address(first)
