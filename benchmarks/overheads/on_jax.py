@@ -18,6 +18,7 @@ from remat_cli.frontends.jax.executing.functions import Loaded, load, wide_numbe
 from remat_cli.frontends.jax.executing.inputs import place_arrays
 from remat_cli.frontends.jax.executing.program import program
 from remat_cli.frontends.jax.reading import read_step
+from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Statement
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -80,23 +81,29 @@ class _Runner:
         return [later - earlier for earlier, later in pairwise(moments)]
 
 
-def _subject(spec: str, build: Callable[[], Any]) -> Subject:
-    graph = export_built(build, "step", "benchmarks.overheads", device="cpu", cost="flops", tell=print)
+VERSION = f"JAX {jax.__version__}"
+
+
+def runners(graph: Graph) -> Callable[[Sequence[Statement]], _Runner]:
+    """What makes programs of a graph."""
+    step = read_step(graph)
     with wide_numbers():
-        step = read_step(graph)
-        loaded = load(step, "cpu")
-        places = place_arrays(step.places, "cpu", 0)
-    return Subject(spec, f"JAX {jax.__version__}", graph, partial(_Runner, loaded, places))
+        return partial(_Runner, load(step, "cpu"), place_arrays(step.places, "cpu", 0))
+
+
+def _subject(spec: str, build: Callable[[], Any]) -> Subject:
+    def export() -> Graph:
+        return export_built(build, "step", "benchmarks.overheads", device="cpu", cost="flops", tell=print)
+
+    return Subject(spec, export)
 
 
 _TRANSFORMER = partial(zoo, "jax/transformer", depth=4, width=128, heads=4, sequence=64, vocab=1000, batch=8)
 SUBJECTS = {
-    "VGG16": partial(
-        _subject, "batch 16, resolution 48", partial(zoo, "jax/vgg16", batch=16, resolution=48, classes=10)
-    ),
-    "ResNet-50": partial(_subject, "batch 8, resolution 64", partial(resnet50, 8, 64)),
-    "MobileNet": partial(_subject, "batch 16, resolution 64", mobilenet),
-    "U-Net": partial(_subject, "batch 4, resolution 64, width 16, depth 3", partial(unet, 4, 64, 16, 3)),
-    "transformer": partial(_subject, "4 layers, width 128, batch 8, 64 tokens", _TRANSFORMER),
+    "VGG16": _subject("batch 16, resolution 48", partial(zoo, "jax/vgg16", batch=16, resolution=48, classes=10)),
+    "ResNet-50": _subject("batch 8, resolution 64", partial(resnet50, 8, 64)),
+    "MobileNet": _subject("batch 16, resolution 64", mobilenet),
+    "U-Net": _subject("batch 4, resolution 64, width 16, depth 3", partial(unet, 4, 64, 16, 3)),
+    "transformer": _subject("4 layers, width 128, batch 8, 64 tokens", _TRANSFORMER),
 }
 """The models, small enough for one slow core."""

@@ -56,11 +56,13 @@ class _Runner:
         return found
 
 
-def _subject(spec: str, make: Callable[[], Graph]) -> Subject:
-    graph = make()
+VERSION = f"TensorFlow {tf.__version__}"
+
+
+def runners(graph: Graph) -> Callable[[Sequence[Statement]], _Runner]:
+    """What makes programs of a graph."""
     step = read_step(graph)
-    given = Given(step.places, "cpu", 0)
-    return Subject(spec, f"TensorFlow {tf.__version__}", graph, partial(_Runner, step, given))
+    return partial(_Runner, step, Given(step.places, "cpu", 0))
 
 
 def _vgg16() -> Graph:
@@ -76,14 +78,14 @@ def _vgg16() -> Graph:
 
 
 def _zoo(spec: str) -> Subject:
-    return _subject(spec, partial(build_tensorflow_graph, spec))
+    return Subject(spec, partial(build_tensorflow_graph, spec))
 
 
 SUBJECTS = {
-    "VGG16": partial(_subject, "without its large dense layers, batch 16, resolution 48", _vgg16),
-    "ResNet-50": partial(_zoo, "tf/resnet50{batch=8,resolution=64,classes=10}"),
-    "MobileNet": partial(_zoo, "tf/mobilenet{batch=16,resolution=64,classes=10}"),
-    "U-Net": partial(_zoo, "tf/unet{batch=4,resolution=64,width=16,depth=3}"),
-    "transformer": partial(_zoo, "tf/bert{batch=8,depth=4,heads=4,width=128,sequence=64,vocab=1000}"),
+    "VGG16": Subject("without its large dense layers, batch 16, resolution 48", _vgg16),
+    "ResNet-50": _zoo("tf/resnet50{batch=8,resolution=64,classes=10}"),
+    "MobileNet": _zoo("tf/mobilenet{batch=16,resolution=64,classes=10}"),
+    "U-Net": _zoo("tf/unet{batch=4,resolution=64,width=16,depth=3}"),
+    "transformer": _zoo("tf/bert{batch=8,depth=4,heads=4,width=128,sequence=64,vocab=1000}"),
 }
 """The models, small enough for one slow core."""

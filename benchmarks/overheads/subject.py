@@ -1,13 +1,12 @@
-"""What a framework gives to this benchmark: a graph, and programs that run it."""
+"""What a framework gives to this benchmark: graphs, and programs that run them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from remat_cli.graph.model import Graph
-from remat_cli.plan.model import Statement
 
 
 class Runner(Protocol):
@@ -26,12 +25,8 @@ class Subject:
 
     Attributes:
         spec: What it is, for the page.
-        version: Name and version of the framework.
-        graph: Its graph.
-        runner: Makes a program.
+        export: Makes its graph.
     """
 
     spec: str
-    version: str
-    graph: Graph
-    runner: Callable[[Sequence[Statement]], Runner]
+    export: Callable[[], Graph]
