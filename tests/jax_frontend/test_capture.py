@@ -228,3 +228,32 @@ def test_an_error_of_the_user_names_its_line(tmp_path):
 
     with pytest.raises(CaptureFailed, match=r"build\(\) failed at test_capture.py:\d+ in build: ValueError: no data"):
         exported(build)
+
+
+@pytest.mark.parametrize(("scans", "most"), [("unrolled", 16), ("blocks", 8)])
+def test_steps_of_a_scan_run_the_same_functions(scans, most):
+    """Each function is compiled, so that their number decides how long the first step takes."""
+
+    def build(length):
+        def loss(w, xs, keys):
+            def cell(carry, given):
+                x, key = given
+                carry = jnp.tanh(carry @ w + x) * jax.random.bernoulli(key, 0.5, (4,))
+                return carry, carry.sum()
+
+            return jnp.square(jax.lax.scan(cell, jnp.ones(4), (xs, keys))[1]).mean()
+
+        keys = jax.random.split(jax.random.key(0), length)
+        return loss, (jnp.eye(4), jnp.arange(4.0 * length).reshape(length, 4), keys)
+
+    def exported_scan(length):
+        return export_built(
+            lambda: build(length), "build", "jax:test", device="cpu", cost="flops", tell=print, scans=scans
+        )
+
+    graph = exported_scan(36)
+    assert len(graph.metadata["functions"]) <= most
+    loss, arguments = build(36)
+    found, wanted = planned_step(loss, plain(graph))(*arguments), jax.jit(jax.value_and_grad(loss))(*arguments)
+    for mine, other in zip(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(other), rtol=2e-5, atol=2e-5)

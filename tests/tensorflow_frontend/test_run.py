@@ -99,6 +99,67 @@ def test_a_variable_that_is_written_while_it_is_read_is_charged_for_its_copy():
     assert graph.nodes[-1].workspace >= 2 * 256 * 64 * 4  # the copy, and the product
 
 
+def assigned():
+    """Variables get the memory of what is assigned to them, and their own is free when a larger tensor needs room."""
+    means = [tf.Variable(tf.zeros((64, 64)), trainable=False) for _ in range(4)]
+    large = tf.Variable(tf.ones((256, 64)))
+
+    def step(x):
+        before = tf.reduce_sum(tf.add_n([mean.read_value() for mean in means]))
+        made = [x := tf.tanh(x @ x) for _ in means]
+        for mean, value in zip(means, made, strict=True):
+            mean.assign(value)
+        large.assign_add(tf.exp(large * means[0][0, 0]))
+        return tf.reduce_sum(x) + before
+
+    return step, (tf.TensorSpec((64, 64)),)
+
+
+def assigned_and_written():
+    """A variable that was assigned a tensor which is still there gets memory of its own when it is written again."""
+    mean = tf.Variable(tf.zeros((128, 64)), trainable=False)
+
+    def step(x):
+        value = tf.exp(x)
+        mean.assign(value)
+        mean.assign_add(value)
+        mean.assign_sub(tf.exp(mean) + value)
+        return value
+
+    return step, (tf.TensorSpec((128, 64)),)
+
+
+def tied():
+    """A table that is read by rows and as a whole: TensorFlow copies it for the second."""
+    table = tf.Variable(tf.random.normal((300, 64)))
+
+    def step(tokens):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.tanh(tf.gather(table, tokens)) @ tf.transpose(table)))
+        table.assign_sub(0.1 * tf.convert_to_tensor(tape.gradient(loss, table)))
+        return loss
+
+    return step, (tf.constant([[1, 2, 299], [3, 4, 5]]),)
+
+
+def written_by_rows():
+    table = tf.Variable(tf.random.normal((300, 64)))
+
+    def step(tokens):
+        rows = tf.gather(table, tokens)
+        table.scatter_sub(tf.IndexedSlices(0.1 * rows, tokens))
+        return tf.reduce_sum(table.read_value() * table.read_value())
+
+    return step, (tf.constant([1, 2, 299]),)
+
+
+@pytest.mark.parametrize("build", [assigned, assigned_and_written, tied, written_by_rows])
+def test_what_writing_variables_does_to_memory_is_in_the_predicted_peak(build):
+    ran = run_plan(plan_of(graph_of(build), "100%"), steps=1)
+    assert ran.identical
+    assert abs(ran.memory.measured - ran.memory.predicted) <= NEAR
+
+
 def test_nothing_is_recomputed_after_variables_have_been_written():
     plan = plan_of(graph_of(compiled_cnn), "100%")
     last = len(plan.graph.nodes) - 1

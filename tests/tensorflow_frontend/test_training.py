@@ -8,7 +8,7 @@ import keras
 import numpy
 import pytest
 import tensorflow as tf
-from steps import LOSS, compiled_cnn, convolutional, graph_of, images, plan_of, transformer
+from steps import LOSS, L, compiled_cnn, convolutional, graph_of, images, plan_of, transformer
 
 import remat_cli.frontends.tensorflow as remat_tensorflow
 from remat_cli.errors import CaptureFailed, UsageError
@@ -140,6 +140,31 @@ def test_structures_come_back_as_the_step_returns_them():
     assert found["losses"][1][0] == 2 * found["losses"][0]
     assert isinstance(found["gradient"], tf.IndexedSlices)
     assert tf.reduce_all(tf.convert_to_tensor(found["gradient"]) == tf.convert_to_tensor(step(batch)["gradient"]))
+
+
+@pytest.fixture
+def _graphs_as_they_are():
+    """Without TensorFlow's optimizer of graphs, which merges operations and so rounds elsewhere."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@pytest.mark.usefixtures("_graphs_as_they_are")
+def test_loops_of_many_turns_have_the_gradients_of_tensorflow_s_graphs():
+    """Eager mode sums the gradients of 20 turns in another order."""
+    model = keras.Sequential([keras.Input((20, 6)), L.GRU(24), L.Dense(4)])
+    batch = tf.random.normal((16, 20, 6)), tf.constant([0, 1, 2, 3] * 4)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(LOSS(y, model(x, training=True)))
+        return loss, tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+    plan = plan_of(graph_of(lambda: (step, batch)), "100%")
+    found, wanted = remat_tensorflow.compile(step, plan)(*batch), tf.function(step)(*batch)
+    pairs = zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True)
+    assert all(numpy.array_equal(mine.numpy(), other.numpy()) for mine, other in pairs)
 
 
 def test_a_plan_for_another_graph_is_refused():

@@ -59,6 +59,13 @@ ASSIGNS = _named("""
 """)
 """Operations that write variables."""
 
+BY_ROWS = frozenset(
+    name
+    for name in READS | ASSIGNS
+    if name.startswith(("ResourceGather", "ResourceScatter", "ResourceSparse", "ResourceStridedSlice"))
+)
+"""Operations on rows of a variable. After the first one, TensorFlow copies the variable whenever all of it is read."""
+
 CALLS = _named("""
     While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall StatefulPartitionedCall
 """)

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.jax.document import AUTO, UNROLLED, WHOLE
 from remat_cli.frontends.jax.private import context_of, inner_jaxpr, is_literal, scope_of
@@ -37,6 +39,8 @@ _REFUSED = {
 LONGEST = 64
 """Most steps of a scan that is unrolled: more than the layers of most models, and fewer than steps of time."""
 _MOST_EQUATIONS = 50_000
+_START = np.dtype("uint32")
+"""Type of the number of a step. JAX wraps negative numbers around, which takes operations; these are not negative."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,6 +179,8 @@ class _Flattener:
         stacks: The variables that stand for a stack of arrays which is not made before something reads it.
         made: The stacks that were made.
         arrays: The variable of each constant, by the identity of its array.
+        slices: What takes steps from an array, by the type of the array and what is taken.
+        starts: The number of each step at which something is taken.
         sweep: Whether the backward pass has begun.
     """
 
@@ -183,6 +189,8 @@ class _Flattener:
     stacks: dict[int, Stack] = field(default_factory=dict)
     made: dict[int, Atom] = field(default_factory=dict)
     arrays: dict[int, int] = field(default_factory=dict)
+    slices: dict[Any, Any] = field(default_factory=dict)
+    starts: dict[int, Any] = field(default_factory=dict)
     sweep: bool = False
 
     def constant(self, array: Any, aval: Any) -> int:
@@ -311,21 +319,40 @@ class _Flattener:
 
     def parts(self, atom: Atom, cuts: Cuts) -> list[Atom]:
         """The parts of a stack along the first axis: arrays of single steps, or stacks of those of a block."""
-        import jax
-
         if isinstance(atom, int) and atom in self.stacks and self.stacks[atom].cuts == cuts:
             return self.stacks[atom].parts
         aval = self.flat.aval_of(atom)
         found: list[Atom] = []
         start = 0
         for size in cuts.sizes:
-            if cuts.single:
-                closed = jax.make_jaxpr(lambda array, k=start: jax.lax.index_in_dim(array, k, keepdims=False))(aval)
-            else:
-                closed = jax.make_jaxpr(lambda array, k=start, n=size: jax.lax.slice_in_dim(array, k, k + n))(aval)
-            found += self.inline(closed.jaxpr, closed.consts, [atom])
+            closed = self.slicing(aval, size, cuts.single)
+            found += self.inline(closed.jaxpr, closed.consts, [atom, self.start(start)])
             start += size
         return found
+
+    def slicing(self, aval: Any, size: int, single: bool) -> Any:
+        """What takes so many steps from an array of this type; where it starts is an argument.
+
+        Were it a number in the program, no two steps would run the same function, and each would be compiled.
+        """
+        import jax
+
+        def cut(array: Any, start: Any) -> Any:
+            found = jax.lax.dynamic_slice_in_dim(array, start, size)
+            return jax.lax.squeeze(found, (0,)) if single else found
+
+        key = (aval, size, single)
+        if key not in self.slices:
+            self.slices[key] = jax.make_jaxpr(cut)(aval, jax.ShapeDtypeStruct((), _START))
+        return self.slices[key]
+
+    def start(self, number: int) -> int:
+        """The constant that is this number of a step."""
+        import jax
+
+        if number not in self.starts:
+            self.starts[number] = np.asarray(number, _START)
+        return self.constant(self.starts[number], jax.core.ShapedArray((), _START))
 
     def whole(self, atom: Atom) -> Atom:
         """``atom``; if it is a stack that is not made yet, it is made now."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from remat_cli.frontends.tensorflow.capturing.program import Kind, Op, Program
 from remat_cli.frontends.tensorflow.codec import kernel_attributes, tensor_of
-from remat_cli.frontends.tensorflow.document import OPAQUE, Constant, Ref
+from remat_cli.frontends.tensorflow.document import OPAQUE, Constant, Place, Ref
 from remat_cli.frontends.tensorflow.operators import LOOKS, MAYBE_LOOKS, SLICES
 from remat_cli.frontends.tensorflow.private import address, executor
 
@@ -29,7 +29,9 @@ def find_looks(program: Program) -> None:
 def _looks(program: Program, op: Op, known: dict[str, Looks]) -> Looks:
     outputs = len(op.call.outputs)
     if op.call.op == "ReadVariableOp":
-        return (0,) if op.kind is Kind.UPDATE else (None,)
+        place = op.call.inputs[0]
+        copied = isinstance(place, Place) and place.number in program.by_rows
+        return (0,) if op.kind is Kind.UPDATE and not copied else (None,)
     if op.kind is Kind.ONCE:
         return (None,) * outputs
     if op.call.op in LOOKS:

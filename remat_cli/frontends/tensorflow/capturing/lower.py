@@ -20,17 +20,16 @@ from remat_cli.frontends.tensorflow.capturing.grouping import Item, group
 from remat_cli.frontends.tensorflow.capturing.layers import Path, repeatable, shared_path
 from remat_cli.frontends.tensorflow.capturing.memory import highest, no_remat_peak
 from remat_cli.frontends.tensorflow.capturing.program import Kind, Op, Program
+from remat_cli.frontends.tensorflow.capturing.updating import update_workspace
 from remat_cli.frontends.tensorflow.document import (
     Call,
     Input,
     Made,
     Operation,
-    Place,
     Read,
     Ref,
     Result,
 )
-from remat_cli.frontends.tensorflow.operators import ASSIGNS
 from remat_cli.graph.model import Graph, Node, Phase
 
 _SMALL_SHARE = 2048
@@ -237,7 +236,7 @@ class _Lowering:
             cost=math.fsum(self.ops[k].cost for k in node.ops),
             inputs=reads,
             outputs=sizes,
-            workspace=self._workspace(node) - sum(sizes),
+            workspace=max(0, self._workspace(node) - sum(sizes)),
             recompute=not (once or node.update),
             op="update" if node.update else op if len(node.ops) == 1 else f"{op}+{len(node.ops) - 1}",
             phase=self.ops[main].phase if not node.update else Phase.UPDATE,
@@ -246,19 +245,25 @@ class _Lowering:
 
     def _workspace(self, node: _Node) -> int:
         """Most bytes of what the operations of a node make, while one of them runs."""
+        if node.update:
+            return self._update_workspace(node)
         names: dict[object, int] = {}
         held = frozenset(names.setdefault(root, len(names)) for root in node.outputs)
         steps = []
-        alive = _Copies(self.program, node.ops)
-        for position, k in enumerate(node.ops):
+        for k in node.ops:
             op = self.ops[k]
             reads = [names.setdefault(root, len(names)) for root in self.roots_read(op)]
             makes = [(names.setdefault((k, o), len(names)), self.bytes((k, o))) for o in range(len(op.call.outputs))]
-            for copied, size, last in alive.by(position, op):
-                makes.append((names.setdefault(copied, len(names)), size))
-                alive.until(names[copied], last)
-            steps.append((reads + alive.reading(position), makes))
+            steps.append((reads, makes))
         return highest(steps, held)
+
+    def _update_workspace(self, node: _Node) -> int:
+        """Most bytes of the update besides what it reads and what variables hold."""
+        ops = {position: k for k, position in node.at.items()}
+        calls = [(call, self.ops[ops[position]].looks) for position, call in enumerate(node.calls)]
+        results: list[Ref] = [Made(node.at[op], output) for op, output in node.outputs]
+        results += [ref for ref in map(self.program.root, self.program.results) if isinstance(ref, Read)]
+        return update_workspace(self.program, calls, [self.bytes(root) for root in node.inputs], results)
 
     def _fixed(self) -> int:
         given = sum(place.spec.bytes for place in self.program.places)
@@ -287,49 +292,6 @@ class _Lowering:
             ),
             "notes": list(self.program.notes),
         }
-
-
-class _Copies:
-    """Copies of variables: TensorFlow makes one when it writes a variable while what was read of it is still there."""
-
-    def __init__(self, program: Program, ops: Sequence[int]) -> None:
-        self.program = program
-        self.readers: dict[int, int] = {}
-        self.kept: list[tuple[int, int]] = []
-        for position, k in enumerate(ops):
-            for ref in program.ops[k].call.inputs:
-                variable = self._variable(ref)
-                if variable is not None:
-                    self.readers[variable] = position
-
-    def _variable(self, ref: Ref) -> int | None:
-        """The variable whose memory a tensor is: read when the step began, or by an operation of the update."""
-        root = self.program.root(ref)
-        if isinstance(root, Read):
-            return root.place
-        if isinstance(ref, Made) and isinstance(root, Place) and self.program.places[root.number].kind == "variable":
-            return root.number
-        return None
-
-    def by(self, position: int, op: Op) -> list[tuple[object, int, int]]:
-        """Copies that ``op`` causes: a name, the bytes, and the position up to which the old memory is read."""
-        if op.call.op not in ASSIGNS:
-            return []
-        found: list[tuple[object, int, int]] = []
-        for ref in op.call.inputs:
-            if isinstance(ref, Place) and self.program.places[ref.number].kind == "variable":
-                last = self.readers.get(ref.number, -1)
-                if last > position:
-                    found.append((("copy", position, ref.number), self.program.places[ref.number].spec.bytes, last))
-        return found
-
-    def until(self, name: int, last: int) -> None:
-        """Keep the memory ``name`` until ``last``."""
-        self.kept.append((name, last))
-
-    def reading(self, position: int) -> list[int]:
-        """The memory that is kept beyond ``position``."""
-        return [name for name, last in self.kept if position <= last]
 
 
 class _Names:

@@ -76,6 +76,7 @@ class Program:
         specs: Type and shape of each result.
         notes: What the user should know.
         by_name: Names of the layers that take arguments by name.
+        by_rows: The places of variables of which the step reads or writes rows: reading all of one makes a copy.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -87,6 +88,7 @@ class Program:
     specs: list[TensorSpec] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     by_name: set[str] = field(default_factory=set)
+    by_rows: set[int] = field(default_factory=set)
     _numbers: dict[Data, int] = field(default_factory=dict)
 
     def constant(self, data: Data) -> Constant:

@@ -5,6 +5,8 @@ gradient; they are sorted first.
 
 *Variables.* What a step reads of a variable before it writes it is the same from its beginning on. All writes, and all
 that depends on one, come last, in the order of the code. So whatever is recomputed reads the same numbers again.
+Reading takes no memory, but for variables that are used by rows: TensorFlow copies them, so it is an operation like
+others.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from remat_cli.frontends.tensorflow.document import (
 )
 from remat_cli.frontends.tensorflow.operators import (
     ASSIGNS,
+    BY_ROWS,
     CALLS,
     GENERATORS,
     LEFT_OUT,
@@ -136,6 +139,8 @@ class _GraphReader:
             sorted_operations(graph), graph.outputs, control_outputs_of(self.captured.concrete)
         )
         self._places(graph)
+        used = [self.refs.get(op.inputs[0].name) for op in operations if op.type in BY_ROWS]
+        self.made.by_rows = {ref.number for ref in used if isinstance(ref, Place)}
         gradients = [k for k, op in enumerate(operations) if _BACKWARD in op.name]
         if gradients:
             self.first_gradient = gradients[0]
@@ -199,8 +204,9 @@ class _GraphReader:
             self.refs[op.outputs[0].name] = self._constant(op)
             return
         kind = self._kind(position, op, inputs)
-        if op.type == "ReadVariableOp" and kind is Kind.PURE and isinstance(inputs[0], Place):
-            self.refs[op.outputs[0].name] = Read(inputs[0].number)
+        place = inputs[0] if op.type == "ReadVariableOp" and kind is Kind.PURE else None
+        if isinstance(place, Place) and place.number not in self.made.by_rows:
+            self.refs[op.outputs[0].name] = Read(place.number)
             return
         specs = tuple(self._made(tensor, kind) for tensor in op.outputs)
         folded = self._folded(op, inputs, specs) if kind is Kind.PURE else None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat_cli.frontends.tensorflow.operators import ASSIGNS, CALLS
+from remat_cli.frontends.tensorflow.operators import ASSIGNS, BY_ROWS, CALLS
 from remat_cli.frontends.tensorflow.private import Execute, address
 
 
@@ -52,10 +52,11 @@ class LiveBuffers:
         self.executed[op] = self.executed.get(op, 0) + 1
         for tensor in results:
             self._add(tensor)
-        if op == "ReadVariableOp":
-            self._attributes[id(inputs[0])] = attributes
+        if op in {"ReadVariableOp", "AssignVariableOp"} and id(inputs[0]) in self._handles:
+            types = dict(zip(attributes[::2], attributes[1::2], strict=True))
+            self._attributes[id(inputs[0])] = ("dtype", types["dtype"])
             self._look_at(inputs[0])
-        elif op in ASSIGNS | CALLS:
+        elif op in ASSIGNS | BY_ROWS | CALLS:
             for handle in inputs:
                 if id(handle) in self._attributes:
                     self._look_at(handle)
@@ -76,8 +77,13 @@ class LiveBuffers:
         self._buffers.append(_Buffer(start, size, [weakref.ref(tensor)]))
 
     def _look_at(self, handle: Any) -> None:
-        """Note where a variable is now; what was read of it may lie elsewhere from then on."""
-        [tensor] = self._execute("ReadVariableOp", [handle], self._attributes[id(handle)], 1)
-        place = address(tensor)
-        if place is not None:
+        """Note where a variable is now; what was read of it may lie elsewhere from then on.
+
+        A variable that is used by rows is copied by each reading, and these copies are tensors like others.
+        """
+        first, second = (self._execute("ReadVariableOp", [handle], self._attributes[id(handle)], 1)[0] for _ in "12")
+        place = address(first)
+        if place is not None and place == address(second):
             self._held[id(handle)] = place[0]
+        else:
+            self._held.pop(id(handle), None)
