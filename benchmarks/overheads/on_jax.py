@@ -100,10 +100,10 @@ def _subject(spec: str, build: Callable[[], Any]) -> Subject:
 
 _TRANSFORMER = partial(zoo, "jax/transformer", depth=4, width=128, heads=4, sequence=64, vocab=1000, batch=8)
 SUBJECTS = {
-    "VGG16": _subject("batch 16, resolution 48", partial(zoo, "jax/vgg16", batch=16, resolution=48, classes=10)),
-    "ResNet-50": _subject("batch 8, resolution 64", partial(resnet50, 8, 64)),
-    "MobileNet": _subject("batch 16, resolution 64", mobilenet),
-    "U-Net": _subject("batch 4, resolution 64, width 16, depth 3", partial(unet, 4, 64, 16, 3)),
     "transformer": _subject("4 layers, width 128, batch 8, 64 tokens", _TRANSFORMER),
+    "U-Net": _subject("batch 4, resolution 64, width 16, depth 3", partial(unet, 4, 64, 16, 3)),
+    "MobileNet": _subject("batch 16, resolution 64", mobilenet),
+    "ResNet-50": _subject("batch 8, resolution 64", partial(resnet50, 8, 64)),
+    "VGG16": _subject("batch 16, resolution 48", partial(zoo, "jax/vgg16", batch=16, resolution=48, classes=10)),
 }
 """The models, small enough for one slow core."""

@@ -82,10 +82,10 @@ def _zoo(spec: str) -> Subject:
 
 
 SUBJECTS = {
-    "VGG16": Subject("without its large dense layers, batch 16, resolution 48", _vgg16),
-    "ResNet-50": _zoo("tf/resnet50{batch=8,resolution=64,classes=10}"),
-    "MobileNet": _zoo("tf/mobilenet{batch=16,resolution=64,classes=10}"),
-    "U-Net": _zoo("tf/unet{batch=4,resolution=64,width=16,depth=3}"),
     "transformer": _zoo("tf/bert{batch=8,depth=4,heads=4,width=128,sequence=64,vocab=1000}"),
+    "U-Net": _zoo("tf/unet{batch=4,resolution=64,width=16,depth=3}"),
+    "MobileNet": _zoo("tf/mobilenet{batch=16,resolution=64,classes=10}"),
+    "ResNet-50": _zoo("tf/resnet50{batch=8,resolution=64,classes=10}"),
+    "VGG16": Subject("without its large dense layers, batch 16, resolution 48", _vgg16),
 }
 """The models, small enough for one slow core."""
