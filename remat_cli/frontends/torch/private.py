@@ -442,15 +442,13 @@ def kept_by(node: Any) -> list[Any]:
     """The tensors that a node of autograd keeps for the backward pass. Those changed in place since are left out."""
     import torch
 
-    if isinstance(node, torch.autograd.function.BackwardCFunction):
-        return [tensor for tensor in node.saved_tensors if isinstance(tensor, torch.Tensor)]
+    python = isinstance(node, torch.autograd.function.BackwardCFunction)
+    names = ["saved_tensors"] if python else [name for name in dir(node) if name.startswith("_saved_")]
     found = []
-    for name in dir(node):
-        if not name.startswith("_saved_"):
-            continue
+    for name in names:
         try:
             saved = getattr(node, name)
-        except RuntimeError:  # it was changed in place, so that its backward pass would fail too
+        except RuntimeError:  # something was changed in place, so that its backward pass would fail too
             continue
         found += [t for t in (saved if isinstance(saved, list | tuple) else [saved]) if isinstance(t, torch.Tensor)]
     return found
