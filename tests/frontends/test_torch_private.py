@@ -278,6 +278,26 @@ def test_the_node_behind_results_and_their_views():
     assert private.compiled_node(module.weight.sum()) is None
 
 
+def test_nodes_of_autograd_tell_what_they_keep_and_make():
+    weight, x = torch.nn.Parameter(torch.ones(3, 4)), torch.ones(2, 3)
+    product = x @ weight
+    later = product.exp()
+    node, after = product.grad_fn, later.grad_fn
+    assert private.made_before(node) < private.made_before(after)
+    assert [tensor.shape for tensor in private.kept_by(node)] == [x.shape]  # the weight is not needed for its gradient
+    assert [tensor.data_ptr() for tensor in private.kept_by(after)] == [later.data_ptr()]
+    assert private.gradient_sizes(node) == (2 * 4 * 4, 3 * 4 * 4)
+    [gradient] = private.gradients_for(node)
+    assert gradient.shape == product.shape
+    assert not gradient.is_contiguous()
+    assert node(gradient)[1].shape == weight.shape
+    assert [gradient.shape for gradient in private.gradients_for(later.sum().grad_fn)] == [()]
+    assert private.parameter_of(node) is None
+    assert private.parameter_of(node.next_functions[1][0]) is weight
+    product.exp_()
+    assert private.kept_by(torch.ones(2, requires_grad=True).exp().add_(1).grad_fn) == []
+
+
 def test_whether_tangents_can_be_freed():
     """As seen from inside a backward function of a compiled graph, after it has emptied its arguments."""
     freed = []

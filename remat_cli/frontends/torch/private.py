@@ -10,6 +10,7 @@ import ast
 import contextlib
 import functools
 import logging
+import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -430,6 +431,56 @@ def compiled_node(tensor: Any) -> tuple[Any, int, bool] | None:
         [(node, position), *_] = node.next_functions or ((None, 0),)
         direct = False
     return None if node is None else (node, position, direct)
+
+
+def made_before(node: Any) -> int:
+    """When a node of autograd was made: less than for all that were made later by the same thread."""
+    return int(node._sequence_nr())
+
+
+def kept_by(node: Any) -> list[Any]:
+    """The tensors that a node of autograd keeps for the backward pass. Those changed in place since are left out."""
+    import torch
+
+    python = isinstance(node, torch.autograd.function.BackwardCFunction)
+    names = ["saved_tensors"] if python else [name for name in dir(node) if name.startswith("_saved_")]
+    found = []
+    for name in names:
+        try:
+            saved = getattr(node, name)
+        except RuntimeError:  # something was changed in place, so that its backward pass would fail too
+            continue
+        found += [t for t in (saved if isinstance(saved, list | tuple) else [saved]) if isinstance(t, torch.Tensor)]
+    return found
+
+
+def gradient_sizes(node: Any) -> tuple[int, int]:
+    """Bytes of the gradients that a node of autograd reads, and of those that it makes."""
+    behind = (other._input_metadata[at : at + 1] for other, at in node.next_functions if other is not None)
+    made = [meta for metas in behind for meta in metas]
+    read, written = (
+        [math.prod(map(int, m.shape)) * int(m.dtype.itemsize) for m in ms] for ms in (node._input_metadata, made)
+    )
+    return sum(read), sum(written)
+
+
+def gradients_for(node: Any) -> list[Any]:
+    """A gradient of zeros for each result of the operation that a node of autograd belongs to.
+
+    Their last dimensions do not lie in the usual order in memory, for which some operations make a copy.
+    """
+    import torch
+
+    made = []
+    for meta in node._input_metadata:
+        *shape, last = tuple(meta.shape) or (1,)
+        made.append(torch.zeros((last, *shape), dtype=meta.dtype, device=meta.device).movedim(0, -1).view(meta.shape))
+    return made
+
+
+def parameter_of(node: Any) -> Any:
+    """The tensor whose gradient a node of autograd collects; None for all other nodes."""
+    return getattr(node, "variable", None) if node.name().endswith("AccumulateGrad") else None
 
 
 def frees_tangents() -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import Any
 
 from remat_cli.frontends.torch.measuring.one_operation import Operations
 from remat_cli.frontends.torch.private import profiler_events
@@ -50,15 +51,31 @@ def _on_cuda(operations: Operations, index: int) -> int:
 
 
 def _on_cpu(operations: Operations, indices: Sequence[int]) -> list[int]:
+    def attempted(index: int) -> Callable[[], Any]:
+        function = operations.prepared(index)
+
+        def call() -> Any:
+            with operations.attempt(index):
+                return function()
+
+        return call
+
+    return [above_end(changes) for changes in changes_of(map(attempted, indices))]
+
+
+def changes_of(functions: Iterable[Callable[[], Any]]) -> list[list[int]]:
+    """What each function requests from PyTorch's allocator on a CPU and gives back, in bytes and in order.
+
+    The functions are called one after another; what one returns is freed before the next one is made.
+    """
     from torch.profiler import ProfilerActivity, profile, record_function
 
     session = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
     with _silence():
         session.start()
     try:
-        for index in indices:
-            function = operations.prepared(index)
-            with operations.attempt(index), record_function(_MARK):
+        for function in functions:
+            with record_function(_MARK):
                 result = function()
             del result, function
     finally:
@@ -69,7 +86,7 @@ def _on_cpu(operations: Operations, indices: Sequence[int]) -> list[int]:
     marks = sorted((e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if e.name() == _MARK)
     times = [at for at, _ in changes]
     sizes = [size for _, size in changes]
-    return [above_end(sizes[bisect_left(times, start) : bisect_right(times, end)]) for start, end in marks]
+    return [sizes[bisect_left(times, start) : bisect_right(times, end)] for start, end in marks]
 
 
 def above_end(changes: Sequence[int]) -> int:

@@ -31,16 +31,25 @@ from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chos
 from remat_cli.frontends.torch.training.eager import eager_peak
 from remat_cli.frontends.torch.training.first_batch import Arguments
 from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
+from remat_cli.frontends.torch.training.outside import sizes_unknown
 from remat_cli.frontends.torch.training.real_forward import captured_for_real, uncopied
 from remat_cli.frontends.torch.training.remat_backend import backend_with
 from remat_cli.frontends.torch.training.report import Fitted, likely_workspace
-from remat_cli.frontends.torch.training.sharing import Held, parts_of, planned, without_plan
+from remat_cli.frontends.torch.training.sharing import (
+    Held,
+    crossing_bytes,
+    kept_outside,
+    parts_of,
+    planned,
+    without_plan,
+)
 from remat_cli.frontends.torch.training.uses import Uses, copied_bytes
 from remat_cli.frontends.torch.warning import warn
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.plan.replay import replay
+from remat_cli.units import format_bytes
 
 Planner = Callable[[Graph], Plan]
 """Returns a valid plan of a graph, within the budget, or raises a RematError."""
@@ -93,7 +102,8 @@ def fit_module(
     parts, more = capture_parts(fake, mode, calls, way)
     if not parts and not more:
         raise no_graph(fake, mode)
-    parts, more, calls, numbers = _reached(model, parts, more, calls, way)
+    unknown_sizes = sizes_unknown(calls)
+    parts, more, calls, numbers = _reached(model, parts, more, calls, way, unknown_sizes)
     parts, calls = _plannable(parts, calls)
     picked = chosen_results(calls.output, returns) if calls.output is not None else None
     found.uses.stated = returns is not None
@@ -108,8 +118,11 @@ def fit_module(
     if found.plans:
         # After the capture, since the first call of a module may change it.
         batch_tensors = [tensor for _, tensor in leaves([fake.inputs, fake.keywords])]
-        eager = eager_peak(fake, mode, lambda output: chosen_results(output, returns).tensors, batch_tensors)
-        call.report = found.report(type(module).__name__, eager, "; ".join(filter(None, (assumed, numbers))))
+        eager = None
+        if not unknown_sizes:
+            eager = eager_peak(fake, mode, lambda output: chosen_results(output, returns).tensors, batch_tensors)
+        said = (assumed, numbers, _beside_plans(found.outside_bytes))
+        call.report = found.report(type(module).__name__, eager, "; ".join(filter(None, said)))
     return install(module, call)
 
 
@@ -130,6 +143,7 @@ class _Plans:
         shares: For each graph that was planned first, what other parts hold meanwhile.
         alone: The graphs of the module's parts.
         kept: The same with what others hold, if nothing is recomputed.
+        outside_bytes: What code without a plan keeps for its backward pass.
     """
 
     where: Any
@@ -144,6 +158,7 @@ class _Plans:
     shares: list[_Share] = field(default_factory=list)
     alone: list[Graph] = field(default_factory=list)
     kept: list[Graph] = field(default_factory=list)
+    outside_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.uses = Uses(self._recomputes, self.budget_bytes)
@@ -184,12 +199,14 @@ class _Plans:
             graphs.append(self._prepared(graph))
         parts = parts_of(graphs, captured, calls)
         self.alone, self.kept = [part.graph for part in parts], without_plan(parts)
+        self.outside_bytes = kept_outside(parts)
         settle = getattr(self.planner, "settle", None)
         budget = None if settle is None else settle(self.kept)
         plans, held = planned(parts, budget, self.planner)
         self.plans += plans
-        for part, beside in zip(parts, held, strict=True):
-            self.shares.append(_Share(_operations(part.graph), _above(part.graph), beside))
+        for part, plan, beside in zip(parts, plans, held, strict=True):
+            crossing = crossing_bytes(part.graph, plan.statements)
+            self.shares.append(_Share(_operations(part.graph), _above(part.graph), beside, crossing))
 
     def report(self, name: str, eager_bytes: int | None, assumed: str) -> Fitted:
         """What there is to say of the plans of the module's parts."""
@@ -241,17 +258,24 @@ class _Plans:
 
     def _beside(self, graph: Graph, planner: Planner) -> Plan:
         same = [share for share in self.shares if share.operations == _operations(graph)]
-        held = max(same or self.shares, key=lambda share: share.held.between_bytes, default=None)
-        if held is None:
+        share = max(same or self.shares, key=lambda share: share.held.between_bytes, default=None)
+        if share is None:
             return planner(graph)
-        factor = _above(graph) / max(1, held.above_bytes)
+        factor = _above(graph) / max(1, share.above_bytes)
         try:
             # For a smaller batch, the others hold less than that; most often there is room for all of it.
-            return planner(held.held.scaled(max(1.0, factor)).added(graph))
+            return planner(self._shared(graph, share, max(1.0, factor), known=bool(same)))
         except Infeasible:
             if factor >= 1:
                 raise
-        return planner(held.held.scaled(factor).added(graph))
+        return planner(self._shared(graph, share, factor, known=bool(same)))
+
+    def _shared(self, graph: Graph, share: _Share, factor: float, *, known: bool) -> Graph:
+        """``graph`` with what others hold, by a factor; if it is ``known``, it may hold no more than its share."""
+        held, budget = share.held.scaled(factor), self.budget_bytes()
+        if known and budget is not None and (len(self.shares) > 1 or held != Held()):
+            held = held.leaving(graph, budget, round(share.crossing_bytes * factor))
+        return held.added(graph)
 
     def find(self, compiled: Compiled) -> Plan | None:
         """A plan for the compiled graph: an existing one if one fits, else a new one."""
@@ -300,11 +324,13 @@ class _Share:
         operations: The operations of the part.
         above_bytes: What it needs without recomputation beside its fixed memory.
         held: What the others hold.
+        crossing_bytes: What it holds itself between its two passes, which the others count on.
     """
 
     operations: tuple[str | None, ...]
     above_bytes: int
     held: Held
+    crossing_bytes: int
 
 
 def _operations(graph: Graph) -> tuple[str | None, ...]:
@@ -328,6 +354,13 @@ def _assumption(picked: Chosen | None, stay: bool) -> str:
     return f"assumes that of {len(picked.names) + picked.others} results only {names} {take} a gradient{gone}" + (
         f"; {loss}" if loss else ""
     )
+
+
+def _beside_plans(outside_bytes: int) -> str:
+    """What is counted for code that no plan is for, in words; empty if there is none."""
+    if not outside_bytes:
+        return ""
+    return f"code that is in no plan keeps {format_bytes(outside_bytes)} for its backward pass, which is counted"
 
 
 def _measured(graph: Graph, where: Any) -> Graph:
@@ -425,27 +458,30 @@ def _plannable(parts: list[Captured], calls: Calls) -> tuple[list[Captured], Cal
     if len(refused) == len(parts):
         raise first
     warn(
-        f"remat: {len(refused)} of the {len(parts)} parts of the model run without a plan, and what they hold is not "
-        f"counted for the others: set reserve for that ({first.message})"
+        f"remat: {len(refused)} of the {len(parts)} parts of the model run without a plan: what they keep for the "
+        f"backward pass is counted, and cannot be made less ({first.message})"
     )
     return [part for number, part in enumerate(parts) if number not in refused], calls.without(refused)
 
 
 def _reached(
-    model: Model, parts: list[Captured], more: str, calls: Calls, way: Way
+    model: Model, parts: list[Captured], more: str, calls: Calls, way: Way, unknown_sizes: bool
 ) -> tuple[list[Captured], str, Calls, str]:
     """What a forward pass on the batch reaches beyond ``parts``, where tensors without numbers stopped for ``more``.
 
-    A batch whose numbers do not suit the module (only their form matters otherwise) leaves things as they are. The last
-    item of the result says what was assumed.
+    It also tells how much code outside of the parts keeps, where tensors without data cannot. A batch whose numbers do
+    not suit the module (only their form matters otherwise) leaves things as they are. The last item of the result says
+    what was assumed.
     """
-    if not more:
+    if not more and not unknown_sizes:
         return parts, more, calls, ""
     found = Calls()
     try:
         reached, problem = captured_for_real(model, found, way)
     except RematError:
         return parts, more, calls, ""
+    if not more and found.output is not None and len(reached) == len(parts):
+        return reached, more, found, ""
     if found.output is None or len(reached) <= len(parts):  # the pass did not come to its end
         return parts, more, calls, ""
     assumed = f"assumes that the model takes the same way as with this batch, since its way depends on numbers ({more})"

@@ -1,0 +1,114 @@
+"""Memory of code that no plan is for: it runs between the planned parts of a module, or beside them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+import torch
+from torch import nn
+
+from remat_cli.api import SolveOptions, fit
+from remat_cli.frontends.torch.capturing.capture import Model, capture, fake_mode
+from remat_cli.frontends.torch.capturing.lower import lower
+from remat_cli.frontends.torch.training.in_place import report_of
+from remat_cli.frontends.torch.training.sharing import Held, crossing_bytes
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.plan.derive import derive
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    # PyTorch itself looks at it where what crosses a graph break enters a compiled part.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+FAST = SolveOptions(strategy="dtr")
+WIDTH = 32
+
+
+class Recurrent(nn.Module):
+    """An LSTM, which PyTorch does not compile and whose kernel keeps memory of its own, behind layers that it does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(WIDTH, 128), nn.GELU(), nn.Linear(128, WIDTH))
+        self.cell = nn.LSTMCell(WIDTH, WIDTH)
+        self.lstm = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, x):
+        x, state = self.layers(x), None
+        for k in range(4):
+            state = self.cell(x[:, k], state)
+        out, _ = self.lstm(x)
+        return (out[:, -1] + state[0]).square().mean()
+
+
+class Between(nn.Module):
+    """Code that PyTorch is told not to compile, between two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(WIDTH, 128), nn.GELU(), nn.Linear(128, WIDTH))
+        self.second = nn.Sequential(nn.Linear(WIDTH, 128), nn.GELU(), nn.Linear(128, WIDTH))
+
+    def forward(self, x):
+        return self.second(plainly(self.first(x))).square().mean()
+
+
+@torch._dynamo.disable
+def plainly(x):
+    return x.exp().sin().cos()  # each keeps its result or its argument
+
+
+def peak_bytes(module, inputs):
+    """Most bytes in use in a step, by the events of the profiler, parameters and inputs included."""
+    module(*inputs).backward()
+    module.zero_grad(set_to_none=True)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as session:
+        module(*inputs).backward()
+    module.zero_grad(set_to_none=True)
+    events = enumerate(session.profiler.kineto_results.events())
+    changes = sorted((event.start_ns(), k, event.nbytes()) for k, event in events if event.name() == "[memory]")
+    tensors = [*module.parameters(), *inputs]
+    return max(accumulate((size for _, _, size in changes), initial=0)) + sum(t.nbytes for t in tensors)
+
+
+def gradients(module, inputs):
+    loss = module(*inputs)
+    loss.backward()
+    found = [loss.detach(), *(parameter.grad.clone() for parameter in module.parameters())]
+    module.zero_grad(set_to_none=True)
+    return found
+
+
+@pytest.mark.parametrize("kind", [Recurrent, Between])
+def test_the_budget_holds_beside_code_without_a_plan(kind):
+    torch.manual_seed(0)
+    eager, inputs = kind(), (torch.randn(256, 16, WIDTH),)
+    planned = copy.deepcopy(eager)
+    budget = int(0.9 * peak_bytes(eager, inputs))
+    fit(planned, inputs, budget, options=FAST, cost="flops", cache="")
+    assert "code that is in no plan keeps" in report_of(planned).assumed
+    assert report_of(planned).extra_cost > 0
+    assert all(torch.equal(a, b) for a, b in zip(gradients(planned, inputs), gradients(eager, inputs), strict=True))
+    assert peak_bytes(planned, inputs) <= 1.01 * budget
+
+
+def test_a_part_that_is_planned_again_holds_no_more_than_others_count_on():
+    mode = fake_mode()
+    with mode:
+        layers = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 8))
+        x = torch.randn(16, 8)
+    captured = capture(Model(layers, (x,), {}, None), mode)
+    graph = lower(captured, lambda node: 1.0, "part")
+    statements = derive(graph, range(len(graph.nodes)))
+    crossing, budget = crossing_bytes(graph, statements), 10 * no_remat_peak(graph)
+    assert crossing > 0
+    enough, less = (Held(7, 11).leaving(graph, budget, bytes_) for bytes_ in (crossing, crossing - 1))
+    assert no_remat_peak(enough.added(graph)) == budget
+    assert no_remat_peak(less.added(graph)) == budget + 1
+    # More room than the budget leaves is not made.
+    tight = replace(graph, fixed_memory=budget)
+    assert Held(7, 11).leaving(tight, budget, crossing) == Held(7, 11)
