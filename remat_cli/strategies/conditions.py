@@ -14,8 +14,6 @@ prices pay off, from LARGE on a model takes seconds to state (``scaling``), and 
 as solving blocks (``repeated``)."""
 _CHEAP = 0.02
 """Methods that recompute whole segments have not found plans as cheap as this on networks (``anytime``)."""
-_TIGHT = 0.05
-"""Overhead that is proven where budgets are tight. Untuned."""
 _FULL_PAIRS = 40_000
 """Most (stage, node) pairs of a full support to solve. Untuned."""
 
@@ -45,11 +43,6 @@ EXPENSIVE = When(
     f"nothing fits so far with less than {_CHEAP:.0%} more than no-remat, or up to {MEDIUM - 1} nodes",
     lambda i: i.cost > (1 + _CHEAP) * i.graph.total_cost or len(i.graph.nodes) < MEDIUM,
 )
-TIGHT = When(
-    f"every schedule is proven to cost {_TIGHT:.0%} more than no-remat",
-    lambda incumbent: incumbent.bound.cost > (1 + _TIGHT) * incumbent.graph.total_cost,
-)
-"""There crowded stages raise the bound, and mending lowers the cost, before a model over a support does (``tight``)."""
 STUCK = When(
     f"no schedule fits yet, or up to {SMALL} nodes",
     lambda incumbent: incumbent.computes is None or len(incumbent.graph.nodes) <= SMALL,

@@ -26,7 +26,6 @@ from remat_cli.strategies.conditions import (
     SMALL,
     SPARSE,
     STUCK,
-    TIGHT,
     UNOPENED,
     VAST,
     nodes,
@@ -36,7 +35,8 @@ from remat_cli.strategies.incumbent import Verdict
 
 _ROOM = "remat_cli.strategies"
 _KNOWN, _BOUND = f"{_ROOM}.openers.known:KnownMethods", f"{_ROOM}.bounding"
-_PRICES, _CROWDED = f"{_ROOM}.openers.prices:Prices", f"{_ROOM}.openers.crowded:CrowdedStages"
+_PRICES = f"{_ROOM}.openers.prices:Prices"
+_CROWDED = f"{_ROOM}.openers.crowded:CrowdedStages"
 _CHAIN = f"{_ROOM}.chains.opener:ChainStructure"
 _GROWING = f"{_ROOM}.retention.growing:Growing"
 _EVENTS, _INSIDE = f"{_ROOM}.retention.proof:EventProof", f"{_ROOM}.retention.proof:InStageProofs"
@@ -357,12 +357,6 @@ _INSIDE_CROWDED = Stage(
 """Closes `checkmate/unet` and `checkmate/vgg_unet` at the least budgets that work (``tight``)."""
 
 
-_TIGHT_FIRST = (
-    replace(_INSIDE_CROWDED, name="crowded-tight", when=_INSIDE_CROWDED.when & nodes(SMALL + 1) & TIGHT, share=0.4),
-    replace(_MENDING, name="mending-tight", when=_MENDING.when & nodes(SMALL + 1) & TIGHT),
-)
-
-
 def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
     """One support after the other, with a proof after each that made the incumbent cheaper."""
     for depth in depths:
@@ -435,7 +429,6 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
             most_s=5.0,
             kernels=("annealing",),
         ),
-        *_TIGHT_FIRST,
         *_growth((depth,) if depth else _DEPTHS),
         Stage(
             "in-stage-proof",
