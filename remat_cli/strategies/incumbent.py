@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from remat_cli.control import Control, Progress
 from remat_cli.graph.model import Graph
 from remat_cli.kernels import compiling
-from remat_cli.plan.liveness import priced
+from remat_cli.plan.derive import prune
+from remat_cli.plan.liveness import cost_of, heights, priced
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.annealing.pool import Pool
@@ -70,6 +71,10 @@ class Incumbent:
         advancing_cost: Its cost.
         lowest: The schedule with the lowest peak found, within the budget or not.
         lowest_peak: Its peak in bytes.
+        near: The best proposed schedule that exceeds the budget and is cheaper than the incumbent; None if there is
+            none (see :meth:`propose`).
+        near_cost: Its cost.
+        near_merit: Its overhead and its excess as one number; the less the better.
         used_solver: Whether a MIP solver contributed to the incumbent or to a bound.
         crediting: The maker of the schedules offered from now on, and whether it uses a MIP solver.
         prices: Reduced costs of recomputation, once they are known.
@@ -97,6 +102,9 @@ class Incumbent:
     advancing_cost: float = math.inf
     lowest: tuple[int, ...] | None = None
     lowest_peak: int | None = None
+    near: tuple[int, ...] | None = None
+    near_cost: float = math.inf
+    near_merit: float = math.inf
     used_solver: bool = False
     crediting: tuple[str, bool] = ("", False)
     prices: Prices | None = None
@@ -167,6 +175,26 @@ class Incumbent:
         self.used_solver = self.used_solver or found.used_solver or self.crediting[1]
         self.context.publish(self.found(exhausted=False))
         return True
+
+    def propose(self, computes: Sequence[int]) -> bool:
+        """Consider a solution of a relaxation; whether it is a schedule within the budget.
+
+        One that exceeds the budget but is cheaper than the incumbent may be remembered, for engines that make it fit.
+        The best of these is the one with the least overhead * (1 + mean excess), where the mean is over the stages and
+        in rooms: the budget without fixed memory.
+        """
+        if self.offer(computes):
+            return True
+        sequence = tuple(prune(self.graph, computes))
+        cost = cost_of(self.graph, sequence)
+        if cost >= self.cost or self._repeats(sequence):
+            return False
+        excess = sum(max(0, height - self.budget_bytes) for height in heights(self.graph, sequence))
+        rooms = max(1, self.budget_bytes - self.graph.fixed_memory) * len(self.graph.nodes)
+        merit = max(SAME_COST, cost / (self.graph.total_cost or 1.0) - 1) * (1 + excess / rooms)
+        if self.near is None or self.near_cost >= self.cost or merit < self.near_merit:
+            self.near, self.near_cost, self.near_merit = sequence, cost, merit
+        return False
 
     def _repeats(self, sequence: Sequence[int]) -> bool:
         """Whether a node runs twice that may run only once."""

@@ -18,6 +18,8 @@ MEMBERS = {
     "windows": "remat_cli.strategies.retention.windows:Windows",
 }
 """The engines that can take part. Merging runs right after annealing, whose schedules it combines."""
+_MENDING = "remat_cli.strategies.annealing.mending:Mending"
+"""Runs after merging, whose models propose schedules."""
 _LEAST_SHARE = 0.2
 """Least share of the time for annealing and for windows: a gain rate is known only of an engine that runs. Untuned."""
 _ENOUGH = 0.5
@@ -126,7 +128,10 @@ class Turns(Engine):
             return gained.more
         merged = self._timed(self.merging, merging, merging=incumbent.verdict is not Verdict.CLASS)
         clock.join(self.merging)
-        return gained.more or merged.more
+        mended = engine_at(_MENDING, incumbent).turn(
+            incumbent.context.control, incumbent.crediting[0], trials=2, patience=1
+        )
+        return gained.more or merged.more or mended.more
 
     def _timed(self, clock: _Clock, engine: Engine, **options: Any) -> Gained:
         """One turn of ``engine``, on ``clock``."""

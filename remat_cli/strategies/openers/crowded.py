@@ -107,7 +107,6 @@ class CrowdedStages(Engine):
         computes = self._solved(control, CUTS_GAP if exact else _LOOSE_GAP, bounding=self.room == whole)
         if computes is None:
             return None
-        incumbent.offer(computes)
         over = self._over(computes)
         if self._see(over):
             self.exact = False
@@ -178,9 +177,11 @@ class CrowdedStages(Engine):
         elif bounding and outcome.bound is not None:
             total = graph.total_cost + max(0.0, outcome.bound) * (graph.total_cost or 1.0)
             self.incumbent.raise_bound(Bound(safe_bound(graph, total), Scope.DOCUMENT_ORDER))
-        if outcome.values is None or outcome.termination is not Termination.OPTIMAL:
+        if outcome.values is None:
             return None
-        return stated.computes(outcome.values)
+        computes = stated.computes(outcome.values)
+        self.incumbent.propose(computes)
+        return computes if outcome.termination is Termination.OPTIMAL else None
 
 
 def crowded_stages(incumbent: Incumbent) -> CrowdedStages:

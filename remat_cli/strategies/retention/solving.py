@@ -106,7 +106,7 @@ class Retention:
         return self.compiled.model.with_rows(self.cuts)
 
     def round_relaxation(self, shares: Sequence[float], control: Control) -> None:
-        """Solve the linear relaxation, round it at several thresholds and offer the schedules.
+        """Solve the linear relaxation, round it at several thresholds and propose the schedules.
 
         Args:
             shares: Budgets for the relaxation, as shares of the real one: rounding needs some slack.
@@ -124,7 +124,7 @@ class Retention:
             if share == 1.0:
                 self.relaxed = outcome.values
             for computes in dict.fromkeys(self._rounded(outcome.values, threshold) for threshold in _THRESHOLDS):
-                self.incumbent.offer(computes)
+                self.incumbent.propose(computes)
 
     def _rounded(self, values: Floats, threshold: float) -> tuple[int, ...]:
         """The least recomputation if every value is kept whose column is at least ``threshold``.
@@ -168,10 +168,10 @@ class Retention:
         return outcome
 
     def _refine(self, values: Floats) -> bool:
-        """Offer a solution; if it exceeds the budget, state rows that cut it off. Whether rows were stated."""
+        """Propose a solution; if it exceeds the budget, state rows that cut it off. Whether rows were stated."""
         decoder = self.decoder
         chosen = decoder.chosen(values)
-        self.incumbent.offer(decoder.computes(chosen))
+        self.incumbent.propose(decoder.computes(chosen))
         steps = overfull(self.stated, chosen)
         if not steps:
             return False
@@ -287,5 +287,5 @@ class Retention:
 
     def _listen(self, incumbent: SolverProgress) -> None:
         if incumbent.values is not None:
-            self.incumbent.offer(self.decoder.computes(self.decoder.chosen(incumbent.values)))
+            self.incumbent.propose(self.decoder.computes(self.decoder.chosen(incumbent.values)))
         self.incumbent.report(self.incumbent.context.solver.title, incumbent.nodes)

@@ -1,0 +1,112 @@
+"""Mending: schedules of crowded stages that exceed the budget become schedules that fit."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import bruteforce
+import families
+import pytest
+
+from remat_cli.control import Control
+from remat_cli.graph.model import Graph
+from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.liveness import cost_of, heights
+from remat_cli.plan.replay import replay
+from remat_cli.solvers.highs import Highs
+from remat_cli.strategies.annealing.mending import Mending
+from remat_cli.strategies.base import Context, Task
+from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.openers.crowded import crowded_stages
+from remat_cli.zoo.registry import build_graph
+
+
+def cut(graph: Graph, budget: int, rounds: int = 1) -> Incumbent:
+    """An incumbent whose crowded stages were solved ``rounds`` times."""
+    best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
+    stages = crowded_stages(best)
+    for _ in range(rounds):
+        stages.run(Control())
+    return best
+
+
+def test_a_schedule_of_crowded_stages_that_exceeds_the_budget_is_repaired() -> None:
+    graph = build_graph("linear{n=12}")
+    budget = 5
+    best = cut(graph, budget)
+    wish = best.near
+    assert wish is not None
+    assert peak(graph, wish) > budget
+    assert math.isinf(best.cost)
+    mending = Mending(best)
+    assert mending.fresh
+    assert mending.work(trials=2, patience=1)
+    assert best.computes is not None
+    replayed = replay(graph, derive(graph, best.computes))
+    assert replayed.peak_bytes <= budget
+    assert replayed.cost >= cost_of(graph, wish), "the wish costs no more than a bound"
+
+
+def test_each_schedule_is_mended_once() -> None:
+    best = cut(build_graph("linear{n=12}"), 5)
+    mending = Mending(best)
+    runs = []
+    for _ in range(2):
+        mending.work(trials=2, patience=1)
+        runs.append(mending.runs)
+        assert not mending.fresh
+        assert not mending.work(trials=2, patience=1)
+        assert mending.runs == runs[-1]
+        best.near, best.near_cost = tuple(range(len(best.graph.nodes))), best.graph.total_cost
+    assert 0 < runs[0] < runs[1]
+
+
+def test_without_a_schedule_of_crowded_stages_there_is_nothing_to_mend() -> None:
+    best = Incumbent.of(Task(build_graph("linear{n=12}"), 5), Context(Control(), Highs(), threads=1))
+    mending = Mending(best)
+    assert not mending.work(trials=2, patience=1)
+    assert mending.runs == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_mended_schedule_is_cheaper_than_the_optimum(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = families.random_graph(rng, 6, max_outputs=2, workspace=True)
+    budget = bruteforce.least_peak(graph)
+    optimum = bruteforce.cheapest(graph, budget)
+    best = cut(graph, budget)
+    assert optimum is not None
+    if best.near is not None:
+        assert peak(graph, best.near) > budget
+        assert best.near_cost < best.cost
+    Mending(best).work(trials=2, patience=1)
+    if best.computes is not None:
+        assert peak(graph, best.computes) <= budget
+        assert best.cost >= optimum * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_proposals_the_cheaper_with_less_excess_is_remembered(first: int) -> None:
+    """Both recompute one node; only the second one frees what it takes where memory is short."""
+    graph = build_graph("linear{n=4}")
+    proposals = [(0, 1, 2, 3, 4, 5, 6, 5, 6, 7, 8), (0, 1, 2, 3, 4, 5, 6, 7, 0, 8)]
+    best = Incumbent.of(Task(graph, 4), Context(Control(), Highs(), threads=1))
+    excess = [sum(max(0, height - 4) for height in heights(graph, computes)) for computes in proposals]
+    assert excess[0] > excess[1] > 0
+    assert cost_of(graph, proposals[0]) > cost_of(graph, proposals[1])
+    for computes in (proposals[first], proposals[1 - first]):
+        assert not best.propose(computes)
+    assert best.near == proposals[1]
+    assert best.near_cost == cost_of(graph, proposals[1])
+
+
+def test_a_proposal_that_fits_is_the_incumbent_and_a_dear_one_is_forgotten() -> None:
+    graph = build_graph("linear{n=4}")
+    best = Incumbent.of(Task(graph, 5), Context(Control(), Highs(), threads=1))
+    assert best.propose((0, 1, 2, 3, 4, 5, 6, 7, 0, 8))
+    assert best.computes == (0, 1, 2, 3, 4, 5, 6, 7, 0, 8)
+    assert best.near is None
+    assert not best.propose((0, 1, 2, 3, 4, 5, 6, 5, 6, 7, 8))
+    assert best.near is None
+    assert not Mending(best).fresh
