@@ -143,7 +143,7 @@ _MENDING = Stage(
     most_s=30.0,
     kernels=("annealing",),
 )
-"""`resnet50` at 1.1 times its least peak goes from 24.5% to 19.4% over no-remat, `segnet` from 66 to 59% (``tight``)."""
+"""`resnet50` at 1.1 times its least peak: from 24.5% to 19.4% over no-remat; `segnet`: from 66 to 59% (``tight``)."""
 
 _STARTS = (
     Stage("quick-bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
