@@ -33,7 +33,7 @@ _PRICES = (3.0, 0.3, 1.0)
 """The first prices of a room of excess during one step in consecutive trials, relative to the overhead. Untuned."""
 _CHEAPEST, _DEAREST = 1.0, 300.0
 """The lowest and the highest price when a later run begins. Untuned."""
-_LEAST_OVERHEAD = 1e-5
+_LEAST_OVERHEAD = 1e-4
 _GUESS = 20
 """Least number of recomputations to divide the overhead by. Untuned."""
 

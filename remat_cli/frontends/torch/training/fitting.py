@@ -116,14 +116,19 @@ def fit_module(
     backend = backend_with(compiler, found.find, found.refuse, found.uses)
     call = PlannedCall(module, backend, len(parts), strict=unknown == "error", plans=found.plans)
     if found.plans:
-        # After the capture, since the first call of a module may change it.
-        batch_tensors = [tensor for _, tensor in leaves([fake.inputs, fake.keywords])]
-        eager = None
-        if not unknown_sizes:
-            eager = eager_peak(fake, mode, lambda output: chosen_results(output, returns).tensors, batch_tensors)
+        eager = None if unknown_sizes else _eager_bytes(fake, mode, returns)
         said = (assumed, numbers, _beside_plans(found.outside_bytes))
         call.report = found.report(type(module).__name__, eager, "; ".join(filter(None, said)))
     return install(module, call)
+
+
+def _eager_bytes(fake: Model, mode: Any, returns: Returns | None) -> int | None:
+    """The peak of a step in eager mode, if it can be told.
+
+    It comes after the capture, since the first call of a module may change it.
+    """
+    batch_tensors = [tensor for _, tensor in leaves([fake.inputs, fake.keywords])]
+    return eager_peak(fake, mode, lambda output: chosen_results(output, returns).tensors, batch_tensors)
 
 
 @dataclass(slots=True)
