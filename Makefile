@@ -87,11 +87,11 @@ build/tensorflow/.ready: pyproject.toml constraints-tensorflow.txt
 
 # The tests with TensorFlow 2.15 and Keras 2.
 test-keras2: build/keras2/.ready
-	OMP_NUM_THREADS=1 build/keras2/bin/python -m pytest -n 0 -W default tests/keras2_frontend
+	OMP_NUM_THREADS=1 build/keras2/bin/python -m pytest -W default tests/keras2_frontend
 
-build/keras2/.ready: pyproject.toml tests/keras2_frontend/requirements.txt
+build/keras2/.ready: pyproject.toml constraints-keras2.txt tests/keras2_frontend/requirements.txt
 	$(PYTHON) -m venv build/keras2
-	build/keras2/bin/python -m pip install -q -r tests/keras2_frontend/requirements.txt -e .
+	build/keras2/bin/python -m pip install -q -c constraints-keras2.txt -r tests/keras2_frontend/requirements.txt -e .
 	touch $@
 
 # What `make test` runs, without the tests that need a program of the system.
