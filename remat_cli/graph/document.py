@@ -297,7 +297,7 @@ def _quick_form(schema: Any, shared: dict[str, Any]) -> Any:
             schema["pattern"] = f"^(?![\\s\\S]*(?:{refused}))"
         case {"oneOf": [{"required": [first]}, {"required": [second]}]}:
             del schema["oneOf"]
-            # Whatever has not the field that is asked for costs an exception: the second one is the more common.
+            # A node without the field that is asked for costs an exception. Most nodes have the second field.
             schema["if"] = {"required": [second]}
             schema["then"] = {"properties": {first: False}}
             schema["else"] = {"required": [first]}

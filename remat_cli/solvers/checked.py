@@ -181,6 +181,7 @@ def outcome(
     if bound is not None:
         # The solver's bound and our objective are rounded differently, so the bound may lie just above a solution.
         bound = None if not np.isfinite(bound) else bound if objective is None else min(bound, objective)
+        # A column that nothing bounds proves nothing; then the solver's own bound stands (docs/mathematics.md).
         proven = -np.inf if bound is None or duals is None else dual_bound(model, duals)
         if bound is not None and np.isfinite(proven):
             bound = min(bound, proven)

@@ -16,7 +16,7 @@ import numpy as np
 from remat_cli.mip import Floats, Ints, LinearModel
 
 _PASSES = 4
-"""Rounds in which rows give columns bounds; bounds pass along chains of rows, and few models have such chains."""
+"""Rounds in which rows give columns bounds; one round passes a bound on by at least one row. Untuned."""
 _UNIT = float(np.finfo(np.float64).eps)
 
 
@@ -51,13 +51,13 @@ def dual_bound(model: LinearModel, duals: Floats) -> float:
 
 
 def _product(rates: Floats, bounds: Floats) -> Floats:
-    """``rates * bounds``, where nothing of what is not bounded is nothing."""
+    """``rates * bounds``, where a rate of 0 gives 0 for an infinite bound, too."""
     with np.errstate(invalid="ignore"):
         return np.where(rates == 0, 0.0, rates * bounds)
 
 
 def _implied(model: LinearModel, row_of: Ints) -> tuple[Floats, Floats]:
-    """Bounds of the columns, where they have none from the rows that hold them and only bounded columns else."""
+    """The columns' bounds; a missing one comes from a row whose other columns are all bounded, if there is one."""
     lower, upper = model.lower.copy(), model.upper.copy()
     a, column = model.values, model.indices
     for _ in range(_PASSES):

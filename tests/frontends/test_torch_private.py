@@ -283,7 +283,7 @@ def test_nodes_of_autograd_tell_what_they_keep_and_make():
     product = x @ weight
     later = product.exp()
     node, after = product.grad_fn, later.grad_fn
-    assert private.made_before(node) < private.made_before(after)
+    assert private.made_at(node) < private.made_at(after)
     assert [tensor.shape for tensor in private.kept_by(node)] == [x.shape]  # the weight is not needed for its gradient
     assert [tensor.data_ptr() for tensor in private.kept_by(after)] == [later.data_ptr()]
     assert private.gradient_sizes(node) == (2 * 4 * 4, 3 * 4 * 4)

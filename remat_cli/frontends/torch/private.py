@@ -433,7 +433,7 @@ def compiled_node(tensor: Any) -> tuple[Any, int, bool] | None:
     return None if node is None else (node, position, direct)
 
 
-def made_before(node: Any) -> int:
+def made_at(node: Any) -> int:
     """When a node of autograd was made: less than for all that were made later by the same thread."""
     return int(node._sequence_nr())
 

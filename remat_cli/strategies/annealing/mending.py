@@ -18,7 +18,7 @@ from remat_cli.strategies.engine import Engine
 
 _TRIALS = 6
 """Runs that begin with the proposal. Which of its choices a run gives up is decided early and by chance: on `segnet` at
-1.1 times its least peak, runs from one proposal end between 40% and 68% over no-remat."""
+1.1 times its least peak, runs from one proposal ended between 40% and 68% over no-remat (single runs, not kept)."""
 _PATIENCE = 3
 """Runs in a row after those that find nothing cheaper after which it ends. Untuned."""
 _SLICES = 8

@@ -19,7 +19,7 @@ from remat_cli.frontends.torch.private import (
     gradients_for,
     is_fake,
     kept_by,
-    made_before,
+    made_at,
     parameter_of,
 )
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
@@ -63,15 +63,15 @@ def outside_of(calls: Calls, parts: int, known: Collection[int]) -> list[Outside
     planned = [(number, node[0]) for number, node in made if number is not None and node is not None]
     starts: dict[int, int] = {}
     for number, node in planned:
-        starts[number] = min(made_before(node), starts.get(number, made_before(node)))
+        starts[number] = min(made_at(node), starts.get(number, made_at(node)))
     inside = {node for _, node in planned}
     found = [Outside() for _ in range(parts + 1)]
     results = (t for number, returned in calls.made if number is not None for t in returned if _is_tensor(t))
     seen = {*known, *map(storage, results)}
-    nodes = sorted((node for node in _nodes(calls) if node not in inside), key=made_before)
+    nodes = sorted((node for node in _nodes(calls) if node not in inside), key=made_at)
     measured = _measured(nodes)
     for node in nodes:
-        at = sum(start < made_before(node) for start in starts.values())
+        at = sum(start < made_at(node) for start in starts.values())
         found[at].moment_bytes = max(found[at].moment_bytes, sum(gradient_sizes(node)), measured.get(node, 0))
         for tensor in kept_by(node):
             if storage(tensor) not in seen:
