@@ -70,7 +70,10 @@ def wrong_type(argument: str, given: object, expected: str, *, hint: str = "") -
     """The error for an argument of a function that has the wrong type; ``expected`` says in words what is taken."""
     from reprlib import repr as short
 
-    told = short(given)
+    try:
+        told = short(given)
+    except ValueError:  # Python writes no whole number of more than 4300 digits
+        told = "<a number of thousands of digits>"
     kind = "" if told.startswith("<") else f"{type(given).__name__} "  # <Graph vgg16: ...> says what it is
     return UsageError(f"{argument} is {kind}{told}, expected {expected}", hint=hint)
 

@@ -274,12 +274,24 @@ def as_size(given: str | float, argument: str) -> int:
 
 
 def _number_of_bytes(given: object, argument: str, expected: str) -> Fraction:
-    if isinstance(given, bool) or not isinstance(given, Real) or not math.isfinite(given):
+    if isinstance(given, bool) or not isinstance(given, Real):
         raise wrong_type(argument, given, expected)
+    if not isinstance(given, Integral) and not math.isfinite(given):
+        raise wrong_type(argument, given, expected)
+    nearest = as_float(given)
+    text = str(given) if abs(nearest) < 10.0**_LONGEST else f"{nearest:g}"
     if given < 0:
-        raise UsageError(f"{argument} is {given}, which is negative", hint=f"give {expected}")
+        raise UsageError(f"{argument} is {text}, which is negative", hint=f"give {expected}")
     number = Fraction(int(given)) if isinstance(given, Integral) else Fraction(float(given))
-    return _bounded(number, str(given))
+    return _bounded(number, text)
+
+
+def as_float(number: Any) -> float:
+    """The nearest float; infinite for a whole number beyond all floats."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def parse_budgets(text: str) -> tuple[Budget, ...]:

@@ -140,6 +140,8 @@ PLAN_BUDGET = remat.Budget(Fraction(60), relative=True, text="60%")
         ([6], r"budget is list \[6\], expected", ""),
         (b"6B", "budget is bytes b'6B', expected", ""),
         (1e300, "more than 9223372036854775807 bytes", "unit"),
+        (10**400, '"inf" is more than 9223372036854775807 bytes', "unit"),
+        pytest.param(-(10**5000), "budget is -inf, which is negative", "16GB", id="too long to write"),
         ("16G", "ambiguous", "16GB"),
     ],
 )
@@ -148,6 +150,13 @@ def test_a_budget_that_cannot_be_meant(budget, message, hint) -> None:
         with pytest.raises(remat.UsageError, match=message) as refused:
             call()
         assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+@pytest.mark.parametrize("name", ["gap", "time_limit_s"])
+def test_numbers_beyond_all_floats_are_refused(name: str, number: int) -> None:
+    with pytest.raises(remat.UsageError, match="inf"):
+        remat.SolveOptions(**{name: number})
 
 
 def test_graphs_and_plans_in_every_form(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.errors import wrong_type
+from remat_cli.units import as_float
 
 if TYPE_CHECKING:
     from remat_cli.planning.options import SolveOptions
@@ -43,7 +44,7 @@ def as_number(given: Any, argument: str, expected: str, hint: str = "") -> float
     """
     if isinstance(given, bool) or not isinstance(given, Real):
         raise wrong_type(argument, given, expected, hint=hint)
-    return float(given)
+    return as_float(given)
 
 
 def as_whole(given: Any, argument: str, least: int = 1, most: int = 2**31 - 1) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -183,7 +184,7 @@ def _is_curve(curve: Any) -> bool:
 def _number(value: Any, above: float = -1.0) -> bool:
     """Whether this is a finite number that is not negative, and above a bound."""
     real = isinstance(value, int | float) and not isinstance(value, bool)
-    return real and math.isfinite(value) and value >= 0 and value > above
+    return real and 0 <= value <= sys.float_info.max and value > above
 
 
 def _stated(machine: str, flops: Mapping[str, float], bytes_per_s: float) -> Rates:

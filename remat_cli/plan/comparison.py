@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -115,8 +115,12 @@ def _whole(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
+def _finite(value: Any) -> bool:
+    return type(value) in {int, float} and abs(value) <= sys.float_info.max
+
+
 def _amount(value: Any) -> bool:
-    return type(value) in {int, float} and 0 <= value < math.inf
+    return _finite(value) and value >= 0
 
 
 def _text(value: Any) -> bool:
@@ -136,7 +140,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "ended": lambda value: value in list(Ended),
     "peak_bytes": _whole,
     "cost": _amount,
-    "overhead": lambda value: value is None or (type(value) in {int, float} and math.isfinite(value)),
+    "overhead": lambda value: value is None or _finite(value),
     "computes": _whole,
     "lower_bound": _amount,
     "scope": lambda value: value in list(Scope),

@@ -10,7 +10,7 @@ from remat_cli.errors import UsageError, wrong_type
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Plan
 from remat_cli.tolerances import GAP
-from remat_cli.units import MOST_SECONDS
+from remat_cli.units import MOST_SECONDS, as_float
 
 OPTIMAL_GAP = GAP
 """A plan is called optimal when its proven gap is at most this (and at most the gap asked for)."""
@@ -83,14 +83,14 @@ class SolveOptions:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, Path(getattr(self, name)))
         if not 0 <= self.gap < 1:
-            raise UsageError(f"gap {self.gap:g} is not between 0 and 1", hint="a gap of 0.0001 means 0.01%")
+            raise UsageError(f"gap {as_float(self.gap):g} is not between 0 and 1", hint="a gap of 0.0001 means 0.01%")
         if self.time_limit_s is not None and not 0 < self.time_limit_s <= MOST_SECONDS:
             raise UsageError(
-                f"a time limit of {self.time_limit_s:g} seconds is not above 0 and up to {MOST_SECONDS}",
+                f"a time limit of {as_float(self.time_limit_s):g} seconds is not above 0 and up to {MOST_SECONDS}",
                 hint="leave it out for no limit",
             )
         if self.threads is not None and self.threads < 1:
-            raise UsageError(f"{self.threads} threads are too few", hint="give 1 or more")
+            raise UsageError(f"{as_float(self.threads):g} threads are too few", hint="give 1 or more")
         path = self.write_model
         if path is not None and path.suffix.lower() not in _MODEL_SUFFIXES:
             raise UsageError(f"{path}: a model file ends in .mps or .lp", hint=f"write {path.stem}.lp instead")

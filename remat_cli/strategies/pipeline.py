@@ -341,6 +341,8 @@ _STARTS = (
 )
 """Schedules and bounds in time that grows with the edges of the graph, not with its square."""
 
+_ENUMERATION = f"{_ROOM}.openers.enumeration:Enumeration"
+_ALL_STATES = Stage("enumeration", _ENUMERATION, "proves the optimum, whatever the sizes", when=nodes(most=10))
 _DEPTHS = (1.0, 1.5, 2.0, 3.0, 6.0)
 """How far from its uses a node may be recomputed, in the order of growth. Untuned."""
 
@@ -455,6 +457,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
             share=0.3,
             most_s=120.0,
         ),
+        _ALL_STATES,
     )
 
 
