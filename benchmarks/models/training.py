@@ -42,7 +42,8 @@ class Subject:
         seeded()
         built = build()
         self.module, self.inputs = built[:2]
-        self.loss: Callable[[Any], Any] = built[2] if len(built) > 2 else _own_loss
+        self.outer_loss: Callable[[Any], Any] | None = built[2] if len(built) > 2 else None
+        self.loss: Callable[[Any], Any] = self.outer_loss or _own_loss
 
     def copied(self) -> Any:
         return copy.deepcopy(self.module)
@@ -194,7 +195,8 @@ class Fitted:
         ):
             warnings.simplefilter("always")
             options = remat_cli.SolveOptions(time_limit_s=limit_s)
-            self.module = remat_cli.fit(self.owner, subject.inputs, budget, options=options, cost="measured", cache="")
+            asked: dict[str, Any] = {"options": options, "cost": "measured", "cache": "", "loss": subject.outer_loss}
+            self.module = remat_cli.fit(self.owner, subject.inputs, budget, **asked)
         self.seconds = time.perf_counter() - started
         self.said = told_by_remat(said)
 

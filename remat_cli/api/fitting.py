@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,7 @@ def fit(
     cache: str | Path | None = None,
     unknown: Unknown = "plan",
     returns: str | int | Sequence[str | int] | None = None,
+    loss: Callable[[Any], Any] | None = None,
     buckets: Sequence[int] = (),
     host: Host | str | None = None,
     compiler: str = "eager",
@@ -68,9 +69,9 @@ def fit(
     ``generate``) it runs as it is. Copies and pickles of it are not fitted. A module that is fitted already gets new
     plans; ``unfit`` takes them away.
 
-    Loop, loss, optimizer, autocast, clipping and accumulation of gradients do not change. Only the module is planned:
-    put the loss inside it to have its memory counted. If training runs under ``torch.autocast``, call this under it
-    too.
+    Loop, loss, optimizer, autocast, clipping and accumulation of gradients do not change. Only the module is planned;
+    ``loss`` tells of a loss outside of it, so that its memory is counted. If training runs under ``torch.autocast``,
+    call this under it too.
 
     Args:
         module: The module, on its device and in the mode in which it trains. Only its call changes.
@@ -96,6 +97,10 @@ def fit(
             default the ``loss``; else the first number; else all. Other results cost nothing in the backward pass. If
             one takes a gradient after all, that step computes its forward pass twice, later ones have another plan, and
             a warning says so.
+        loss: From what the module returns to the loss, as the loop computes it: ``lambda logits: cross_entropy(logits,
+            labels)``. It is called once, on results without numbers, to learn how much memory it takes and which
+            results take a gradient; the loop goes on to compute its own. Leave it out where the module returns its
+            loss.
         buckets: Lengths, such as ``[128, 256, 512]``, for which plans are made beforehand. The length of a batch is its
             second dimension. A batch between two of them runs by the plan of the next larger one, or a cheaper one that
             fits, so no search interrupts the training.
@@ -123,6 +128,8 @@ def fit(
                 "compiled steps cannot copy values to the host", hint='leave out host, or compiler="inductor"'
             )
         options = replace(options, host=Host.of(host) if isinstance(host, str) else host)
+    if loss is not None:
+        _require_loss(loss, returns, buckets)
     asked, kept = as_budget(budget), as_size(reserve, "reserve")
     ends = sorted({as_whole(end, "buckets") for end in buckets}, reverse=True)
     as_text(cost, "cost")
@@ -145,7 +152,14 @@ def fit(
             batch,
             planner,
             ends,
-            {"cost": cost, "reserve_bytes": kept, "unknown": unknown, "returns": returns, "compiler": compiler},
+            {
+                "cost": cost,
+                "reserve_bytes": kept,
+                "unknown": unknown,
+                "returns": returns,
+                "loss": loss,
+                "compiler": compiler,
+            },
         )
         if (report := fitted(part)) is not None:
             sys.stderr.write(f"remat: {report}\n")
@@ -155,6 +169,26 @@ def fit(
     else:
         fit_now(batch)
     return module
+
+
+def _require_loss(loss: Any, returns: Any, buckets: Sequence[int]) -> None:
+    """Check that ``loss`` is a function, and that it goes together with the other arguments.
+
+    Raises:
+        UsageError: If not.
+    """
+    if not callable(loss):
+        raise UsageError(
+            f"loss is a function of what the module returns, and not {type(loss).__name__}",
+            hint="loss=lambda output: criterion(output, labels)",
+        )
+    if returns is not None:
+        raise UsageError("loss tells which results take a gradient, and returns does, too", hint="leave out returns")
+    if buckets:
+        raise UsageError(
+            "a loss is of results of one length, and buckets are of several",
+            hint="put the loss into the module, or leave out loss and set reserve",
+        )
 
 
 def _fit_together(

@@ -22,7 +22,7 @@ from remat_cli.frontends.torch.capturing.inductor_joint import way_of
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
 from remat_cli.frontends.torch.capturing.pruning import with_tangents
-from remat_cli.frontends.torch.capturing.results import Chosen, Returns, Use, chosen_results, uses
+from remat_cli.frontends.torch.capturing.results import Returns, Use, chosen_results, uses
 from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_device
@@ -31,6 +31,7 @@ from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chos
 from remat_cli.frontends.torch.training.eager import eager_peak
 from remat_cli.frontends.torch.training.first_batch import Arguments
 from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
+from remat_cli.frontends.torch.training.loss import Asked, Loss, asked_by
 from remat_cli.frontends.torch.training.outside import sizes_unknown
 from remat_cli.frontends.torch.training.real_forward import captured_for_real, uncopied
 from remat_cli.frontends.torch.training.remat_backend import backend_with
@@ -55,7 +56,7 @@ Planner = Callable[[Graph], Plan]
 """Returns a valid plan of a graph, within the budget, or raises a RematError."""
 Unknown = Literal["plan", Unplanned]
 """How to treat a graph that comes later: plan it too, or as ``Unplanned`` treats a graph without a plan."""
-_OUTSIDE = "what the loop computes from the results, such as a loss, is not counted (reserve leaves room for it)"
+_OUTSIDE = "what the loop computes from the results is not counted (loss=FUNCTION counts a loss, reserve leaves room)"
 MEASURED = "measured"
 """The costs that ``remat profile`` measures on the device."""
 
@@ -69,6 +70,7 @@ def fit_module(
     reserve_bytes: int = 0,
     unknown: Unknown = "plan",
     returns: Returns | None = None,
+    loss: Loss | None = None,
     compiler: str = "eager",
 ) -> Any:
     """``module`` itself, compiled in place to train by the plans that ``planner`` makes for it.
@@ -82,6 +84,7 @@ def fit_module(
         reserve_bytes: Fixed memory for things outside the graph, such as the optimizer's state.
         unknown: How to treat other graphs that come later: ``plan`` them too, ``warn``, or ``error``.
         returns: The results that take a gradient; None to find out, see :func:`chosen_results`.
+        loss: What the loop computes from the results, if its memory is to be counted.
         compiler: What runs the step: ``eager``, operation by operation, or ``inductor``.
 
     Raises:
@@ -105,9 +108,9 @@ def fit_module(
     unknown_sizes = sizes_unknown(calls)
     parts, more, calls, numbers = _reached(model, parts, more, calls, way, unknown_sizes)
     parts, calls = _plannable(parts, calls)
-    picked = chosen_results(calls.output, returns) if calls.output is not None else None
+    asked = _asked(calls, returns, loss, mode)
     found.uses.stated = returns is not None
-    assumed = found.plan_all(type(module).__name__, parts, calls, picked)
+    assumed = found.plan_all(type(module).__name__, parts, calls, asked)
     if more:
         warn(
             f"remat: the model is not a single graph: {more}; parts that are not known yet get a plan when they come, "
@@ -116,19 +119,30 @@ def fit_module(
     backend = backend_with(compiler, found.find, found.refuse, found.uses)
     call = PlannedCall(module, backend, len(parts), strict=unknown == "error", plans=found.plans)
     if found.plans:
-        eager = None if unknown_sizes else _eager_bytes(fake, mode, returns)
+        eager = None if unknown_sizes else _eager_bytes(fake, mode, returns, loss)
         said = (assumed, numbers, _beside_plans(found.outside_bytes))
         call.report = found.report(type(module).__name__, eager, "; ".join(filter(None, said)))
     return install(module, call)
 
 
-def _eager_bytes(fake: Model, mode: Any, returns: Returns | None) -> int | None:
+def _asked(calls: Calls, returns: Returns | None, loss: Loss | None, mode: Any) -> Asked | None:
+    """What the loop asks of the results of a module; None if a capture did not come to them."""
+    if calls.output is None:
+        return None
+    return Asked(chosen_results(calls.output, returns)) if loss is None else asked_by(loss, calls.output, mode)
+
+
+def _eager_bytes(fake: Model, mode: Any, returns: Returns | None, loss: Loss | None) -> int | None:
     """The peak of a step in eager mode, if it can be told.
 
     It comes after the capture, since the first call of a module may change it.
     """
     batch_tensors = [tensor for _, tensor in leaves([fake.inputs, fake.keywords])]
-    return eager_peak(fake, mode, lambda output: chosen_results(output, returns).tensors, batch_tensors)
+
+    def chosen(output: Any) -> Sequence[Any]:
+        return chosen_results(output, returns).tensors if loss is None else [loss(output)]
+
+    return eager_peak(fake, mode, chosen, batch_tensors)
 
 
 @dataclass(slots=True)
@@ -173,7 +187,7 @@ class _Plans:
         found: int | None = getattr(self.planner, "budget_bytes", None)
         return found
 
-    def plan_all(self, name: str, captured: Sequence[Captured], calls: Calls, picked: Chosen | None) -> str:
+    def plan_all(self, name: str, captured: Sequence[Captured], calls: Calls, asked: Asked | None) -> str:
         """Plan the parts of the module, which share the budget. Returns what was assumed of the results, in words.
 
         The results are assumed to stay until the backward pass. If nothing fits then, those that take no gradient are
@@ -181,28 +195,28 @@ class _Plans:
         """
         if not captured:
             return ""
-        found = uses(captured, calls, picked)
+        found = uses(captured, calls, None if asked is None else asked.chosen)
         for stay in (True, False):
             self.uses.known.clear()
             for part, use in zip(captured, found, strict=True):
                 self.uses.assume(part, use if stay else use.without_others())
             self.uses.assumed_gone = not stay
             try:
-                self._plan_parts(name, captured, calls)
+                self._plan_parts(name, captured, calls, 0 if asked is None else asked.loss_bytes)
             except (Infeasible, LimitReached):
                 if not stay or all(use == use.without_others() for use in found):
                     raise
             else:
                 break
-        return _assumption(picked, stay)
+        return _assumption(asked, stay)
 
-    def _plan_parts(self, name: str, captured: Sequence[Captured], calls: Calls) -> None:
+    def _plan_parts(self, name: str, captured: Sequence[Captured], calls: Calls, loss_bytes: int) -> None:
         graphs = []
         for number, one in enumerate(captured):
             graph = self.lowered(one, name + (f".{number}" if number else ""))
             graph = described(graph, one, self.costs, source=f"torch:{graph.name}", device=self.where.type)
             graphs.append(self._prepared(graph))
-        parts = parts_of(graphs, captured, calls)
+        parts = parts_of(graphs, captured, calls, loss_bytes)
         self.alone, self.kept = [part.graph for part in parts], without_plan(parts)
         self.outside_bytes = kept_outside(parts)
         settle = getattr(self.planner, "settle", None)
@@ -346,11 +360,13 @@ def _above(graph: Graph) -> int:
     return no_remat_peak(graph) - graph.fixed_memory
 
 
-def _assumption(picked: Chosen | None, stay: bool) -> str:
+def _assumption(asked: Asked | None, stay: bool) -> str:
     """What was assumed of the results, in words; empty if nothing was."""
-    if picked is None:
+    if asked is None:
         return ""
-    loss = "" if all(tensor.numel() == 1 for tensor in picked.tensors) else _OUTSIDE
+    picked = asked.chosen
+    known = asked.loss_bytes or all(tensor.numel() == 1 for tensor in picked.tensors)
+    loss = "" if known else _OUTSIDE
     if not picked.others:
         return loss
     names = ", ".join(name or "the result" for name in picked.names)

@@ -88,21 +88,23 @@ class Held:
         return replace(graph, nodes=tuple(nodes), fixed_memory=graph.fixed_memory + self.beside_bytes)
 
 
-def parts_of(graphs: Sequence[Graph], captured: Sequence[Captured], calls: Calls) -> list[Part]:
+def parts_of(graphs: Sequence[Graph], captured: Sequence[Captured], calls: Calls, loss_bytes: int = 0) -> list[Part]:
     """The parts of a module from their graphs.
 
     Args:
         graphs: The graph of each part, its fixed memory that of the module and of what the part is given.
         captured: What each graph was made from.
         calls: How the module called them.
+        loss_bytes: Most bytes that the loop takes between the two passes of the module, see :class:`Asked`.
     """
     model = captured[0].model
     shared = _sizes([*model.module.parameters(), *model.module.buffers()])
     batch = _sizes([tensor for _, tensor in leaves([model.inputs, model.keywords])])
     common = {**batch, **shared}
     *before, after = outside_of(calls, len(graphs), common)
+    after.moment_bytes = max(after.moment_bytes, loss_bytes)
     if len(graphs) == 1 and not before[0].kept and not after.kept:
-        return [Part(graphs[0], calls=_times(calls, 0))]
+        return [Part(graphs[0], calls=_times(calls, 0), after=after)]
     held: set[int] = set()
     parts = []
     for number, (graph, one) in enumerate(zip(graphs, captured, strict=True)):
@@ -158,9 +160,10 @@ def planned(
         Infeasible, LimitReached: If no plans were found.
         RematError: From ``plan``.
     """
-    if len(parts) == 1 and parts[0].calls == 1 and not kept_outside(parts):
-        return [plan(parts[0].graph)], [Held()]
     kept = [derive(part.graph, range(len(part.graph.nodes))) for part in parts]
+    if len(parts) == 1 and parts[0].calls == 1:  # what is beside it does not depend on its plan
+        alone = _held(parts, kept)
+        return [plan(alone[0].added(parts[0].graph))], alone
     crossing = [_Range.of(part, one) for part, one in zip(parts, kept, strict=True)]
     if budget_bytes is None:
         return _inside_out(parts, crossing, plan, 1.0), _held(parts, kept)
