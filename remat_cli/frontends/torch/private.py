@@ -458,10 +458,16 @@ def gradient_sizes(node: Any) -> tuple[int, int]:
     """Bytes of the gradients that a node of autograd reads, and of those that it makes."""
     behind = (other._input_metadata[at : at + 1] for other, at in node.next_functions if other is not None)
     made = [meta for metas in behind for meta in metas]
-    read, written = (
-        [math.prod(map(int, m.shape)) * int(m.dtype.itemsize) for m in ms] for ms in (node._input_metadata, made)
-    )
-    return sum(read), sum(written)
+    return sum(map(_bytes_of, node._input_metadata)), sum(map(_bytes_of, made))
+
+
+def gradient_bytes(node: Any, position: int) -> int:
+    """Bytes of one of the gradients that a node of autograd reads."""
+    return sum(_bytes_of(meta) for meta in node._input_metadata[position : position + 1])
+
+
+def _bytes_of(meta: Any) -> int:
+    return math.prod(map(int, meta.shape)) * int(meta.dtype.itemsize)
 
 
 def gradients_for(node: Any) -> list[Any]:

@@ -6,7 +6,7 @@ backward pass of its own, and one that the loop lets go before the backward pass
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.pruning import tangent_numbers
 from remat_cli.frontends.torch.private import compiled_node
-from remat_cli.frontends.torch.tensors import leaves
+from remat_cli.frontends.torch.tensors import leaves, storage
 from remat_cli.printable import printable
 
 Returns = str | int | Sequence[str | int]
@@ -116,11 +116,14 @@ def _get(output: Any, name: str | int) -> Any:
 def uses(parts: Sequence[Captured], calls: Calls, chosen: Chosen | None) -> list[Use]:
     """What is assumed of the results of each captured graph, if ``chosen`` take a gradient.
 
-    A graph's result takes a gradient if one of ``chosen`` depends on it through autograd. All results are assumed to
-    stay until the backward pass, which is safe. None for ``chosen``: nothing is known, and all take a gradient.
+    A graph's result takes a gradient if one of ``chosen`` depends on it through autograd. All that the module returns
+    is assumed to stay until the backward pass, which is safe. What only goes from one part to another is not: it stays
+    if the other part or the code between them keeps it, which counts there. None for ``chosen``: nothing is known, and
+    all results take a gradient and stay.
     """
     roots = [] if chosen is None else list(chosen.tensors)
-    reached = _reached(roots)
+    reached = reached_by(roots)
+    returned = None if chosen is None or len(parts) == 1 else {storage(tensor) for _, tensor in leaves(calls.output)}
     found = []
     for part, captured in enumerate(parts):
         numbers = frozenset(tangent_numbers(captured))
@@ -128,8 +131,21 @@ def uses(parts: Sequence[Captured], calls: Calls, chosen: Chosen | None) -> list
         takes = {name for results in outs for at, name in result_names(results).items() if at in reached}
         # What is only an input handed on has its node elsewhere, and no tangent here.
         longest = max((len(results) for results in outs), default=len(numbers))
-        found.append(Use(frozenset(takes & numbers) or numbers, frozenset(range(longest))))
+        holds = set(range(longest)) if returned is None else _among(outs, returned)
+        found.append(Use(frozenset(takes & numbers) or numbers, frozenset(holds)))
     return found
+
+
+def _among(calls: Sequence[Sequence[Any]], storages: Collection[int]) -> set[int]:
+    """The numbers of the results, of any of these calls, that lie in these storages."""
+    import torch
+
+    return {
+        k
+        for results in calls
+        for k, result in enumerate(results)
+        if isinstance(result, torch.Tensor) and storage(result) in storages
+    }
 
 
 def result_names(results: Sequence[Any]) -> dict[tuple[Any, int], Number]:
@@ -143,7 +159,7 @@ def result_names(results: Sequence[Any]) -> dict[tuple[Any, int], Number]:
     return names
 
 
-def _reached(tensors: Sequence[Any]) -> set[tuple[Any, int]]:
+def reached_by(tensors: Sequence[Any]) -> set[tuple[Any, int]]:
     """The nodes of autograd that the gradients of ``tensors`` come to, each with the position of the result there."""
     stack = [(tensor.grad_fn, tensor.output_nr) for tensor in tensors if tensor.grad_fn is not None]
     seen, reached = set(), set()

@@ -28,6 +28,7 @@ from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
+from remat_cli.frontends.torch.training.course import course_of
 from remat_cli.frontends.torch.training.eager import eager_peak
 from remat_cli.frontends.torch.training.first_batch import Arguments
 from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
@@ -36,14 +37,7 @@ from remat_cli.frontends.torch.training.outside import sizes_unknown
 from remat_cli.frontends.torch.training.real_forward import captured_for_real, uncopied
 from remat_cli.frontends.torch.training.remat_backend import backend_with
 from remat_cli.frontends.torch.training.report import Fitted, likely_workspace
-from remat_cli.frontends.torch.training.sharing import (
-    Held,
-    crossing_bytes,
-    kept_outside,
-    parts_of,
-    planned,
-    without_plan,
-)
+from remat_cli.frontends.torch.training.sharing import Held, crossing_bytes, planned, without_plan
 from remat_cli.frontends.torch.training.uses import Uses, copied_bytes
 from remat_cli.frontends.torch.warning import warn
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -161,7 +155,7 @@ class _Plans:
         uses: What is known of the results of graphs.
         shares: For each graph that was planned first, what other parts hold meanwhile.
         alone: The graphs of the module's parts.
-        kept: The same with what others hold, if nothing is recomputed.
+        kept: For each call of one of them, its graph with what others hold, if nothing is recomputed.
         outside_bytes: What code without a plan keeps for its backward pass.
     """
 
@@ -200,9 +194,10 @@ class _Plans:
             self.uses.known.clear()
             for part, use in zip(captured, found, strict=True):
                 self.uses.assume(part, use if stay else use.without_others())
+                self.uses.count_elsewhere(part, use)
             self.uses.assumed_gone = not stay
             try:
-                self._plan_parts(name, captured, calls, 0 if asked is None else asked.loss_bytes)
+                self._plan_parts(name, captured, calls, asked)
             except (Infeasible, LimitReached):
                 if not stay or all(use == use.without_others() for use in found):
                     raise
@@ -210,26 +205,26 @@ class _Plans:
                 break
         return _assumption(asked, stay)
 
-    def _plan_parts(self, name: str, captured: Sequence[Captured], calls: Calls, loss_bytes: int) -> None:
+    def _plan_parts(self, name: str, captured: Sequence[Captured], calls: Calls, asked: Asked | None) -> None:
         graphs = []
         for number, one in enumerate(captured):
             graph = self.lowered(one, name + (f".{number}" if number else ""))
             graph = described(graph, one, self.costs, source=f"torch:{graph.name}", device=self.where.type)
             graphs.append(self._prepared(graph))
-        parts = parts_of(graphs, captured, calls, loss_bytes)
-        self.alone, self.kept = [part.graph for part in parts], without_plan(parts)
-        self.outside_bytes = kept_outside(parts)
+        course = course_of(graphs, captured, calls, asked)
+        self.alone, self.kept = [part.graph for part in course.parts], without_plan(course)
+        self.outside_bytes = course.kept_outside_bytes
         settle = getattr(self.planner, "settle", None)
         budget = None if settle is None else settle(self.kept)
-        plans, held = planned(parts, budget, self.planner)
+        plans, held = planned(course, budget, self.planner)
         self.plans += plans
-        for part, plan, beside in zip(parts, plans, held, strict=True):
-            crossing = crossing_bytes(part.graph, plan.statements)
-            self.shares.append(_Share(_operations(part.graph), _above(part.graph), beside, crossing))
+        for graph, plan, beside in zip(self.alone, plans, held, strict=True):
+            crossing = crossing_bytes(graph, plan.statements)
+            self.shares.append(_Share(_operations(graph), _above(graph), beside, crossing))
 
     def report(self, name: str, eager_bytes: int | None, assumed: str) -> Fitted:
         """What there is to say of the plans of the module's parts."""
-        plans = self.plans[: len(self.kept)]
+        plans = self.plans[: len(self.alone)]
         seen = [replay(plan.graph, plan.statements, host=plan.host if plan.copies else None) for plan in plans]
         took = math.fsum(one.time for one in seen)
         once = math.fsum(plan.graph.total_cost for plan in plans)

@@ -15,6 +15,7 @@ from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.measuring.workspace import changes_of
 from remat_cli.frontends.torch.private import (
     compiled_node,
+    gradient_bytes,
     gradient_sizes,
     gradients_for,
     is_fake,
@@ -27,51 +28,38 @@ from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 
 @dataclass(slots=True)
 class Outside:
-    """Code between two planned parts of a module, before the first or after the last one.
+    """Code between two calls of planned parts of a module, before the first or after the last one.
 
     Attributes:
         kept: Storages that it keeps from its forward to its backward pass, and their bytes.
         moment_bytes: Most bytes that the backward pass of one of its operations takes at a time: the gradients that it
             reads and makes, and on a CPU its workspace, if that could be measured.
         left: Parameters whose gradients it makes, and their bytes.
+        passed: Other gradients that it makes: the node of autograd that gets it, the position there, and bytes.
     """
 
     kept: dict[int, int] = field(default_factory=dict)
     moment_bytes: int = 0
     left: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes that it keeps."""
-        return sum(self.kept.values())
-
-    @property
-    def left_bytes(self) -> int:
-        """Bytes of the gradients that it leaves."""
-        return sum(self.left.values())
+    passed: list[tuple[Any, int, int]] = field(default_factory=list)
 
 
-def outside_of(calls: Calls, parts: int, known: Collection[int]) -> list[Outside]:
-    """What is outside, in order: before each of the parts, and after the last one.
+def outside_of(calls: Calls, planned: Sequence[Sequence[Any]], known: Collection[int]) -> list[Outside]:
+    """What is outside, in order: before each planned call, and after the last one.
 
     Args:
         calls: The calls of a forward pass.
-        parts: How many parts are planned.
+        planned: The results of each planned call.
         known: Storages that are counted elsewhere.
     """
-    made = [(number, compiled_node(result)) for number, results in calls.made for result in results]
-    planned = [(number, node[0]) for number, node in made if number is not None and node is not None]
-    starts: dict[int, int] = {}
-    for number, node in planned:
-        starts[number] = min(made_at(node), starts.get(number, made_at(node)))
-    inside = {node for _, node in planned}
-    found = [Outside() for _ in range(parts + 1)]
-    results = (t for number, returned in calls.made if number is not None for t in returned if _is_tensor(t))
-    seen = {*known, *map(storage, results)}
+    made = [[node[0] for result in results if (node := compiled_node(result)) is not None] for results in planned]
+    starts = [min(map(made_at, nodes)) for nodes in made if nodes]
+    inside = {node for nodes in made for node in nodes}
+    found = [Outside() for _ in range(len(planned) + 1)]
     nodes = sorted((node for node in _nodes(calls) if node not in inside), key=made_at)
-    measured = _measured(nodes)
-    for node in nodes:
-        at = sum(start < made_at(node) for start in starts.values())
+    place = {node: sum(start < made_at(node) for start in starts) for node in nodes}
+    measured, seen = _measured(nodes), set(known)
+    for node, at in place.items():
         found[at].moment_bytes = max(found[at].moment_bytes, sum(gradient_sizes(node)), measured.get(node, 0))
         for tensor in kept_by(node):
             if storage(tensor) not in seen:
@@ -79,6 +67,8 @@ def outside_of(calls: Calls, parts: int, known: Collection[int]) -> list[Outside
                 found[at].kept[storage(tensor)] = storage_bytes(tensor)
         for parameter in _parameters(node):
             found[at].left[storage(parameter)] = storage_bytes(parameter)
+        others = [other for other in node.next_functions if other[0] in inside or place.get(other[0], at) != at]
+        found[at].passed += [(other, number, gradient_bytes(other, number)) for other, number in others]
     return found
 
 

@@ -32,6 +32,8 @@ class Uses:
         known: The use assumed now.
         stated: Whether the user said which results take a gradient, so that a first step need not tell.
         assumed_gone: Whether results without a gradient are assumed to be gone in the backward pass.
+        elsewhere: The results of each form that other parts hold, if they are there in the backward pass; they count
+            there.
     """
 
     recomputes: Recomputes
@@ -39,6 +41,7 @@ class Uses:
     known: dict[Form, Use] = field(default_factory=dict)
     stated: bool = False
     assumed_gone: bool = False
+    elsewhere: dict[Form, frozenset[int]] = field(default_factory=dict)
     _watched: set[Form] = field(default_factory=set)
 
     def assume(self, captured: Captured, use: Use) -> None:
@@ -46,6 +49,12 @@ class Uses:
         form = form_of(captured)
         before = self.known.get(form, use)
         self.known[form] = Use(before.takes | use.takes, before.holds | use.holds)
+
+    def count_elsewhere(self, captured: Captured, use: Use) -> None:
+        """Take the results that are not in ``use`` for results that other parts hold."""
+        form = form_of(captured)
+        others = frozenset(k for k, _, _ in form if isinstance(k, int)) - use.holds
+        self.elsewhere[form] = self.elsewhere.get(form, others) & others
 
     def use_of(self, captured: Captured) -> Use:
         """What to assume of the results of a joint graph.
@@ -68,7 +77,8 @@ class Uses:
         first = form not in self._watched
         self._watched.add(form)
         known = self.known[form]
-        seen = Use(seen.takes, seen.holds & {k for k, _, _ in form if isinstance(k, int)})
+        there = {k for k, _, _ in form if isinstance(k, int)} - self.elsewhere.get(form, frozenset())
+        seen = Use(seen.takes, seen.holds & there)
         if not seen.takes <= known.takes:
             names = ", ".join(str(k) for k in sorted(seen.takes - known.takes, key=str))
             warn(
