@@ -59,6 +59,14 @@ def test_sizes_are_those_of_the_device_where_fake_tensors_are_wrong():
     assert profile(replace(graph, nodes=tuple(wrong)), repeats=1).nodes[loss].outputs == (64 * 32 * 4,)
 
 
+def test_what_a_kernel_leaves_out_takes_no_memory():
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))  # the input takes no gradient
+    graph = export_model(lambda: (module, (torch.randn(8, 4),), torch.sum), name="norm", source="torch:x", cost="flops")
+    [norm] = [node for node in profile(graph, repeats=1).nodes if node.op == "native_batch_norm_backward"]
+    assert norm.outputs[0] == 0
+    assert all(norm.outputs[1:])
+
+
 def test_the_same_operation_on_tensors_of_the_same_form_is_measured_once(conv):
     graph, measured = conv
     operations = Operations(read_step(graph), "cpu")
