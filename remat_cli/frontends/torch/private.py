@@ -296,6 +296,26 @@ def set_loop_choices(choices: Any) -> None:
     V.set_choices_handler(choices)
 
 
+def end_calls_where(ends: Callable[[Any], bool]) -> None:
+    """From now on, Inductor's C++ functions also end after an operation if ``ends`` says so, given the scheduler."""
+    from torch._inductor.codegen.cpp import CppScheduling
+
+    full = CppScheduling.ready_to_flush
+    if getattr(full, "ends", None) is ends:
+        return
+
+    def ready_to_flush(backend: Any) -> bool:
+        return bool(full(backend)) or ends(backend.scheduler)
+
+    ready_to_flush.ends = ends  # type: ignore[attr-defined]  # the mark
+    CppScheduling.ready_to_flush = ready_to_flush
+
+
+def is_loop(operation: Any) -> bool:
+    """Whether an operation is a loop that Inductor writes itself, which may share a C++ function with others."""
+    return bool(operation.get_nodes()) and not operation.is_extern() and not operation.is_template()
+
+
 def compiled_meta() -> Any:
     """The ``meta`` of the graph module that Inductor is compiling."""
     from torch._inductor.virtualized import V

@@ -45,7 +45,7 @@ def divided(
 
     assert captured.inductor is not None
     parts = _Parts(captured, captured.inductor, lowering)
-    computed = [statement.node for statement in statements if isinstance(statement, Compute)]
+    computed = _read_later(lowering, [statement.node for statement in statements if isinstance(statement, Compute)])
     cut = computed.index(lowering.made.index(None))
     left, right = computed[:cut], computed[cut + 1 :]
     saved = parts.saved(right)
@@ -57,6 +57,24 @@ def divided(
     given = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if not parts.is_input(node)}
     forward.meta[LIMIT], backward.meta[LIMIT] = Limit(peak, {}), Limit(peak, given)
     return forward, backward
+
+
+def _read_later(lowering: Lowering, computed: Sequence[int]) -> list[int]:
+    """``computed`` without what nothing reads before it is computed again.
+
+    A plan computes every node where its order has it, even if it must let the result go. Inductor leaves such a
+    computation out, but would hold what that reads to the end of the half.
+    """
+    graph, wanted = lowering.graph, set(lowering.graph.outputs)
+    found: list[int] = []
+    for index in reversed(computed):
+        values = graph.values_of(index)
+        if values and wanted.isdisjoint(values) and lowering.made[index] is not None:
+            continue
+        wanted.difference_update(values)
+        wanted.update(graph.nodes[index].inputs)
+        found.append(index)
+    return found[::-1]
 
 
 class _Parts:
