@@ -231,6 +231,14 @@ def inlined(graph: Any, node: Any) -> Any:
     return _marked(graph, node, _mark("inlined", _lower_inlined))
 
 
+def apart(graph: Any, node: Any) -> Any:
+    """A node after ``node`` in ``graph`` that stands for its result, which Inductor then stores in memory of its own.
+
+    Without this a concatenation may take that memory in: then the whole concatenation stays as long as the result.
+    """
+    return _marked(graph, node, _mark("apart", _lower_apart))
+
+
 def _marked(graph: Any, node: Any, operator: Any) -> Any:
     with graph.inserting_after(node):
         made = graph.call_function(operator, (node,))
@@ -253,6 +261,14 @@ def _mark(name: str, lower: Callable[[Any], Any]) -> Any:
 
 def _lower_stored(tensor: Any) -> Any:
     tensor.realize()
+    return tensor
+
+
+def _lower_apart(tensor: Any) -> Any:
+    tensor.realize()
+    decide = getattr(getattr(tensor.data, "data", None), "decide_layout", None)
+    if decide is not None:  # a concatenation takes in only what has no layout yet
+        decide()
     return tensor
 
 
@@ -356,6 +372,22 @@ def buffer_sizes(scheduler: Any) -> Buffers:
     V.graph.scheduler = scheduler  # where the sizes are looked up; Inductor sets it once this is done
     sizes = compute_size_for_scheduler_buffer(scheduler.name_to_buf)
     return Buffers(dict(sizes), list(V.graph.get_output_names()), dict(scheduler.mutation_real_name))
+
+
+def last_call(function: Callable[[], Any]) -> tuple[Any, tuple[Any, ...]]:
+    """The last operator that ``function`` calls, and its arguments by position."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[tuple[Any, tuple[Any, ...]]] = []
+
+    class Watching(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to the type checker
+        def __torch_dispatch__(self, operator: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen[:] = [(operator, args)]
+            return operator(*args, **(kwargs or {}))
+
+    with Watching():
+        function()
+    return seen[-1]
 
 
 def min_cut(joint: Any, joint_inputs: Any, **options: Any) -> tuple[Any, Any]:
