@@ -464,6 +464,7 @@ def test_results_that_are_stored_or_inlined():
     assert tensor.realized == 2
 
 
+@pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
 def test_functions_of_loops_end_where_they_are_told_to(fresh_compiler):
     kinds = []
 
@@ -473,8 +474,10 @@ def test_functions_of_loops_end_where_they_are_told_to(fresh_compiler):
 
     def calls():
         torch._dynamo.reset()
-        function = torch.compile(lambda x: (x.sum(0), x.sum(1)), options={"force_disable_caches": True}, dynamic=False)
-        _, [code] = run_and_get_code(function, torch.ones(64, 32))
+        function = torch.compile(lambda x: (x.sum(0), x.sum(1)), dynamic=False)
+        uncached = torch._functorch.config.patch(enable_autograd_cache=False)
+        with uncached, torch._inductor.config.patch(fx_graph_cache=False):
+            _, [code] = run_and_get_code(function, torch.ones(64, 32))
         return code.count("    cpp_fused_") + code.count("    cpp_ker")
 
     full = CppScheduling.ready_to_flush

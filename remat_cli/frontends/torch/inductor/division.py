@@ -208,7 +208,7 @@ class _Half:
             if item.target is operator.getitem and tensor_name(item) in wanted:
                 copy = self.graph.node_copy(item, lambda _: made)
                 copy.meta = dict(self.parts.meta(item))
-                self.env[tensor_name(item)] = copy
+                self.env[tensor_name(item)] = stored(self.graph, copy)
 
     def read(self, node: Any, local: dict[Any, Any]) -> Any:
         """The node that makes the result of ``node`` here; ``local`` holds what is inlined already."""
