@@ -96,8 +96,7 @@ def fit_module(
     model = _model(module, batch)
     where = _device(module)
     costs = cost_model("flops" if cost == MEASURED else cost, where)
-    counts = compiler == "inductor" and where.type == "cpu"
-    found = _Plans(where, costs, cost == MEASURED, counts, planner, reserve_bytes, unknown, _bytes(module))
+    found = _Plans(where, costs, cost == MEASURED, compiler, planner, reserve_bytes, unknown, _bytes(module))
     fake, mode = _fake(model)
     # The module alone, without a loss, since the user's loop computes the loss and calls ``backward()``.
     calls = Calls()
@@ -141,7 +140,7 @@ class _Plans:
         where: Device of the module.
         costs: The cost model for lowering.
         measured: Whether to measure costs before planning.
-        counts_workspace: Whether to measure the workspace of calls of libraries, and nothing else.
+        compiler: What runs the plans.
         planner: Makes plans.
         reserve_bytes: Added to the fixed memory of every graph.
         unknown: How to treat graphs that come later.
@@ -157,7 +156,7 @@ class _Plans:
     where: Any
     costs: CostModel
     measured: bool
-    counts_workspace: bool
+    compiler: str
     planner: Planner
     reserve_bytes: int
     unknown: Unknown
@@ -171,6 +170,11 @@ class _Plans:
 
     def __post_init__(self) -> None:
         self.uses = Uses(self._recomputes, self.budget_bytes)
+
+    @property
+    def counts_workspace(self) -> bool:
+        """Whether to measure the workspace of calls of libraries, and nothing else."""
+        return self.compiler == "inductor" and self.where.type == "cpu"
 
     def budget_bytes(self) -> int | None:
         """The budget in bytes; None if the planner has none, or does not know it yet."""
