@@ -346,12 +346,14 @@ class Buffers:
     Attributes:
         sizes: Bytes that each takes when it is made, and gives back after its last use.
         results: The names of those that are results.
-        names: For a buffer that is another one after a write, the name of that.
+        names: For a buffer that is another one after a write, or a part of another one, the name of that.
+        joined: The names of buffers that have parts: concatenations.
     """
 
     sizes: dict[str, tuple[int, int]]
     results: list[str]
     names: dict[str, str]
+    joined: frozenset[str] = frozenset()
 
     def real(self, name: str) -> str:
         """The name of the buffer whose memory ``name`` is."""
@@ -366,12 +368,16 @@ class Buffers:
 
 def buffer_sizes(scheduler: Any) -> Buffers:
     """The buffers of the graph that Inductor is compiling."""
+    from torch._inductor.ir import NonOwningLayout
     from torch._inductor.memory import compute_size_for_scheduler_buffer
     from torch._inductor.virtualized import V
 
     V.graph.scheduler = scheduler  # where the sizes are looked up; Inductor sets it once this is done
     sizes = compute_size_for_scheduler_buffer(scheduler.name_to_buf)
-    return Buffers(dict(sizes), list(V.graph.get_output_names()), dict(scheduler.mutation_real_name))
+    layouts = ((name, getattr(buffer.node, "layout", None)) for name, buffer in scheduler.name_to_buf.items())
+    parts = {name: layout.view.get_name() for name, layout in layouts if isinstance(layout, NonOwningLayout)}
+    names = dict(scheduler.mutation_real_name) | parts
+    return Buffers(dict(sizes), list(V.graph.get_output_names()), names, frozenset(parts.values()))
 
 
 def last_call(function: Callable[[], Any]) -> tuple[Any, tuple[Any, ...]]:

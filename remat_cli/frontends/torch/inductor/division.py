@@ -247,11 +247,14 @@ class _Half:
 
         place = {node: k for k, node in enumerate(self.graph.nodes)}
         place |= dict.fromkeys((node for node in outputs if node is not None), len(place))
-        for joined in self.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
-            end = _last_read(joined, place)
-            for part in dict.fromkeys(joined.args[0]):
-                if part.op != "placeholder" and _last_read(part, place) > end:
-                    joined.replace_input_with(part, apart(self.graph, part))
+        found = [
+            (joined, part)
+            for joined in self.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default)
+            for part in dict.fromkeys(joined.args[0])
+            if part.op != "placeholder" and _last_read(part, place) > _last_read(joined, place)
+        ]
+        for joined, part in found:
+            joined.replace_input_with(part, apart(self.graph, part))
 
 
 def _last_read(node: Any, place: Mapping[Any, int]) -> int:

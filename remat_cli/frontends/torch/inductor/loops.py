@@ -98,10 +98,11 @@ class _Schedule:
         scheduler: Inductor's scheduler.
         names: The name of each operation.
         reads: The buffers that each reads, by number.
-        makes: The buffers that each makes.
+        makes: The buffers that each makes, or makes a part of.
         before: The operations that have to run before each.
         sizes: Bytes that each buffer takes when it is made, and gives back after its last use.
         kept: The buffers that are results.
+        joined: The buffers that several operations make, each a part.
         given_bytes: Bytes that are there at the start.
         limit_bytes: The peak that is allowed.
         known: Whether the peak is allowed if operations with the same number are one loop.
@@ -115,6 +116,7 @@ class _Schedule:
     before: list[list[int]]
     sizes: list[tuple[int, int]]
     kept: set[int]
+    joined: set[int]
     given_bytes: int
     limit_bytes: int = 0
     known: dict[tuple[int, ...], bool] = field(default_factory=dict)
@@ -136,13 +138,17 @@ class _Schedule:
             scheduler=scheduler,
             names=[node.get_name() for node in nodes],
             reads=reads,
-            makes=[[number[name] for name in node.get_buffer_names() if name in made.sizes] for node in nodes],
+            makes=[
+                sorted({number[real] for name in node.get_buffer_names() if (real := made.real(name)) in number})
+                for node in nodes
+            ],
             before=[
                 sorted({at[dep.name] for dep in node.unmet_dependencies if dep.name in at} - {k})
                 for k, node in enumerate(nodes)
             ],
             sizes=sizes,
             kept={number[made.real(name)] for name in made.results if made.real(name) in number},
+            joined={number[name] for name in made.joined if name in number},
             given_bytes=sum(limit.given.values()),
         )
         alone = found._peak(list(range(len(nodes))))
@@ -196,23 +202,24 @@ class _Schedule:
         """Bytes that each loop takes when it begins, and gives back when it ends; loops are lists of operations."""
         last: dict[int, int] = {}
         for step, members in enumerate(order):
-            last.update(dict.fromkeys((buffer for k in members for buffer in self.reads[k]), step))
+            touched = (buffer for k in members for buffer in (*self.reads[k], *self.makes[k]))
+            last.update(dict.fromkeys(touched, step))
         ends: list[list[int]] = [[] for _ in order]
         for buffer, step in last.items():
             if buffer not in self.kept:
                 ends[step].append(buffer)
+        made: set[int] = set()
         for step, members in enumerate(order):
-            inside, taken = set(), 0
-            for k in members:
-                for buffer in self.makes[k]:
-                    if buffer not in self.kept and last.get(buffer, step) == step:
-                        if len(members) > 1 and buffer in last:
-                            inside.add(buffer)  # it lives in the loop alone
-                            continue
-                        if buffer not in last:
-                            ends[step].append(buffer)
-                    taken += self.sizes[buffer][0]
-            yield taken, sum(self.sizes[buffer][1] for buffer in ends[step] if buffer not in inside)
+            new = {buffer for k in members for buffer in self.makes[k]} - made
+            made |= new
+            inside: set[int] = set()
+            if len(members) > 1:  # what a loop makes and reads, and nothing else reads, lives in the loop alone
+                read = {buffer for k in members for buffer in self.reads[k]}
+                inside = (new & read & set(ends[step])) - self.joined
+            yield (
+                sum(self.sizes[buffer][0] for buffer in new - inside),
+                sum(self.sizes[buffer][1] for buffer in ends[step] if buffer not in inside),
+            )
 
     def _order(self, groups: Sequence[int], members: Mapping[int, Sequence[int]]) -> list[int]:
         """The loops in the order in which Inductor would run them: as they are, but for what one needs before it."""
