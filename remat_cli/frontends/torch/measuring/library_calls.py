@@ -18,14 +18,11 @@ from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 
 _CONVOLUTIONS = frozenset({"convolution", "convolution_backward"})
-_CALLS = _CONVOLUTIONS | {
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_flash_attention_for_cpu_backward",
-}
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+_ATTENTION = frozenset(
+    {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"}
+)
+_CALLS = _CONVOLUTIONS | _PRODUCTS | _ATTENTION
 """Operations that Inductor leaves to libraries on a CPU."""
 
 
@@ -58,21 +55,24 @@ def with_library_workspaces(graph: Graph) -> Graph:
 
 
 class _LaidOut(Operations):
-    """Operations whose convolutions read images with channels last."""
+    """Operations as Inductor calls them: convolutions read images with channels last, products are written in place."""
 
     def prepared(self, index: int) -> Callable[[], Any]:
         """The operation bound to its inputs; it may be called repeatedly."""
         import torch
 
-        function = super().prepared(index)
-        if self.step.graph.nodes[index].op not in _CONVOLUTIONS:
+        function, op = super().prepared(index), self.step.graph.nodes[index].op
+        if op not in _CONVOLUTIONS | _PRODUCTS:
             return function
         with self.attempt(index):
             operator, args = last_call(function)
-        laid_out = [
-            arg.contiguous(memory_format=torch.channels_last)
-            if isinstance(arg, torch.Tensor) and arg.dim() == 4
-            else arg
-            for arg in args
-        ]
-        return lambda: operator(*laid_out)
+            if op in _PRODUCTS:
+                written, into = operator.overloadpacket.out, operator(*args)
+                return lambda: written(*args, out=into)
+
+        def laid_out(argument: Any) -> Any:
+            image = isinstance(argument, torch.Tensor) and argument.dim() == 4
+            return argument.contiguous(memory_format=torch.channels_last) if image else argument
+
+        read = [laid_out(argument) for argument in args]
+        return lambda: operator(*read)
