@@ -28,8 +28,8 @@ class Compiled:
 
     Attributes:
         model: The arrays.
-        column_of: int64[variables], the column of each variable by number; -1 if it is fixed, or in no row and not in
-            the objective.
+        column_of: int64[variables], the column of each variable by number; -1 if it is fixed. Variables in no row and
+            not in the objective have the last columns, since rows that come later may speak of them.
         rows_of: Name of a constraint component to its rows: int64[...].
         name: Gives the name of a variable by number.
     """
@@ -68,8 +68,9 @@ def under_construction() -> Iterator[None]:
 def compile_model(model: Any, name: Callable[[int], str] | None = None) -> Compiled:
     """Compile a Pyomo model that minimises a linear objective under linear rows.
 
-    The result equals that of Pyomo's ``LinearStandardFormCompiler``, number for number, without rows that always hold.
-    It needs no SciPy, whose statistics Pyomo would import in half a second.
+    The result equals that of Pyomo's ``LinearStandardFormCompiler``, number for number, without rows that always hold,
+    and with last columns for the variables that it leaves out. It needs no SciPy, whose statistics Pyomo would import
+    in half a second.
 
     Args:
         model: A ``ConcreteModel`` with one active objective, to be minimised. The index of every variable is its
@@ -190,10 +191,11 @@ def _compiled(
         offset, rhs = offset + float(shift[0]), rhs - shift[1:]
         row, place, coefs = row[~fixed[place]], place[~fixed[place]], coefs[~fixed[place]]
     used = np.unique(place)
+    numbers = np.concatenate([used, np.setdiff1d(np.flatnonzero(~fixed), used)])
     column_of = np.full(len(variables), -1, dtype=np.int64)
-    column_of[used] = np.arange(len(used))
-    columns = [variables[number] for number in used.tolist()]
-    cost = np.zeros(len(used))
+    column_of[numbers] = np.arange(len(numbers))
+    columns = [variables[number] for number in numbers.tolist()]
+    cost = np.zeros(len(numbers))
     own = row == 0
     cost[column_of[place[own]]] = coefs[own]
     counts = np.bincount(row[~own] - 1, minlength=len(rhs))
@@ -215,7 +217,7 @@ def _compiled(
             values=coefs[~own],
             row_lower=np.where(kind <= 0, rhs, -np.inf),
             row_upper=np.where(kind >= 0, rhs, np.inf),
-            column_names=_Names(used, name),
+            column_names=_Names(numbers, name),
         ),
         column_of=column_of,
         rows_of=rows_of,
@@ -248,7 +250,8 @@ def append_block(compiled: Compiled, block: Block) -> Compiled:
     if block.first != len(known):
         raise ValueError(f"a block that follows variable {block.first} cannot follow variable {len(known)}")
     column_of = np.append(known, main.columns + np.arange(block.added))
-    numbers = np.append(np.flatnonzero(known >= 0), block.first + np.arange(block.added))
+    there = np.flatnonzero(known >= 0)
+    numbers = np.append(there[np.argsort(known[there])], block.first + np.arange(block.added))
     rows = [
         row._replace(columns=column_of[list(row.columns)].tolist())
         for row in block.rows

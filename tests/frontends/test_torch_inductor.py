@@ -6,6 +6,7 @@ import copy
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,62 @@ def test_a_plan_computes_the_same_bits_within_its_peak(way, graph, plain, tmp_pa
     module.zero_grad(set_to_none=True)
     measured = peak_of(lambda: call(*batch).backward())
     assert measured <= 1.05 * predicted < kept
+
+
+class Skips(nn.Module):
+    """Convolutions whose results are read again far later, joined to others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.down = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
+        self.inner, self.up = nn.Conv2d(32, 32, 3, padding=1), nn.Conv2d(64, 32, 3, padding=1)
+        self.last = nn.Conv2d(48, 8, 3, padding=1)
+
+    def forward(self, x):
+        wide = torch.relu(self.first(x))
+        deep = torch.relu(self.down(nn.functional.max_pool2d(wide, 2)))
+        inner = torch.relu(self.inner(deep))
+        up = torch.relu(self.up(torch.cat((deep, inner), 1)))
+        return self.last(torch.cat((wide, nn.functional.interpolate(up, scale_factor=2)), 1)).square().mean()
+
+
+class Experts(nn.Module):
+    """Long runs of loops without a call of a library between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.ParameterList(torch.randn(4, 32, 64) / 6 for _ in range(3))
+        self.out = nn.ParameterList(torch.randn(4, 64, 32) / 8 for _ in range(3))
+
+    def forward(self, x):
+        for into, out in zip(self.into, self.out, strict=True):
+            hidden = nn.functional.gelu(torch.einsum("bd,edh->ebh", nn.functional.layer_norm(x, (32,)), into))
+            share = torch.softmax(x[:, :4], 1).T[:, :, None]
+            x = x + (torch.einsum("ebh,ehd->ebd", hidden, out) * share).sum(0)
+        return x.square().mean()
+
+
+@pytest.mark.parametrize(("kind", "inputs"), [(Skips, (4, 3, 32, 32)), (Experts, (192, 32))])
+def test_the_peak_at_the_least_budget_is_that_of_the_plan(kind, inputs, tmp_path):
+    torch.manual_seed(0)
+    module, batch = kind(), (torch.randn(inputs),)
+    plain = trained(module, torch.compile(module, dynamic=False), batch)
+    torch.compiler.reset()
+    options = remat.SolveOptions(time_limit_s=5)
+    remat.fit(module, batch, "100%", compiler="inductor", cost="flops", cache="", options=options)
+    least = remat.solve_smallest(remat.plans_of(module)[0].graph, options).plan
+    options = replace(options, start=least)
+    remat.fit(module, batch, least.budget_bytes, compiler="inductor", cost="flops", cache="", options=options)
+    [plan] = remat.plans_of(module)
+    assert all(
+        torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(trained(module, module, batch), plain, strict=True)
+    )
+    held = sum(t.numel() * t.element_size() for t in (*module.parameters(), *batch))
+    predicted = replay(plan.graph, plan.statements).peak_bytes - held
+    module.zero_grad(set_to_none=True)
+    measured = peak_of(lambda: module(*batch).backward())
+    assert predicted < no_remat_peak(plan.graph) - held
+    assert 0.95 * predicted <= measured <= 1.02 * predicted
 
 
 def test_other_shapes_evaluation_and_autocast_run_too():

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._inductor.codegen.cpp import CppScheduling
+from torch._inductor.utils import run_and_get_code
 
 import remat_cli.frontends.torch
 from remat_cli.frontends.torch import private
@@ -432,9 +434,10 @@ def test_marks_return_their_argument_and_say_what_inductor_makes_of_it():
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     x.meta = {"val": 1}
-    stored, inlined = private.stored(graph, x), private.inlined(graph, x)
-    assert [node.args for node in (stored, inlined)] == [(x,), (x,)]
-    assert stored.meta == inlined.meta == x.meta
+    stored, inlined, apart = private.stored(graph, x), private.inlined(graph, x), private.apart(graph, x)
+    assert [node.args for node in (stored, inlined, apart)] == [(x,), (x,), (x,)]
+    assert stored.meta == inlined.meta == apart.meta == x.meta
+    assert apart.target is private._mark("apart", private._lower_apart) is torch.ops.remat.apart.default
     assert stored.target is private._mark("stored", private._lower_stored) is torch.ops.remat.stored.default
     assert inlined.target is private._mark("inlined", private._lower_inlined) is torch.ops.remat.inlined.default
     assert private._marked(graph, x, stored.target).target is stored.target
@@ -457,6 +460,48 @@ def test_results_that_are_stored_or_inlined():
     assert private._lower_inlined(tensor) is tensor
     assert private._inlined_box() is private._inlined_box()
     assert private._inlined_box()(None).should_realize_on_reuse(100) is False
+    assert private._lower_apart(tensor) is tensor
+    assert tensor.realized == 2
+
+
+@pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
+def test_functions_of_loops_end_where_they_are_told_to(fresh_compiler):
+    kinds = []
+
+    def ends(scheduler):
+        kinds.append(private.is_loop(scheduler.current_node))
+        return ending
+
+    def calls():
+        torch._dynamo.reset()
+        function = torch.compile(lambda x: (x.sum(0), x.sum(1)), dynamic=False)
+        uncached = torch._functorch.config.patch(enable_autograd_cache=False)
+        with uncached, torch._inductor.config.patch(fx_graph_cache=False):
+            _, [code] = run_and_get_code(function, torch.ones(64, 32))
+        return code.count("    cpp_fused_") + code.count("    cpp_ker")
+
+    full = CppScheduling.ready_to_flush
+    try:
+        private.end_calls_where(ends)
+        private.end_calls_where(ends)  # once is enough
+        ending = False
+        together = calls()
+        assert kinds
+        assert all(kinds)
+        seen = len(kinds)
+        ending = True
+        assert calls() == together + 1 == 2
+        assert len(kinds) == 2 * seen == 4
+    finally:
+        CppScheduling.ready_to_flush = full
+
+
+def test_the_last_call_of_an_operator():
+    x = torch.ones(2, 2)
+    operator, args = private.last_call(lambda: torch.add(x.exp(), 1))
+    assert operator is torch.ops.aten.add.Tensor
+    assert torch.equal(args[0], x.exp())
+    assert args[1] == 1
 
 
 def test_gradients_of_gradients_of_a_compiled_graph(fresh_compiler):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,25 @@ def assert_same(model: Any, compiled: Compiled) -> None:
     kind = np.array([row.bound_type for row in form.rows])
     arrays = compiled.model
     place = {v.name: column for column, v in enumerate(form.columns)}
-    assert place == {
-        v.name: compiled.column_of[v.index()]
-        for v in model.component_data_objects(Var)
-        if compiled.column_of[v.index()] >= 0
-    }
+    idle = 0
+    for v in model.component_data_objects(Var):
+        column = compiled.column_of[v.index()]
+        if v.fixed:
+            assert column == -1
+        elif v.name in place:
+            assert column == place[v.name]
+        else:  # in no row and not in the objective: Pyomo leaves it out
+            assert (column, arrays.cost[column]) == (len(place) + idle, 0.0)
+            assert column not in arrays.indices
+            idle += 1
+    assert arrays.columns == len(place) + idle
+    arrays = replace(
+        arrays,
+        cost=arrays.cost[: len(place)],
+        lower=arrays.lower[: len(place)],
+        upper=arrays.upper[: len(place)],
+        integer=arrays.integer[: len(place)],
+    )
     assert arrays.offset == form.c_offset[0]
     rows_of: dict[str, list[int]] = {}
     for index, row in enumerate(form.rows):
@@ -128,6 +143,7 @@ def test_a_block_out_of_turn_or_over_unknown_variables_is_refused() -> None:
     model.x = Var(range(3), domain=Binary)
     model.objective = Objective(expr=model.x[0] + model.x[1])
     model.rows = Constraint(range(1), rule=lambda m, _: m.x[0] + m.x[1] >= 1)
+    model.x[2].fix(1)
     compiled = compile_model(model)
     assert compiled.column_of.tolist() == [0, 1, -1]
     more = append_block(compiled, Block(3, 1, (Row([1, 3], [1.0, -1.0], 0.0, 1.0),)))
@@ -138,6 +154,20 @@ def test_a_block_out_of_turn_or_over_unknown_variables_is_refused() -> None:
         append_block(more, Block(3, 1, ()))
     with pytest.raises(ValueError, match="has no column"):
         append_block(compiled, Block(3, 0, (Row([0, 2], [1.0, 1.0], 0.0, 1.0),)))
+
+
+def test_a_block_may_speak_of_variables_that_no_row_before_it_has() -> None:
+    model = ConcreteModel()
+    model.x = Var(range(3), domain=Binary)
+    model.objective = Objective(expr=model.x[1] + model.x[2])
+    model.rows = Constraint(range(1), rule=lambda m, _: m.x[1] + m.x[2] >= 1)
+    compiled = compile_model(model, "x[{}]".format)
+    assert compiled.column_of.tolist() == [2, 0, 1]
+    more = append_block(compiled, Block(3, 1, (Row([0, 3], [1.0, -1.0], 1.0, 1.0),)))
+    assert more.column_of.tolist() == [2, 0, 1, 3]
+    assert more.model.indices[-2:].tolist() == [2, 3]
+    assert more.model.integer.tolist() == [True, True, True, False]
+    assert list(more.model.column_names) == ["x[1]", "x[2]", "x[0]", "x[3]"]
 
 
 def test_names_of_appended_columns_follow_those_of_the_model() -> None:

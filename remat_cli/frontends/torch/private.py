@@ -231,6 +231,14 @@ def inlined(graph: Any, node: Any) -> Any:
     return _marked(graph, node, _mark("inlined", _lower_inlined))
 
 
+def apart(graph: Any, node: Any) -> Any:
+    """A node after ``node`` in ``graph`` that stands for its result, which Inductor then stores in memory of its own.
+
+    Without this a concatenation may take that memory in: then the whole concatenation stays as long as the result.
+    """
+    return _marked(graph, node, _mark("apart", _lower_apart))
+
+
 def _marked(graph: Any, node: Any, operator: Any) -> Any:
     with graph.inserting_after(node):
         made = graph.call_function(operator, (node,))
@@ -253,6 +261,14 @@ def _mark(name: str, lower: Callable[[Any], Any]) -> Any:
 
 def _lower_stored(tensor: Any) -> Any:
     tensor.realize()
+    return tensor
+
+
+def _lower_apart(tensor: Any) -> Any:
+    tensor.realize()
+    decide = getattr(getattr(tensor.data, "data", None), "decide_layout", None)
+    if decide is not None:  # a concatenation takes in only what has no layout yet
+        decide()
     return tensor
 
 
@@ -296,6 +312,26 @@ def set_loop_choices(choices: Any) -> None:
     V.set_choices_handler(choices)
 
 
+def end_calls_where(ends: Callable[[Any], bool]) -> None:
+    """From now on, Inductor's C++ functions also end after an operation if ``ends`` says so, given the scheduler."""
+    from torch._inductor.codegen.cpp import CppScheduling
+
+    full = CppScheduling.ready_to_flush
+    if getattr(full, "ends", None) is ends:
+        return
+
+    def ready_to_flush(backend: Any) -> bool:
+        return bool(full(backend)) or ends(backend.scheduler)
+
+    ready_to_flush.ends = ends  # type: ignore[attr-defined]  # the mark
+    CppScheduling.ready_to_flush = ready_to_flush
+
+
+def is_loop(operation: Any) -> bool:
+    """Whether an operation is a loop that Inductor writes itself, which may share a C++ function with others."""
+    return bool(operation.get_nodes()) and not operation.is_extern() and not operation.is_template()
+
+
 def compiled_meta() -> Any:
     """The ``meta`` of the graph module that Inductor is compiling."""
     from torch._inductor.virtualized import V
@@ -310,12 +346,14 @@ class Buffers:
     Attributes:
         sizes: Bytes that each takes when it is made, and gives back after its last use.
         results: The names of those that are results.
-        names: For a buffer that is another one after a write, the name of that.
+        names: For a buffer that is another one after a write, or a part of another one, the name of that.
+        joined: The names of buffers that have parts: concatenations.
     """
 
     sizes: dict[str, tuple[int, int]]
     results: list[str]
     names: dict[str, str]
+    joined: frozenset[str] = frozenset()
 
     def real(self, name: str) -> str:
         """The name of the buffer whose memory ``name`` is."""
@@ -330,12 +368,32 @@ class Buffers:
 
 def buffer_sizes(scheduler: Any) -> Buffers:
     """The buffers of the graph that Inductor is compiling."""
+    from torch._inductor.ir import NonOwningLayout
     from torch._inductor.memory import compute_size_for_scheduler_buffer
     from torch._inductor.virtualized import V
 
     V.graph.scheduler = scheduler  # where the sizes are looked up; Inductor sets it once this is done
     sizes = compute_size_for_scheduler_buffer(scheduler.name_to_buf)
-    return Buffers(dict(sizes), list(V.graph.get_output_names()), dict(scheduler.mutation_real_name))
+    layouts = ((name, getattr(buffer.node, "layout", None)) for name, buffer in scheduler.name_to_buf.items())
+    parts = {name: layout.view.get_name() for name, layout in layouts if isinstance(layout, NonOwningLayout)}
+    names = dict(scheduler.mutation_real_name) | parts
+    return Buffers(dict(sizes), list(V.graph.get_output_names()), names, frozenset(parts.values()))
+
+
+def last_call(function: Callable[[], Any]) -> tuple[Any, tuple[Any, ...]]:
+    """The last operator that ``function`` calls, and its arguments by position."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[tuple[Any, tuple[Any, ...]]] = []
+
+    class Watching(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to the type checker
+        def __torch_dispatch__(self, operator: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen[:] = [(operator, args)]
+            return operator(*args, **(kwargs or {}))
+
+    with Watching():
+        function()
+    return seen[-1]
 
 
 def min_cut(joint: Any, joint_inputs: Any, **options: Any) -> tuple[Any, Any]:

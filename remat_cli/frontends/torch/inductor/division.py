@@ -13,14 +13,14 @@ its old state is copied before.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from remat_cli.frontends.torch.capturing.capture import Captured, Inductor
 from remat_cli.frontends.torch.capturing.joint_program import tensor_name
 from remat_cli.frontends.torch.capturing.lower import Lowering
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
-from remat_cli.frontends.torch.private import inlined, is_operator, saved_description, stored
+from remat_cli.frontends.torch.private import apart, inlined, is_operator, saved_description, stored
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.plan.model import Compute, Statement
 from remat_cli.plan.replay import replay
@@ -45,7 +45,7 @@ def divided(
 
     assert captured.inductor is not None
     parts = _Parts(captured, captured.inductor, lowering)
-    computed = [statement.node for statement in statements if isinstance(statement, Compute)]
+    computed = _read_later(lowering, [statement.node for statement in statements if isinstance(statement, Compute)])
     cut = computed.index(lowering.made.index(None))
     left, right = computed[:cut], computed[cut + 1 :]
     saved = parts.saved(right)
@@ -57,6 +57,24 @@ def divided(
     given = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if not parts.is_input(node)}
     forward.meta[LIMIT], backward.meta[LIMIT] = Limit(peak, {}), Limit(peak, given)
     return forward, backward
+
+
+def _read_later(lowering: Lowering, computed: Sequence[int]) -> list[int]:
+    """``computed`` without what nothing reads before it is computed again.
+
+    A plan computes every node where its order has it, even if it must let the result go. Inductor leaves such a
+    computation out, but would hold what that reads to the end of the half.
+    """
+    graph, wanted = lowering.graph, set(lowering.graph.outputs)
+    found: list[int] = []
+    for index in reversed(computed):
+        values = graph.values_of(index)
+        if values and wanted.isdisjoint(values) and lowering.made[index] is not None:
+            continue
+        wanted.difference_update(values)
+        wanted.update(graph.nodes[index].inputs)
+        found.append(index)
+    return found[::-1]
 
 
 class _Parts:
@@ -190,7 +208,7 @@ class _Half:
             if item.target is operator.getitem and tensor_name(item) in wanted:
                 copy = self.graph.node_copy(item, lambda _: made)
                 copy.meta = dict(self.parts.meta(item))
-                self.env[tensor_name(item)] = copy
+                self.env[tensor_name(item)] = stored(self.graph, copy)
 
     def read(self, node: Any, local: dict[Any, Any]) -> Any:
         """The node that makes the result of ``node`` here; ``local`` holds what is inlined already."""
@@ -216,11 +234,37 @@ class _Half:
                 mark = inlined(self.graph, copy)
                 for reader in readers:
                     reader.replace_input_with(copy, mark)
+        self._keep_apart(outputs)
         node = self.graph.output(tuple(outputs))
         node.meta["desc"] = list(told)
         node.meta["output_stack_traces"] = [None] * len(outputs)
         self.graph.lint()
         return self.graph
+
+    def _keep_apart(self, outputs: Sequence[Any]) -> None:
+        """Mark what concatenations read and is read for longer than they are."""
+        import torch
+
+        place = {node: k for k, node in enumerate(self.graph.nodes)}
+        place |= dict.fromkeys((node for node in outputs if node is not None), len(place))
+        found = [
+            (joined, part)
+            for joined in self.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default)
+            for part in dict.fromkeys(joined.args[0])
+            if part.op != "placeholder" and _last_read(part, place) > _last_read(joined, place)
+        ]
+        for joined, part in found:
+            joined.replace_input_with(part, apart(self.graph, part))
+
+
+def _last_read(node: Any, place: Mapping[Any, int]) -> int:
+    """Where the result of a node is read last, perhaps through views; that of a result of the graph is its end."""
+    reads = [_last_read(reader, place) if _is_view(reader) else place[reader] for reader in node.users]
+    return max([place[node], *reads])
+
+
+def _is_view(node: Any) -> bool:
+    return is_operator(node.target) and bool(node.target.is_view)
 
 
 def _is_pointwise(node: Any) -> bool:
@@ -236,5 +280,4 @@ def _makes_memory(node: Any) -> bool:
 def _is_read_again(node: Any) -> bool:
     """Whether a result is read several times, perhaps through views."""
     readers = list(node.users)
-    views = [reader for reader in readers if is_operator(reader.target) and reader.target.is_view]
-    return len(readers) > 1 or any(map(_is_read_again, views))
+    return len(readers) > 1 or any(_is_read_again(reader) for reader in readers if _is_view(reader))

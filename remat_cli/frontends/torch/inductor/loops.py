@@ -1,21 +1,26 @@
-"""Keeps Inductor from joining groups into one loop where that would raise the peak over that of the plan.
+"""Keeps Inductor from joining groups into one loop, or loops into one call, where that would raise the peak.
 
 A plan may compute the same value twice, far apart, and Inductor likes to make one loop of what reads the same memory:
 then all that the loop reads and makes is there at once. Before two loops are joined, the order that Inductor would run
 is simulated, and the loops stay apart if the peak would be above both the plan's and that without any joining.
+
+On a CPU, Inductor makes one C++ function of all loops between two calls of libraries. It allocates what the function
+makes before the call, and frees what it reads after it. A function ends early where that would raise the peak.
 
 Graphs that no plan has made are left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.frontends.torch.private import (
     buffer_sizes,
     compiled_meta,
+    end_calls_where,
+    is_loop,
     loop_choices,
     set_loop_choices,
 )
@@ -38,7 +43,8 @@ class Limit:
 
 
 def keep_apart() -> None:
-    """From now on, loops of graphs that a plan has made are joined only within its peak."""
+    """From now on, loops and calls of graphs that a plan has made are joined only within its peak."""
+    end_calls_where(_ends)
     choices = loop_choices()
     if not getattr(type(choices), "remat", False):
         set_loop_choices(_limited(type(choices))())
@@ -54,17 +60,34 @@ def _limited(kind: Any) -> Any:
         def can_fuse(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
             if not kind.can_fuse(scheduler, node1, node2, shared_data_score):
                 return False
-            limit = compiled_meta().get(LIMIT)
-            if limit is None:
-                return True
-            if getattr(scheduler, LIMIT, None) is None:
-                setattr(scheduler, LIMIT, _Schedule.of(scheduler, limit))
-            return bool(getattr(scheduler, LIMIT).allows(node1, node2))
+            schedule = _schedule(scheduler)
+            return schedule is None or schedule.allows(node1, node2)
 
         def uuid(self) -> str:
             return f"remat {kind.__module__}.{kind.__qualname__}"
 
     return Limited
+
+
+def _schedule(scheduler: Any) -> _Schedule | None:
+    """What is known of the graph that ``scheduler`` schedules; None if no plan has made it."""
+    limit = compiled_meta().get(LIMIT)
+    if limit is None:
+        return None
+    if getattr(scheduler, LIMIT, None) is None:
+        setattr(scheduler, LIMIT, _Schedule.of(scheduler, limit))
+    found: _Schedule = getattr(scheduler, LIMIT)
+    return found
+
+
+def _ends(scheduler: Any) -> bool:
+    """Whether a C++ function ends after the operation for which code was made last."""
+    schedule = _schedule(scheduler)
+    if schedule is None:
+        return False
+    if schedule.last is None:
+        schedule.last = schedule.last_of_calls()
+    return scheduler.current_node.get_name() in schedule.last
 
 
 @dataclass(slots=True)
@@ -75,12 +98,15 @@ class _Schedule:
         scheduler: Inductor's scheduler.
         names: The name of each operation.
         reads: The buffers that each reads, by number.
-        makes: The buffers that each makes.
+        makes: The buffers that each makes, or makes a part of.
         before: The operations that have to run before each.
         sizes: Bytes that each buffer takes when it is made, and gives back after its last use.
         kept: The buffers that are results.
+        joined: The buffers that several operations make, each a part.
         given_bytes: Bytes that are there at the start.
         limit_bytes: The peak that is allowed.
+        known: Whether the peak is allowed if operations with the same number are one loop.
+        last: The names of the last loops of C++ functions that end early; None before code is made.
     """
 
     scheduler: Any
@@ -90,9 +116,11 @@ class _Schedule:
     before: list[list[int]]
     sizes: list[tuple[int, int]]
     kept: set[int]
+    joined: set[int]
     given_bytes: int
     limit_bytes: int = 0
     known: dict[tuple[int, ...], bool] = field(default_factory=dict)
+    last: frozenset[str] | None = None
 
     @classmethod
     def of(cls, scheduler: Any, limit: Limit) -> _Schedule:
@@ -110,13 +138,17 @@ class _Schedule:
             scheduler=scheduler,
             names=[node.get_name() for node in nodes],
             reads=reads,
-            makes=[[number[name] for name in node.get_buffer_names() if name in made.sizes] for node in nodes],
+            makes=[
+                sorted({number[real] for name in node.get_buffer_names() if (real := made.real(name)) in number})
+                for node in nodes
+            ],
             before=[
                 sorted({at[dep.name] for dep in node.unmet_dependencies if dep.name in at} - {k})
                 for k, node in enumerate(nodes)
             ],
             sizes=sizes,
             kept={number[made.real(name)] for name in made.results if made.real(name) in number},
+            joined={number[name] for name in made.joined if name in number},
             given_bytes=sum(limit.given.values()),
         )
         alone = found._peak(list(range(len(nodes))))
@@ -142,33 +174,52 @@ class _Schedule:
         members: dict[int, list[int]] = {}
         for k, group in enumerate(groups):
             members.setdefault(group, []).append(k)
-        order = self._order(groups, members)
-        last: dict[int, int] = {}
-        reads: list[set[int]] = []
-        for step, group in enumerate(order):
-            read = {buffer for k in members[group] for buffer in self.reads[k]}
-            reads.append(read)
-            last.update(dict.fromkeys(read, step))
         live = peak = self.given_bytes
+        for taken, freed in self._memory([members[group] for group in self._order(groups, members)]):
+            live += taken
+            peak = max(peak, live)
+            live -= freed
+        return peak
+
+    def last_of_calls(self) -> frozenset[str]:
+        """The names of the loops after which a C++ function must end to stay within the limit, in Inductor's order."""
+        place = {name: k for k, name in enumerate(self.names)}
+        operations = list(self.scheduler.nodes)
+        order = [[place[one.get_name()] for one in operation.get_nodes()] for operation in operations]
+        found: set[str] = set()
+        live, waiting, before = self.given_bytes, 0, ""  # bytes that the function frees at its end, and its last loop
+        for operation, (taken, freed) in zip(operations, self._memory(order), strict=True):
+            if not is_loop(operation):
+                live, waiting, before = live - waiting + taken - freed, 0, ""
+                continue
+            if before and live + taken > self.limit_bytes:
+                found.add(before)
+                live, waiting = live - waiting, 0
+            live, waiting, before = live + taken, waiting + freed, operation.get_name()
+        return frozenset(found)
+
+    def _memory(self, order: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
+        """Bytes that each loop takes when it begins, and gives back when it ends; loops are lists of operations."""
+        last: dict[int, int] = {}
+        for step, members in enumerate(order):
+            touched = (buffer for k in members for buffer in (*self.reads[k], *self.makes[k]))
+            last.update(dict.fromkeys(touched, step))
         ends: list[list[int]] = [[] for _ in order]
         for buffer, step in last.items():
             if buffer not in self.kept:
                 ends[step].append(buffer)
-        for step, group in enumerate(order):
-            inside = set()
-            for k in members[group]:
-                for buffer in self.makes[k]:
-                    taken, _ = self.sizes[buffer]
-                    if buffer not in self.kept and last.get(buffer, step) == step:
-                        if len(members[group]) > 1 and buffer in last:
-                            inside.add(buffer)  # it lives in the loop alone
-                            continue
-                        if buffer not in last:
-                            ends[step].append(buffer)
-                    live += taken
-            peak = max(peak, live)
-            live -= sum(self.sizes[buffer][1] for buffer in ends[step] if buffer not in inside)
-        return peak
+        made: set[int] = set()
+        for step, members in enumerate(order):
+            new = {buffer for k in members for buffer in self.makes[k]} - made
+            made |= new
+            inside: set[int] = set()
+            if len(members) > 1:  # what a loop makes and reads, and nothing else reads, lives in the loop alone
+                read = {buffer for k in members for buffer in self.reads[k]}
+                inside = (new & read & set(ends[step])) - self.joined
+            yield (
+                sum(self.sizes[buffer][0] for buffer in new - inside),
+                sum(self.sizes[buffer][1] for buffer in ends[step] if buffer not in inside),
+            )
 
     def _order(self, groups: Sequence[int], members: Mapping[int, Sequence[int]]) -> list[int]:
         """The loops in the order in which Inductor would run them: as they are, but for what one needs before it."""

@@ -25,6 +25,7 @@ from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.executing.program import generator_state
 from remat_cli.frontends.torch.inductor.division import UNUSED
 from remat_cli.frontends.torch.inductor.partitioner import SETTINGS, FindPlan, Partitioner, held, whole_use
+from remat_cli.frontends.torch.measuring.library_calls import with_library_workspaces
 from remat_cli.frontends.torch.private import (
     Around,
     compiled_node,
@@ -67,10 +68,14 @@ def finder(find: Find) -> FindPlan:
 
 
 def costed(compiled: Compiled, costs: CostModel, reserve_bytes: int) -> Graph:
-    """The graph of what Inductor compiles, with costs; its fixed memory is that of its inputs and the reserve."""
+    """The graph of what Inductor compiles, with costs and, on a CPU, with the workspace of calls of libraries.
+
+    Its fixed memory is that of its inputs and the reserve.
+    """
     captured = compiled.captured
     graph = lower(captured, costs.cost, "compiled", held(captured))
     graph = described(graph, captured, costs, source="torch:compile", device=compiled.device)
+    graph = with_library_workspaces(graph) if compiled.device == "cpu" else graph
     return replace(graph, fixed_memory=graph.fixed_memory + reserve_bytes)
 
 

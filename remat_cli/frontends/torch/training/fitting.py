@@ -26,6 +26,7 @@ from remat_cli.frontends.torch.capturing.results import Returns, Use, chosen_res
 from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_device
+from remat_cli.frontends.torch.measuring.library_calls import with_library_workspaces
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
 from remat_cli.frontends.torch.training.course import course_of
@@ -92,7 +93,7 @@ def fit_module(
     model = _model(module, batch)
     where = _device(module)
     costs = cost_model("flops" if cost == MEASURED else cost, where)
-    found = _Plans(where, costs, cost == MEASURED, planner, reserve_bytes, unknown, _bytes(module))
+    found = _Plans(where, costs, cost == MEASURED, compiler, planner, reserve_bytes, unknown, _bytes(module))
     fake, mode = _fake(model)
     # The module alone, without a loss, since the user's loop computes the loss and calls ``backward()``.
     calls = Calls()
@@ -147,6 +148,7 @@ class _Plans:
         where: Device of the module.
         costs: The cost model for lowering.
         measured: Whether to measure costs before planning.
+        compiler: What runs the plans.
         planner: Makes plans.
         reserve_bytes: Added to the fixed memory of every graph.
         unknown: How to treat graphs that come later.
@@ -162,6 +164,7 @@ class _Plans:
     where: Any
     costs: CostModel
     measured: bool
+    compiler: str
     planner: Planner
     reserve_bytes: int
     unknown: Unknown
@@ -175,6 +178,11 @@ class _Plans:
 
     def __post_init__(self) -> None:
         self.uses = Uses(self._recomputes, self.budget_bytes)
+
+    @property
+    def counts_workspace(self) -> bool:
+        """Whether to measure the workspace of calls of libraries, and nothing else."""
+        return self.compiler == "inductor" and self.where.type == "cpu"
 
     def budget_bytes(self) -> int | None:
         """The budget in bytes; None if the planner has none, or does not know it yet."""
@@ -236,7 +244,7 @@ class _Plans:
             plan_bytes=max(one.peak_bytes for one in seen),
             least_bytes=max(peak_bound(graph).bytes for graph in self.alone),
             extra_cost=100 * (took / once - 1) if once else 0.0,
-            workspace_bytes=0 if self.measured else max(map(likely_workspace, plans)),
+            workspace_bytes=0 if self.measured or self.counts_workspace else max(map(likely_workspace, plans)),
             assumed=assumed,
             parts=len(plans),
             host_bytes=sum(one.host_peak_bytes for one in seen),
@@ -258,9 +266,11 @@ class _Plans:
         return False
 
     def _prepared(self, graph: Graph) -> Graph:
-        """``graph`` with the reserve, and with measured costs if the user chose so."""
+        """``graph`` with the reserve, with measured costs if the user chose so, and with workspace if compiled."""
         if self.measured:
             graph = _measured(graph, self.where)
+        elif self.counts_workspace:
+            graph = with_library_workspaces(graph)
         return replace(graph, fixed_memory=graph.fixed_memory + self.reserve_bytes)
 
     def add(self, graph: Graph, planner: Planner) -> Plan:

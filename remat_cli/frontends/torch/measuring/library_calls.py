@@ -1,0 +1,78 @@
+"""Workspace of the calls of libraries in steps that Inductor compiles: convolutions, products, attention.
+
+Inductor writes loops itself, which need none. On a CPU it lays out with channels last what a convolution reads. oneDNN
+copies weights into a layout of its own meanwhile, and computes their gradient in one: once or twice their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from remat_cli.frontends.captured.profiling import groups
+from remat_cli.frontends.torch.measuring.one_operation import Operations
+from remat_cli.frontends.torch.measuring.workspace import workspaces
+from remat_cli.frontends.torch.private import last_call
+from remat_cli.frontends.torch.reading import read_step
+from remat_cli.graph.model import Graph
+
+_CONVOLUTIONS = frozenset({"convolution", "convolution_backward"})
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+_ATTENTION = frozenset(
+    {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"}
+)
+_CALLS = _CONVOLUTIONS | _PRODUCTS | _ATTENTION
+"""Operations that Inductor leaves to libraries on a CPU."""
+
+
+def with_library_workspaces(graph: Graph) -> Graph:
+    """``graph`` with the workspace of calls of libraries, each kind measured once on this machine's CPU.
+
+    The state of the user's random generators is preserved.
+
+    Args:
+        graph: A graph that this process captured for Inductor, for a CPU.
+
+    Raises:
+        OutOfMemory: If memory is too small for an operation and its inputs.
+        ExecutionFailed: If an operation fails.
+    """
+    import torch
+
+    indices = [index for index, node in enumerate(graph.nodes) if node.op in _CALLS]
+    if not indices:
+        return graph
+    operations = _LaidOut(read_step(graph), "cpu")
+    kinds = groups((operations.kind(index), index) for index in indices)
+    with torch.random.fork_rng():
+        measured = workspaces(operations, [members[0] for members in kinds])
+    nodes = list(graph.nodes)
+    for members, workspace in zip(kinds, measured, strict=True):
+        for index in members:
+            nodes[index] = replace(nodes[index], workspace=max(nodes[index].workspace, workspace))
+    return replace(graph, nodes=tuple(nodes))
+
+
+class _LaidOut(Operations):
+    """Operations as Inductor calls them: convolutions read images with channels last, products are written in place."""
+
+    def prepared(self, index: int) -> Callable[[], Any]:
+        """The operation bound to its inputs; it may be called repeatedly."""
+        import torch
+
+        function, op = super().prepared(index), self.step.graph.nodes[index].op
+        if op not in _CONVOLUTIONS | _PRODUCTS:
+            return function
+        with self.attempt(index):
+            operator, args = last_call(function)
+            if op in _PRODUCTS:
+                written, into = operator.overloadpacket.out, operator(*args)
+                return lambda: written(*args, out=into)
+
+        def laid_out(argument: Any) -> Any:
+            image = isinstance(argument, torch.Tensor) and argument.dim() == 4
+            return argument.contiguous(memory_format=torch.channels_last) if image else argument
+
+        read = [laid_out(argument) for argument in args]
+        return lambda: operator(*read)
