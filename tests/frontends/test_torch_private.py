@@ -289,6 +289,8 @@ def test_nodes_of_autograd_tell_what_they_keep_and_make():
     assert [tensor.shape for tensor in private.kept_by(node)] == [x.shape]  # the weight is not needed for its gradient
     assert [tensor.data_ptr() for tensor in private.kept_by(after)] == [later.data_ptr()]
     assert private.gradient_sizes(node) == (2 * 4 * 4, 3 * 4 * 4)
+    assert private.gradient_bytes(node, 0) == private._bytes_of(node._input_metadata[0]) == product.nbytes
+    assert private.gradient_bytes(node, 1) == 0  # it has one result
     [gradient] = private.gradients_for(node)
     assert gradient.shape == product.shape
     assert not gradient.is_contiguous()
