@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 from remat_cli.errors import ExecutionFailed, OutOfMemory, RematError, UsageError
@@ -78,7 +79,7 @@ class Program:
         line = 0
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == _FILE:
-                line = trace.tb_lineno
+                line = _line(self.text, trace.tb_lasti)
             trace = trace.tb_next
         node = self.nodes[line - 1] if 0 < line <= len(self.nodes) else None
         return "the plan" if node is None else f"node {printable(node)}"
@@ -219,10 +220,8 @@ def program(step: Step, statements: Sequence[Statement], device: str, *, unseede
     text = "\n".join(["def step(places, run):", *writer.lines]) + "\n"
     constants = [tensor_of(constant, device) for constant in step.constants]
     scope: dict[str, Any] = {**writer.names, "constants": constants}
-    exec(compile(text, _FILE, "exec"), scope)
-    # Removed from its own namespace: a function in there would be a cycle, which keeps constants alive.
     flow = ControlFlow(functions) if functions else None
-    return Program(scope.pop("step"), text, (None, *writer.nodes), constants, executor(device), flow)
+    return Program(_defined("step", text, scope), text, (None, *writer.nodes), constants, executor(device), flow)
 
 
 def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int, Any], Mapping[int, Any]], list[Any]]:
@@ -247,8 +246,7 @@ def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int,
     used = {ref.number for call in operation.calls for ref in call.inputs if isinstance(ref, Constant)}
     constants = {number: tensor_of(step.constants[number], device) for number in used}
     scope: dict[str, Any] = {**writer.names, "constants": constants}
-    exec(compile(text, _FILE, "exec"), scope)
-    function = scope.pop("call")
+    function = _defined("call", text, scope)
     execute = ControlFlow(functions).over(executor(device))
 
     def call_node(places: Mapping[int, Any], values: Mapping[int, Any]) -> list[Any]:
@@ -256,6 +254,25 @@ def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int,
         return found
 
     return call_node
+
+
+def _defined(name: str, text: str, scope: dict[str, Any]) -> Callable[..., list[Any]]:
+    """The function of this name that ``text`` defines, without its table of line numbers.
+
+    TensorFlow looks up the line of each call of a kernel. Python finds it by reading the table from its beginning, so
+    that steps of thousands of operations would spend most of their time there.
+    """
+    exec(compile(text, _FILE, "exec"), scope)
+    # Removed from its own namespace: a function in there would be a cycle, which keeps constants alive.
+    function = scope.pop(name)
+    function.__code__ = function.__code__.replace(co_linetable=b"")
+    return function  # type: ignore[no-any-return]
+
+
+def _line(text: str, instruction: int) -> int:
+    """The line of the source of a function that an instruction belongs to; 0 if it belongs to none."""
+    code = next(item for item in compile(text, _FILE, "exec").co_consts if isinstance(item, CodeType))
+    return next((line or 0 for start, end, line in code.co_lines() if start <= instruction < end), 0)
 
 
 def read_attributes(step: Step, place: int) -> dict[str, Attribute]:
