@@ -45,9 +45,13 @@ class Exported:
 
     def at(self, batch: int | None = None, *, cost: str = "flops") -> Graph:
         """The graph at a batch (the paper's by default), with costs in ``flops`` or ``us``."""
-        family = self.flops if cost == "flops" else self.times
-        assert family is not None, "it was not profiled"
-        return family.at(batch or self.batch)
+        graph = self.flops.at(batch or self.batch)
+        if cost == "flops":
+            return graph
+        assert self.times is not None, "it was not profiled"
+        timed = self.times.at(batch or self.batch).nodes
+        nodes = tuple(replace(node, cost=other.cost) for node, other in zip(graph.nodes, timed, strict=True))
+        return replace(graph, nodes=nodes, cost_unit="us")
 
 
 @cache
@@ -72,7 +76,7 @@ def exported(name: str) -> Exported:
     times = _timed(flops, measured) if measured else None
     keys = ("frameworks", "measured")
     told = {key: facts[key] for key in keys if key in facts}
-    return Exported(facts["batch"], tuple(measured), facts["parameters"], flops, times, told)
+    return Exported(facts["batch"], tuple(sorted(measured)), facts["parameters"], flops, times, told)
 
 
 def _timed(flops: Batched, measured: dict[int, list[float]]) -> Batched:
