@@ -79,7 +79,12 @@ SHOWN = (
     Table(
         "networks",
         TABLES[0].title,
-        (*TABLES[0].columns[:6], Column("published_gb", "memory, published, GB", "number"), *TABLES[0].columns[6:]),
+        (
+            *TABLES[0].columns[:6],
+            Column("published_gb", "memory, published, GB", "number"),
+            *TABLES[0].columns[6:],
+            Column("where", "exported and profiled with"),
+        ),
     ),
     Table(
         "ratios",
@@ -187,7 +192,10 @@ def completed(rows: Sequence[Row]) -> list[Row]:
     of = {table.key: [row for row in rows if row["table"] == table.key] for table in TABLES}
     cells, times = (with_distances(of[key], _BEST) for key in ("cells", "times"))
     quantity = "memory without recomputation, batch 32 (GB)"
-    networks = [row | {"published_gb": published("keras", row["graph"], quantity)} for row in of["networks"]]
+    networks = [
+        row | {"published_gb": published("keras", row["graph"], quantity), "where": exported(row["graph"]).where()}
+        for row in of["networks"]
+    ]
     return [
         *networks,
         *budgets.ratios(cells, "keras"),

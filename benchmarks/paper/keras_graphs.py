@@ -53,6 +53,13 @@ class Exported:
         nodes = tuple(replace(node, cost=other.cost) for node, other in zip(graph.nodes, timed, strict=True))
         return replace(graph, nodes=nodes, cost_unit="us")
 
+    def where(self) -> str:
+        """The versions that it was exported with, and the processor and the day of its profile."""
+        names = {"tensorflow": "TensorFlow", "keras": "Keras"}
+        told = [f"{names[name]} {version}" for name, version in sorted(self.facts["frameworks"].items(), reverse=True)]
+        measured = self.facts.get("measured")
+        return ", ".join([*told, *((measured["machine"]["cpu"], measured["date"]) if measured else ())])
+
 
 @cache
 def exported(name: str) -> Exported:
