@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from dataclasses import replace
 
 import numpy
@@ -229,16 +230,25 @@ def test_a_kernel_that_fails_names_its_node_though_the_program_has_no_lines():
     last = step.operations[computes[-2]].calls[-1]
     at = [name for name, text in zip(runnable.nodes, runnable.text.splitlines(), strict=True) if 'run("' in text]
     fails = len(at) - 1 - at[::-1].index(node.id)
-    count = iter(range(len(at)))
 
-    def execute(op, inputs, attributes, outputs):
-        if next(count) == fails:
-            assert op == last.op
-            raise ValueError("no such number")
-        return runnable.execute(op, inputs, attributes, outputs)
+    def failing(error):
+        count = iter(range(len(at)))
 
-    with pytest.raises(ExecutionFailed, match=f"^node {re.escape(node.id)} failed: no such number"):
-        runnable.run(Given(step.places, "cpu", 0).places, execute)
+        def execute(op, inputs, attributes, outputs):
+            if next(count) == fails:
+                assert op == last.op
+                raise error
+            return runnable.execute(op, inputs, attributes, outputs)
+
+        return execute
+
+    places = Given(step.places, "cpu", 0).places
+    with pytest.raises(ExecutionFailed, match=f"^node {re.escape(node.id)} failed: no such number") as caught:
+        runnable.run(places, failing(ValueError("no such number")))
+    assert "in execute" in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        runnable.run(places, failing(KeyboardInterrupt()))
+    assert "in execute" in "".join(traceback.format_exception(stopped.value))
 
 
 @pytest.mark.parametrize("op", ["ReadFile", "WriteFile", "EagerPyFunc", "NoSuchOperation"])

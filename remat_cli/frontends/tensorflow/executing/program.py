@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, TracebackType
 from typing import Any
 
 from remat_cli.errors import ExecutionFailed, OutOfMemory, RematError, UsageError
@@ -58,24 +58,26 @@ class Program:
         """
         import tensorflow as tf
 
+        run = execute or self.execute
         try:
-            run = execute or self.execute
             return self.function(places, run if self.flow is None else self.flow.over(run))
-        except tf.errors.ResourceExhaustedError as error:
-            raise OutOfMemory(
-                f"{self._place(error)} does not fit the memory of the device: {words(error)}",
-                hint="make room there, or solve for a smaller budget",
-            ) from error
-        except RematError:
-            raise
-        except Exception as error:  # kernels may raise anything
-            raise ExecutionFailed(
-                f"{self._place(error)} failed: {words(error)}",
+        except BaseException as error:
+            trace = error.__traceback__
+            error.__traceback__ = _without_plan(trace)
+            if isinstance(error, RematError) or not isinstance(error, Exception):
+                raise
+            place = self._place(trace)
+            if isinstance(error, tf.errors.ResourceExhaustedError):
+                raise OutOfMemory(
+                    f"{place} does not fit the memory of the device: {words(error)}",
+                    hint="make room there, or solve for a smaller budget",
+                ) from error
+            raise ExecutionFailed(  # kernels may raise anything
+                f"{place} failed: {words(error)}",
                 hint="was the graph exported for another device, or does this need other inputs than random ones?",
             ) from error
 
-    def _place(self, error: Exception) -> str:
-        trace = error.__traceback__
+    def _place(self, trace: TracebackType | None) -> str:
         line = 0
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == _FILE:
@@ -221,7 +223,7 @@ def program(step: Step, statements: Sequence[Statement], device: str, *, unseede
     constants = [tensor_of(constant, device) for constant in step.constants]
     scope: dict[str, Any] = {**writer.names, "constants": constants}
     flow = ControlFlow(functions) if functions else None
-    return Program(_defined("step", text, scope), text, (None, *writer.nodes), constants, executor(device), flow)
+    return Program(_without_lines(text, scope), text, (None, *writer.nodes), constants, executor(device), flow)
 
 
 def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int, Any], Mapping[int, Any]], list[Any]]:
@@ -246,7 +248,8 @@ def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int,
     used = {ref.number for call in operation.calls for ref in call.inputs if isinstance(ref, Constant)}
     constants = {number: tensor_of(step.constants[number], device) for number in used}
     scope: dict[str, Any] = {**writer.names, "constants": constants}
-    function = _defined("call", text, scope)
+    exec(compile(text, _FILE, "exec"), scope)
+    function = scope.pop("call")
     execute = ControlFlow(functions).over(executor(device))
 
     def call_node(places: Mapping[int, Any], values: Mapping[int, Any]) -> list[Any]:
@@ -256,17 +259,27 @@ def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int,
     return call_node
 
 
-def _defined(name: str, text: str, scope: dict[str, Any]) -> Callable[..., list[Any]]:
-    """The function of this name that ``text`` defines, without its table of line numbers.
+def _without_lines(text: str, scope: dict[str, Any]) -> Callable[..., list[Any]]:
+    """The function ``step`` that ``text`` defines, without its table of line numbers.
 
     TensorFlow looks up the line of each call of a kernel. Python finds it by reading the table from its beginning, so
     that steps of thousands of operations would spend most of their time there.
     """
     exec(compile(text, _FILE, "exec"), scope)
     # Removed from its own namespace: a function in there would be a cycle, which keeps constants alive.
-    function = scope.pop(name)
+    function = scope.pop("step")
     function.__code__ = function.__code__.replace(co_linetable=b"")
     return function  # type: ignore[no-any-return]
+
+
+def _without_plan(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frame of the plan: Python cannot print one that has no lines."""
+    if trace is None:
+        return None
+    after = _without_plan(trace.tb_next)
+    if trace.tb_frame.f_code.co_filename == _FILE:
+        return after
+    return TracebackType(after, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 def _line(text: str, instruction: int) -> int:
