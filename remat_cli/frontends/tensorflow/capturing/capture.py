@@ -185,8 +185,8 @@ def _traced(step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         compiled = [name for name, function in functions.items() if function.attr["_XlaMustCompile"].b]
         if any(_KERAS_GROUPS in name for name in compiled):
             raise CaptureFailed(
-                "Keras leaves a convolution in groups to XLA, which orders and merges operations as it likes, so that no "
-                "plan holds there",
+                "Keras leaves a convolution in groups to XLA, which orders and merges operations as it likes, so that "
+                "no plan holds there",
                 hint="use DepthwiseConv2D, or one Conv2D for each group and Concatenate",
             )
         if compiled:
