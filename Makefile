@@ -112,7 +112,7 @@ GRAPHS ?= $(wildcard ../shared/graphs/*/*.json)
 bench: setup
 	$(BIN)/python -m benchmarks $(if $(GRAPHS),--graphs $(GRAPHS))
 
-# The published tables and figures, made again: benchmarks/paper/README.md. About three quarters of an hour on one core.
+# The published tables and figures, made again: benchmarks/paper/README.md. Below an hour on one core.
 # After an interruption, PAPER=--resume goes on where it was.
 paper: setup
 	$(BIN)/python -m benchmarks.paper $(PAPER)

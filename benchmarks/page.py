@@ -16,6 +16,9 @@ Times are medians, with the smallest and the largest of all runs in brackets; on
 Memory is the largest resident memory of a process made for that measurement. What stands side by side was measured in
 the same run; on a shared machine compare ratios rather than times. A commit with `+changes` is one that had changes
 not yet committed.
+
+Pages of their own: what [running by plan](overheads/results/overheads.md) costs on TensorFlow and JAX beyond what is
+recomputed, plans [on TensorFlow](tensorflow/results/cpu.md), and the [tables of published papers](paper/README.md).
 """
 
 

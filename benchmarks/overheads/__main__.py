@@ -28,7 +28,7 @@ from remat_cli.plan.io import load_plan
 from remat_cli.plan.model import Compute, Plan, Statement
 
 FRAMEWORKS = ("tensorflow", "jax")
-SHARES = (0.60, 0.70, 0.80, 0.90)
+SHARES = (0.60, 0.65, 0.70, 0.80, 0.90)
 """Budgets as shares of the no-remat peak; the first that has a plan is taken."""
 LIMIT_S = 10
 """Seconds that the search for a plan gets."""

@@ -17,7 +17,7 @@ from benchmarks.machine import ROOT
 from benchmarks.page import section
 from benchmarks.paper.published import QUOTES, quoted
 
-PARTS = ("memory", "gaps", "budgets", "batches", "rounding", "treewidth", "chains")
+PARTS = ("memory", "gaps", "budgets", "batches", "keras", "rounding", "treewidth", "chains")
 """All parts, in the order in which they run and appear on the page."""
 LONG = "long"
 """The part that takes a night: `make paper-long`. It is the last on the page."""

@@ -20,7 +20,7 @@ from benchmarks.frame import Column, Picture, Row, Session, Table
 from benchmarks.measure import call
 from benchmarks.paper.published import CHECKMATE, published
 
-_MEMORY = 16 * 10**9
+MEMORY = 16 * 10**9
 _LIMIT_S = 40.0
 _KEPT, _BEST = "keep-all", "auto"
 _STRATEGIES = (_KEPT, "ap-sqrt", "ap-greedy", "linearized-greedy", _BEST)
@@ -116,30 +116,34 @@ def run(session: Session) -> list[Row]:
 
 def completed(rows: Sequence[Row]) -> list[Row]:
     """The rows with the gains over the best baseline, and the published figures."""
-    made: list[Row] = []
     timed = [row for row in rows if row["table"] == "timed"]
-    rows = [row for row in rows if row["table"] == "batches"]
+    return [*compared_with_others([row for row in rows if row["table"] == "batches"]), *timed]
+
+
+def compared_with_others(rows: Sequence[Row], part: str = "batches") -> list[Row]:
+    """The rows of batches with the gains, and the figures that ``part`` quotes."""
+    made: list[Row] = []
     for row in rows:
         network, best = row["graph"], row["strategy"] == _BEST
         kept = next((r["batch"] for r in rows if r["graph"] == network and r["strategy"] == _KEPT), None)
         others = [r["batch"] for r in rows if r["graph"] == network and r["strategy"] != _BEST and r["batch"]]
         beyond = round(row["batch"] / max(others), 3) if best and row["batch"] and others else None
-        batch = published("batches", network, "batch, Checkmate", CHECKMATE) if best else None
+        batch = published(part, network, "batch, Checkmate", CHECKMATE) if best else None
         limits = [r["impossible"] for r in rows if r["graph"] == network and r["impossible"]]
         most = min(limits, default=0) - 1
-        told: list[float | None] = [published("batches", network, quantity) for quantity in _BASELINES] if best else []
+        told: list[float | None] = [published(part, network, quantity) for quantity in _BASELINES] if best else []
         made.append(
             {
                 **row,
                 "possible": round(100 * row["batch"] / most, 1) if most > 0 and row["batch"] else None,
                 "gain": round(row["batch"] / kept, 3) if kept and row["batch"] else None,
                 "published_batch": None if batch is None else int(batch),
-                "published": published("batches", network, "over keep-all (times)") if best else None,
+                "published": published(part, network, "over keep-all (times)") if best else None,
                 "beyond": beyond,
                 "published_beyond": next((value for value in told if value is not None), None),
             }
         )
-    return [*made, *timed]
+    return made
 
 
 def largest(network: str, strategy: str) -> dict[str, Any]:
@@ -151,7 +155,7 @@ def largest(network: str, strategy: str) -> dict[str, Any]:
     graph = build_graph(spec_of(network))
     options = SolveOptions(strategy=strategy, time_limit_s=_LIMIT_S, threads=1)
     try:
-        found = max_batch(graph, _MEMORY, graph_batch=_BATCH, most_cost=one_forward(graph), options=options)
+        found = max_batch(graph, MEMORY, graph_batch=_BATCH, most_cost=one_forward(graph), options=options)
     except RematError as error:
         return {"batch": None, "impossible": None, "wall_s": None, "ending": error.message.partition(";")[0]}
     return {
@@ -172,7 +176,7 @@ def largest_timed(network: str, strategy: str) -> dict[str, Any]:
 
     options = SolveOptions(strategy=strategy, time_limit_s=_LIMIT_S, threads=1)
     try:
-        found = max_batch(made, _MEMORY, options=options)
+        found = max_batch(made, MEMORY, options=options)
     except RematError as error:
         empty = dict.fromkeys(column.key for column in TABLES[1].columns)
         return {**empty, "ending": error.message.partition(";")[0]}
@@ -198,15 +202,20 @@ def budget_for(network: str, batch: int) -> int:
     from remat_cli.api import build_graph
 
     fixed = build_graph(spec_of(network)).fixed_memory
-    return fixed + (_MEMORY - fixed) * _BATCH // batch
+    return fixed + (MEMORY - fixed) * _BATCH // batch
 
 
 def draw(rows: list[Row], folder: Path) -> None:
     """The picture of figure 6."""
+    draw_gains(completed(rows), folder / "batches-figure6.svg")
+
+
+def draw_gains(rows: Sequence[Row], path: Path) -> None:
+    """Draw the gains of the rows of batches."""
     from benchmarks.paper.plots import draw_bars
 
     groups: dict[str, dict[str, float]] = {}
-    for row in completed(rows):
+    for row in rows:
         if row["table"] == "batches" and row["gain"] is not None:
             groups.setdefault(row["graph"], {})[row["strategy"]] = row["gain"]
-    draw_bars(groups, "largest batch / that of keep-all", folder / "batches-figure6.svg")
+    draw_bars(groups, "largest batch / that of keep-all", path)

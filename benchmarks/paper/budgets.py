@@ -72,7 +72,8 @@ _COLUMNS = {
     _ROUNDED: "two-phase LP rounding",
 }
 """The column of the paper's table 2 at which a strategy stands."""
-_SPEED_UPS = {"linearized-greedy": "unet, over linearized greedy", "linearized-sqrt": "unet, over linearized sqrt(n)"}
+_METHODS = {"linearized-greedy": "linearized greedy", "linearized-sqrt": "linearized sqrt(n)"}
+"""What the caption of figure 5 calls a strategy."""
 
 TABLES = (
     Table(
@@ -166,27 +167,27 @@ def run(session: Session) -> list[Row]:
 def completed(rows: list[Row]) -> list[Row]:
     """Table 2 and the caption of figure 5, then the cells with their distances to the proven least."""
     cells, times = (with_distances([row for row in rows if row["table"] == table.key], _BEST) for table in TABLES)
-    return [*ratios(cells), *_at_16(times), *cells, *times]
+    return [*ratios(cells), *at_16([row for row in times if row["graph"] == UNET]), *cells, *times]
 
 
-def _at_16(times: list[Row]) -> list[Row]:
-    """The rows for U-Net in 16 GB: those whose budget is no round percentage."""
-    rows = [row for row in times if row["graph"] == UNET and row["percent"] not in PERCENTS]
-    best = next((row["overhead"] for row in rows if row["strategy"] == _BEST), None)
+def at_16(times: list[Row], part: str = "budgets") -> list[Row]:
+    """The rows in 16 GB, whose budget is no round percentage, with the figures that ``part`` quotes of U-Net."""
+    rows = [row for row in times if row["percent"] not in PERCENTS]
     made = []
     for row in rows:
+        name = _NAMES.get(row["graph"], row["graph"])
+        same = (other for other in rows if other["graph"] == row["graph"] and other["strategy"] == _BEST)
+        best = next((other["overhead"] for other in same), None)
         known = best is not None and row["overhead"] is not None
         speedup = round((100 + row["overhead"]) / (100 + best), 3) if known and best is not None else None
-        most = (
-            published("budgets", "unet", "overhead at 16 GB, batch 32, below (%)") if row["strategy"] == _BEST else None
-        )
-        told = published("budgets", _SPEED_UPS.get(row["strategy"], ""), "speed-up at 16 GB (times)")
+        most = published(part, name, "overhead at 16 GB, batch 32, below (%)") if row["strategy"] == _BEST else None
+        told = published(part, f"{name}, over {_METHODS.get(row['strategy'])}", "speed-up at 16 GB (times)")
         made.append({**row, "table": "at16", "published_overhead": most, "speedup": speedup, "published_speedup": told})
     return made
 
 
-def ratios(cells: list[Row]) -> list[Row]:
-    """Table 2 from the cells of figure 5."""
+def ratios(cells: list[Row], part: str = "budgets") -> list[Row]:
+    """Table 2 from the cells of figure 5, with the figures that ``part`` quotes."""
     rows: list[Row] = []
     for spec in dict.fromkeys(row["graph"] for row in cells):
         mine = [row for row in cells if row["graph"] == spec]
@@ -194,7 +195,7 @@ def ratios(cells: list[Row]) -> list[Row]:
         gaps = [row["above"] for row in best if row["above"] is not None]
         for strategy in dict.fromkeys(row["strategy"] for row in mine):
             ratio, budgets = geometric_ratio([*mine, *best], strategy, _FOUND)
-            told = published("budgets", _NAMES.get(spec, spec), f"cost over the optimum's, {_COLUMNS.get(strategy)}")
+            told = published(part, _NAMES.get(spec, spec), f"cost over the optimum's, {_COLUMNS.get(strategy)}")
             rows.append(
                 {
                     "table": "ratios",

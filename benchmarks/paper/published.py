@@ -7,7 +7,7 @@ quoted. A remark says what a figure is of, where the name is not enough, or that
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.frame import Column, Row, Table
 
@@ -147,6 +147,17 @@ _CHECKMATE_LONG = (
         "printed in words",
     ),
 )
+_KERAS_QUANTITIES = (
+    *("cost over the optimum's, Chen sqrt(n)", "cost over the optimum's, Chen greedy", "speed-up at 16 GB (times)"),
+    *("overhead at 16 GB, batch 32, below (%)", "memory without recomputation, batch 32 (GB)", "batch, Checkmate"),
+    *("over keep-all (times)", "over the best baseline, greedy (times)", "over the best baseline (times)"),
+)
+_CHECKMATE_KERAS = tuple(
+    replace(figure, part="keras", remark="as above")
+    for figure in (*_CHECKMATE_BUDGETS, *_CHECKMATE_BATCHES)
+    if figure.quantity in _KERAS_QUANTITIES and figure.paper == CHECKMATE
+)
+"""Those of budgets and batches that stand beside the same networks as Keras writes them."""
 _CHECKMATE_ROUNDING = (
     Figure("rounding", "two-phase rounding", "epsilon", "0.1", CHECKMATE, "section 5.3; appendix D"),
     Figure("rounding", "two-phase rounding", "threshold", "0.5", CHECKMATE, "algorithm 2"),
@@ -261,6 +272,7 @@ FIGURES = (
     *_CHECKMATE_GAPS,
     *_CHECKMATE_BUDGETS,
     *_CHECKMATE_BATCHES,
+    *_CHECKMATE_KERAS,
     *_CHECKMATE_ROUNDING,
     *_KUMAR,
     *_ROTOR,

@@ -1,40 +1,53 @@
-"""The networks of Checkmate's experiments as Keras writes them: memory, and the least overhead found on 16 GB.
+"""The networks of Checkmate's experiments as Keras writes them, exported at the paper's batches and profiled.
 
-    python -m benchmarks.tensorflow.checkmate [NAME ...]
+    python -m benchmarks.tensorflow.checkmate export [NAME ...]
+    python -m benchmarks.tensorflow.checkmate profile [NAME ...]
 
-Jain et al., Checkmate, MLSys 2020, used graphs of Keras 2. Here Keras 3 writes the networks at the paper's batches,
-TensorFlow captures the training step, and nothing runs: costs are FLOPs, as in figure 6. The numbers beside ours are in
-``benchmarks/paper/published.py``. Results go to ``results/checkmate.json`` and ``checkmate.md``.
+Jain et al., Checkmate, MLSys 2020, used graphs of Keras 2, profiled on a V100. Here Keras 3 writes the networks, and
+TensorFlow captures the training step at the paper's batch; nothing runs for that. Times are measured on a CPU, which
+would need a day and 50 GB at the paper's batches: so nodes are measured at two small batches, with the same operations
+in each node as at the paper's batch. ``export`` writes ``benchmarks/paper/keras/NAME.json`` and, for ``profile``, the
+graphs of the small batches into ``build/checkmate``; ``profile`` adds the times. ``make paper`` reads these files.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-import remat_cli
+from benchmarks.machine import machine, versions
+from benchmarks.paper.keras_graphs import FOLDER, FORM
+from remat_cli.api import save_graph
+from remat_cli.frontends.tensorflow.capturing.capture import as_model, capture
+from remat_cli.frontends.tensorflow.capturing.costs import cost_model
 from remat_cli.frontends.tensorflow.capturing.export import export_model
-from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.frontends.tensorflow.capturing.looks import find_looks
+from remat_cli.frontends.tensorflow.capturing.lower import lower
+from remat_cli.frontends.tensorflow.capturing.reading_graph import read_graph
+from remat_cli.frontends.tensorflow.measuring.profile import profile
+from remat_cli.frontends.tensorflow.reading import read_groups
+from remat_cli.graph.batched import Batched
+from remat_cli.graph.io import graph_to_document, load_graph
+from remat_cli.graph.model import Graph
 
-MEMORY = 16 * 10**9
-LIMIT_S = 20.0
 IMAGE = (416, 608)
-HERE = Path(__file__).parent / "results"
+SMALL = Path("build/checkmate")
+REPEATS = 3
 L = keras.layers
-PUBLISHED = {"vgg-unet": {"peak": "23 GB (section 6.3)", "overhead": "below 10% (section 6.3)"}}
-"""What the paper prints of these networks at these batches."""
 
 
-def classifier(name: str) -> Callable[[], Any]:
+def classifier(name: str) -> Any:
     """A network of ``keras.applications`` on 224 x 224 pixels."""
-    return lambda: getattr(keras.applications, name)(weights=None, classifier_activation=None)
+    return getattr(keras.applications, name)(weights=None, classifier_activation=None)
 
 
 def encoder(x: Any, *, normal: bool = False) -> list[Any]:
@@ -52,7 +65,7 @@ def convolved(x: Any, channels: int) -> Any:
     return L.ReLU()(L.BatchNormalization()(L.Conv2D(channels, 3, padding="same")(x)))
 
 
-def vgg_unet() -> Any:
+def unet() -> Any:
     image = keras.Input((*IMAGE, 3))
     *skips, x, _ = encoder(image)
     x = L.BatchNormalization()(L.Conv2D(512, 3, padding="same")(x))
@@ -83,86 +96,117 @@ def segnet() -> Any:
     return keras.Model(image, L.Conv2D(21, 3, padding="same")(x))
 
 
-NETWORKS: dict[str, tuple[int, Callable[[], Any]]] = {
-    "vgg16": (256, classifier("VGG16")),
-    "vgg19": (256, classifier("VGG19")),
-    "mobilenet-v1": (512, classifier("MobileNet")),
-    "fcn8": (32, fcn8),
-    "vgg-unet": (32, vgg_unet),
-    "segnet": (32, segnet),
-    "resnet50": (256, classifier("ResNet50")),
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network of the paper.
+
+    Attributes:
+        batch: The paper's batch.
+        small: The batches at which it is profiled.
+        make: Makes the model.
+    """
+
+    batch: int
+    small: tuple[int, int]
+    make: Callable[[], Any]
+
+
+NETWORKS = {
+    "vgg16": Network(256, (4, 16), partial(classifier, "VGG16")),
+    "mobilenet-v1": Network(512, (8, 32), partial(classifier, "MobileNet")),
+    "unet": Network(32, (2, 8), unet),
+    "resnet50": Network(256, (4, 16), partial(classifier, "ResNet50")),
+    "vgg19": Network(256, (4, 16), partial(classifier, "VGG19")),
+    "fcn8": Network(32, (2, 8), fcn8),
+    "segnet": Network(32, (2, 8), segnet),
 }
-"""Batch and network; ``remat export zoo:NAME`` has the same as the paper's graphs count them."""
 
 
-def measured(name: str) -> dict[str, Any]:
-    """The numbers of one network."""
-    batch, make = NETWORKS[name]
-
-    def build() -> Any:
-        model = make()
-        inputs, labels = (tf.TensorSpec((batch, *shape[1:])) for shape in (model.input_shape, model.output_shape))
-        last = model.output_shape[-1] - 1
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        return model, (inputs, tf.fill(labels.shape[:-1], last)), loss
-
-    graph = export_model(build, name, "benchmarks.tensorflow.checkmate")
-    whole = no_remat_peak(graph)
-    row = {"batch": batch, "nodes": len(graph.nodes), "parameters": graph.metadata["parameters"], "peak_bytes": whole}
-    started = time.perf_counter()
-    try:
-        solved = remat_cli.solve(
-            graph, min(MEMORY, whole), remat_cli.SolveOptions(time_limit_s=LIMIT_S, threads=1)
-        ).plan.claim
-    except remat_cli.RematError as error:
-        return row | {"problem": error.message}
-    found = {"overhead": solved.cost / graph.total_cost - 1, "bound": solved.lower_bound / graph.total_cost - 1}
-    return row | found | {"solved_s": round(time.perf_counter() - started, 1)}
+def step(network: Network, batch: int) -> Any:
+    """The model, a batch, and the loss."""
+    keras.backend.clear_session()
+    model = network.make()
+    inputs, labels = (tf.TensorSpec((batch, *shape[1:])) for shape in (model.input_shape, model.output_shape))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return model, (inputs, tf.fill(labels.shape[:-1], model.output_shape[-1] - 1)), loss
 
 
-def page(rows: dict[str, Any]) -> str:
-    """The table."""
-    lines = [
-        "# Checkmate's networks as Keras 3 writes them",
-        "",
-        "Made by `python -m benchmarks.tensorflow.checkmate`, with numbers of Jain et al., Checkmate, 2020,",
-        "where the paper prints them. The *zoo's* peak is that of `zoo:NAME`, which follows the paper's rules for a",
-        "graph; Keras's graph has what TensorFlow keeps, in operations that are joined where one is of no use alone.",
-        f"Overheads are in FLOPs, found and proven on 16 GB within {LIMIT_S:g} s; 0 where all fits.",
-        "",
-        "| network | batch | nodes | parameters | peak, Keras | zoo | published | overhead | proven | published |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: | --- |",
-    ]
-    for name, row in rows.items():
-        told = PUBLISHED.get(name, {})
-        found = (
-            f"{row['problem']} | " if "problem" in row else f"+{row['overhead']:.2%} | +{max(0.0, row['bound']):.2%}"
-        )
-        lines.append(
-            f"| {name} | {row['batch']} | {row['nodes']} | {row['parameters']:,} | {row['peak_bytes'] / 1e9:.2f} GB | "
-            f"{row['zoo_bytes'] / 1e9:.2f} GB | {told.get('peak', '')} | {found} | {told.get('overhead', '')} |"
-        )
-    return "\n".join(lines) + "\n"
+def smaller(whole: Graph, network: Network, batch: int) -> Graph:
+    """The graph at a smaller batch, with the same operations in each node as ``whole`` has."""
+    captured = capture(as_model(step(network, batch), whole.name))
+    program = read_graph(captured)
+    find_looks(program)
+    costs = cost_model("flops")
+    for op in program.ops:
+        op.cost = costs.cost(program, op, captured.graph)
+    made = lower(program, whole.name, whole.cost_unit, read_groups(whole))
+    if made is None:
+        raise SystemExit(f"{whole.name}: a batch of {batch} has other operations")
+    return replace(made, metadata=whole.metadata | made.metadata)
 
 
-def zoo_peak(name: str) -> int:
-    """The peak of the same network as the zoo has it."""
-    fused = "{fused=true}" if name in {"vgg16", "vgg19", "vgg-unet", "fcn8"} else ""
-    return no_remat_peak(remat_cli.build_graph(f"{name}{fused}"))
+def export(name: str) -> None:
+    """Write the graph of a network at the paper's batch, and what changes with the batch."""
+    network = NETWORKS[name]
+    whole = export_model(partial(step, network, network.batch), name, "benchmarks.tensorflow.checkmate")
+    small, middle = (smaller(whole, network, batch) for batch in network.small)
+    SMALL.mkdir(parents=True, exist_ok=True)
+    for batch, graph in zip(network.small, (small, middle), strict=True):
+        save_graph(graph, SMALL / f"{name}-{batch}.json")
+    at = Batched.of([(network.small[0], small), (network.batch, whole)]).at(network.small[1])
+    if [(n.outputs, n.workspace) for n in at.nodes] != [(n.outputs, n.workspace) for n in middle.nodes]:
+        raise SystemExit(f"{name}: bytes are not on a line through the batches {network.small[0]} and {network.batch}")
+    bare = replace(whole, nodes=tuple(replace(n, payload=None) for n in whole.nodes), metadata=None)
+    facts = {
+        "form": FORM,
+        "batch": network.batch,
+        "parameters": whole.metadata["parameters"],
+        "frameworks": {"tensorflow": tf.__version__, "keras": keras.__version__},
+        "graph": graph_to_document(bare),
+        "small": {
+            "batch": network.small[0],
+            "fixed_memory": small.fixed_memory,
+            "costs": [node.cost for node in small.nodes],
+            "outputs": [list(node.outputs) for node in small.nodes],
+            "workspaces": [node.workspace for node in small.nodes],
+        },
+    }
+    write(name, facts)
 
 
-def main() -> None:
-    path = HERE / "checkmate.json"
-    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    rows = stored.get("networks", {})
-    for name in sys.argv[1:] or NETWORKS:
-        print(name, flush=True)
-        rows[name] = measured(name) | {"zoo_bytes": zoo_peak(name)}
-        rows = {known: rows[known] for known in NETWORKS if known in rows}
-        facts = {"tensorflow": tf.__version__, "keras": keras.__version__, "remat": remat_cli.__version__}
-        path.write_text(json.dumps(facts | {"networks": rows}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        path.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+def measure(name: str) -> None:
+    """Add the times of the nodes at the small batches."""
+    network, file = NETWORKS[name], FOLDER / f"{name}.json"
+    facts = json.loads(file.read_text(encoding="utf-8"))
+    times = {}
+    for batch in network.small:
+        found = profile(load_graph(str(SMALL / f"{name}-{batch}.json")), repeats=REPEATS, warmup=0)
+        times[str(batch)] = [round(node.cost, 1) for node in found.nodes]
+        print(name, batch, f"{sum(times[str(batch)]) / 1e6:.2f} s", flush=True)
+    place = {"machine": machine(), "versions": versions(), "date": datetime.now(UTC).date().isoformat()}
+    write(name, facts | {"microseconds": times, "measured": place | {"repeats": REPEATS}})
+
+
+def write(name: str, facts: dict[str, Any]) -> None:
+    """Write the file of a network: a line for each node and each list."""
+    FOLDER.mkdir(exist_ok=True)
+    lines = [f'"{key}": {json.dumps(value, sort_keys=True)}' for key, value in sorted(facts.items()) if key != "graph"]
+    nodes = ",\n".join(json.dumps(node, sort_keys=True) for node in facts["graph"]["nodes"])
+    rest = {key: value for key, value in facts["graph"].items() if key != "nodes"}
+    head = json.dumps(rest, sort_keys=True).removesuffix("}")
+    lines.append(f'"graph": {head}, "nodes": [\n{nodes}\n]}}')
+    (FOLDER / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def main(arguments: list[str]) -> None:
+    """Do what is asked for."""
+    works = {"export": export, "profile": measure}
+    if not arguments or arguments[0] not in works or set(arguments[1:]) - set(NETWORKS):
+        raise SystemExit(f"{__doc__}\nNetworks: {', '.join(NETWORKS)}")
+    for name in arguments[1:] or NETWORKS:
+        print(arguments[0], name, flush=True)
+        works[arguments[0]](name)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

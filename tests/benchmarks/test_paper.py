@@ -15,6 +15,7 @@ from benchmarks.machine import ROOT
 from benchmarks.paper import batches, budgets, chains, gaps, long, memory, placing, treewidth
 from benchmarks.paper.__main__ import LONG, PARTS, _from_interrupted, main, part, written
 from benchmarks.paper.cells import compared, distance, geometric_ratio, with_distances
+from benchmarks.paper.keras_graphs import FOLDER, exported
 from benchmarks.paper.plots import Panel, draw_bars, draw_curves
 from benchmarks.paper.published import CHECKMATE, FIGURES, PAPERS, published
 from benchmarks.scale import build as scale_graph
@@ -73,7 +74,7 @@ def test_the_stored_page_is_that_of_the_stored_results():
         assert written(name, result) in page
 
 
-@pytest.mark.parametrize("name", ["memory", "budgets", "batches", "chains", "rounding", "treewidth"])
+@pytest.mark.parametrize("name", ["memory", "budgets", "batches", "keras", "chains", "rounding", "treewidth"])
 def test_quick_run_makes_result_page_and_pictures(name, tmp_path):
     assert main([name, "--quick", "--output", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "results" / f"{name}.json").read_text(encoding="utf-8"))["rows"]
@@ -277,6 +278,25 @@ def test_fixed_offsets_never_clash_and_are_often_the_best():
     graph = build_graph("vgg16{batch=1,backward=operator}")
     order = tuple(range(len(graph.nodes)))
     assert placing.placed_bytes(graph, order) >= peak(graph, order) - graph.fixed_memory
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json")), ids=lambda file: file.stem)
+def test_networks_of_keras_lie_on_the_lines_through_what_was_exported(file):
+    told = json.loads(file.read_text(encoding="utf-8"))
+    network = exported(file.stem)
+    paper, small = network.at(), network.at(told["small"]["batch"])
+    assert [node.cost for node in paper.nodes] == [node["cost"] for node in told["graph"]["nodes"]]
+    assert [list(node.outputs) for node in small.nodes] == told["small"]["outputs"]
+    assert no_remat_peak(small) < no_remat_peak(paper) / 2
+    low, high = network.profiled
+    timed = [network.at(batch, cost="us") for batch in (low, high, network.batch)]
+    assert [node.cost for node in timed[0].nodes] == told["microseconds"][str(low)]
+    for one, other, far, measured in zip(*(g.nodes for g in timed), told["microseconds"][str(high)], strict=True):
+        assert other.cost == max(one.cost, measured)
+        line = one.cost + (other.cost - one.cost) * (network.batch - low) / (high - low)
+        assert far.cost == pytest.approx(line)
+    assert [node.outputs for node in timed[2].nodes] == [node.outputs for node in paper.nodes]
+    assert timed[2].cost_unit == "us"
 
 
 def test_a_process_that_fails_is_a_row(tmp_path, monkeypatch):

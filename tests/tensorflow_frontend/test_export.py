@@ -155,6 +155,17 @@ def _keras_xla():
     return model, images()
 
 
+def _grouped():
+    model = keras.Sequential([keras.Input((8, 8, 4)), keras.layers.Conv2D(4, 3, groups=2), keras.layers.Flatten()])
+    return model, (tf.TensorSpec((2, 8, 8, 4)), tf.zeros((2,), tf.int32)), LOSS
+
+
+def test_convolutions_that_keras_leaves_to_xla_are_refused_with_a_way_out():
+    with pytest.raises(CaptureFailed, match="a convolution in groups") as caught:
+        graph_of(_grouped)
+    assert "DepthwiseConv2D" in caught.value.hint
+
+
 @pytest.mark.parametrize("build", [_xla, _nested_xla, _keras_xla])
 def test_steps_for_xla_are_refused(build):
     with pytest.raises(CaptureFailed, match="jit_compile=True"):

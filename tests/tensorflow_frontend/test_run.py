@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import traceback
 from dataclasses import replace
 
 import numpy
@@ -216,6 +218,37 @@ def test_a_plan_of_another_version_is_refused():
     with pytest.raises(UsageError, match=r"exported with TensorFlow 2\.3\.0"):
         run_plan(other)
     assert run_plan(other, force=True, steps=1).identical
+
+
+def test_a_kernel_that_fails_names_its_node_though_the_program_has_no_lines():
+    plan = plan_of(graph_of(cnn))
+    step = read_step(plan.graph)
+    runnable = program(step, plan.statements, "cpu")
+    assert not runnable.function.__code__.co_linetable  # TensorFlow would read it for every kernel
+    computes = [statement.node for statement in plan.statements if isinstance(statement, Compute)]
+    node = plan.graph.nodes[computes[-2]]
+    last = step.operations[computes[-2]].calls[-1]
+    at = [name for name, text in zip(runnable.nodes, runnable.text.splitlines(), strict=True) if 'run("' in text]
+    fails = len(at) - 1 - at[::-1].index(node.id)
+
+    def failing(error):
+        count = iter(range(len(at)))
+
+        def execute(op, inputs, attributes, outputs):
+            if next(count) == fails:
+                assert op == last.op
+                raise error
+            return runnable.execute(op, inputs, attributes, outputs)
+
+        return execute
+
+    places = Given(step.places, "cpu", 0).places
+    with pytest.raises(ExecutionFailed, match=f"^node {re.escape(node.id)} failed: no such number") as caught:
+        runnable.run(places, failing(ValueError("no such number")))
+    assert "in execute" in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        runnable.run(places, failing(KeyboardInterrupt()))
+    assert "in execute" in "".join(traceback.format_exception(stopped.value))
 
 
 @pytest.mark.parametrize("op", ["ReadFile", "WriteFile", "EagerPyFunc", "NoSuchOperation"])

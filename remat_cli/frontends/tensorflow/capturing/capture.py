@@ -22,6 +22,8 @@ EXPECTED = (
     "it returns (model, batch) for a Keras model that is compiled, (model, batch, loss), or (step, inputs): a batch is "
     "(x, y), a loss takes (y, prediction), inputs are tensors or tf.TensorSpec"
 )
+_KERAS_GROUPS = "_conv_xla"
+"""In the names of the functions by which Keras 3 convolves in groups, which TensorFlow's kernels on a CPU cannot."""
 _BY_XLA = "the step is to be compiled by XLA (jit_compile=True), which orders and merges operations as it likes"
 
 
@@ -179,7 +181,15 @@ def _traced(step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
 
     with marked_layers():
         first = tf.function(step).get_concrete_function(*arguments)
-        if any(function.attr["_XlaMustCompile"].b for function in function_definitions(graph_of(first)).values()):
+        functions = function_definitions(graph_of(first))
+        compiled = [name for name, function in functions.items() if function.attr["_XlaMustCompile"].b]
+        if any(_KERAS_GROUPS in name for name in compiled):
+            raise CaptureFailed(
+                "Keras leaves a convolution in groups to XLA, which orders and merges operations as it likes, so that "
+                "no plan holds there",
+                hint="use DepthwiseConv2D, or one Conv2D for each group and Concatenate",
+            )
+        if compiled:
             raise refused_xla()
         try:
             with functions_inlined():

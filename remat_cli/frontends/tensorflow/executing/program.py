@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import CodeType, TracebackType
 from typing import Any
 
 from remat_cli.errors import ExecutionFailed, OutOfMemory, RematError, UsageError
@@ -57,28 +58,30 @@ class Program:
         """
         import tensorflow as tf
 
+        run = execute or self.execute
         try:
-            run = execute or self.execute
             return self.function(places, run if self.flow is None else self.flow.over(run))
-        except tf.errors.ResourceExhaustedError as error:
-            raise OutOfMemory(
-                f"{self._place(error)} does not fit the memory of the device: {words(error)}",
-                hint="make room there, or solve for a smaller budget",
-            ) from error
-        except RematError:
-            raise
-        except Exception as error:  # kernels may raise anything
-            raise ExecutionFailed(
-                f"{self._place(error)} failed: {words(error)}",
+        except BaseException as error:
+            trace = error.__traceback__
+            error.__traceback__ = _without_plan(trace)
+            if isinstance(error, RematError) or not isinstance(error, Exception):
+                raise
+            place = self._place(trace)
+            if isinstance(error, tf.errors.ResourceExhaustedError):
+                raise OutOfMemory(
+                    f"{place} does not fit the memory of the device: {words(error)}",
+                    hint="make room there, or solve for a smaller budget",
+                ) from error
+            raise ExecutionFailed(  # kernels may raise anything
+                f"{place} failed: {words(error)}",
                 hint="was the graph exported for another device, or does this need other inputs than random ones?",
             ) from error
 
-    def _place(self, error: Exception) -> str:
-        trace = error.__traceback__
+    def _place(self, trace: TracebackType | None) -> str:
         line = 0
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == _FILE:
-                line = trace.tb_lineno
+                line = _line(self.text, trace.tb_lasti)
             trace = trace.tb_next
         node = self.nodes[line - 1] if 0 < line <= len(self.nodes) else None
         return "the plan" if node is None else f"node {printable(node)}"
@@ -219,10 +222,8 @@ def program(step: Step, statements: Sequence[Statement], device: str, *, unseede
     text = "\n".join(["def step(places, run):", *writer.lines]) + "\n"
     constants = [tensor_of(constant, device) for constant in step.constants]
     scope: dict[str, Any] = {**writer.names, "constants": constants}
-    exec(compile(text, _FILE, "exec"), scope)
-    # Removed from its own namespace: a function in there would be a cycle, which keeps constants alive.
     flow = ControlFlow(functions) if functions else None
-    return Program(scope.pop("step"), text, (None, *writer.nodes), constants, executor(device), flow)
+    return Program(_without_lines(text, scope), text, (None, *writer.nodes), constants, executor(device), flow)
 
 
 def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int, Any], Mapping[int, Any]], list[Any]]:
@@ -256,6 +257,35 @@ def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int,
         return found
 
     return call_node
+
+
+def _without_lines(text: str, scope: dict[str, Any]) -> Callable[..., list[Any]]:
+    """The function ``step`` that ``text`` defines, without its table of line numbers.
+
+    TensorFlow looks up the line of each call of a kernel. Python finds it by reading the table from its beginning, so
+    that steps of thousands of operations would spend most of their time there.
+    """
+    exec(compile(text, _FILE, "exec"), scope)
+    # Removed from its own namespace: a function in there would be a cycle, which keeps constants alive.
+    function = scope.pop("step")
+    function.__code__ = function.__code__.replace(co_linetable=b"")
+    return function  # type: ignore[no-any-return]
+
+
+def _without_plan(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frame of the plan: Python cannot print one that has no lines."""
+    if trace is None:
+        return None
+    after = _without_plan(trace.tb_next)
+    if trace.tb_frame.f_code.co_filename == _FILE:
+        return after
+    return TracebackType(after, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
+def _line(text: str, instruction: int) -> int:
+    """The line of the source of a function that an instruction belongs to; 0 if it belongs to none."""
+    code = next(item for item in compile(text, _FILE, "exec").co_consts if isinstance(item, CodeType))
+    return next((line or 0 for start, end, line in code.co_lines() if start <= instruction < end), 0)
 
 
 def read_attributes(step: Step, place: int) -> dict[str, Attribute]:

@@ -7,6 +7,8 @@ counts what is really there, and not what a plan says.
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,16 +17,13 @@ from remat_cli.frontends.tensorflow.operators import ASSIGNS, BY_ROWS, CALLS
 from remat_cli.frontends.tensorflow.private import Execute, address
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Buffer:
+    """Memory from ``start`` on, and references to the tensors in it, by their ids, since tensors have no hash."""
+
     start: int
     size: int
-    tensors: list[weakref.ref[Any]] = field(default_factory=list)
-
-    def live(self) -> bool:
-        """Whether a tensor still lies in it."""
-        self.tensors = [tensor for tensor in self.tensors if tensor() is not None]
-        return bool(self.tensors)
+    tensors: dict[int, weakref.ref[Any]] = field(default_factory=dict)
 
 
 class LiveBuffers:
@@ -39,9 +38,12 @@ class LiveBuffers:
         self.peak_bytes = 0
         self.executed: dict[str, int] = {}
         self._execute = execute
-        self._buffers: list[_Buffer] = []
+        self._buffers: list[_Buffer] = []  # by their starts, which are in a list of their own
+        self._starts: list[int] = []
+        self._bytes = 0
         given = [tensor for tensor in (*places, *constants) if tensor.dtype.name != "resource"]
-        self._given = {found[0] for tensor in given if (found := address(tensor)) is not None}
+        found = (address(tensor) for tensor in given)
+        self._there = Counter(place[0] for place in found if place is not None)
         self._handles = {id(handle): handle for handle in places if handle.dtype.name == "resource"}
         self._attributes: dict[int, tuple[Any, ...]] = {}
         self._held: dict[int, int] = {}
@@ -60,21 +62,49 @@ class LiveBuffers:
             for handle in inputs:
                 if id(handle) in self._attributes:
                     self._look_at(handle)
-        self._buffers = [buffer for buffer in self._buffers if buffer.live()]
-        held = set(self._held.values()) | self._given
-        self.peak_bytes = max(self.peak_bytes, sum(b.size for b in self._buffers if b.start not in held))
+        self.peak_bytes = max(self.peak_bytes, self._bytes)
         return results
 
     def _add(self, tensor: Any) -> None:
         place = address(tensor)
         if place is None or not place[1]:
             return
-        start, size = place
-        for buffer in self._buffers:
-            if buffer.start <= start and start + size <= buffer.start + buffer.size and buffer.live():
-                buffer.tensors.append(weakref.ref(tensor))
-                return
-        self._buffers.append(_Buffer(start, size, [weakref.ref(tensor)]))
+        buffer = self._around(*place)
+        if buffer is None:
+            buffer = _Buffer(*place)
+            at = bisect_right(self._starts, buffer.start)
+            self._starts.insert(at, buffer.start)
+            self._buffers.insert(at, buffer)
+            self._bytes += buffer.size if not self._there[buffer.start] else 0
+        lies_in = buffer
+
+        def gone(tensor: weakref.ref[Any]) -> None:
+            del lies_in.tensors[id(tensor)]
+            if not lies_in.tensors:
+                self._remove(lies_in)
+
+        reference = weakref.ref(tensor, gone)
+        buffer.tensors[id(reference)] = reference
+
+    def _around(self, start: int, size: int) -> _Buffer | None:
+        """The buffer that holds these bytes; None if there is none."""
+        for at in range(bisect_right(self._starts, start) - 1, -1, -1):
+            buffer = self._buffers[at]
+            end = buffer.start + buffer.size
+            if start + size <= end:
+                return buffer
+            if end <= start:
+                break
+        return None
+
+    def _remove(self, buffer: _Buffer) -> None:
+        at = self._buffers.index(buffer, bisect_left(self._starts, buffer.start))
+        del self._starts[at], self._buffers[at]
+        self._bytes -= buffer.size if not self._there[buffer.start] else 0
+
+    def _sized(self, start: int) -> int:
+        """Bytes of the buffers that begin at an address."""
+        return sum(b.size for b in self._buffers[bisect_left(self._starts, start) : bisect_right(self._starts, start)])
 
     def _look_at(self, handle: Any) -> None:
         """Note where a variable is now; what was read of it may lie elsewhere from then on.
@@ -83,7 +113,11 @@ class LiveBuffers:
         """
         first, second = (self._execute("ReadVariableOp", [handle], self._attributes[id(handle)], 1)[0] for _ in "12")
         place = address(first)
+        before = self._held.pop(id(handle), None)
+        if before is not None:
+            self._there[before] -= 1
+            self._bytes += self._sized(before) if not self._there[before] else 0
         if place is not None and place == address(second):
             self._held[id(handle)] = place[0]
-        else:
-            self._held.pop(id(handle), None)
+            self._bytes -= self._sized(place[0]) if not self._there[place[0]] else 0
+            self._there[place[0]] += 1

@@ -1,0 +1,218 @@
+"""Checkmate, figures 5 and 6 and table 2, on the networks as Keras writes them.
+
+Jain et al., Checkmate, MLSys 2020, took its graphs from Keras 2 and its times from a V100. Here Keras 3 wrote the
+networks, `remat export` took the training steps at the paper's batches, and `remat profile` measured times on one core
+of a CPU, at two small batches. At the paper's batch they lie on the line through the two; the bytes are exact. The
+files in `keras/` hold all that, so nothing of TensorFlow is needed here. Nodes are those of a TensorFlow step: bytes
+are what TensorFlow keeps, operations of no use alone are joined, and gradients of parameters stay to the end. The
+tables above have the same networks by the paper's rules for a graph. The U-Net is the one on VGG16 of the published
+experiments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.measure import call
+from benchmarks.paper import batches, budgets
+from benchmarks.paper.cells import CELLS, LEAST_NOTE, SHOWN_CELLS, compared, curves, with_distances
+from benchmarks.paper.keras_graphs import exported
+from benchmarks.paper.published import published
+
+_LIMIT_S = 5.0
+_BATCH_LIMIT_S = 20.0
+_MEMORY = "16GB"
+_PERCENTS: tuple[float | str, ...] = (90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0)
+_KEPT, _BEST = "keep-all", "auto"
+_STRATEGIES = ("ap-sqrt", "ap-greedy", "linearized-sqrt", "linearized-greedy", _BEST)
+_NETWORKS = ("mobilenet-v1", "vgg16", "vgg19", "unet", "resnet50", "fcn8", "segnet")
+_TABLE_2, _FIGURE_5 = _NETWORKS[:5], ("vgg16", "mobilenet-v1", "unet")
+_FIGURE_6 = ("unet", "fcn8", "segnet", "vgg19", "resnet50", "mobilenet-v1")
+_ZOO = {"unet": budgets.UNET} | {name: f"{name}{{fused=true}}" for name in ("vgg16", "vgg19", "fcn8")}
+"""The same networks as the tables above have them, where the names differ."""
+_TOP = 60.0
+
+TABLES = (
+    Table(
+        "networks",
+        "The networks",
+        (
+            Column("graph", "graph"),
+            Column("batch", "batch", "count"),
+            Column("nodes", "nodes", "count"),
+            Column("parameters", "parameters", "count"),
+            Column("peak_bytes", "peak without recomputation", "bytes"),
+            Column("zoo_bytes", "of the zoo's graph", "bytes"),
+            Column("step_s", "time of a step on the CPU, s", "number"),
+            Column("profiled", "profiled at batches"),
+        ),
+        "",
+        named_by=("graph",),
+    ),
+    Table(
+        "cells",
+        "Overhead against budget in FLOPs",
+        CELLS,
+        f"{_LIMIT_S:g} s a cell, one thread. " + LEAST_NOTE,
+        named_by=("graph", "strategy", "percent"),
+    ),
+    Table(
+        "times",
+        "Figure 5: overhead against budget in measured times",
+        CELLS,
+        f"{_LIMIT_S:g} s a cell, one thread. " + LEAST_NOTE,
+        named_by=("graph", "strategy", "percent"),
+    ),
+    Table(
+        "batches",
+        "Figure 6: the largest batch on 16 GB with at most one forward pass more",
+        batches.TABLES[0].columns,
+        f"FLOPs, {_BATCH_LIMIT_S:g} s each. Every batch is solved on its own graph. The gain over the best baseline is "
+        "over the largest other batch; the paper gives one figure for it to U-Net and to MobileNet, as said above.",
+        named_by=("graph", "strategy"),
+    ),
+)
+SHOWN = (
+    Table(
+        "networks",
+        TABLES[0].title,
+        (
+            *TABLES[0].columns[:6],
+            Column("published_gb", "memory, published, GB", "number"),
+            *TABLES[0].columns[6:],
+            Column("where", "exported and profiled with"),
+        ),
+    ),
+    Table(
+        "ratios",
+        "Table 2: cost over the optimum's, geometric mean over budgets",
+        budgets.SHOWN[0].columns[:-1],
+        budgets.SHOWN[0].note,
+    ),
+    Table(
+        "at16",
+        "16 GB, in measured times",
+        (
+            Column("graph", "graph"),
+            Column("strategy", "strategy"),
+            Column("overhead", "overhead, %", "number"),
+            Column("published_overhead", "published, below", "number"),
+            Column("speedup", "cost over auto's, times", "number"),
+            Column("published_speedup", "cost over the ILP's, published", "number"),
+            Column("above", "cost above the proven least, %", "number"),
+            Column("ending", "ended"),
+        ),
+    ),
+    Table(TABLES[1].key, TABLES[1].title, SHOWN_CELLS, TABLES[1].note),
+    Table(TABLES[2].key, TABLES[2].title, SHOWN_CELLS, TABLES[2].note),
+    Table(TABLES[3].key, TABLES[3].title, batches.SHOWN[0].columns, TABLES[3].note),
+)
+PICTURES = (
+    Picture(
+        "figure5",
+        "Overhead up to 60% against budget for every strategy on VGG16, MobileNet and U-Net, in times on a CPU.",
+    ),
+    Picture("figure6", "Largest batch over that of keeping everything, for six networks and three strategies."),
+)
+
+
+def run(session: Session) -> list[Row]:
+    rows: list[Row] = []
+    quick = session.quick
+    for name in _NETWORKS[1:2] if quick else _NETWORKS:
+        if session.wants(f"networks {name}"):
+            rows.append({"table": "networks", "graph": name, **_described(name)})
+            session.keep(rows)
+    shares: tuple[float | str, ...] = (80.0,) if quick else _PERCENTS
+    strategies = ("ap-sqrt", _BEST) if quick else _STRATEGIES
+    for table, names, cost in (("cells", _TABLE_2, "flops"), ("times", _FIGURE_5, "us")):
+        for name in ("vgg16",) if quick else names:
+            wanted = [s for s in strategies if session.wants(f"{table} {name} {s}")]
+            if wanted:
+                session.say(f"{table}: {name}, {', '.join(wanted)}")
+                asked = (*shares, _MEMORY) if cost == "us" else shares
+                made = compared(name, asked, wanted, _LIMIT_S, graph=exported(name).at(cost=cost))
+                rows += [{"table": table, **row} for row in made]
+                session.keep(rows)
+    for name in ("vgg19",) if quick else _FIGURE_6:
+        for strategy in (_KEPT,) if quick else (_KEPT, "linearized-greedy", _BEST):
+            if session.wants(f"batches {name} {strategy}"):
+                session.say(f"batches: {name}, {strategy}")
+                case = {"network": name, "strategy": strategy}
+                called = call("benchmarks.paper.keras:largest", limit_s=4 * _BATCH_LIMIT_S, **case)
+                empty = dict.fromkeys(column.key for column in TABLES[3].columns)
+                values = called.values or empty | {"ending": called.problem}
+                rows.append({**values, "table": "batches", "graph": name, "strategy": strategy})
+                session.keep(rows)
+    return rows
+
+
+def _described(name: str) -> dict[str, Any]:
+    """What the table of networks says of one."""
+    from remat_cli.api import build_graph
+    from remat_cli.graph.analysis import no_remat_peak
+
+    network = exported(name)
+    graph = network.at()
+    step = None if network.times is None else round(network.at(cost="us").total_cost / 1e6, 1)
+    return {
+        "batch": network.batch,
+        "nodes": len(graph.nodes),
+        "parameters": network.parameters,
+        "peak_bytes": no_remat_peak(graph),
+        "zoo_bytes": no_remat_peak(build_graph(_ZOO.get(name, name))),
+        "step_s": step,
+        "profiled": " and ".join(map(str, network.profiled)),
+    }
+
+
+def largest(network: str, strategy: str) -> dict[str, Any]:
+    """The largest batch; no batch within the limit is a valid outcome."""
+    from remat_cli.api import SolveOptions, max_batch
+    from remat_cli.errors import RematError
+
+    options = SolveOptions(strategy=strategy, time_limit_s=_BATCH_LIMIT_S, threads=1)
+    try:
+        found = max_batch(exported(network).at, batches.MEMORY, options=options)
+    except RematError as error:
+        return {"batch": None, "impossible": None, "wall_s": None, "ending": error.message.partition(";")[0]}
+    return {
+        "batch": found.found,
+        "impossible": found.impossible,
+        "wall_s": round(found.wall_s, 2),
+        "ending": found.outcome,
+    }
+
+
+def completed(rows: Sequence[Row]) -> list[Row]:
+    """The rows with what follows from them, and the published figures."""
+    of = {table.key: [row for row in rows if row["table"] == table.key] for table in TABLES}
+    cells, times = (with_distances(of[key], _BEST) for key in ("cells", "times"))
+    quantity = "memory without recomputation, batch 32 (GB)"
+    networks = [
+        row | {"published_gb": published("keras", row["graph"], quantity), "where": exported(row["graph"]).where()}
+        for row in of["networks"]
+    ]
+    return [
+        *networks,
+        *budgets.ratios(cells, "keras"),
+        *budgets.at_16(times, "keras"),
+        *cells,
+        *(row for row in times if row["percent"] in _PERCENTS),
+        *batches.compared_with_others(of["batches"], "keras"),
+    ]
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """The pictures of figures 5 and 6."""
+    from benchmarks.paper.plots import draw_curves
+
+    times = [row for row in rows if row["table"] == "times"]
+    times.sort(key=lambda row: row["percent"], reverse=True)
+    panels = curves(times, "times", dict.fromkeys(row["graph"] for row in times))
+    path = folder / "keras-figure5.svg"
+    draw_curves(panels, "budget, % of no-remat peak", "overhead, %", path, falling=True, top=_TOP)
+    batches.draw_gains(completed(rows), folder / "keras-figure6.svg")
