@@ -269,7 +269,7 @@ def _without_lines(text: str, scope: dict[str, Any]) -> Callable[..., list[Any]]
     # Removed from its own namespace: a function in there would be a cycle, which keeps constants alive.
     function = scope.pop("step")
     function.__code__ = function.__code__.replace(co_linetable=b"")
-    return function  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]  # it comes out of a namespace
 
 
 def _without_plan(trace: TracebackType | None) -> TracebackType | None:

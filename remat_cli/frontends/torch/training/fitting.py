@@ -56,6 +56,12 @@ MEASURED = "measured"
 """The costs that ``remat profile`` measures on the device."""
 
 
+_MORE_PARTS = (
+    "parts that are not known yet get a plan when they come, and what they hold is not counted for the others: set "
+    "reserve for that"
+)
+
+
 def fit_module(
     module: Any,
     batch: Any,
@@ -107,10 +113,7 @@ def fit_module(
     found.uses.stated = returns is not None
     assumed = found.plan_all(type(module).__name__, parts, calls, asked)
     if more:
-        warn(
-            f"remat: the model is not a single graph: {more}; parts that are not known yet get a plan when they come, "
-            "and what they hold is not counted for the others: set reserve for that"
-        )
+        warn(f"remat: the model is not a single graph: {more}; {_MORE_PARTS}")
     backend = backend_with(compiler, found.find, found.refuse, found.uses)
     call = PlannedCall(module, backend, len(parts), strict=unknown == "error", plans=found.plans)
     if found.plans:
