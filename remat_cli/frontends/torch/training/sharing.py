@@ -28,9 +28,11 @@ from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Plan, Statement
 from remat_cli.plan.replay import replay
 
-_STEPS = (0.0, 0.25, -0.25, 0.5, -0.5, 0.75, -0.75, -1.0)
+_STEPS = (0.0, -0.02, -0.08, 0.25, -0.25, 0.5, -0.5, 0.75, -0.75, -1.0)
 """How far to go from the share with which the last part needs no plan: up to everything, or down to the least that the
 earlier parts can hold, which is what parts in the middle may need. Untuned."""
+_AGAIN = 3
+"""Attempts with one share: plans of earlier parts may hold more than the later ones counted on. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,20 +219,24 @@ def planned(course: Course, budget_bytes: int | None, plan: Callable[[Graph], Pl
         return [plan(alone[0].added(parts[0].graph))], alone
     ranges = [_Range.of(part, one) for part, one in zip(parts, kept, strict=True)]
     if budget_bytes is None:
-        made = _inside_out(course, ranges, plan, 1.0, None)
+        made = _inside_out(course, ranges, plan, 1.0, None, 0)
         return made, _of_parts(course, _held(course, [one.statements for one in made]))
     least = _first_share(course, ranges, kept, budget_bytes)
     refused: Infeasible | LimitReached | None = None
     for share in dict.fromkeys(least + step * (least if step < 0 else 1 - least) for step in _STEPS):
-        try:
-            plans = _inside_out(course, ranges, plan, share, budget_bytes)
-        except (Infeasible, LimitReached) as error:
-            refused = refused or error
-            continue
-        statements = [one.statements for one in plans]
-        held = _held(course, statements)
-        if _peak(course, held, statements) <= budget_bytes:
-            return plans, _of_parts(course, held)
+        margin = 0
+        for _ in range(_AGAIN):
+            try:
+                plans = _inside_out(course, ranges, plan, share, budget_bytes, margin)
+            except (Infeasible, LimitReached) as error:
+                refused = refused or error
+                break
+            statements = [one.statements for one in plans]
+            held = _held(course, statements)
+            over = _peak(course, held, statements) - budget_bytes
+            if over <= 0:
+                return plans, _of_parts(course, held)
+            margin += over
     raise (Infeasible if refused is None else type(refused))(
         f"no plans were found with which the {len(parts)} parts of the module fit together"
         + (f": {refused.message}" if refused else ""),
@@ -252,9 +258,17 @@ def _first_share(
 
 
 def _inside_out(
-    course: Course, ranges: Sequence[_Range], plan: Callable[[Graph], Plan], share: float, budget_bytes: int | None
+    course: Course,
+    ranges: Sequence[_Range],
+    plan: Callable[[Graph], Plan],
+    share: float,
+    budget_bytes: int | None,
+    margin: int,
 ) -> list[Plan]:
-    """Plans from the last call to the first, if parts without one go ``share`` of the way to what they hold at most."""
+    """Plans from the last call to the first, if parts without one go ``share`` of the way to what they hold at most.
+
+    Each plan leaves ``margin`` bytes of the budget for what those that follow hold beyond that.
+    """
     plans: dict[int, Plan] = {}
     walk = _Walk(course, [one.at(share) for one in ranges])
     for at in reversed(range(len(course.calls))):
@@ -262,7 +276,7 @@ def _inside_out(
         part, held = course.parts[number], walk.held(at)
         if number not in plans:
             same = [k for k, call in enumerate(course.calls) if call.part == number]
-            beside = Held(max(map(walk.beside, same)), held.between_bytes)
+            beside = Held(max(map(walk.beside, same)) + margin, held.between_bytes)
             if len(same) > 1 and budget_bytes is not None:  # the calls before count on it
                 beside = beside.leaving(part.graph, budget_bytes, walk.holds[number].bytes)
             plans[number] = plan(beside.added(part.graph))
