@@ -30,7 +30,7 @@ OTHERS = ("chen-recursive", "revolve", "revolve-bytes", "revolve-hetero", "seque
 def found(graph: Graph, budget: int | str, strategy: str) -> Solved | None:
     try:
         return solve(graph, budget, SolveOptions(strategy=strategy))
-    except Infeasible:
+    except (Infeasible, StrategyMismatch):
         return None
 
 
@@ -422,3 +422,18 @@ def test_a_plan_that_does_not_fit_tells_its_peak() -> None:
         with pytest.raises(Infeasible, match="makes fits a budget of 9 bytes") as caught:
             solve(graph, 9, SolveOptions(strategy=strategy))
         assert "the smallest budget known to work is" in caught.value.hint
+
+
+def test_where_no_budget_helps_the_node_is_named_that_may_be_computed_only_once() -> None:
+    nodes = (
+        Node("once", 1.0, (), (4,), recompute=False, phase=Phase.FORWARD),
+        Node("other", 1.0, (), (4,), phase=Phase.FORWARD),
+        Node("loss", 1.0, (), (4,), phase=Phase.LOSS),
+        Node("back1", 1.0, (), (4,), phase=Phase.BACKWARD),
+        Node("back2", 1.0, (0,), (4,), phase=Phase.BACKWARD),
+    )
+    graph = Graph("chain", nodes, (4,))
+    for budget in ("100%", None):
+        with pytest.raises(StrategyMismatch, match="no plan of this graph at any budget, since once may be"):
+            solve(graph, budget, SolveOptions(strategy="revolve-bytes"))
+    assert solve(graph, "100%", SolveOptions(strategy="rotor")).plan.claim.cost == 5

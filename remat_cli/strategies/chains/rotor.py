@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.mip import Bools, Floats, Ints
 from remat_cli.plan.model import Scope
@@ -120,6 +120,13 @@ class Rotor(Strategy):
             runs = program.least_runs()
             if runs is not None:
                 incumbent.offer(chain.computes(runs))
+            elif frozen := next((stage for stage in chain.stages if stage.frozen), None):
+                nodes = (chain.graph.nodes[i] for i in frozen.block)
+                once = next(node.id for node in nodes if not node.recompute)
+                raise StrategyMismatch(
+                    f"{self.name} has no plan of this graph at any budget, since {once} may be computed only once",
+                    hint="take --strategy rotor, or auto",
+                )
 
 
 @dataclass(frozen=True, slots=True)
