@@ -46,6 +46,8 @@ _INSIDE_MOST = 1_500
 """Most nodes for which crowded stages are looked into again after other methods. Untuned."""
 _TINY = 60
 """Most nodes for the MILP of the Checkmate paper with split stages. Untuned."""
+_HANDFUL = 10
+"""Most nodes for which all states are looked at; beyond, the limit on states comes first. Untuned."""
 _FEW = 30
 """Most nodes with which a solver needs no better start. Untuned."""
 _EAGER_PAIRS, _PROOF_PAIRS = 10_000, 60_000
@@ -342,7 +344,7 @@ _STARTS = (
 """Schedules and bounds in time that grows with the edges of the graph, not with its square."""
 
 _ENUMERATION = f"{_ROOM}.openers.enumeration:Enumeration"
-_ALL_STATES = Stage("enumeration", _ENUMERATION, "proves the optimum, whatever the sizes", when=nodes(most=10))
+_ALL_STATES = Stage("enumeration", _ENUMERATION, "proves the optimum, whatever the sizes", when=nodes(most=_HANDFUL))
 _DEPTHS = (1.0, 1.5, 2.0, 3.0, 6.0)
 """How far from its uses a node may be recomputed, in the order of growth. Untuned."""
 

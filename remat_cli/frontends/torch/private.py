@@ -353,7 +353,7 @@ class Buffers:
     sizes: dict[str, tuple[int, int]]
     results: list[str]
     names: dict[str, str]
-    joined: frozenset[str] = frozenset()
+    joined: frozenset[str]
 
     def real(self, name: str) -> str:
         """The name of the buffer whose memory ``name`` is."""
@@ -382,11 +382,9 @@ def buffer_sizes(scheduler: Any) -> Buffers:
 
 def last_call(function: Callable[[], Any]) -> tuple[Any, tuple[Any, ...]]:
     """The last operator that ``function`` calls, and its arguments by position."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     seen: list[tuple[Any, tuple[Any, ...]]] = []
 
-    class Watching(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to the type checker
+    class Watching(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
         def __torch_dispatch__(self, operator: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
             seen[:] = [(operator, args)]
             return operator(*args, **(kwargs or {}))

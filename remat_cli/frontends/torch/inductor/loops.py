@@ -97,6 +97,7 @@ class _Schedule:
     Attributes:
         scheduler: Inductor's scheduler.
         names: The name of each operation.
+        place: The position of each operation by name, and of what an operation consists of.
         reads: The buffers that each reads, by number.
         makes: The buffers that each makes, or makes a part of.
         before: The operations that have to run before each.
@@ -111,6 +112,7 @@ class _Schedule:
 
     scheduler: Any
     names: list[str]
+    place: dict[str, int]
     reads: list[list[int]]
     makes: list[list[int]]
     before: list[list[int]]
@@ -137,6 +139,7 @@ class _Schedule:
         found = cls(
             scheduler=scheduler,
             names=[node.get_name() for node in nodes],
+            place={one.get_name(): k for k, node in enumerate(nodes) for one in (node, *node.get_nodes())},
             reads=reads,
             makes=[
                 sorted({number[real] for name in node.get_buffer_names() if (real := made.real(name)) in number})
@@ -183,9 +186,8 @@ class _Schedule:
 
     def last_of_calls(self) -> frozenset[str]:
         """The names of the loops after which a C++ function must end to stay within the limit, in Inductor's order."""
-        place = {name: k for k, name in enumerate(self.names)}
         operations = list(self.scheduler.nodes)
-        order = [[place[one.get_name()] for one in operation.get_nodes()] for operation in operations]
+        order = [sorted({self.place[one.get_name()] for one in operation.get_nodes()}) for operation in operations]
         found: set[str] = set()
         live, waiting, before = self.given_bytes, 0, ""  # bytes that the function frees at its end, and its last loop
         for operation, (taken, freed) in zip(operations, self._memory(order), strict=True):

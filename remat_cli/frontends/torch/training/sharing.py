@@ -28,7 +28,7 @@ from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Plan, Statement
 from remat_cli.plan.replay import replay
 
-_STEPS = (0.0, -0.02, -0.08, 0.25, -0.25, 0.5, -0.5, 0.75, -0.75, -1.0)
+_STEPS = (0.0, 0.25, -0.25, 0.5, -0.5, 0.75, -0.75, -1.0)
 """How far to go from the share with which the last part needs no plan: up to everything, or down to the least that the
 earlier parts can hold, which is what parts in the middle may need. Untuned."""
 _AGAIN = 3
