@@ -299,8 +299,9 @@ def test_parts_share_the_budget():
             planned.zero_grad(set_to_none=True)
             assert_same_step(eager, fitted, planned, inputs, lambda out, y: out, seed)
             peak = peak_bytes(lambda one=fitted: one(*inputs).backward(), planned, inputs)
-            # Operators wrap numbers in tensors of 8 bytes: workspace, which only measured costs count.
-            assert peak <= report_of(fitted).budget_bytes + 32
+            # A product by a number wraps it in 8 and 4 bytes, which only measured costs count, and backward() holds the
+            # 4 bytes of the gradient that it begins with to its end.
+            assert peak <= report_of(fitted).budget_bytes + 16
     with pytest.raises(Infeasible):
         fit(planned, inputs, report_of(fitted).least_bytes - 1, options=FAST, cache="")
 
