@@ -498,12 +498,42 @@ def test_functions_of_loops_end_where_they_are_told_to(fresh_compiler):
         CppScheduling.ready_to_flush = full
 
 
+@pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
+def test_concatenations_whose_parts_are_made_in_place_make_no_code():
+    from torch._inductor import scheduler
+
+    made = {
+        kind: private.makes_code(object.__new__(kind))
+        for kind in (scheduler.NopKernelSchedulerNode, scheduler.SchedulerNode)
+    }
+    assert list(made.values()) == [False, True]
+
+
 def test_the_last_call_of_an_operator():
     x = torch.ones(2, 2)
     operator, args = private.last_call(lambda: torch.add(x.exp(), 1))
     assert operator is torch.ops.aten.add.Tensor
     assert torch.equal(args[0], x.exp())
     assert args[1] == 1
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
+def test_images_with_channels_last_where_asked_for(wanted, monkeypatch):
+    from torch._inductor.graph import GraphLowering
+
+    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(GraphLowering.decide_layout_opt))
+    module = torch.fx.symbolic_trace(torch.nn.ReLU())
+    asked = []
+
+    def wants(given):
+        asked.append(given)
+        return wanted
+
+    private.channels_last_where(wants)
+    private.channels_last_where(wants)
+    assert GraphLowering.decide_layout_opt(module, is_inference=False) is wanted
+    assert asked == [module]
 
 
 def test_gradients_of_gradients_of_a_compiled_graph(fresh_compiler):

@@ -327,9 +327,31 @@ def end_calls_where(ends: Callable[[Any], bool]) -> None:
     CppScheduling.ready_to_flush = ready_to_flush
 
 
+def channels_last_where(wants: Callable[[Any], bool]) -> None:
+    """From now on, Inductor also lays out images with channels last in a graph module of which ``wants`` says so."""
+    from torch._inductor.graph import GraphLowering
+
+    full = GraphLowering.decide_layout_opt
+    if getattr(full, "wants", None) is wants:
+        return
+
+    def decide(module: Any, *, is_inference: bool) -> bool:
+        return bool(full(module, is_inference=is_inference)) or wants(module)
+
+    decide.wants = wants  # type: ignore[attr-defined]  # the mark
+    GraphLowering.decide_layout_opt = staticmethod(decide)
+
+
 def is_loop(operation: Any) -> bool:
     """Whether an operation is a loop that Inductor writes itself, which may share a C++ function with others."""
     return bool(operation.get_nodes()) and not operation.is_extern() and not operation.is_template()
+
+
+def makes_code(operation: Any) -> bool:
+    """Whether Inductor makes code for an operation; for a concatenation whose parts are made in place, it does not."""
+    from torch._inductor.scheduler import NopKernelSchedulerNode
+
+    return not isinstance(operation, NopKernelSchedulerNode)
 
 
 def compiled_meta() -> Any:

@@ -235,6 +235,7 @@ class _Half:
                 for reader in readers:
                     reader.replace_input_with(copy, mark)
         self._keep_apart(outputs)
+        self._leave_layouts_open()
         node = self.graph.output(tuple(outputs))
         node.meta["desc"] = list(told)
         node.meta["output_stack_traces"] = [None] * len(outputs)
@@ -255,6 +256,19 @@ class _Half:
         ]
         for joined, part in found:
             joined.replace_input_with(part, apart(self.graph, part))
+
+    def _leave_layouts_open(self) -> None:
+        """Let gradients of convolutions alone decide in which layout something is stored that others read, too.
+
+        Inductor gives it the layout that it has in eager mode, and may then copy it for the convolution.
+        """
+        import torch
+
+        gradients = torch.ops.aten.convolution_backward.default
+        for node in self.graph.find_nodes(op="call_function", target=gradients):
+            for read in dict.fromkeys(node.args[:2]):
+                if len(read.users) > 1:
+                    node.replace_input_with(read, stored(self.graph, read))
 
 
 def _last_read(node: Any, place: Mapping[Any, int]) -> int:

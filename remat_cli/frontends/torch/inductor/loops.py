@@ -22,6 +22,7 @@ from remat_cli.frontends.torch.private import (
     end_calls_where,
     is_loop,
     loop_choices,
+    makes_code,
     set_loop_choices,
 )
 
@@ -197,7 +198,8 @@ class _Schedule:
             if before and live + taken > self.limit_bytes:
                 found.add(before)
                 live, waiting = live - waiting, 0
-            live, waiting, before = live + taken, waiting + freed, operation.get_name()
+            live, waiting = live + taken, waiting + freed
+            before = operation.get_name() if makes_code(operation) else before
         return frozenset(found)
 
     def _memory(self, order: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
