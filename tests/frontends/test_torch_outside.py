@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
@@ -207,6 +209,29 @@ def test_every_shape_of_a_layer_is_a_part_and_only_the_last_result_stays():
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
     assert len(planned._compiled_call_impl.plans) == 12
     assert peak_bytes(Squared(planned), inputs) <= 1.01 * needed
+
+
+def test_a_first_call_holds_no_variables_of_its_callers():
+    """Even if plans were refused on the way: the errors have tracebacks, and these the variables of all callers."""
+    torch.manual_seed(0)
+    module, x = Shapes(), torch.randn(512, WIDTH)
+    budget = peak_bytes(Squared(copy.deepcopy(module)), (x,))
+    fit(module, None, budget, options=FAST, cost="measured", cache="", loss=torch.sum)
+    results = []
+
+    def loss():
+        output = module(x)
+        results.append(weakref.ref(output))
+        return output.sum()  # keeps nothing of it
+
+    gc.disable()
+    try:
+        value = loss()
+        assert results[0]() is None
+    finally:
+        gc.enable()
+    value.backward()
+    assert "all results are gone by the backward pass" in report_of(module).assumed
 
 
 def test_what_no_gradient_comes_to_is_gone_after_its_forward_pass():

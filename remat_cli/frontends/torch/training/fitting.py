@@ -201,8 +201,9 @@ class _Plans:
         if not captured:
             return ""
         found = uses(captured, calls, None if asked is None else asked.chosen)
-        refused: RematError | None = None
-        for gone, assumed in self._assumptions(captured, found):
+        assumptions = self._assumptions(captured, found)
+        gone, assumed = next(assumptions)
+        while True:
             self.uses.known.clear()
             for part, use, whole in zip(captured, assumed, found, strict=True):
                 self.uses.assume(part, use)
@@ -211,10 +212,11 @@ class _Plans:
             try:
                 self._plan_parts(name, captured, calls, asked)
                 return _assumption(asked, gone)
-            except (Infeasible, LimitReached) as error:
-                refused = error
-        assert refused is not None
-        raise refused
+            except (Infeasible, LimitReached):
+                following = next(assumptions, None)
+                if following is None:
+                    raise
+            gone, assumed = following
 
     def _assumptions(self, captured: Sequence[Captured], found: Sequence[Use]) -> Iterator[tuple[str, Sequence[Use]]]:
         """What to assume of the results one after another: what is gone when the backward pass begins, in words."""

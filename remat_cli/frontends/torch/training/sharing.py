@@ -245,7 +245,8 @@ def planned(course: Course, budget_bytes: int | None, plan: Callable[[Graph], Pl
             try:
                 plans = _inside_out(course, ranges, plan, share, budget_bytes, margin)
             except (Infeasible, LimitReached) as error:
-                refused = refused or error
+                # Its traceback holds the variables of this function and of all that called it.
+                refused = refused or error.with_traceback(None)
                 break
             statements = [one.statements for one in plans]
             held = _held(course, statements)
