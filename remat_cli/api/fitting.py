@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -161,6 +162,9 @@ def fit(
                 "compiler": compiler,
             },
         )
+        # Errors that were caught on the way may be in cycles, and their tracebacks hold the variables of all callers.
+        # In a first call these are what a loop has of its results, which is to be gone by the backward pass.
+        gc.collect()
         if (report := fitted(part)) is not None:
             sys.stderr.write(f"remat: {report}\n")
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from transformers import TrainerCallback
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.trainer_pt_utils import LabelSmoother
 
 from remat_cli.api import fit
 from remat_cli.errors import UsageError
@@ -23,7 +27,9 @@ class RematCallback(TrainerCallback):
         budget: ``"8GB"``, ``"80%"`` of what the first batch needs without recomputation, or bytes.
         reserve: Memory outside the step; None for what the optimizer keeps, accumulated gradients and buckets of
             ``DistributedDataParallel``.
-        options: Other arguments of :func:`remat_cli.fit`.
+        options: Other arguments of :func:`remat_cli.fit`. A loss that the trainer computes from the model's outputs by
+            ``label_smoothing_factor`` is counted without ``loss``, unless ``returns`` or ``buckets`` are given. For one
+            of ``compute_loss_func`` or ``compute_loss``, ``loss`` is a function of the outputs alone.
     """
 
     def __init__(self, budget: Budget | str | float, *, reserve: str | float | None = None, **options: Any) -> None:
@@ -41,7 +47,29 @@ class RematCallback(TrainerCallback):
         if reserve is None:
             copies = int(args.gradient_accumulation_steps > 1) + int(args.world_size > 1)
             reserve = state_bytes(given["optimizer"]) + copies * gradient_bytes(model.parameters())
-        fit(model, None, self.budget, reserve=reserve, **self.options)
+        options = dict(self.options)
+        if args.label_smoothing_factor and not {"loss", "returns", "buckets"} & set(options):
+            options["loss"] = _smoothed(args.label_smoothing_factor, model)
+        fit(model, None, self.budget, reserve=reserve, **options)
+
+
+def _smoothed(factor: float, model: Any) -> Callable[[Any], Any]:
+    """The loss of a trainer with smoothed labels, which it keeps from the model.
+
+    The class of each result is taken to be the first one, which makes no difference to memory.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT wraps it
+    shifts = type(inner).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+
+    def loss(output: Any) -> Any:
+        named = isinstance(output, Mapping)
+        if named and output.get("loss") is not None:  # the model has its labels under other names
+            return output["loss"]
+        logits = output["logits"] if named else output[0]
+        labels = torch.zeros(logits.shape[:-1], dtype=torch.long, device=logits.device)
+        return LabelSmoother(factor)(output, labels, shift_labels=shifts)
+
+    return loss
 
 
 def _require_plain(args: Any) -> None:

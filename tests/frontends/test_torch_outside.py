@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 import torch
@@ -77,6 +79,51 @@ class Again(nn.Module):
         return x
 
 
+class Step(nn.Module):
+    """A layer behind which the graph breaks."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.layer = nn.Linear(inputs, outputs)
+
+    def forward(self, x):
+        x = self.layer(x)
+        torch._dynamo.graph_break()
+        return x
+
+
+class Shapes(nn.Module):
+    """A class that runs in more shapes than PyTorch compiles of a function; only the last result is returned."""
+
+    def __init__(self, count=12):
+        super().__init__()
+        widths = [WIDTH + 8 * k for k in range(count)]
+        self.steps = nn.Sequential(*(Step(*pair) for pair in pairwise([*widths, WIDTH])))
+
+    def forward(self, x):
+        return self.steps(x)
+
+
+class Codes(nn.Module):
+    """An encoder in parts to which no gradient comes, since only numbers of codes go on, and a decoder."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.ModuleList(Step(WIDTH, WIDTH) for _ in range(6))
+        self.codes = nn.Embedding(WIDTH, WIDTH)
+        self.decoder = nn.Sequential(nn.Linear(WIDTH, 128), nn.GELU(), nn.Linear(128, WIDTH))
+
+    def forward(self, x):
+        numbers = self.encoded(x)
+        torch._dynamo.graph_break()
+        return self.decoder(self.codes(numbers)).square().mean()
+
+    def encoded(self, x):
+        for layer in self.encoder:
+            x = plainly(layer(x)).tanh()
+        return x.argmax(-1)
+
+
 @torch._dynamo.disable
 def plainly(x):
     return x.exp().sin().cos()  # each keeps its result or its argument
@@ -131,6 +178,86 @@ def test_parts_that_run_several_times_are_counted_call_by_call():
     assert report_of(planned).extra_cost > 0
     assert all(torch.equal(a, b) for a, b in zip(gradients(planned, inputs), gradients(eager, inputs), strict=True))
     assert peak_bytes(planned, inputs) <= 1.01 * budget
+
+
+class Squared(nn.Module):
+    """A module with the loss of a loop, for what measures a whole step."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return squared(self.module(x))
+
+
+def squared(output):
+    return output.square().mean()
+
+
+def test_every_shape_of_a_layer_is_a_part_and_only_the_last_result_stays():
+    torch.manual_seed(0)
+    eager, inputs = Shapes(), (torch.randn(512, WIDTH),)
+    needed = peak_bytes(Squared(copy.deepcopy(eager)), inputs)
+    planned = copy.deepcopy(eager)
+    fit(planned, inputs, needed, options=FAST, cost="measured", cache="", loss=squared)
+    report = report_of(planned)
+    assert report.parts == 12
+    assert "all results are gone by the backward pass" in report.assumed  # as they are in this loop
+    assert report.keep_all_bytes == pytest.approx(needed, rel=0.01)
+    found, wanted = (gradients(Squared(module), inputs) for module in (planned, eager))
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    assert len(planned._compiled_call_impl.plans) == 12
+    assert peak_bytes(Squared(planned), inputs) <= 1.01 * needed
+
+
+def test_a_first_call_holds_no_variables_of_its_callers():
+    """Even if plans were refused on the way: the errors have tracebacks, and these the variables of all callers."""
+    torch.manual_seed(0)
+    module, x = Shapes(), torch.randn(512, WIDTH)
+    budget = peak_bytes(Squared(copy.deepcopy(module)), (x,))
+    fit(module, None, budget, options=FAST, cost="measured", cache="", loss=torch.sum)
+    results = []
+
+    def loss():
+        output = module(x)
+        results.append(weakref.ref(output))
+        return output.sum()  # keeps nothing of it
+
+    gc.disable()
+    try:
+        value = loss()
+        assert results[0]() is None
+    finally:
+        gc.enable()
+    value.backward()
+    assert "all results are gone by the backward pass" in report_of(module).assumed
+
+
+def test_what_no_gradient_comes_to_is_gone_after_its_forward_pass():
+    torch.manual_seed(0)
+    eager, inputs = Codes(), (torch.randn(256, 16, WIDTH),)
+    needed = peak_bytes(copy.deepcopy(eager), inputs)
+    planned = copy.deepcopy(eager)
+    fit(planned, inputs, needed, options=FAST, cost="measured", cache="")
+    report = report_of(planned)
+    assert "code that is in no plan" not in report.assumed
+    assert report.keep_all_bytes <= 1.01 * needed
+    assert all(torch.equal(a, b) for a, b in zip(gradients(planned, inputs), gradients(eager, inputs), strict=True))
+    assert peak_bytes(planned, inputs) <= 1.01 * needed
+
+
+def test_what_no_gradient_comes_to_is_there_in_its_forward_pass():
+    """An encoder without a gradient that needs more than all that is behind it.
+
+    What it keeps is counted, and not what the code between its parts computes meanwhile: two tensors of 20.
+    """
+    torch.manual_seed(0)
+    module, inputs = Codes(), (torch.randn(256, 16, WIDTH),)
+    module.decoder = nn.Linear(WIDTH, 1)
+    needed = peak_bytes(copy.deepcopy(module), inputs)
+    fit(module, inputs, "100%", options=FAST, cost="measured", cache="")
+    assert report_of(module).keep_all_bytes == pytest.approx(needed, rel=0.1)
 
 
 def test_a_part_that_is_planned_again_holds_no_more_than_others_count_on():

@@ -16,7 +16,7 @@ from torch_plans import plan_of, repeated
 from remat_cli.cli.main import run
 from remat_cli.errors import CaptureFailed, NotOneGraph
 from remat_cli.frontends.torch.capturing.export import export_model, export_parts
-from remat_cli.frontends.torch.capturing.refusals import read_refusal
+from remat_cli.frontends.torch.capturing.refusals import read_refusal, refusal_of
 from remat_cli.frontends.torch.measuring.run import run_plan
 from remat_cli.frontends.torch.training.remat_backend import remat_backend
 
@@ -408,6 +408,16 @@ def test_what_says_little_is_told_too(text, line):
     refusal = read_refusal(text, [])
     assert refusal.line() == line
     assert refusal.details() == []
+
+
+def test_numbers_that_are_missing_while_a_graph_is_compiled_are_told_in_one_line():
+    """PyTorch adds what it executes, and where in the user's code that is."""
+    error = torch._subclasses.fake_tensor.DataDependentOutputException(
+        "aten._local_scalar_dense.default\n\nWhile executing %padded : [num_users=2] = call_function[target=pad]\n"
+        'Original traceback:\n  File "/home/me/model.py", line 12, in forward\n    padded = pad(x, (0, width))\n'
+    )
+    line = "model.py:12 in forward: what it does depends on the numbers in a tensor (aten._local_scalar_dense.default)"
+    assert refusal_of(error).line() == line
 
 
 def test_a_resumed_function_has_its_own_name():

@@ -11,9 +11,9 @@ import pytest
 import torch
 import transformers
 from torch import nn
-from trainable import FAST, bert, llama, same_state, sentences
+from trainable import FAST, bert, llama, same_state, sentences, step_bytes
 
-from remat_cli import fit, plans_of
+from remat_cli import fit, fitted, plans_of
 from remat_cli.errors import UsageError
 from remat_cli.integrations.lightning import RematCallback
 from remat_cli.integrations.trained import gradient_bytes, state_bytes
@@ -127,6 +127,49 @@ def test_the_callback_of_lightning(tmp_path, called, options):
     assert len(plans_of(planned.get_submodule(name))) == 1
     found.save_checkpoint(tmp_path / "last.ckpt")
     same_state(Classifier.load_from_checkpoint(tmp_path / "last.ckpt", called=called), eager)
+
+
+class LossOutside(Classifier):
+    def __init__(self):
+        super().__init__("net")
+        self.net = llama(vocabulary=3000)
+
+    def training_step(self, batch, number):
+        return cross_entropies(self.net(input_ids=batch["input_ids"]), batch)
+
+    def validation_step(self, batch, number):
+        self.log("eval_loss", cross_entropies(self.net(input_ids=batch["input_ids"]), batch))
+
+
+def cross_entropies(output, batch):
+    return nn.functional.cross_entropy(output.logits.flatten(0, 1), batch["input_ids"].flatten())
+
+
+def test_a_loss_in_the_step_of_lightning_is_counted(tmp_path):
+    eager, planned = LossOutside(), LossOutside()
+    lit(eager, tmp_path / "eager")
+    batch = next(iter(loader()))
+
+    def step(module):
+        return lambda: module.training_step(batch, 0).backward()
+
+    needed = step_bytes(step(eager), eager.train(), [batch["input_ids"]])
+    kept = state_bytes(eager.configure_optimizers())
+    callback = RematCallback(
+        int(0.95 * needed) + kept, module="net", cache="", options=FAST, cost="measured", loss=cross_entropies
+    )
+    lit(planned, tmp_path / "planned", [callback])
+    same_state(planned, eager)
+    report = fitted(planned.net)
+    assert "is not counted" not in report.assumed
+    assert report.keep_all_bytes - kept == pytest.approx(needed, rel=0.01)
+    assert step_bytes(step(planned), planned.train(), [batch["input_ids"]]) <= 1.01 * (report.budget_bytes - kept)
+
+
+def test_a_loss_that_is_none_is_said(tmp_path):
+    callback = RematCallback("90%", module="net", loss="cross_entropy")
+    with pytest.raises(UsageError, match="a function of what the module returns and the batch, and not str"):
+        lit(LossOutside(), tmp_path, [callback])
 
 
 @pytest.mark.parametrize("whole", [True, False])

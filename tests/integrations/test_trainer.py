@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from trainable import FAST, bert, llama, same_state, sentences
+from trainable import FAST, bert, llama, same_state, sentences, step_bytes
 
-from remat_cli import fit, plans_of
+from remat_cli import fit, fitted, plans_of
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.integrations.transformers import RematCallback
 
@@ -111,6 +111,39 @@ def test_language_models_and_their_methods(tmp_path):
     assert torch.equal(*generated)
     planned.save_pretrained(tmp_path / "saved")
     same_state(transformers.LlamaForCausalLM.from_pretrained(tmp_path / "saved"), eager)
+
+
+def test_a_loss_with_smoothed_labels_is_counted(tmp_path):
+    """It is the trainer's own, of logits that are larger than all that the model makes before them."""
+    data = [{"input_ids": s["input_ids"], "labels": s["input_ids"]} for s in sentences()]
+    options = {"label_smoothing_factor": 0.1, "optim": "sgd"}
+    eager, planned = llama(vocabulary=3000), llama(vocabulary=3000)
+    wanted, _ = trained(eager, tmp_path / "eager", data=data, **options)
+    ids = torch.stack([s["input_ids"] for s in data[:4]])
+    smoother = transformers.trainer_pt_utils.LabelSmoother(0.1)
+
+    def step(model):
+        return lambda: smoother(model(input_ids=ids), ids, shift_labels=True).backward()
+
+    needed = step_bytes(step(eager), eager.train(), [ids])
+    callback = RematCallback(int(0.95 * needed), cache="", unknown="error", options=FAST, cost="measured")
+    log, _ = trained(planned, tmp_path / "planned", callbacks=[callback], data=data, **options)
+    assert log == wanted
+    same_state(planned, eager)
+    report = fitted(planned)
+    assert "is not counted" not in report.assumed
+    assert report.keep_all_bytes == pytest.approx(needed, rel=0.01)
+    assert step_bytes(step(planned), planned.train(), [ids]) <= 1.01 * report.budget_bytes
+
+
+def test_smoothed_labels_with_buckets_train_as_eager_does(tmp_path):
+    """Plans for several lengths cannot count a loss."""
+    eager, planned = bert(), bert()
+    wanted, _ = trained(eager, tmp_path / "eager", label_smoothing_factor=0.1)
+    callback = RematCallback("95%", cache="", options=FAST, buckets=[32])
+    log, _ = trained(planned, tmp_path / "planned", callbacks=[callback], label_smoothing_factor=0.1)
+    assert log == wanted
+    assert "is not counted" in fitted(planned).assumed
 
 
 def test_a_trainer_may_go_on_from_a_checkpoint(tmp_path):

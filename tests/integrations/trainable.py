@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import accumulate
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -24,10 +25,10 @@ def bert(seed=0):
     return transformers.BertForSequenceClassification(config)
 
 
-def llama(seed=0):
+def llama(seed=0, vocabulary=300):
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(
-        vocab_size=300,
+        vocab_size=vocabulary,
         hidden_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -54,3 +55,17 @@ def same_state(one, other):
     first, second = one.state_dict(), other.state_dict()
     assert list(first) == list(second)
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def step_bytes(step, model, tensors):
+    """Most bytes in use in a step of ``model``, by the events of the profiler, with its parameters and ``tensors``."""
+    step()
+    model.zero_grad(set_to_none=True)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as session:
+        step()
+    model.zero_grad(set_to_none=True)
+    events = enumerate(session.profiler.kineto_results.events())
+    changes = sorted((event.start_ns(), k, event.nbytes()) for k, event in events if event.name() == "[memory]")
+    fixed = {t.untyped_storage().data_ptr(): t.nbytes for t in [*model.parameters(), *model.buffers(), *tensors]}
+    return sum(fixed.values()) + max(accumulate((size for _, _, size in changes), initial=0))

@@ -35,9 +35,14 @@ from remat_cli.frontends.torch.private import (
     new_fake_mode,
     refuses_second_gradient,
     silent_fakes,
+    undistributed,
     without_logging,
 )
 from remat_cli.frontends.torch.tensors import leaves
+
+_FORMS_IN_A_STEP = 1024
+"""How often a function is compiled while a step is captured. PyTorch stops at 8 and runs the rest as it is; training by
+plan does not stop there, and layers of one class with as many shapes are as many parts of the step. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +262,15 @@ def _captured(
     under = contextlib.nullcontext() if mode is None else mode
     torch.compiler.reset()
     try:
-        with undisturbed(), under, torch.enable_grad(), exact_sizes(), without_logging(), _quiet():
+        with (
+            undisturbed(),
+            under,
+            torch.enable_grad(),
+            exact_sizes(),
+            undistributed(_FORMS_IN_A_STEP),
+            without_logging(),
+            _quiet(),
+        ):
             compiled = torch.compile(step, backend=backend, fullgraph=whole, dynamic=False)
             output = compiled(*model.inputs, **model.keywords)
             if calls is not None:

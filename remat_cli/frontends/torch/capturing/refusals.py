@@ -14,6 +14,8 @@ from remat_cli.frontends.torch.private import needs_numbers
 
 _OWN_ERROR = "when making fake tensor call"
 """Part of PyTorch's error if the user's code failed, and not its capture."""
+_USER_CODE, _TRACED = "from user code:", "Original traceback:"
+"""What comes before the places in the user's code, in an error of the capture and in one of what compiles a graph."""
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _EXPLAINED = re.compile(r"^ *Explanation: ")
 _HINTED = re.compile(r"^ *Hint: ")
@@ -67,11 +69,11 @@ def in_no_part(whole: NotOneGraph) -> CaptureFailed:
 def refusal_of(error: BaseException) -> Refusal:
     """What an error says that ended a capture."""
     text = str(error)
-    frames = [(file, int(line), name) for file, line, name in _PLACE.findall(text.partition("from user code:")[2])]
+    told = text.partition(_USER_CODE)[2] or text.partition(_TRACED)[2]
+    frames = [(file, int(line), name) for file, line, name in _PLACE.findall(told)]
     if needs_numbers(error):
-        return Refusal(
-            place_in(frames or frames_of(error)), f"what it does depends on the numbers in a tensor ({text})"
-        )
+        what = f"what it does depends on the numbers in a tensor ({_first_line(text)})"
+        return Refusal(place_in(frames or frames_of(error)), what)
     if _OWN_ERROR in text:
         cause = _cause(error)
         return Refusal(_place(frames), _cut(_first_line(str(cause)) or type(cause).__name__))

@@ -40,6 +40,10 @@ class Use:
         """The same, but the results that take no gradient are gone when the backward pass begins."""
         return Use(self.takes, frozenset(k for k in self.holds if k in self.takes or f"{k}.base" in self.takes))
 
+    def without_all(self) -> Use:
+        """The same, but all results are gone when the backward pass begins."""
+        return Use(self.takes, frozenset())
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:

@@ -10,7 +10,7 @@ pass of the later one to that of the earlier one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,11 +19,11 @@ from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.results import reached_by
 from remat_cli.frontends.torch.document import Place, Step, Value, tensors_read
-from remat_cli.frontends.torch.private import compiled_node, made_at
+from remat_cli.frontends.torch.private import compiled_node
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.training.loss import Asked
-from remat_cli.frontends.torch.training.outside import Outside, outside_of
+from remat_cli.frontends.torch.training.outside import Outside, Times, outside_of
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
 
@@ -71,14 +71,20 @@ class Call:
         given: What it is given and not all parts share: storages and their bytes.
         places: The storage of each input; None for what is no tensor.
         made: The storage of each result, by the value of the part's graph.
-        trains: Whether a gradient comes to it. If none does, it holds nothing when its forward pass is over.
+        until: If no gradient comes to it, the time of the last that is computed from its results: it holds nothing
+            after that. None if one comes.
     """
 
     part: int
     given: Mapping[int, int] = field(default_factory=dict)
     places: tuple[int | None, ...] = ()
     made: Mapping[int, int] = field(default_factory=dict)
-    trains: bool = True
+    until: float | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether a gradient comes to it."""
+        return self.until is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +154,10 @@ class Crossing:
 
     def inside_bytes(self, call: Call) -> int:
         """Bytes of what only ``call`` knows."""
-        if not call.trains:
-            return 0
         return sum(size for value, size in self.values.items() if value not in call.made)
 
     def shared(self, call: Call) -> dict[int, int]:
         """What others may hold, too: storages and their bytes."""
-        if not call.trains:
-            return {}
         results = {call.made[value]: size for value, size in self.values.items() if value in call.made}
         keys = {call.places[place] for place in self.places if place < len(call.places)}
         return {key: size for key, size in call.given.items() if key in keys} | results
@@ -203,21 +205,22 @@ def course_of(graphs: Sequence[Graph], captured: Sequence[Captured], calls: Call
     ordered = [(number, results, given) for (number, results), given in pairs if number is not None]
     called = {number for number, _, _ in ordered}
     ordered += [(k, (), one.tensors) for k, one in enumerate(captured) if k not in called]
-    outside = outside_of(calls, [results for _, results, _ in ordered], common)
+    planned = [results for _, results, _ in ordered]
+    times = Times(planned)
+    passing = _passing(calls, times, asked)
+    outside = outside_of(calls, planned, common, times, passing)
     outside[-1].moment_bytes = max(outside[-1].moment_bytes, 0 if asked is None else asked.loss_bytes)
     first = {number: given for number, _, given in reversed(ordered)}
     parts = tuple(_part(graph, _sizes(first[k]), common, module) for k, graph in enumerate(graphs))
-    reached = None if asked is None else {node for node, _ in reached_by(asked.chosen.tensors)}
     made = [_call(parts[number], number, results, given, common) for number, results, given in ordered]
-    made = [replace(call, trains=_trains(one[1], reached)) for call, one in zip(made, ordered, strict=True)]
-    places = _Places([results for _, results, _ in ordered])
-    gradients = [found for code in enumerate(outside) for found in _left(*code, places)]
+    made = [replace(call, until=_until(one, passing)) for call, one in zip(made, planned, strict=True)]
+    gradients = [found for code in enumerate(outside) for found in _left(*code, times)]
     for at, (call, (number, _, given)) in enumerate(zip(made, ordered, strict=True)):
         sizes = parts[number].gradients if call.trains else {}
-        gradients += [places.gradient(given[place], size, at) for place, size in sizes.items()]
+        gradients += [_gradient(given[place], size, at, times) for place, size in sizes.items()]
     output = [tensor for _, tensor in leaves(calls.output)]
     for tensor in () if asked is None else asked.chosen.tensors:
-        gradients.append(places.gradient(tensor, storage_bytes(tensor), len(made) - 0.5))
+        gradients.append(_gradient(tensor, storage_bytes(tensor), len(made) - 0.5, times))
     gradients += _outputs(parts, made, {storage(tensor) for tensor in output})
     return Course(parts, tuple(made), tuple(outside), tuple(gradients))
 
@@ -263,38 +266,33 @@ def _call(part: Part, number: int, results: Sequence[Any], given: Sequence[Any],
     )
 
 
-def _trains(results: Sequence[Any], reached: Collection[Any] | None) -> bool:
-    """Whether a gradient comes to what returned ``results``, if it comes to the nodes ``reached``; None: to all."""
+def _passing(calls: Calls, times: Times, asked: Asked | None) -> dict[Any, float]:
+    """The nodes of autograd that no gradient comes to, and the time of the last that is computed from their results."""
+    if asked is None:
+        return {}
+    reached = {node for node, _ in reached_by(asked.chosen.tensors)}
+    return {node: time for node, time in times.last_uses(calls).items() if node not in reached}
+
+
+def _until(results: Sequence[Any], passing: Mapping[Any, float]) -> float | None:
+    """When the last is computed from ``results``, if no gradient comes to what returned them; None if one does."""
     nodes = [at[0] for result in results if (at := compiled_node(result)) is not None]
-    return reached is None or not nodes or any(node in reached for node in nodes)
+    return max(passing[node] for node in nodes) if nodes and all(node in passing for node in nodes) else None
 
 
-class _Places:
-    """When the nodes of autograd run that gradients come to."""
-
-    def __init__(self, results: Sequence[Sequence[Any]]) -> None:
-        found = [[at[0] for result in one if (at := compiled_node(result)) is not None] for one in results]
-        self.calls = {node: number for number, nodes in enumerate(found) for node in nodes}
-        self.starts = [min(map(made_at, nodes)) for nodes in found if nodes]
-
-    def of(self, node: Any) -> float:
-        """The time of a node."""
-        known = self.calls.get(node)
-        return sum(start < made_at(node) for start in self.starts) - 0.5 if known is None else known
-
-    def gradient(self, tensor: Any, size_bytes: int, made: float) -> Gradient:
-        """The gradient of a tensor."""
-        node = tensor.grad_fn
-        if node is None:
-            return Gradient(("leaf", storage(tensor)), size_bytes, made, _END)
-        return Gradient((node, tensor.output_nr), size_bytes, made, self.of(node))
+def _gradient(tensor: Any, size_bytes: int, made: float, times: Times) -> Gradient:
+    """The gradient of a tensor."""
+    node = tensor.grad_fn
+    if node is None:
+        return Gradient(("leaf", storage(tensor)), size_bytes, made, _END)
+    return Gradient((node, tensor.output_nr), size_bytes, made, times.of(node))
 
 
-def _left(number: int, code: Outside, places: _Places) -> list[Gradient]:
+def _left(number: int, code: Outside, times: Times) -> list[Gradient]:
     """The gradients that code without a plan makes for others."""
     made = number - 0.5
     found = [Gradient(("leaf", key), size, made, _END) for key, size in code.left.items()]
-    return found + [Gradient((node, at), size, made, places.of(node)) for node, at, size in code.passed]
+    return found + [Gradient((node, at), size, made, times.of(node)) for node, at, size in code.passed]
 
 
 def _outputs(parts: Sequence[Part], calls: Sequence[Call], output: set[int]) -> list[Gradient]:

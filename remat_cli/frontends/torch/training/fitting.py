@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -196,25 +196,37 @@ class _Plans:
         """Plan the parts of the module, which share the budget. Returns what was assumed of the results, in words.
 
         The results are assumed to stay until the backward pass. If nothing fits then, those that take no gradient are
-        assumed to be gone by then.
+        assumed to be gone by then; if nothing fits again, all are.
         """
         if not captured:
             return ""
         found = uses(captured, calls, None if asked is None else asked.chosen)
-        for stay in (True, False):
+        assumptions = self._assumptions(captured, found)
+        gone, assumed = next(assumptions)
+        while True:
             self.uses.known.clear()
-            for part, use in zip(captured, found, strict=True):
-                self.uses.assume(part, use if stay else use.without_others())
-                self.uses.count_elsewhere(part, use)
-            self.uses.assumed_gone = not stay
+            for part, use, whole in zip(captured, assumed, found, strict=True):
+                self.uses.assume(part, use)
+                self.uses.count_elsewhere(part, whole)
+            self.uses.assumed_gone = gone != ""
             try:
                 self._plan_parts(name, captured, calls, asked)
+                return _assumption(asked, gone)
             except (Infeasible, LimitReached):
-                if not stay or all(use == use.without_others() for use in found):
+                following = next(assumptions, None)
+                if following is None:
                     raise
-            else:
-                break
-        return _assumption(asked, stay)
+            gone, assumed = following
+
+    def _assumptions(self, captured: Sequence[Captured], found: Sequence[Use]) -> Iterator[tuple[str, Sequence[Use]]]:
+        """What to assume of the results one after another: what is gone when the backward pass begins, in words."""
+        yield "", found
+        fewer = [use.without_others() for use in found]
+        if fewer != found:
+            yield "the others are gone by then", fewer
+        none = [use.without_all() for use in found]
+        if any(self.uses.matter(part, use.holds) for part, use in zip(captured, fewer, strict=True)):
+            yield "all results are gone by the backward pass", none
 
     def _plan_parts(self, name: str, captured: Sequence[Captured], calls: Calls, asked: Asked | None) -> None:
         graphs = []
@@ -368,21 +380,24 @@ def _above(graph: Graph) -> int:
     return no_remat_peak(graph) - graph.fixed_memory
 
 
-def _assumption(asked: Asked | None, stay: bool) -> str:
-    """What was assumed of the results, in words; empty if nothing was."""
+def _assumption(asked: Asked | None, gone: str) -> str:
+    """What was assumed of the results, in words; empty if nothing was.
+
+    Args:
+        asked: What the loop asks of the results.
+        gone: Which of them are gone when the backward pass begins, in words.
+    """
     if asked is None:
         return ""
     picked = asked.chosen
     known = asked.loss_bytes or all(tensor.numel() == 1 for tensor in picked.tensors)
     loss = "" if known else _OUTSIDE
     if not picked.others:
-        return loss
+        return "; ".join(filter(None, (gone and f"assumes that {gone}", loss)))
     names = ", ".join(name or "the result" for name in picked.names)
     take = "takes" if len(picked.names) == 1 else "take"
-    gone = "" if stay else ", and that the others are gone by then"
-    return f"assumes that of {len(picked.names) + picked.others} results only {names} {take} a gradient{gone}" + (
-        f"; {loss}" if loss else ""
-    )
+    said = f"assumes that of {len(picked.names) + picked.others} results only {names} {take} a gradient"
+    return "; ".join(filter(None, (said + (gone and f", and that {gone}"), loss)))
 
 
 def _beside_plans(outside_bytes: int) -> str:

@@ -6,7 +6,7 @@ remat cannot plan. After a forward pass, the graph of autograd tells what each o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -36,28 +36,65 @@ class Outside:
             reads and makes, and on a CPU its workspace, if that could be measured.
         left: Parameters whose gradients it makes, and their bytes.
         passed: Other gradients that it makes: the node of autograd that gets it, the position there, and bytes.
+        passing: Storages that it keeps for a backward pass that never comes, because no gradient comes to it: their
+            bytes, and the time of the last that is computed from its results. They are gone after that.
     """
 
     kept: dict[int, int] = field(default_factory=dict)
     moment_bytes: int = 0
     left: dict[int, int] = field(default_factory=dict)
     passed: list[tuple[Any, int, int]] = field(default_factory=list)
+    passing: dict[int, tuple[int, float]] = field(default_factory=dict)
 
 
-def outside_of(calls: Calls, planned: Sequence[Sequence[Any]], known: Collection[int]) -> list[Outside]:
+class Times:
+    """When the nodes of autograd run, in numbers of planned calls; code without a plan before call 3 runs at 2.5.
+
+    Args:
+        planned: The results of each planned call.
+    """
+
+    def __init__(self, planned: Sequence[Sequence[Any]]) -> None:
+        found = [[at[0] for result in one if (at := compiled_node(result)) is not None] for one in planned]
+        self.calls = {node: number for number, nodes in enumerate(found) for node in nodes}
+        self._starts = [min(map(made_at, nodes)) for nodes in found if nodes]
+
+    def of(self, node: Any) -> float:
+        """The time of a node."""
+        known = self.calls.get(node)
+        return sum(start < made_at(node) for start in self._starts) - 0.5 if known is None else known
+
+    def last_uses(self, calls: Calls) -> dict[Any, float]:
+        """For each node of a forward pass, the time of the last that is computed from its results."""
+        nodes = sorted(_nodes(calls), key=made_at)
+        found = {node: self.of(node) for node in nodes}
+        for node in reversed(nodes):
+            for other, _ in node.next_functions:
+                if other in found:
+                    found[other] = max(found[other], found[node])
+        return found
+
+
+def outside_of(
+    calls: Calls,
+    planned: Sequence[Sequence[Any]],
+    known: Collection[int],
+    times: Times,
+    passing: Mapping[Any, float],
+) -> list[Outside]:
     """What is outside, in order: before each planned call, and after the last one.
 
     Args:
         calls: The calls of a forward pass.
         planned: The results of each planned call.
         known: Storages that are counted elsewhere.
+        times: When the nodes of autograd run.
+        passing: The nodes that no gradient comes to, and the time of the last that is computed from their results.
     """
-    made = [[node[0] for result in results if (node := compiled_node(result)) is not None] for results in planned]
-    starts = [min(map(made_at, nodes)) for nodes in made if nodes]
-    inside = {node for nodes in made for node in nodes}
     found = [Outside() for _ in range(len(planned) + 1)]
-    nodes = sorted((node for node in _nodes(calls) if node not in inside), key=made_at)
-    place = {node: sum(start < made_at(node) for start in starts) for node in nodes}
+    every = sorted((node for node in _nodes(calls) if node not in times.calls), key=made_at)
+    nodes = [node for node in every if node not in passing]
+    place = {node: round(times.of(node) + 0.5) for node in nodes}
     measured, seen = _measured(nodes), set(known)
     for node, at in place.items():
         found[at].moment_bytes = max(found[at].moment_bytes, sum(gradient_sizes(node)), measured.get(node, 0))
@@ -67,8 +104,14 @@ def outside_of(calls: Calls, planned: Sequence[Sequence[Any]], known: Collection
                 found[at].kept[storage(tensor)] = storage_bytes(tensor)
         for parameter in _parameters(node):
             found[at].left[storage(parameter)] = storage_bytes(parameter)
-        others = [other for other in node.next_functions if other[0] in inside or place.get(other[0], at) != at]
+        others = [other for other in node.next_functions if other[0] in times.calls or place.get(other[0], at) != at]
         found[at].passed += [(other, number, gradient_bytes(other, number)) for other, number in others]
+    for node in every:
+        if node in passing:
+            there = found[round(times.of(node) + 0.5)].passing
+            for tensor in kept_by(node):
+                if (key := storage(tensor)) not in seen:
+                    there[key] = storage_bytes(tensor), max(passing[node], there.get(key, (0, 0.0))[1])
     return found
 
 

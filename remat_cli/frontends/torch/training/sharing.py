@@ -151,18 +151,33 @@ class _Walk:
 
     def beside(self, at: int) -> int:
         """Bytes that others hold all the time beside a call; its own inputs are counted in its graph."""
-        calls = self.course.calls[:at]
+        calls = [call for call in self.course.calls[:at] if call.trains]
         inside = sum(self.holds[call.part].inside_bytes(call) for call in calls)
         outer = _bytes_without(self._shared(at, at), self.course.calls[at].given)
-        return inside + outer + self.course.beside(at)
+        return inside + outer + self.passing(at) + self._gradients(at)
+
+    def _gradients(self, at: int) -> int:
+        """Bytes of the gradients that others have made when the backward pass of a call begins, if there is one."""
+        return self.course.beside(at) if self.course.calls[at].trains else 0
+
+    def passing(self, at: int) -> int:
+        """Bytes that are there beside a call for backward passes that never come."""
+        calls = [call for call in self.course.calls[:at] if call.until is not None and call.until >= at]
+        there: dict[int, int] = {}
+        for call in calls:
+            there |= self.holds[call.part].shared(call)
+        for code in self.course.outside[: at + 1]:
+            there |= {key: size for key, (size, until) in code.passing.items() if until >= at}
+        inside = sum(self.holds[call.part].inside_bytes(call) for call in calls)
+        return inside + _bytes_without(there, {**self._shared(at, at), **self.course.calls[at].given})
 
     def leave(self, at: int, held: Held, statements: Sequence[Statement]) -> None:
         """Go on to what is before a call that runs by these statements."""
         call, part = self._call(at)
         own = _bytes_without(call.given, self._shared(at, at))
-        graph = Held(self.course.beside(at), held.between_bytes).added(part.graph)
+        graph = Held(self._gradients(at), held.between_bytes).added(part.graph)
         need = replay(graph, statements).peak_bytes - part.graph.fixed_memory + own
-        self._enter(at, need if call.trains else max(need, self.later))
+        self._enter(at, need if call.trains else max(need + self.passing(at), self.later))
 
     def _enter(self, at: int, need: int) -> None:
         """Pass the code without a plan before call ``at``, from which on ``need`` bytes are needed."""
@@ -178,7 +193,8 @@ class _Walk:
         """Storages that the first calls hold, and the code before call ``code`` and all earlier code."""
         found: dict[int, int] = {}
         for call in self.course.calls[:calls]:
-            found |= self.holds[call.part].shared(call)
+            if call.trains:
+                found |= self.holds[call.part].shared(call)
         for one in self.course.outside[: code + 1]:
             found |= one.kept
         return found
@@ -229,7 +245,8 @@ def planned(course: Course, budget_bytes: int | None, plan: Callable[[Graph], Pl
             try:
                 plans = _inside_out(course, ranges, plan, share, budget_bytes, margin)
             except (Infeasible, LimitReached) as error:
-                refused = refused or error
+                # Its traceback holds the variables of this function and of all that called it.
+                refused = refused or error.with_traceback(None)
                 break
             statements = [one.statements for one in plans]
             held = _held(course, statements)

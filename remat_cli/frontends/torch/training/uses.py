@@ -16,8 +16,25 @@ from remat_cli.frontends.torch.warning import warn
 _WORTHWHILE = 0.01
 """Share of the budget that a result has to take for a plan without it to be worth the search. Untuned."""
 
-Form = tuple[tuple[int | str, int, str], ...]
-"""Number, dimensions and type of each result of a graph: the same for all batch sizes and lengths."""
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What tells graphs of a module apart, and is the same for all batch sizes and lengths.
+
+    Attributes:
+        results: Number, dimensions and type of each result.
+        parameters: Shapes of the parameters that the graph reads: the parts of a module often return the same.
+    """
+
+    results: tuple[tuple[int | str, int, str], ...]
+    parameters: tuple[tuple[int, ...], ...]
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The numbers of the results."""
+        return frozenset(k for k, _, _ in self.results if isinstance(k, int))
+
+
 Recomputes = Callable[[Captured, Use], bool]
 """Whether the plan of a graph recomputes anything, so that freed memory would help it."""
 
@@ -53,7 +70,7 @@ class Uses:
     def count_elsewhere(self, captured: Captured, use: Use) -> None:
         """Take the results that are not in ``use`` for results that other parts hold."""
         form = form_of(captured)
-        others = frozenset(k for k, _, _ in form if isinstance(k, int)) - use.holds
+        others = form.numbers - use.holds
         self.elsewhere[form] = self.elsewhere.get(form, others) & others
 
     def use_of(self, captured: Captured) -> Use:
@@ -67,7 +84,7 @@ class Uses:
         if known is None:
             scalars = [given.number for given in joint_inputs(captured) if given.is_tangent and _is_number(given)]
             takes = frozenset(scalars[:1]) or numbers
-            known = Use(takes, frozenset(k for k, _, _ in form if isinstance(k, int)))
+            known = Use(takes, form.numbers)
             known = self.known[form] = known.without_others() if self.assumed_gone else known
         return Use(known.takes & numbers or numbers, known.holds)
 
@@ -77,7 +94,7 @@ class Uses:
         first = form not in self._watched
         self._watched.add(form)
         known = self.known[form]
-        there = {k for k, _, _ in form if isinstance(k, int)} - self.elsewhere.get(form, frozenset())
+        there = form.numbers - self.elsewhere.get(form, frozenset())
         seen = Use(seen.takes, seen.holds & there)
         if not seen.takes <= known.takes:
             names = ", ".join(str(k) for k in sorted(seen.takes - known.takes, key=str))
@@ -86,7 +103,7 @@ class Uses:
                 "forward pass twice, and later steps have a plan that expects it (returns=[...] says so beforehand)"
             )
             self.known[form] = Use(known.takes | seen.takes, known.holds | seen.holds)
-        elif not seen.holds <= known.holds and self._matters(captured, known, seen.holds - known.holds):
+        elif not seen.holds <= known.holds and self.matter(captured, seen.holds - known.holds):
             kept = ", ".join(str(k) for k in sorted(seen.holds - known.holds))
             warn(
                 f"remat: result {kept} of the module is still there in the backward pass, which was not assumed: this "
@@ -96,11 +113,11 @@ class Uses:
         elif first and not self.stated:
             fewer = Use(seen.takes or known.takes, seen.holds & known.holds)
             freed = (known.holds - fewer.holds) | (known.takes - fewer.takes)
-            if self.recomputes(captured, known) and self._matters(captured, known, freed):
+            if self.recomputes(captured, known) and self.matter(captured, freed):
                 self.known[form] = fewer
         return self.use_of(captured) != assumed
 
-    def _matters(self, captured: Captured, known: Use, results: Collection[int | str]) -> bool:
+    def matter(self, captured: Captured, results: Collection[int | str]) -> bool:
         """Whether these results take a noticeable share of the budget, if there is one."""
         budget = self.budget()
         sizes = {of: dense_bytes(value) for of, value in _results(captured)}
@@ -141,5 +158,10 @@ def _results(captured: Captured) -> list[tuple[int | str, Any]]:
 
 
 def form_of(captured: Captured) -> Form:
-    """The form of the results of a joint graph."""
-    return tuple((of, value.ndim, str(value.dtype)) for of, value in _results(captured))
+    """The form of a joint graph."""
+    import torch
+
+    return Form(
+        tuple((of, value.ndim, str(value.dtype)) for of, value in _results(captured)),
+        tuple(tuple(map(int, t.shape)) for t in captured.tensors if isinstance(t, torch.nn.Parameter)),
+    )
