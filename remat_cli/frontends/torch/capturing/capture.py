@@ -199,10 +199,10 @@ def capture_parts(
 
     Returns:
         The graphs, in order, and a short reason why there may be more; empty if these are all. If the control flow of
-        the module depends on the numbers in its tensors, fake tensors cannot follow it to the end.
+        the module depends on the numbers in its tensors, fake tensors cannot follow it to the end. What PyTorch cannot
+        compile in a pass that comes to its end runs as it is, in training too, and is no reason.
     """
     parts, problem = _captured(model, model.module, mode, way, whole=False, calls=calls)
-    problem = problem or next((part.error for part in parts if part.error is not None), None)
     found = [part.captured for part in parts if part.captured is not None]
     return found, "" if problem is None else refusal_of(problem).line()
 

@@ -23,7 +23,7 @@ from remat_cli.frontends.torch.private import compiled_node
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.training.loss import Asked
-from remat_cli.frontends.torch.training.outside import Outside, Times, outside_of
+from remat_cli.frontends.torch.training.outside import Moment, Outside, Times, outside_of
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
 
@@ -209,7 +209,8 @@ def course_of(graphs: Sequence[Graph], captured: Sequence[Captured], calls: Call
     times = Times(planned)
     passing = _passing(calls, times, asked)
     outside = outside_of(calls, planned, common, times, passing)
-    outside[-1].moment_bytes = max(outside[-1].moment_bytes, 0 if asked is None else asked.loss_bytes)
+    if asked is not None and asked.loss_bytes:
+        outside[-1].moments.append(Moment({}, asked.loss_bytes))
     first = {number: given for number, _, given in reversed(ordered)}
     parts = tuple(_part(graph, _sizes(first[k]), common, module) for k, graph in enumerate(graphs))
     made = [_call(parts[number], number, results, given, common) for number, results, given in ordered]

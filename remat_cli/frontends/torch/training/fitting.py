@@ -526,10 +526,10 @@ def _reached(
         return parts, more, calls, ""
     if not more and found.output is not None and len(reached) == len(parts):
         return reached, more, found, ""
-    if found.output is None or len(reached) <= len(parts):  # the pass did not come to its end
+    if found.output is None or len(reached) < len(parts):  # the pass did not come to its end, or goes another way
         return parts, more, calls, ""
     assumed = f"assumes that the model takes the same way as with this batch, since its way depends on numbers ({more})"
-    return reached, problem, found, assumed  # what PyTorch cannot capture in such a pass, it runs as it is
+    return reached, problem, found, assumed
 
 
 def _fake(model: Model) -> tuple[Model, Any]:

@@ -6,7 +6,7 @@ remat cannot plan. After a forward pass, the graph of autograd tells what each o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -26,25 +26,49 @@ from remat_cli.frontends.torch.private import (
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The backward pass of one operation.
+
+    Attributes:
+        kept: Storages that it keeps for that, and no earlier operation does, and their bytes.
+        moment_bytes: Bytes that are in use besides: the gradients that it reads and makes, those that others have made
+            by then, and on a CPU its workspace, if that could be measured.
+    """
+
+    kept: Mapping[int, int]
+    moment_bytes: int
+
+
 @dataclass(slots=True)
 class Outside:
     """Code between two calls of planned parts of a module, before the first or after the last one.
 
     Attributes:
-        kept: Storages that it keeps from its forward to its backward pass, and their bytes.
-        moment_bytes: Most bytes that the backward pass of one of its operations takes at a time: the gradients that it
-            reads and makes, and on a CPU its workspace, if that could be measured.
+        moments: Its operations, in the order of the forward pass; the backward passes run in the reverse order.
         left: Parameters whose gradients it makes, and their bytes.
         passed: Other gradients that it makes: the node of autograd that gets it, the position there, and bytes.
         passing: Storages that it keeps for a backward pass that never comes, because no gradient comes to it: their
             bytes, and the time of the last that is computed from its results. They are gone after that.
     """
 
-    kept: dict[int, int] = field(default_factory=dict)
-    moment_bytes: int = 0
+    moments: list[Moment] = field(default_factory=list)
     left: dict[int, int] = field(default_factory=dict)
     passed: list[tuple[Any, int, int]] = field(default_factory=list)
     passing: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> dict[int, int]:
+        """Storages that it keeps from its forward to its backward pass, and their bytes."""
+        return {key: size for moment in self.moments for key, size in moment.kept.items()}
+
+    def peak_bytes(self, known: Container[int]) -> int:
+        """Most bytes that its backward pass takes at a time, beside the storages that are ``known``."""
+        kept = peak = 0
+        for moment in self.moments:
+            kept += sum(size for key, size in moment.kept.items() if key not in known)
+            peak = max(peak, kept + moment.moment_bytes)
+        return peak
 
 
 class Times:
@@ -96,12 +120,12 @@ def outside_of(
     nodes = [node for node in every if node not in passing]
     place = {node: round(times.of(node) + 0.5) for node in nodes}
     measured, seen = _measured(nodes), set(known)
+    waiting = _waiting(place, [node for node in _nodes(calls) if node not in passing])
     for node, at in place.items():
-        found[at].moment_bytes = max(found[at].moment_bytes, sum(gradient_sizes(node)), measured.get(node, 0))
-        for tensor in kept_by(node):
-            if storage(tensor) not in seen:
-                seen.add(storage(tensor))
-                found[at].kept[storage(tensor)] = storage_bytes(tensor)
+        new = {storage(tensor): storage_bytes(tensor) for tensor in kept_by(node) if storage(tensor) not in seen}
+        seen |= new.keys()
+        takes = max(sum(gradient_sizes(node)), measured.get(node, 0))
+        found[at].moments.append(Moment(new, takes + waiting[node]))
         for parameter in _parameters(node):
             found[at].left[storage(parameter)] = storage_bytes(parameter)
         others = [other for other in node.next_functions if other[0] in times.calls or place.get(other[0], at) != at]
@@ -113,6 +137,37 @@ def outside_of(
                 if (key := storage(tensor)) not in seen:
                     there[key] = storage_bytes(tensor), max(passing[node], there.get(key, (0, 0.0))[1])
     return found
+
+
+def _waiting(place: Mapping[Any, int], nodes: Collection[Any]) -> dict[Any, int]:
+    """Bytes of gradients that wait while the backward pass of each node runs, for one that runs later.
+
+    Args:
+        place: The nodes of code without a plan in the order of the forward pass, and the number of the code of each.
+            What code makes for others is counted here only while that code runs.
+        nodes: All nodes.
+    """
+    number = {node: k for k, node in enumerate(place)}
+    starts = {at: number[node] for node, at in reversed(list(place.items()))}
+    ends = {at: number[node] + 1 for node, at in place.items()}
+    spans: dict[Any, tuple[int, int, int]] = {}  # by gradient: the first and behind the last node, and its bytes
+    for node in nodes:
+        for other, position in node.next_functions:
+            if other is None:
+                continue
+            parameter = parameter_of(other)
+            size = gradient_bytes(other, position) if parameter is None else storage_bytes(parameter)
+            for at in {place.get(node, -1), place.get(other, -1)} - {-1}:
+                key = (other, position, at)
+                first = number[other] + 1 if place.get(other) == at else starts[at]
+                behind = number[node] if place.get(node) == at else ends[at]
+                spans[key] = first, max(behind, spans.get(key, (0, 0, 0))[1]), size
+    changes = [0] * (len(number) + 1)
+    for first, behind, size in spans.values():
+        if first < behind:
+            changes[first] += size
+            changes[behind] -= size
+    return dict(zip(place, accumulate(changes), strict=False))
 
 
 def _measured(nodes: Sequence[Any]) -> dict[Any, int]:

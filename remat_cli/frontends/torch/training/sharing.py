@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 
 from remat_cli.errors import Infeasible, LimitReached
 from remat_cli.frontends.torch.training.course import Call, Course, Crossing, Part, crossing, tangents_of
-from remat_cli.frontends.torch.training.outside import Outside
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Plan, Statement
@@ -182,8 +181,9 @@ class _Walk:
     def _enter(self, at: int, need: int) -> None:
         """Pass the code without a plan before call ``at``, from which on ``need`` bytes are needed."""
         code = self.course.outside[at]
-        moment = self.course.beside(at - 0.5) + code.moment_bytes if _runs(code) else 0
-        self.later = max(need, moment) + _bytes_without(code.kept, self._shared(at, at - 1))
+        known = self._shared(at, at - 1)
+        peak = self.course.beside(at - 0.5) + code.peak_bytes(known) if code.moments else 0
+        self.later = max(need + _bytes_without(code.kept, known), peak)
 
     def _call(self, at: int) -> tuple[Call, Part]:
         call = self.course.calls[at]
@@ -198,10 +198,6 @@ class _Walk:
         for one in self.course.outside[: code + 1]:
             found |= one.kept
         return found
-
-
-def _runs(code: Outside) -> bool:
-    return bool(code.moment_bytes)
 
 
 def _bytes_without(sizes: Mapping[int, int], known: Mapping[int, int]) -> int:
