@@ -58,6 +58,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=_ROOT / "build" / "contest", help="folder for graphs and rows")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder for contest.json and contest.md")
     parser.add_argument("--export", action="store_true", help="only make the graphs")
+    parser.add_argument("--again", nargs="+", metavar="STRATEGY", help="measure only these, again; the other rows stay")
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
     kept = asked.results / "contest.json"
@@ -69,16 +70,28 @@ def main() -> int:
             _remat("export", f"torch:{file}:{name}", "-o", str(graph), "-q")
         if asked.export:
             continue
+        rows = asked.work / f"{name}.rows.jsonl"
+        which = ("--strategies", ",".join(asked.again)) if asked.again else ("--results", str(rows))
         text = _remat(
             *("compare", str(graph), "--budgets", ",".join(BUDGETS), "--time-limit", f"{LIMIT_S:g}s", "--jobs", "1"),
-            *("--threads", "1", "--results", str(asked.work / f"{name}.rows.jsonl"), "--format", "json"),
+            *("--threads", "1", *which, "--format", "json"),
         )
         nodes = len(json.loads(graph.read_text(encoding="utf-8"))["nodes"])
-        document["rows"][name] = {"nodes": nodes, "rows": json.loads(text)["rows"], "commit": versions()["commit"]}
+        one = {"nodes": nodes, "rows": json.loads(text)["rows"], "commit": versions()["commit"]}
+        document["rows"][name] = _joined(document["rows"].get(name), one, asked.again) if asked.again else one
         document |= {"machine": machine(), "versions": versions()}
         kept.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         (asked.results / "contest.md").write_text(page(document), encoding="utf-8")
     return 0
+
+
+def _joined(old: dict[str, Any] | None, new: dict[str, Any], again: list[str]) -> dict[str, Any]:
+    """The rows of a model, of which those of the strategies ``again`` are new."""
+    if old is None:
+        return new
+    kept = [row for row in old["rows"] if row["strategy"] not in again]
+    earlier = {"earlier": old.get("earlier", old["commit"]), "again": sorted(again)}
+    return {**new, "rows": kept + new["rows"], **earlier}
 
 
 def _remat(*arguments: str) -> str:
@@ -101,7 +114,8 @@ def page(document: dict[str, Any]) -> str:
     totals = ", ".join(f"{verdicts.count(v)} {v}" for v in sorted(set(verdicts)))
     commits = sorted({str(one["commit"]) for one in document["rows"].values()})
     earlier = sorted({str(one["earlier"]) for one in document["rows"].values() if "earlier" in one})
-    more = f" Strategies other than auto, optimal and search partly at {', '.join(earlier)}." if earlier else ""
+    again = sorted({name for one in document["rows"].values() for name in one.get("again", ())})
+    more = f" Strategies other than {', '.join(again)} at {', '.join(earlier)}." if earlier else ""
     return "\n".join(
         [_HEAD, f"Of {len(rows)} cases: {totals}. Commits: {', '.join(commits)}.{more}", "",
          written_table(_TABLE, rows), "",

@@ -20,6 +20,8 @@ from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.capturing.fusion import fusion
 from remat_cli.frontends.torch.capturing.inductor_joint import through_inductor
 from remat_cli.frontends.torch.capturing.source import build_model
+from remat_cli.frontends.torch.inductor import images
+from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import Compute
 from remat_cli.plan.replay import replay
@@ -227,11 +229,27 @@ class Dense(nn.Module):
         return x.mean((2, 3)).square().sum()
 
 
+@pytest.fixture
+def _one_thread():
+    """With several, the sums of loops that are divided otherwise are in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# In the dense network Inductor writes sums of gradients over what they read, which the plan counts beside it.
 @pytest.mark.parametrize(
-    ("kind", "inputs"),
-    [(Skips, (4, 3, 32, 32)), (Experts, (192, 32)), (Depthwise, (4, 3, 32, 32)), (Dense, (4, 3, 32, 32))],
+    ("kind", "inputs", "lowest"),
+    [
+        (Skips, (4, 3, 32, 32), 0.95),
+        (Experts, (192, 32), 0.95),
+        (Depthwise, (4, 3, 32, 32), 0.95),
+        (Dense, (4, 3, 32, 32), 0.9),
+    ],
 )
-def test_the_peak_at_the_least_budget_is_that_of_the_plan(kind, inputs, tmp_path):
+@pytest.mark.usefixtures("_one_thread")
+def test_the_peak_at_the_least_budget_is_that_of_the_plan(kind, inputs, lowest, tmp_path):
     torch.manual_seed(0)
     module, batch = kind(), (torch.randn(inputs),)
     plain = trained(module, torch.compile(module, dynamic=False), batch)
@@ -242,15 +260,34 @@ def test_the_peak_at_the_least_budget_is_that_of_the_plan(kind, inputs, tmp_path
     options = replace(options, start=least)
     remat.fit(module, batch, least.budget_bytes, compiler="inductor", cost="flops", cache="", options=options)
     [plan] = remat.plans_of(module)
-    for ours, theirs in zip(trained(module, module, batch), plain, strict=True):
-        # With several threads, sums of other loops are in another order; eager mode is as far from plain Inductor.
-        assert float((ours - theirs).abs().max()) <= 1e-4 * float(theirs.abs().max())
+    assert all(
+        torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(trained(module, module, batch), plain, strict=True)
+    )
     held = sum(t.numel() * t.element_size() for t in (*module.parameters(), *batch))
     predicted = replay(plan.graph, plan.statements).peak_bytes - held
     module.zero_grad(set_to_none=True)
     measured = peak_of(lambda: module(*batch).backward())
     assert predicted < no_remat_peak(plan.graph) - held
-    assert 0.9 * predicted <= measured <= 1.02 * predicted
+    assert lowest * predicted <= measured <= 1.02 * predicted
+
+
+@pytest.mark.parametrize(("size", "kernel", "kept"), [(8, 3, True), (8, 7, False), (64, 7, True)])
+def test_channels_last_are_kept_where_depthwise_gradients_take_less(size, kernel, kept, monkeypatch):
+    from torch._inductor.graph import GraphLowering
+
+    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(GraphLowering.decide_layout_opt))
+    images.keep_channels_last()
+    shapes = [(2, 16, size, size), (2, 16, size, size), (16, 1, kernel, kernel)]
+    graph = torch.fx.Graph()
+    read = [graph.placeholder(name) for name in ("gradient", "image", "weight")]
+    for node, shape in zip(read, shapes, strict=True):
+        node.meta["val"] = torch.empty(shape)
+    rest = ([16], [1, 1], [kernel // 2] * 2, [1, 1], False, [0, 0], 16, [True, True, True])
+    graph.output(graph.call_function(torch.ops.aten.convolution_backward.default, (*read, *rest)))
+    module = torch.fx.GraphModule({}, graph)
+    assert not GraphLowering.decide_layout_opt(module, is_inference=False)  # no plan has made it
+    module.meta[LIMIT] = Limit(0, {})
+    assert GraphLowering.decide_layout_opt(module, is_inference=False) is kept
 
 
 def test_other_shapes_evaluation_and_autocast_run_too():
