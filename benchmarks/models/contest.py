@@ -90,8 +90,11 @@ def _joined(old: dict[str, Any] | None, new: dict[str, Any], again: list[str]) -
     if old is None:
         return new
     kept = [row for row in old["rows"] if row["strategy"] not in again]
-    earlier = {"earlier": old.get("earlier", old["commit"]), "again": sorted(again)}
-    return {**new, "rows": kept + new["rows"], **earlier}
+    same = old["commit"] == new["commit"]
+    renewed = sorted({*again, *(old.get("again", ()) if same else ())})
+    commits = [old["earlier"]] if "earlier" in old else []
+    earlier = ", ".join(commits if same and commits else [*commits, old["commit"]])
+    return {**new, "rows": kept + new["rows"], "earlier": earlier, "again": renewed}
 
 
 def _remat(*arguments: str) -> str:
