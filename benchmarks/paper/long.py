@@ -1,13 +1,14 @@
 """The papers' optima with the papers' patience: the ILP itself, and what `make paper` leaves open.
 
 Jain et al., Checkmate, MLSys 2020. The paper gives its ILP an hour for each point of figure 5 and table 2, on a larger
-machine and with Gurobi; for DenseNet-161 it finds no schedule in a day. `make paper-long` gives every cell
-`--limit` seconds, 900 by default, with HiGHS on one thread: the ILP, the published rounding of its relaxation, and
-`auto`, on all networks of table 2 in FLOPs, on those of figure 5 in times on a V100 (with 16 GB for U-Net), and on
-DenseNet-161. Figure 6 is asked once more for batches between the largest found and the smallest proven impossible; each
-batch is a budget for the graph of eight images, as in `remat max-batch`. Every finished cell is a line in
-`results/long.rows.jsonl` (`--results`), so a run may be interrupted and goes on where it was. Other processes of this
-machine (`--jobs`) or of a Dask cluster (`--dask`) share the cells.
+machine and with Gurobi; for DenseNet-161 it finds no schedule in a day. `make paper-long` gives every cell `--limit`
+seconds, 900 by default, with HiGHS on one thread, and a third of it where the whole would add hours to the night (the
+ILP of graphs that take a node for each operation, DenseNet-161, and the batches): the ILP, the published rounding of
+its relaxation, and `auto`, on all networks of table 2 in FLOPs, on those of figure 5 in times on a V100 (with 16 GB
+for U-Net), and on DenseNet-161. Figure 6 is asked once more for batches between the largest found and the smallest
+proven impossible; each batch is a budget for the graph of eight images, as in `remat max-batch`. Every finished cell
+is a line in `results/long.rows.jsonl` (`--results`), so a run may be interrupted and goes on where it was. Other
+processes of this machine (`--jobs`) or of a Dask cluster (`--dask`) share the cells.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _HUGE, _HUGE_PERCENTS = "densenet161", (80.0, 60.0)
 _STEPS = 6
 """Batches to ask about between the largest found and the smallest proven impossible."""
 _FOLDER = ROOT / "benchmarks" / "paper"
+_SHORTER = 3
+"""The limit is divided by this for the strategies that a grid names."""
 _UNITS = {"flops": "FLOPs", "roofline:v100": "V100 times"}
 
 TABLES = (
@@ -81,6 +84,7 @@ class _Grid:
         budgets: Percentages, or sizes as text.
         strategies: Strategies.
         batches: By text of the budget: the batch that it stands for; empty in other tables.
+        shorter: The strategies whose cells get a third of the limit.
     """
 
     table: str
@@ -89,6 +93,7 @@ class _Grid:
     budgets: tuple[float | str, ...]
     strategies: tuple[str, ...] = _STRATEGIES
     batches: tuple[tuple[str, int], ...] = ()
+    shorter: tuple[str, ...] = ()
 
 
 class Nobody:
@@ -111,14 +116,21 @@ class Way:
 def _grids(folder: Path) -> Iterator[_Grid]:
     """All cells; those of the batches depend on the result of the shorter search in ``folder``."""
     for spec in budgets.NETWORKS:
-        yield _Grid("cells", spec, "flops", _NARROW if spec.startswith("vgg1") else budgets.PERCENTS)
-    for spec in budgets.FIGURE:
         shares: tuple[float | str, ...] = _NARROW if spec.startswith("vgg1") else budgets.PERCENTS
-        yield _Grid("times", spec, "roofline:v100", (*shares, "16GB") if spec == budgets.UNET else shares)
-    yield _Grid("cells", _HUGE, "flops", _HUGE_PERCENTS)
+        yield _Grid("cells", spec, "flops", shares, shorter=_slow(spec))
+    for spec in budgets.FIGURE:
+        shares = _NARROW if spec.startswith("vgg1") else budgets.PERCENTS
+        shares = (*shares, "16GB") if spec == budgets.UNET else shares
+        yield _Grid("times", spec, "roofline:v100", shares, shorter=_slow(spec))
+    yield _Grid("cells", _HUGE, "flops", _HUGE_PERCENTS, shorter=_STRATEGIES)
     path = folder / "results" / "batches.json"
     if path.is_file():
         yield from _open_batches(json.loads(path.read_text(encoding="utf-8"))["rows"])
+
+
+def _slow(spec: str) -> tuple[str, ...]:
+    """The strategies that get a shorter limit on a network of table 2: the ILP, where operations are not fused."""
+    return () if "fused" in spec else (_ILP,)
 
 
 def _open_batches(rows: Sequence[Row]) -> Iterator[_Grid]:
@@ -131,9 +143,8 @@ def _open_batches(rows: Sequence[Row]) -> Iterator[_Grid]:
             continue
         asked = sorted({low + math.ceil((high - 1 - low) * k / _STEPS) for k in range(1, _STEPS + 1)})
         named = tuple((f"{batches.budget_for(network, batch)}B", batch) for batch in asked)
-        yield _Grid(
-            "batches", batches.spec_of(network), "flops", tuple(t for t, _ in named), (_BEST, _ILP), batches=named
-        )
+        sizes, asking = tuple(text for text, _ in named), (_BEST, _ILP)
+        yield _Grid("batches", batches.spec_of(network), "flops", sizes, asking, batches=named, shorter=asking)
 
 
 def run(session: Session, way: Way | None = None, folder: Path = _FOLDER) -> list[Row]:
@@ -168,11 +179,15 @@ def run(session: Session, way: Way | None = None, folder: Path = _FOLDER) -> lis
 
 def _cells(grid: _Grid, strategies: Sequence[str], way: Way, executor: Any) -> list[Row]:
     """The cells of some strategies; none for none."""
-    if not strategies:
-        return []
-    return compared(
-        grid.graph, grid.budgets, strategies, way.limit_s, cost=grid.cost, executor=executor, results=way.results
-    )
+    cells: list[Row] = []
+    for divisor in (1, _SHORTER):
+        names = [name for name in strategies if (name in grid.shorter) == (divisor == _SHORTER)]
+        limit_s = way.limit_s / divisor
+        if names:
+            cells += compared(
+                grid.graph, grid.budgets, names, limit_s, cost=grid.cost, executor=executor, results=way.results
+            )
+    return cells
 
 
 def _is_measured(cell: Row) -> bool:
@@ -249,7 +264,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dask", metavar="ADDRESS", help="run the cells on the Dask cluster of this scheduler")
     parser.add_argument("--jobs", type=int, help="cells at a time on this machine; 1 by default")
     parser.add_argument(
-        "--limit", type=float, default=_LIMIT_S, metavar="SECONDS", help="for each cell; 900 by default"
+        "--limit", type=float, default=_LIMIT_S, metavar="SECONDS", help="for a cell; 900 by default, some get a third"
     )
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="TEXT", help="cells whose label has one of these in it"
