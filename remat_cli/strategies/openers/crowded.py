@@ -31,8 +31,8 @@ _MOST_CUTS = 120
 """Cuts in one model. Untuned."""
 _LONG_S, _PLACES, _APART = 2.0, 3, 4
 """On a large graph, and after a solve of so many seconds, the schedule is corrected in so many places at once, so many
-stages apart or more. On `segnet` at 1.1 times its least peak, three places at once have a bound of 38% after 6 s, and one
-36%; `resnet50` has its 15% in 2 s instead of 3 (single runs, not kept)."""
+stages apart or more. On `segnet` at 1.1 times its least peak, three places at once have a bound of 38% after 6 s, and
+one 36%; `resnet50` has its 15% in 2 s instead of 3 (single runs, not kept)."""
 _LOOSE_GAP = 0.1
 """Gap of a solve on a large graph after one that took longer, while its schedule shows something new. Untuned."""
 _FEW = 150
