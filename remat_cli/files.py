@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from remat_cli.errors import InputError, Problem, UsageError
+from remat_cli.registry import suggestion
 from remat_cli.units import parse_size
 
 STDIN_NAME = "<stdin>"
@@ -22,6 +23,8 @@ LIMIT = "REMAT_MAX_INPUT"
 _MOST_INPUT = 10**9
 """Its default, in bytes: four plans of a million nodes, and far less than would exhaust the memory of a machine."""
 _AT_ONCE = 1 << 20
+_MOST_NAMES = 1_000
+"""Files of a folder among which to look for the name that was meant: that takes less than a tenth of a second."""
 
 
 def most_input() -> int:
@@ -59,7 +62,7 @@ def read_bytes(path: str) -> tuple[bytes, str]:
         with Path(path).open("rb") as stream:
             return _content(stream, name), name
     except FileNotFoundError:
-        raise InputError(name, [Problem("there is no such file")]) from None
+        raise InputError(name, [Problem("there is no such file", hint=_instead(path))]) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(name, [Problem(f"cannot be read: {reason}")]) from None
@@ -87,6 +90,18 @@ def decoded(data: bytes, name: str) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         problem = f"byte 0x{data[error.start]:02x} is not UTF-8"
         raise InputError(name, [Problem(problem, line=line, hint="save the file as UTF-8 text")]) from None
+
+
+def _instead(path: str) -> str:
+    """What to give instead of a missing file: a graph of the zoo, once exported, or the file of the closest name."""
+    if path.startswith("zoo:"):
+        return f"write the graph to a file first: remat export '{path}' -o graph.json"
+    missing = Path(path)
+    try:
+        found = [file.name for file in missing.parent.iterdir()]
+    except (OSError, ValueError):
+        return ""
+    return suggestion(missing.name, found) if len(found) <= _MOST_NAMES else ""
 
 
 def _content(stream: BinaryIO, name: str) -> bytes:

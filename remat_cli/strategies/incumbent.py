@@ -17,6 +17,7 @@ from remat_cli.plan.liveness import cost_of, heights, priced
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.annealing.pool import Pool
+from remat_cli.strategies.annealing.proposals import Proposal, Proposals
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
 from remat_cli.strategies.bounds import telling
 from remat_cli.tolerances import SAME_COST, SETTLED
@@ -71,10 +72,7 @@ class Incumbent:
         advancing_cost: Its cost.
         lowest: The schedule with the lowest peak found, within the budget or not.
         lowest_peak: Its peak in bytes.
-        near: The best proposed schedule that exceeds the budget and is cheaper than the incumbent; None if there is
-            none (see :meth:`propose`).
-        near_cost: Its cost.
-        near_merit: Its overhead and its excess as one number; the less the better.
+        proposals: Schedules that exceed the budget and were cheaper than the incumbent (see :meth:`propose`).
         used_solver: Whether a MIP solver contributed to the incumbent or to a bound.
         crediting: The maker of the schedules offered from now on, and whether it uses a MIP solver.
         prices: Reduced costs of recomputation, once they are known.
@@ -102,9 +100,7 @@ class Incumbent:
     advancing_cost: float = math.inf
     lowest: tuple[int, ...] | None = None
     lowest_peak: int | None = None
-    near: tuple[int, ...] | None = None
-    near_cost: float = math.inf
-    near_merit: float = math.inf
+    proposals: Proposals = field(default_factory=Proposals)
     used_solver: bool = False
     crediting: tuple[str, bool] = ("", False)
     prices: Prices | None = None
@@ -180,8 +176,6 @@ class Incumbent:
         """Consider a solution of a relaxation; whether it is a schedule within the budget.
 
         One that exceeds the budget but is cheaper than the incumbent may be remembered, for engines that make it fit.
-        The best of these is the one with the least overhead * (1 + mean excess), where the mean is over the stages and
-        in rooms: the budget without fixed memory.
         """
         if self.offer(computes):
             return True
@@ -191,9 +185,7 @@ class Incumbent:
             return False
         excess = sum(max(0, height - self.budget_bytes) for height in heights(self.graph, sequence))
         rooms = max(1, self.budget_bytes - self.graph.fixed_memory) * len(self.graph.nodes)
-        merit = max(SAME_COST, cost / (self.graph.total_cost or 1.0) - 1) * (1 + excess / rooms)
-        if self.near is None or self.near_cost >= self.cost or merit < self.near_merit:
-            self.near, self.near_cost, self.near_merit = sequence, cost, merit
+        self.proposals.add(Proposal(sequence, cost, excess / rooms))
         return False
 
     def _repeats(self, sequence: Sequence[int]) -> bool:

@@ -259,6 +259,19 @@ def test_a_missing_file_is_a_clean_error(tmp_path):
     with pytest.raises(InputError, match="there is no such file") as caught:
         read_text(str(tmp_path / "none"))
     assert caught.value.source == str(tmp_path / "none")
+    assert [problem.hint for problem in caught.value.problems] == [""]
+
+
+def test_a_missing_file_is_told_what_to_give_instead(tmp_path):
+    (tmp_path / "segnet.json").touch()
+    for path, hint in (
+        (tmp_path / "segnet.jsn", 'did you mean "segnet.json"?'),
+        (tmp_path / "none" / "segnet.jsn", ""),
+        ("zoo:vgg16{batch=8}", "write the graph to a file first: remat export 'zoo:vgg16{batch=8}' -o graph.json"),
+    ):
+        with pytest.raises(InputError, match="there is no such file") as caught:
+            read_text(str(path))
+        assert [problem.hint for problem in caught.value.problems] == [hint]
 
 
 def test_a_folder_is_a_clean_error(tmp_path):

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from dataclasses import replace
+from typing import Any
 
 import bruteforce
 import families
@@ -40,11 +41,23 @@ def small_graph(rng: random.Random, n: int) -> Graph:
     )
 
 
+def with_derived_values(rng: random.Random, graph: Graph) -> Graph:
+    """``graph`` with nodes that cost nothing and make one value no smaller than the one they read, where it can be."""
+    size, nodes = list(graph.size), []
+    for i, node in enumerate(graph.nodes):
+        made = graph.values_of(i)
+        if len(made) == len(node.inputs) == 1 and rng.random() < 0.7:
+            size[made[0]] = size[node.inputs[0]] + rng.choice((0, 0, 1))
+            node = replace(node, cost=0.0, outputs=(size[made[0]],))
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
 def solved(
-    graph: Graph, cuts: list[int], room: int, inside: list[crowded.Cut] | None = None
+    graph: Graph, cuts: list[int], room: int, inside: list[crowded.Cut] | None = None, **options: Any
 ) -> tuple[float, tuple[int, ...]] | None:
     """The optimum, in the graph's unit, and the schedule; None if there is none."""
-    stated = crowded.build(graph, sorted([*((t, t) for t in cuts), *(inside or ())]), room, Control())
+    stated = crowded.build(graph, sorted([*((t, t) for t in cuts), *(inside or ())]), room, Control(), **options)
     outcome = Highs().solve(Request(stated.model, Control(), gap=1e-9, threads=1))
     if outcome.termination is Termination.INFEASIBLE:
         return None
@@ -138,6 +151,59 @@ def test_cuts_at_recomputations_give_no_bound_above_the_cheapest_schedule() -> N
     assert compared > 300
     assert higher >= 3
     assert met > 0.6 * compared
+
+
+def test_leaving_derived_values_out_changes_no_optimum() -> None:
+    """They cost nothing here. What is decided inside stages, or at recomputations, is part of every third case."""
+    fewer = compared = kept = 0
+    for seed in range(400):
+        rng = random.Random(seed)
+        plain = families.random_graph(
+            rng,
+            rng.randint(5, 10),
+            max_inputs=rng.choice((1, 2, 2)),
+            workspace=True,
+            recompute_false=0.1,
+            random_outputs=rng.random() < 0.5,
+        )
+        graph = with_derived_values(rng, plain)
+        derived = crowded.derived_values(graph)
+        n, profile = len(graph.nodes), no_remat_profile(graph)
+        cuts = sorted(rng.sample(range(n), rng.randint(1, n)))
+        room = rng.randint(max(working_set(graph, t) for t in range(n)), max(profile))
+        inside = [(t, rng.randrange(t)) for t in cuts if t - 1 in cuts and seed % 3 == 0 and rng.random() < 0.5]
+        seen = frozenset(rng.sample(range(n), rng.randint(0, n))) if seed % 3 == 1 else frozenset()
+        every = [(t, t) for t in cuts]
+        stated = crowded.build(graph, sorted([*every, *inside]), room, Control(), seen=seen, derived=derived)
+        fewer += bool(stated.left_out)
+        whole = solved(graph, cuts, room, inside, seen=seen)
+        found = solved(graph, cuts, room, inside, seen=seen, derived=derived)
+        assert (whole is None) == (found is None), seed
+        if whole is None or found is None:
+            continue
+        compared += 1
+        kept += whole[0] > graph.total_cost + 1e-6
+        assert found[0] == pytest.approx(whole[0], abs=1e-6), seed
+        replayed = replay(graph, derive(graph, found[1]))
+        assert not replayed.findings
+        assert replayed.cost <= found[0] + 1e-6
+    assert compared > 300
+    assert fewer > 90
+    assert kept > 80
+
+
+def test_derived_values_cost_next_to_nothing_and_come_from_one_value_that_is_no_larger() -> None:
+    graph = build_graph("resnet18")
+    derived = crowded.derived_values(graph)
+    assert 0 < len(derived) < len(graph.size)
+    for v in derived:
+        node = graph.nodes[graph.producer[v]]
+        (u,) = set(node.inputs)
+        assert graph.size[u] <= graph.size[v]
+        assert node.cost <= 1e-4 * graph.total_cost
+        assert not node.id.endswith("conv")
+    once = replace(graph, nodes=tuple(replace(node, recompute=False) for node in graph.nodes))
+    assert not crowded.derived_values(once)
 
 
 def test_what_is_offered_is_within_the_budget_and_its_bounds_hold() -> None:

@@ -16,6 +16,7 @@ from remat_cli.plan.liveness import cost_of, heights
 from remat_cli.plan.replay import replay
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.annealing.mending import Mending
+from remat_cli.strategies.annealing.proposals import Proposal, Proposals
 from remat_cli.strategies.base import Context, Task
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.openers.crowded import crowded_stages
@@ -35,9 +36,8 @@ def test_a_schedule_of_crowded_stages_that_exceeds_the_budget_is_repaired() -> N
     graph = build_graph("linear{n=12}")
     budget = 5
     best = cut(graph, budget)
-    wish = best.near
-    assert wish is not None
-    assert peak(graph, wish) > budget
+    (wish,) = best.proposals.front
+    assert peak(graph, wish.computes) > budget
     assert math.isinf(best.cost)
     mending = Mending(best)
     assert mending.fresh
@@ -45,7 +45,7 @@ def test_a_schedule_of_crowded_stages_that_exceeds_the_budget_is_repaired() -> N
     assert best.computes is not None
     replayed = replay(graph, derive(graph, best.computes))
     assert replayed.peak_bytes <= budget
-    assert replayed.cost >= cost_of(graph, wish), "the wish costs no more than a bound"
+    assert replayed.cost >= wish.cost, "it costs no more than a bound"
 
 
 def test_each_schedule_is_mended_once() -> None:
@@ -58,7 +58,7 @@ def test_each_schedule_is_mended_once() -> None:
         assert not mending.fresh
         assert not mending.work(trials=2, patience=1)
         assert mending.runs == runs[-1]
-        best.near, best.near_cost = tuple(range(len(best.graph.nodes))), best.graph.total_cost
+        best.proposals.add(Proposal(tuple(range(len(best.graph.nodes))), best.graph.total_cost, 9.0))
     assert 0 < runs[0] < runs[1]
 
 
@@ -77,9 +77,8 @@ def test_no_mended_schedule_is_cheaper_than_the_optimum(seed: int) -> None:
     optimum = bruteforce.cheapest(graph, budget)
     best = cut(graph, budget)
     assert optimum is not None
-    if best.near is not None:
-        assert peak(graph, best.near) > budget
-        assert best.near_cost < best.cost
+    for proposal in best.proposals.below(best.cost):
+        assert peak(graph, proposal.computes) > budget
     Mending(best).work(trials=2, patience=1)
     if best.computes is not None:
         assert peak(graph, best.computes) <= budget
@@ -97,8 +96,10 @@ def test_of_two_proposals_the_cheaper_with_less_excess_is_remembered(first: int)
     assert cost_of(graph, proposals[0]) > cost_of(graph, proposals[1])
     for computes in (proposals[first], proposals[1 - first]):
         assert not best.propose(computes)
-    assert best.near == proposals[1]
-    assert best.near_cost == cost_of(graph, proposals[1])
+    (left,) = best.proposals.front
+    assert left.computes == proposals[1]
+    assert left.cost == cost_of(graph, proposals[1])
+    assert left.excess == excess[1] / (4 * len(graph.nodes))
 
 
 def test_a_proposal_that_fits_is_the_incumbent_and_a_dear_one_is_forgotten() -> None:
@@ -106,7 +107,24 @@ def test_a_proposal_that_fits_is_the_incumbent_and_a_dear_one_is_forgotten() -> 
     best = Incumbent.of(Task(graph, 5), Context(Control(), Highs(), threads=1))
     assert best.propose((0, 1, 2, 3, 4, 5, 6, 7, 0, 8))
     assert best.computes == (0, 1, 2, 3, 4, 5, 6, 7, 0, 8)
-    assert best.near is None
+    assert not best.proposals.front
     assert not best.propose((0, 1, 2, 3, 4, 5, 6, 5, 6, 7, 8))
-    assert best.near is None
+    assert not best.proposals.front
     assert not Mending(best).fresh
+
+
+def test_of_all_proposals_those_stay_that_no_other_dominates() -> None:
+    rng = random.Random(3)
+    taken = [Proposal((k,), float(rng.randrange(9)), float(rng.randrange(9))) for k in range(60)]
+    proposals = Proposals()
+    for proposal in taken:
+        proposals.add(proposal)
+    pairs = {(one.cost, one.excess) for one in taken}
+    least = {
+        (cost, excess)
+        for cost, excess in pairs
+        if not any(other != (cost, excess) and other[0] <= cost and other[1] <= excess for other in pairs)
+    }
+    assert {(one.cost, one.excess) for one in proposals.front} == least
+    assert [one.cost for one in proposals.front] == sorted(cost for cost, _ in least)
+    assert proposals.below(3.0) == [one for one in proposals.front if one.cost < 3.0]
