@@ -229,6 +229,38 @@ class Dense(nn.Module):
         return x.mean((2, 3)).square().sum()
 
 
+class Weights(nn.Module):
+    """Convolutions of small images, whose weights take more than the images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 32, 3, padding=1)
+        self.layers = nn.ModuleList(nn.Conv2d(32, 32, 3, padding=1) for _ in range(6))
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return x.square().mean()
+
+
+class Large(nn.Module):
+    """Depthwise convolutions with large kernels on small images, and others beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.deep = nn.ModuleList(nn.Conv2d(16, 16, 7, padding=3, groups=16) for _ in range(3))
+        self.wide = nn.ModuleList(nn.Conv2d(16, 48, 1) for _ in range(3))
+        self.narrow = nn.ModuleList(nn.Conv2d(48, 16, 1) for _ in range(3))
+
+    def forward(self, x):
+        x = self.first(x)
+        for deep, wide, narrow in zip(self.deep, self.wide, self.narrow, strict=True):
+            x = x + narrow(wide(deep(x)))
+        return x.square().mean()
+
+
 @pytest.fixture
 def _one_thread():
     """With several, the sums of loops that are divided otherwise are in another order."""
@@ -246,6 +278,8 @@ def _one_thread():
         (Experts, (192, 32), 0.95),
         (Depthwise, (4, 3, 32, 32), 0.95),
         (Dense, (4, 3, 32, 32), 0.9),
+        (Weights, (2, 3, 8, 8), 0.95),
+        (Large, (2, 3, 16, 16), 0.95),
     ],
 )
 @pytest.mark.usefixtures("_one_thread")
@@ -276,7 +310,7 @@ def test_channels_last_are_kept_where_depthwise_gradients_take_less(size, kernel
     from torch._inductor.graph import GraphLowering
 
     monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(GraphLowering.decide_layout_opt))
-    images.keep_channels_last()
+    images.keep_layouts()
     shapes = [(2, 16, size, size), (2, 16, size, size), (16, 1, kernel, kernel)]
     graph = torch.fx.Graph()
     read = [graph.placeholder(name) for name in ("gradient", "image", "weight")]
