@@ -18,6 +18,7 @@ import remat_cli as remat
 from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
 from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.capturing.fusion import fusion
+from remat_cli.frontends.torch.capturing.image_layouts import LAYOUT
 from remat_cli.frontends.torch.capturing.inductor_joint import through_inductor
 from remat_cli.frontends.torch.capturing.source import build_model
 from remat_cli.frontends.torch.inductor import images
@@ -26,6 +27,7 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import Compute
 from remat_cli.plan.replay import replay
 
+UNLESS = "find_nodes_prefer_channels_last"
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")  # Inductor's import
 
 
@@ -229,6 +231,38 @@ class Dense(nn.Module):
         return x.mean((2, 3)).square().sum()
 
 
+class Weights(nn.Module):
+    """Convolutions of small images, whose weights take more than the images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 32, 3, padding=1)
+        self.layers = nn.ModuleList(nn.Conv2d(32, 32, 3, padding=1) for _ in range(6))
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return x.square().mean()
+
+
+class Large(nn.Module):
+    """Depthwise convolutions with large kernels on small images, and others beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.deep = nn.ModuleList(nn.Conv2d(16, 16, 7, padding=3, groups=16) for _ in range(3))
+        self.wide = nn.ModuleList(nn.Conv2d(16, 48, 1) for _ in range(3))
+        self.narrow = nn.ModuleList(nn.Conv2d(48, 16, 1) for _ in range(3))
+
+    def forward(self, x):
+        x = self.first(x)
+        for deep, wide, narrow in zip(self.deep, self.wide, self.narrow, strict=True):
+            x = x + narrow(wide(deep(x)))
+        return x.square().mean()
+
+
 @pytest.fixture
 def _one_thread():
     """With several, the sums of loops that are divided otherwise are in another order."""
@@ -246,6 +280,8 @@ def _one_thread():
         (Experts, (192, 32), 0.95),
         (Depthwise, (4, 3, 32, 32), 0.95),
         (Dense, (4, 3, 32, 32), 0.9),
+        (Weights, (2, 3, 8, 8), 0.95),
+        (Large, (2, 3, 16, 16), 0.95),
     ],
 )
 @pytest.mark.usefixtures("_one_thread")
@@ -271,23 +307,44 @@ def test_the_peak_at_the_least_budget_is_that_of_the_plan(kind, inputs, lowest, 
     assert lowest * predicted <= measured <= 1.02 * predicted
 
 
-@pytest.mark.parametrize(("size", "kernel", "kept"), [(8, 3, True), (8, 7, False), (64, 7, True)])
-def test_channels_last_are_kept_where_depthwise_gradients_take_less(size, kernel, kept, monkeypatch):
+@pytest.mark.parametrize(
+    ("size", "kernel", "copied", "kept"),
+    [(8, 3, (), True), (8, 7, (), False), (64, 7, (), True), (8, 7, (0,), False), (8, 7, (0, 1), True)],
+)
+def test_channels_last_are_kept_where_depthwise_gradients_take_less(size, kernel, copied, kept, monkeypatch):
     from torch._inductor.graph import GraphLowering
 
     monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(GraphLowering.decide_layout_opt))
-    images.keep_channels_last()
+    monkeypatch.setattr(GraphLowering, UNLESS, getattr(GraphLowering, UNLESS))
+    images.keep_layouts()
     shapes = [(2, 16, size, size), (2, 16, size, size), (16, 1, kernel, kernel)]
     graph = torch.fx.Graph()
     read = [graph.placeholder(name) for name in ("gradient", "image", "weight")]
-    for node, shape in zip(read, shapes, strict=True):
+    for k, (node, shape) in enumerate(zip(read, shapes, strict=True)):
         node.meta["val"] = torch.empty(shape)
+        node.meta |= {LAYOUT: torch.contiguous_format} if k in copied else {}
     rest = ([16], [1, 1], [kernel // 2] * 2, [1, 1], False, [0, 0], 16, [True, True, True])
     graph.output(graph.call_function(torch.ops.aten.convolution_backward.default, (*read, *rest)))
     module = torch.fx.GraphModule({}, graph)
     assert not GraphLowering.decide_layout_opt(module, is_inference=False)  # no plan has made it
     module.meta[LIMIT] = Limit(0, {})
     assert GraphLowering.decide_layout_opt(module, is_inference=False) is kept
+
+
+def test_copies_for_convolutions_are_values_of_the_plan():
+    def made():
+        torch.manual_seed(0)
+        return Weights(), (torch.randn(2, 3, 8, 8),)
+
+    graph = export_model(made, "weights", "torch:test", compiler="inductor")
+    copies = [node for node in graph.nodes if node.op == "clone"]
+    # The image and the first weight have 3 channels; six weights have 32.
+    assert sorted(node.outputs for node in copies) == sorted(
+        [(2 * 3 * 64 * 4,), (32 * 3 * 9 * 4,)] + [(32 * 32 * 9 * 4,)] * 6
+    )
+    assert all(node.recompute for node in copies)
+    module, batch = made()
+    assert graph.fixed_memory == sum(t.numel() * t.element_size() for t in (*module.parameters(), *batch))
 
 
 def test_other_shapes_evaluation_and_autocast_run_too():

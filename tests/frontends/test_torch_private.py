@@ -8,6 +8,7 @@ import copy
 import logging
 import pickle
 import re
+import types
 from pathlib import Path
 
 import pytest
@@ -534,6 +535,94 @@ def test_images_with_channels_last_where_asked_for(wanted, monkeypatch):
     private.channels_last_where(wants)
     assert GraphLowering.decide_layout_opt(module, is_inference=False) is wanted
     assert asked == [module]
+
+
+@pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
+def test_results_that_are_not_copied_into_channels_last(monkeypatch):
+    from torch._inductor.graph import GraphLowering
+
+    name = "find_nodes_prefer_channels_last"
+    monkeypatch.setattr(GraphLowering, name, getattr(GraphLowering, name))
+    lowering = types.SimpleNamespace(module=torch.fx.Graph())
+    image, weight = lowering.module.placeholder("image"), lowering.module.placeholder("weight")
+    rest = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    made = lowering.module.call_function(torch.ops.aten.convolution.default, (image, weight, *rest))
+    lowering.module.output(made)
+    lowering.module = torch.fx.GraphModule({}, lowering.module)
+    assert {image, weight, made} <= getattr(GraphLowering, name)(lowering)
+    asked = []
+
+    def keeps(module, node):
+        asked.append(module)
+        return node is weight
+
+    private.channels_last_unless(keeps)
+    private.channels_last_unless(keeps)
+    found = getattr(GraphLowering, name)(lowering)
+    assert {image, made} <= found
+    assert weight not in found
+    assert set(asked) == {lowering.module}
+    assert len(asked) == len(found) + 1  # asked once for each
+
+
+def _code(function, change, x):
+    """What ``function`` returns for ``x``, and Inductor's code for its forward graph after ``change``."""
+
+    class Divide(private.partitioner_base()):
+        def __call__(self, joint, joint_inputs, **options):
+            forward, backward = private.min_cut(joint, joint_inputs, **options)
+            [sines] = [node for node in forward.graph.nodes if "sin" in str(node.target)]
+            change(forward.graph, sines)
+            forward.recompile()
+            return forward, backward
+
+        def uuid(self):
+            return "test"
+
+    def backend(graph_module, inputs):
+        return private.inductor(graph_module, inputs, partitioner=Divide(), settings={"force_disable_caches": True})
+
+    result, [code, *_] = run_and_get_code(torch.compile(function, backend=backend, dynamic=False), x)
+    return result, code
+
+
+@pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
+def test_operations_that_are_left_to_a_library(fresh_compiler, monkeypatch):
+    monkeypatch.setattr(CppScheduling, "ready_to_flush", CppScheduling.ready_to_flush)
+    called = set()
+    private.end_calls_where(lambda scheduler: called.update(map(private.called_by, scheduler.nodes)))
+    x = torch.randn(3, requires_grad=True)
+    for change, expected in ((lambda _graph, _node: None, 0), (lambda _graph, node: private.leave_to_library(node), 1)):
+        torch._dynamo.reset()
+        called.clear()
+        result, code = _code(lambda x: x.sin() + 1, change, x)
+        torch.testing.assert_close(result, x.sin() + 1)
+        assert code.count("torch.ops.aten.sin.default(") == expected
+        assert called == ({"", "sin"} if expected else {""})
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
+def test_results_in_the_layout_that_is_asked_for(layout, fresh_compiler):
+    other = {torch.contiguous_format: torch.channels_last, torch.channels_last: torch.contiguous_format}[layout]
+    marks = []
+
+    def change(graph, node):
+        made = private.laid_out(graph, node, layout)
+        node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+        marks.append((made.target, made.meta == node.meta))
+
+    x = torch.randn(2, 3, 4, 5).contiguous(memory_format=other).requires_grad_()
+    result, code = _code(lambda x: x.sin().sort()[0].sum(), change, x)
+    torch.testing.assert_close(result, x.sin().sum())
+    strides = torch.empty(2, 3, 4, 5).contiguous(memory_format=layout).stride()
+    assert f"empty_strided_cpu((2, 3, 4, 5), {strides}, torch.float32)" in code
+    kinds = {torch.contiguous_format: "contiguous", torch.channels_last: "channels_last"}
+    lower = {
+        torch.contiguous_format: private._lower_contiguous,
+        torch.channels_last: private._lower_channels_last,
+    }
+    assert marks == [(private._mark(kinds[layout], lower[layout]), True)]
 
 
 def test_gradients_of_gradients_of_a_compiled_graph(fresh_compiler):

@@ -239,6 +239,26 @@ def apart(graph: Any, node: Any) -> Any:
     return _marked(graph, node, _mark("apart", _lower_apart))
 
 
+def laid_out(graph: Any, node: Any, layout: Any) -> Any:
+    """A node after ``node`` in ``graph`` that stands for its result, which Inductor then stores in a certain layout.
+
+    Args:
+        graph: A graph of FX.
+        node: A node of it.
+        layout: ``torch.contiguous_format`` or ``torch.channels_last``.
+    """
+    import torch
+
+    if layout is torch.channels_last:
+        return _marked(graph, node, _mark("channels_last", _lower_channels_last))
+    return _marked(graph, node, _mark("contiguous", _lower_contiguous))
+
+
+def leave_to_library(node: Any) -> None:
+    """Let Inductor call the operator of ``node`` as it is: it then asks for no layouts of its own."""
+    node.meta["should_fallback"] = True
+
+
 def _marked(graph: Any, node: Any, operator: Any) -> Any:
     with graph.inserting_after(node):
         made = graph.call_function(operator, (node,))
@@ -270,6 +290,20 @@ def _lower_apart(tensor: Any) -> Any:
     if decide is not None:  # a concatenation takes in only what has no layout yet
         decide()
     return tensor
+
+
+def _lower_channels_last(tensor: Any) -> Any:
+    from torch._inductor.ir import ExternKernel
+
+    tensor.realize()
+    return ExternKernel.require_channels_last(tensor)
+
+
+def _lower_contiguous(tensor: Any) -> Any:
+    from torch._inductor.ir import ExternKernel
+
+    tensor.realize()
+    return ExternKernel.require_contiguous(tensor)
 
 
 def _lower_inlined(tensor: Any) -> Any:
@@ -342,9 +376,31 @@ def channels_last_where(wants: Callable[[Any], bool]) -> None:
     GraphLowering.decide_layout_opt = staticmethod(decide)
 
 
+def channels_last_unless(keeps: Callable[[Any, Any], bool]) -> None:
+    """From now on, Inductor does not copy a result into channels last if ``keeps`` says so, given graph and node."""
+    from torch._inductor.graph import GraphLowering
+
+    full = GraphLowering.find_nodes_prefer_channels_last
+    if getattr(full, "keeps", None) is keeps:
+        return
+
+    def find(lowering: Any) -> Any:
+        found = full(lowering)
+        return type(found)(node for node in found if not keeps(lowering.module, node))
+
+    find.keeps = keeps  # type: ignore[attr-defined]  # the mark
+    GraphLowering.find_nodes_prefer_channels_last = find
+
+
 def is_loop(operation: Any) -> bool:
     """Whether an operation is a loop that Inductor writes itself, which may share a C++ function with others."""
     return bool(operation.get_nodes()) and not operation.is_extern() and not operation.is_template()
+
+
+def called_by(operation: Any) -> str:
+    """The name of the node of FX for which an operation calls a library; empty for loops."""
+    node = getattr(operation.node, "fx_node", None)
+    return "" if node is None else str(node.name)
 
 
 def makes_code(operation: Any) -> bool:

@@ -67,11 +67,11 @@ class Inductor:
     """What the joint graph of Inductor has besides.
 
     Attributes:
-        origins: The node of Inductor's own graph for each node of the joint graph.
+        metas: What Inductor's own graph says of each node of the joint graph: the ``meta`` of its nodes.
         writes: The nodes of Inductor's own graph that write into inputs; their values are the first results.
     """
 
-    origins: Mapping[Any, Any]
+    metas: Mapping[Any, dict[str, Any]]
     writes: tuple[Any, ...]
 
 

@@ -101,26 +101,6 @@ def fusion(joint: Any) -> Fusion:
     return found
 
 
-def laid_out_bytes(joint: Any) -> int:
-    """Bytes of the copies that Inductor makes of inputs of convolutions on a CPU, and keeps for the backward pass.
-
-    It lays out all that convolutions read with channels last. Its copy of a weight or an image takes the place of what
-    the forward pass saves, and what it copied is there in any case.
-    """
-    import torch
-
-    calls = joint.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
-    read = {argument for node in calls for argument in node.args[:2] if argument.op == "placeholder"}
-    return sum(_bytes(node) for node in read if _is_laid_out(node.meta["val"]))
-
-
-def _is_laid_out(tensor: Any) -> bool:
-    import torch
-
-    image = tensor.dim() == 4 and tensor.device.type == "cpu"
-    return image and not tensor.is_contiguous(memory_format=torch.channels_last)
-
-
 def _alive(nodes: Iterable[Any]) -> list[Any]:
     """The nodes that results depend on, and inputs, in order."""
     ordered = list(nodes)

@@ -2,6 +2,8 @@
 
 Inductor's joint graph writes the new statistics of a batch normalisation into their buffers itself, as its last nodes.
 A plan takes them as results of the forward pass; the graphs that are made by plan write them at its end.
+
+Copies that Inductor would make of images and weights are added, see :mod:`.image_layouts`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.capture import Captured, Inductor, Model, Take, Way, through_aot
+from remat_cli.frontends.torch.capturing.image_layouts import LAYOUT, lay_out
 from remat_cli.frontends.torch.private import (
     as_given,
     default_split,
@@ -83,14 +86,22 @@ def captured_joint(joint: Any, forward_outputs: int, tensors: Sequence[Any], mod
                 made[node] = copy = graph.node_copy(node, made.__getitem__)
                 copy.meta = dict(node.meta)
                 _set_value(copy, mode)
-    origins = {copy: node for node, copy in made.items()}
+        copies = lay_out(graph, mode)
+    metas = {copy: node.meta for node, copy in made.items()}
+    metas |= {copy: _meta(copy, metas[copy.args[0]]["val"]) for copy in copies}
     return Captured(
         torch.fx.GraphModule(joint, graph),
         forward_outputs + len(writes),
         tuple(tensors),
         model,
-        inductor=Inductor(origins, tuple(writes)),
+        inductor=Inductor(metas, tuple(writes)),
     )
+
+
+def _meta(copy: Any, copied: Any) -> dict[str, Any]:
+    """What Inductor's own graph would say of a copy of the fake tensor ``copied`` of that graph."""
+    with copied.fake_mode:
+        return {**copy.meta, "val": copy.target(copied, memory_format=copy.meta[LAYOUT])}
 
 
 def _writes(node: Any) -> bool:

@@ -27,7 +27,6 @@ from remat_cli.frontends.aten.lower import lower as lower_program
 from remat_cli.frontends.aten.program import TANGENTS, Call
 from remat_cli.frontends.aten.retained_bytes import retained_like
 from remat_cli.frontends.torch.capturing.capture import Captured
-from remat_cli.frontends.torch.capturing.fusion import laid_out_bytes
 from remat_cli.frontends.torch.capturing.joint_program import JointProgram, joint_program, tensor_name
 from remat_cli.frontends.torch.capturing.naming import call_tag, called_modules, checkpointed_layers
 from remat_cli.frontends.torch.capturing.placeholders import JointInput, joint_inputs, result_kind
@@ -324,8 +323,7 @@ def _fixed_bytes(captured: Captured) -> int:
     """Bytes of all parameters, buffers and inputs, also of those that the step does not read; each storage once."""
     module = captured.model.module
     tensors = [*captured.tensors, *module.parameters(), *module.buffers()]
-    copies = 0 if captured.inductor is None else laid_out_bytes(captured.joint)
-    return copies + sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
+    return sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
 
 
 def _unused(captured: Captured) -> list[str]:

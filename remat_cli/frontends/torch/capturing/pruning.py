@@ -46,9 +46,9 @@ def with_tangents(captured: Captured, takes: Collection[int | str]) -> Captured:
             made[node] = copier.copied(node)
     inductor = captured.inductor
     if inductor is not None:
-        copies = {copy: inductor.origins[node] for node, copy in made.items()}
-        origins = {**inductor.origins, **{zero: zero for zero in copier.zero_nodes}, **copies}
-        inductor = replace(inductor, origins=origins)
+        copies = {copy: inductor.metas[node] for node, copy in made.items()}
+        metas = {**inductor.metas, **{zero: zero.meta for zero in copier.zero_nodes}, **copies}
+        inductor = replace(inductor, metas=metas)
     return replace(captured, joint=torch.fx.GraphModule(joint, graph), inductor=inductor)
 
 

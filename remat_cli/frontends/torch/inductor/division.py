@@ -17,45 +17,55 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from remat_cli.frontends.torch.capturing.capture import Captured, Inductor
+from remat_cli.frontends.torch.capturing.image_layouts import LAYOUT
 from remat_cli.frontends.torch.capturing.joint_program import tensor_name
 from remat_cli.frontends.torch.capturing.lower import Lowering
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
-from remat_cli.frontends.torch.private import apart, inlined, is_operator, saved_description, stored
+from remat_cli.frontends.torch.private import (
+    apart,
+    inlined,
+    is_operator,
+    laid_out,
+    leave_to_library,
+    saved_description,
+    stored,
+)
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
-from remat_cli.plan.model import Compute, Statement
+from remat_cli.plan.model import Compute, Plan
 from remat_cli.plan.replay import replay
 
 UNUSED = "remat_unused"
 """Key of the positions of the tangents that a backward graph does not read, in its ``meta``."""
 
 
-def divided(
-    captured: Captured, lowering: Lowering, statements: Sequence[Statement], joint: Any, tangents: Sequence[Any]
-) -> tuple[Any, Any]:
+def divided(captured: Captured, lowering: Lowering, plan: Plan, joint: Any, tangents: Sequence[Any]) -> tuple[Any, Any]:
     """The forward and the backward graph module for a plan.
 
     Args:
         captured: The joint graph, perhaps without some of its tangents.
         lowering: The graph that it was lowered to.
-        statements: A valid plan of that graph.
+        plan: A valid plan of that graph; its own graph may have workspace.
         joint: Inductor's own joint graph module, which holds constants.
         tangents: The placeholders of all tangents, which the backward graph is given.
     """
     import torch
 
     assert captured.inductor is not None
-    parts = _Parts(captured, captured.inductor, lowering)
-    computed = _read_later(lowering, [statement.node for statement in statements if isinstance(statement, Compute)])
+    parts = _Parts(captured, captured.inductor, lowering, [node.workspace for node in plan.graph.nodes])
+    computed = _read_later(
+        lowering, [statement.node for statement in plan.statements if isinstance(statement, Compute)]
+    )
     cut = computed.index(lowering.made.index(None))
     left, right = computed[:cut], computed[cut + 1 :]
     saved = parts.saved(right)
-    forward = torch.fx.GraphModule(joint, parts.forward(left, saved))
-    backward = torch.fx.GraphModule(joint, parts.backward(right, saved, tangents))
+    early, late = parts.forward(left, saved), parts.backward(right, saved, tangents)
+    forward, backward = torch.fx.GraphModule(joint, early.graph), torch.fx.GraphModule(joint, late.graph)
     known = {node.name for node in parts.tangents}
     backward.meta[UNUSED] = tuple(len(saved) + k for k, node in enumerate(tangents) if node.name not in known)
-    peak = replay(lowering.graph, statements).peak_bytes - lowering.graph.fixed_memory
+    peak = replay(plan.graph, plan.statements).peak_bytes - plan.graph.fixed_memory
     given = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if not parts.is_input(node)}
-    forward.meta[LIMIT], backward.meta[LIMIT] = Limit(peak, {}), Limit(peak, given)
+    forward.meta[LIMIT] = Limit(peak, {}, early.workspaces)
+    backward.meta[LIMIT] = Limit(peak, given, late.workspaces)
     return forward, backward
 
 
@@ -80,8 +90,8 @@ def _read_later(lowering: Lowering, computed: Sequence[int]) -> list[int]:
 class _Parts:
     """Makes the graphs of both parts."""
 
-    def __init__(self, captured: Captured, inductor: Inductor, lowering: Lowering) -> None:
-        self.inductor, self.lowering = inductor, lowering
+    def __init__(self, captured: Captured, inductor: Inductor, lowering: Lowering, workspaces: Sequence[int]) -> None:
+        self.inductor, self.lowering, self.workspaces = inductor, lowering, workspaces
         graph = captured.joint.graph
         output = next(iter(reversed(graph.nodes)))
         made = {node for node in lowering.made if node is not None}
@@ -131,8 +141,8 @@ class _Parts:
                     seen.add(argument)
                     stack.append(argument)
 
-    def forward(self, left: Sequence[int], saved: Sequence[Any]) -> Any:
-        """The forward graph."""
+    def forward(self, left: Sequence[int], saved: Sequence[Any]) -> _Half:
+        """The forward half."""
         import torch
 
         half = _Half(self)
@@ -155,8 +165,8 @@ class _Parts:
             made.meta = dict(write.meta)
         return half.end(outputs, [*self.told, *map(saved_description, range(len(saved)))])
 
-    def backward(self, right: Sequence[int], saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
-        """The backward graph."""
+    def backward(self, right: Sequence[int], saved: Sequence[Any], tangents: Sequence[Any]) -> _Half:
+        """The backward half."""
         half = _Half(self)
         for node in [*saved, *tangents]:
             half.take(node)
@@ -175,12 +185,15 @@ class _Parts:
 
     def meta(self, node: Any) -> dict[str, Any]:
         """What Inductor's own graph says of a node."""
-        found: dict[str, Any] = self.inductor.origins[node].meta
-        return found
+        return self.inductor.metas[node]
 
 
 class _Half:
-    """One of the two graphs; ``env`` holds the stored tensors that are there, by name."""
+    """One of the two graphs.
+
+    ``env`` holds the stored tensors that are there, and ``workspaces`` what the calls of libraries take meanwhile, by
+    name.
+    """
 
     def __init__(self, parts: _Parts) -> None:
         import torch
@@ -188,6 +201,7 @@ class _Half:
         self.parts = parts
         self.graph = torch.fx.Graph()
         self.env: dict[str, Any] = {}
+        self.workspaces: dict[str, int] = {}
         self.inlined: list[Any] = []
 
     def take(self, node: Any) -> None:
@@ -200,7 +214,11 @@ class _Half:
         """Compute a group."""
         node = self.parts.lowering.made[index]
         made = self._copied(node, {})
-        if node in self.parts.marks:
+        self.workspaces[made.name] = self.parts.workspaces[index]
+        if LAYOUT in node.meta:
+            made.update_kwarg("memory_format", node.meta[LAYOUT])
+            made = laid_out(self.graph, made, node.meta[LAYOUT])
+        elif node in self.parts.marks:
             made = stored(self.graph, made)
         wanted = set(self.parts.names(index))
         self.env.update({node.name: made} if node.name in wanted else {})
@@ -224,10 +242,12 @@ class _Half:
     def _copied(self, node: Any, local: dict[Any, Any]) -> Any:
         copy = self.graph.node_copy(node, lambda argument: self.read(argument, local))
         copy.meta = dict(self.parts.meta(node))
+        if _reads_copies(node):
+            leave_to_library(copy)
         return copy
 
-    def end(self, outputs: Sequence[Any], told: Sequence[Any]) -> Any:
-        """The graph, which returns ``outputs``, described as ``told``."""
+    def end(self, outputs: Sequence[Any], told: Sequence[Any]) -> _Half:
+        """End the graph, which returns ``outputs``, described as ``told``."""
         for copy in self.inlined:
             readers = list(copy.users)
             if _is_read_again(copy):
@@ -240,7 +260,7 @@ class _Half:
         node.meta["desc"] = list(told)
         node.meta["output_stack_traces"] = [None] * len(outputs)
         self.graph.lint()
-        return self.graph
+        return self
 
     def _keep_apart(self, outputs: Sequence[Any]) -> None:
         """Mark what concatenations read and is read for longer than they are."""
@@ -269,6 +289,14 @@ class _Half:
             for read in dict.fromkeys(node.args[:2]):
                 if len(read.users) > 1:
                     node.replace_input_with(read, stored(self.graph, read))
+
+
+def _reads_copies(node: Any) -> bool:
+    """Whether a node is a gradient of a convolution that reads contiguous copies."""
+    import torch
+
+    gradient = node.target is torch.ops.aten.convolution_backward.default
+    return gradient and all(read.meta.get(LAYOUT) is torch.contiguous_format for read in node.args[:2])
 
 
 def _last_read(node: Any, place: Mapping[Any, int]) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 from remat_cli.frontends.torch.private import (
     buffer_sizes,
+    called_by,
     compiled_meta,
     end_calls_where,
     is_loop,
@@ -37,10 +38,12 @@ class Limit:
     Attributes:
         peak_bytes: Bytes beside the step's inputs, parameters and buffers.
         given: Bytes of the inputs of the half that it frees after their last use, by name.
+        workspaces: Bytes that calls of libraries take meanwhile, by the names of their nodes.
     """
 
     peak_bytes: int
     given: Mapping[str, int]
+    workspaces: Mapping[str, int] = field(default_factory=dict)
 
 
 def keep_apart() -> None:
@@ -105,6 +108,7 @@ class _Schedule:
         sizes: Bytes that each buffer takes when it is made, and gives back after its last use.
         kept: The buffers that are results.
         joined: The buffers that several operations make, each a part.
+        workspaces: Bytes that each operation takes while it runs.
         given_bytes: Bytes that are there at the start.
         limit_bytes: The peak that is allowed.
         known: Whether the peak is allowed if operations with the same number are one loop.
@@ -120,6 +124,7 @@ class _Schedule:
     sizes: list[tuple[int, int]]
     kept: set[int]
     joined: set[int]
+    workspaces: list[int]
     given_bytes: int
     limit_bytes: int = 0
     known: dict[tuple[int, ...], bool] = field(default_factory=dict)
@@ -153,6 +158,7 @@ class _Schedule:
             sizes=sizes,
             kept={number[made.real(name)] for name in made.results if made.real(name) in number},
             joined={number[name] for name in made.joined if name in number},
+            workspaces=[limit.workspaces.get(called_by(node), 0) for node in nodes],
             given_bytes=sum(limit.given.values()),
         )
         alone = found._peak(list(range(len(nodes))))
@@ -179,9 +185,10 @@ class _Schedule:
         for k, group in enumerate(groups):
             members.setdefault(group, []).append(k)
         live = peak = self.given_bytes
-        for taken, freed in self._memory([members[group] for group in self._order(groups, members)]):
+        order = [members[group] for group in self._order(groups, members)]
+        for loop, (taken, freed) in zip(order, self._memory(order), strict=True):
             live += taken
-            peak = max(peak, live)
+            peak = max(peak, live + sum(self.workspaces[k] for k in loop))
             live -= freed
         return peak
 

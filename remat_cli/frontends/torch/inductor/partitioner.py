@@ -16,7 +16,7 @@ from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
 from remat_cli.frontends.torch.capturing.pruning import tangent_numbers, with_tangents
 from remat_cli.frontends.torch.capturing.results import Use
 from remat_cli.frontends.torch.inductor.division import divided
-from remat_cli.frontends.torch.inductor.images import keep_channels_last
+from remat_cli.frontends.torch.inductor.images import keep_layouts
 from remat_cli.frontends.torch.inductor.loops import keep_apart
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.private import min_cut, partitioner_base, real_tensors
@@ -93,12 +93,12 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
             self._refuse(["its plan copies values to the host and back, which compiled steps cannot do"])
             return None
         keep_apart()
-        keep_channels_last()
+        keep_layouts()
         if self._planned is not None:
             self._planned(captured, use)
         places = zip(captured.joint.graph.find_nodes(op="placeholder"), joint_inputs(captured), strict=True)
         tangents = [node for node, place in places if place.is_tangent]
-        return divided(pruned, lowered, plan.statements, joint, tangents)
+        return divided(pruned, lowered, plan, joint, tangents)
 
     def uuid(self) -> Any:
         """What identifies the plans, for PyTorch's caches of compiled code."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from remat_cli.frontends.captured.profiling import groups
+from remat_cli.frontends.torch.document import Input, Named
 from remat_cli.frontends.torch.measuring.one_operation import Operations
 from remat_cli.frontends.torch.measuring.workspace import workspaces
 from remat_cli.frontends.torch.private import last_call
@@ -24,6 +25,7 @@ _ATTENTION = frozenset(
 )
 _CALLS = _CONVOLUTIONS | _PRODUCTS | _ATTENTION
 """Operations that Inductor leaves to libraries on a CPU."""
+_CONTIGUOUS = Named("memory_format", "contiguous_format")
 
 
 def with_library_workspaces(graph: Graph) -> Graph:
@@ -74,5 +76,17 @@ class _LaidOut(Operations):
             image = isinstance(argument, torch.Tensor) and argument.dim() == 4
             return argument.contiguous(memory_format=torch.channels_last) if image else argument
 
-        read = [laid_out(argument) for argument in args]
+        read = args if self._is_told(index) else [laid_out(argument) for argument in args]
         return lambda: operator(*read)
+
+    def kind(self, index: int) -> str:
+        """As for other operations; a gradient that reads contiguous copies is another kind."""
+        return f"{self._is_told(index)} {super().kind(index)}"
+
+    def _is_told(self, index: int) -> bool:
+        """Whether a gradient of a convolution reads contiguous copies, see :mod:`...capturing.image_layouts`."""
+        node, operation = self.step.graph.nodes[index], self.step.operations[index]
+        read = operation.args[:2] if node.op == "convolution_backward" else ()
+        makers = [self.step.graph.producer[node.inputs[one.position]] for one in read if isinstance(one, Input)]
+        copies = [self.step.operations[maker].kwargs.get("memory_format") == _CONTIGUOUS for maker in makers]
+        return len(copies) == 2 and all(copies)
