@@ -417,7 +417,10 @@ def _beside_plans(outside_bytes: int) -> str:
     """What is counted for code that no plan is for, in words; empty if there is none."""
     if not outside_bytes:
         return ""
-    return f"code that is in no plan keeps {format_bytes(outside_bytes)} for its backward pass, which is counted"
+    return (
+        f"code that is in no plan keeps {format_bytes(outside_bytes)} for its backward pass, which is counted; what it "
+        "needs only while its forward pass runs is not"
+    )
 
 
 def _measured(graph: Graph, where: Any) -> Graph:
