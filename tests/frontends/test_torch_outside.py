@@ -154,8 +154,7 @@ class Written(nn.Module):
         self.last = nn.Sequential(nn.Linear(WIDTH, 128), nn.GELU(), nn.Linear(128, WIDTH))
 
     def forward(self, x):
-        x = self.first(x)
-        y = self.side(x)
+        x, y = self.first(x), self.side(x)
         torch._dynamo.graph_break()
         x.index_add_(0, torch.arange(4), self.second(x[4:8].clone()))
         torch._dynamo.graph_break()
