@@ -1,8 +1,8 @@
 """Prints the operators whose results have other strides on a CPU than without data, for ``OTHER_STRIDES``.
 
 Run it by hand for a new PyTorch: ``python tests/frontends/record_strides.py``. It needs the package expecttest, without
-which PyTorch's samples of operators cannot be imported. It takes all samples, with the last two axes of each tensor
-exchanged in memory, forward and backward, and compares each kernel with the same call on fake tensors.
+which PyTorch's samples of operators cannot be imported. It takes all samples, with the last two axes of each tensor, or
+of some, exchanged in memory, forward and backward, and compares each kernel with the same call on fake tensors.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from remat_cli.frontends.torch.operators import OPERATORS
 
 SAMPLES = 6
 """Samples of each operator. Untuned."""
+EXCHANGED = ((True, True, True), (True, False, False), (False, True, False), (False, False, True))
+"""Which tensors have their axes exchanged: the first input, the others, the tangents."""
 
 
 class Compared(TorchDispatchMode):
@@ -62,6 +64,17 @@ def exchanged(item: Any) -> Any:
     return item.detach().transpose(-1, -2).contiguous().transpose(-1, -2).requires_grad_(item.requires_grad)
 
 
+def compute(operator: Any, sample: Any, first: bool, others: bool, tangents: bool) -> None:
+    """Run an operator on a sample, forward and backward."""
+    item = tree_map(exchanged, sample.input) if first else sample.input
+    args, kwargs = (sample.args, sample.kwargs) if not others else tree_map(exchanged, (sample.args, sample.kwargs))
+    made = [t for t in tree_leaves(operator(item, *args, **kwargs)) if tensor(t) and t.requires_grad]
+    wanted = [t for t in tree_leaves((item, args, kwargs)) if tensor(t) and t.requires_grad]
+    if made and wanted:
+        given = [exchanged(torch.randn_like(t)) if tangents else torch.randn_like(t) for t in made]
+        torch.autograd.grad(made, wanted, given, allow_unused=True)
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     found: set[str] = set()
@@ -73,17 +86,12 @@ def main() -> None:
         except Exception:  # some need libraries that are not here
             continue
         for sample in samples[:SAMPLES]:
-            given = tree_map(exchanged, (sample.input, sample.args, sample.kwargs))
-            try:
-                with Compared(found):
-                    made = [t for t in tree_leaves(operator(given[0], *given[1], **given[2])) if tensor(t)]
-                    made = [t for t in made if t.requires_grad]
-                    wanted = [t for t in tree_leaves(given) if tensor(t) and t.requires_grad]
-                    if made and wanted:
-                        tangents = [exchanged(torch.randn_like(t)) for t in made]
-                        torch.autograd.grad(made, wanted, tangents, allow_unused=True)
-            except Exception:  # samples that do not take the exchanged layout
-                continue
+            for which in EXCHANGED:
+                try:
+                    with Compared(found):
+                        compute(operator, sample, *which)
+                except Exception:  # samples that do not take the exchanged layout
+                    continue
     for name in sorted(found | OTHER_STRIDES):
         print(name, "" if name in OTHER_STRIDES else "NEW")  # noqa: T201 - a report
 

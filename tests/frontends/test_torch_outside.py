@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import warnings
 import weakref
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -12,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from remat_cli.api import SolveOptions, fit
+from remat_cli.api import SolveOptions, fit, plans_of
+from remat_cli.errors import Infeasible
 from remat_cli.frontends.torch.capturing.capture import Model, capture, fake_mode
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.training.in_place import report_of
@@ -140,6 +142,57 @@ class Padded(nn.Module):
         x = nn.functional.pad(x, sizes)
         torch._dynamo.graph_break()
         return self.last(x).square().mean()
+
+
+class Written(nn.Module):
+    """A part that cannot be planned writes into one of two results of the part before, as losses of speech do."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(WIDTH, 128), nn.GELU(), nn.Linear(128, WIDTH))
+        self.second, self.side = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.last = nn.Sequential(nn.Linear(WIDTH, 128), nn.GELU(), nn.Linear(128, WIDTH))
+
+    def forward(self, x):
+        x, y = self.first(x), self.side(x)
+        torch._dynamo.graph_break()
+        x.index_add_(0, torch.arange(4), self.second(x[4:8].clone()))
+        torch._dynamo.graph_break()
+        return (self.last(x) + y).square().mean()
+
+
+class Reversed(torch.autograd.Function):
+    """Keeps its result alone, and computes with gradients in its backward pass, as layers that can be reversed."""
+
+    @staticmethod
+    def forward(ctx, x, block):
+        ctx.block = block
+        ctx.save_for_backward(x)
+        return block(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            torch.autograd.backward(ctx.block(x), grad)
+        return x.grad, None
+
+
+class Reversible(nn.Module):
+    """A block in a function of autograd that PyTorch does not compile, behind layers that it does."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(WIDTH, 128), nn.GELU(), nn.Linear(128, WIDTH))
+        self.block = nn.Sequential(nn.Linear(WIDTH, 256), nn.GELU(), nn.Linear(256, WIDTH))
+
+    def forward(self, x):
+        return run_reversed(self.first(x), self.block).square().mean()
+
+
+@torch._dynamo.disable
+def run_reversed(x, block):
+    return Reversed.apply(x, block)
 
 
 @torch._dynamo.disable
@@ -309,3 +362,58 @@ def test_a_part_that_is_planned_again_holds_no_more_than_others_count_on():
     # More room than the budget leaves is not made.
     tight = replace(graph, fixed_memory=budget)
     assert Held(7, 11).leaving(tight, budget, crossing) == Held(7, 11)
+
+
+def test_what_later_code_writes_into_takes_the_gradient_that_it_took():
+    """The part that writes stands between in the graph of autograd, and the result before it takes a gradient too."""
+    torch.manual_seed(0)
+    eager, inputs = Written(), (torch.randn(256, 16, WIDTH),)
+    planned = copy.deepcopy(eager)
+    budget = int(0.95 * peak_bytes(copy.deepcopy(eager), inputs))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fit(planned, inputs, budget, options=FAST, cost="measured", cache="")
+        count = len(plans_of(planned))
+        found = gradients(planned, inputs)
+        assert peak_bytes(planned, inputs) <= 1.01 * budget
+    assert any("run without a plan" in str(warning.message) for warning in said)
+    assert not any("takes a gradient, which was not assumed" in str(warning.message) for warning in said)
+    assert len(plans_of(planned)) == count
+    assert all(torch.equal(a, b) for a, b in zip(found, gradients(eager, inputs), strict=True))
+
+
+def test_the_backward_pass_of_a_function_in_python_is_tried_out():
+    torch.manual_seed(0)
+    eager, inputs = Reversible(), (torch.randn(256, 16, WIDTH),)
+    needed = peak_bytes(copy.deepcopy(eager), inputs)
+    planned = copy.deepcopy(eager)
+    planned.block[0].weight.grad = kept = torch.ones_like(planned.block[0].weight)
+    fit(planned, inputs, "100%", options=FAST, cost="measured", cache="")
+    assert planned.block[0].weight.grad is kept
+    assert planned.block[0].bias.grad is None
+    assert report_of(planned).keep_all_bytes == pytest.approx(needed, rel=0.05)
+    planned.zero_grad(set_to_none=True)
+    assert all(torch.equal(a, b) for a, b in zip(gradients(planned, inputs), gradients(eager, inputs), strict=True))
+    with pytest.raises(Infeasible):
+        fit(planned, inputs, int(0.7 * needed), options=FAST, cost="measured", cache="")
+
+
+def test_a_function_in_python_that_does_not_stand_alone_is_told():
+    class Fails(Reversed):
+        """Its backward pass asks for more than zeros."""
+
+        @staticmethod
+        def backward(ctx, grad):
+            assert grad.any()
+            return Reversed.backward(ctx, grad)
+
+    @torch._dynamo.disable
+    def failing(x, block):
+        return Fails.apply(x, block)
+
+    class Failing(Reversible):
+        def forward(self, x):
+            return failing(self.first(x), self.block).square().mean()
+
+    with pytest.warns(UserWarning, match="the backward pass of Fails is code of its own, which could not be tried out"):
+        fit(Failing(), (torch.randn(8, 16, WIDTH),), "100%", options=FAST, cost="flops", cache="")

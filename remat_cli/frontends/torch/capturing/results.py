@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.capturing.calls import Calls
+from remat_cli.frontends.torch.capturing.calls import Calls, Results
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.pruning import tangent_numbers
-from remat_cli.frontends.torch.private import compiled_node
 from remat_cli.frontends.torch.tensors import leaves, storage
 from remat_cli.printable import printable
 
@@ -152,12 +151,11 @@ def _among(calls: Sequence[Sequence[Any]], storages: Collection[int]) -> set[int
     }
 
 
-def result_names(results: Sequence[Any]) -> dict[tuple[Any, int], Number]:
+def result_names(results: Results) -> dict[tuple[Any, int], Number]:
     """The number of each differentiable result of a compiled graph, by its node of autograd and its position there."""
     names: dict[tuple[Any, int], Number] = {}
-    found = [(k, compiled_node(result)) for k, result in enumerate(results)]
     for direct in (True, False):
-        for k, at in found:
+        for k, at in enumerate(results.nodes):
             if at is not None and at[2] == direct:
                 names.setdefault(at[:2], k if direct else f"{k}.base")
     return names

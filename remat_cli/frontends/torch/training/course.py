@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.frontends.aten.program import TANGENTS
-from remat_cli.frontends.torch.capturing.calls import Calls
+from remat_cli.frontends.torch.capturing.calls import Calls, Results
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.results import reached_by
 from remat_cli.frontends.torch.document import Place, Step, Value, tensors_read
-from remat_cli.frontends.torch.private import compiled_node
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.training.loss import Asked
@@ -204,7 +203,7 @@ def course_of(graphs: Sequence[Graph], captured: Sequence[Captured], calls: Call
     pairs = zip(calls.made, calls.given, strict=True)
     ordered = [(number, results, given) for (number, results), given in pairs if number is not None]
     called = {number for number, _, _ in ordered}
-    ordered += [(k, (), one.tensors) for k, one in enumerate(captured) if k not in called]
+    ordered += [(k, Results(), one.tensors) for k, one in enumerate(captured) if k not in called]
     planned = [results for _, results, _ in ordered]
     times = Times(planned)
     passing = _passing(calls, times, asked)
@@ -275,9 +274,9 @@ def _passing(calls: Calls, times: Times, asked: Asked | None) -> dict[Any, float
     return {node: time for node, time in times.last_uses(calls).items() if node not in reached}
 
 
-def _until(results: Sequence[Any], passing: Mapping[Any, float]) -> float | None:
+def _until(results: Results, passing: Mapping[Any, float]) -> float | None:
     """When the last is computed from ``results``, if no gradient comes to what returned them; None if one does."""
-    nodes = [at[0] for result in results if (at := compiled_node(result)) is not None]
+    nodes = [at[0] for at in results.nodes if at is not None]
     return max(passing[node] for node in nodes) if nodes and all(node in passing for node in nodes) else None
 
 

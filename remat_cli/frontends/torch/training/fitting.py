@@ -39,6 +39,7 @@ from remat_cli.frontends.torch.training.real_forward import captured_for_real, u
 from remat_cli.frontends.torch.training.remat_backend import backend_with
 from remat_cli.frontends.torch.training.report import Fitted, likely_workspace
 from remat_cli.frontends.torch.training.sharing import Held, crossing_bytes, planned, without_plan
+from remat_cli.frontends.torch.training.trying import try_out
 from remat_cli.frontends.torch.training.uses import Uses, copied_bytes
 from remat_cli.frontends.torch.warning import warn
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -60,6 +61,7 @@ _MORE_PARTS = (
     "parts that are not known yet get a plan when they come, and what they hold is not counted for the others: set "
     "reserve for that"
 )
+_UNTRIED = "which could not be tried out, and what it needs while it runs is not counted: set reserve for that"
 
 
 def fit_module(
@@ -108,17 +110,20 @@ def fit_module(
         raise no_graph(fake, mode)
     unknown_sizes = sizes_unknown(calls)
     parts, more, calls, numbers = _reached(model, parts, more, calls, way, unknown_sizes)
+    untried = try_out(calls, list(module.parameters()))
     parts, calls = _plannable(parts, calls)
     asked = _asked(calls, returns, loss, mode)
     found.uses.stated = returns is not None
     assumed = found.plan_all(type(module).__name__, parts, calls, asked)
     if more:
         warn(f"remat: the model is not a single graph: {more}; {_MORE_PARTS}")
+    if untried:
+        warn(f"remat: the backward pass of {', '.join(untried)} is code of its own, {_UNTRIED}")
     backend = backend_with(compiler, found.find, found.refuse, found.uses)
     call = PlannedCall(module, backend, len(parts), strict=unknown == "error", plans=found.plans)
     if found.plans:
-        eager = None if unknown_sizes else _eager_bytes(fake, mode, returns, loss)
-        said = (assumed, numbers, _beside_plans(found.outside_bytes))
+        eager = None if unknown_sizes or calls.ways.differ else _eager_bytes(fake, mode, returns, loss)
+        said = (assumed, numbers, _drawn(calls), _beside_plans(found.outside_bytes))
         call.report = found.report(type(module).__name__, eager, "; ".join(filter(None, said)))
     return install(module, call)
 
@@ -300,7 +305,8 @@ class _Plans:
         share = max(same or self.shares, key=lambda share: share.held.between_bytes, default=None)
         if share is None:
             return planner(graph)
-        factor = _above(graph) / max(1, share.above_bytes)
+        # Two parts that have nothing in common tell nothing of another batch.
+        factor = _above(graph) / max(1, share.above_bytes) if same else 1.0
         try:
             # For a smaller batch, the others hold less than that; most often there is room for all of it.
             return planner(self._shared(graph, share, max(1.0, factor), known=bool(same)))
@@ -400,11 +406,21 @@ def _assumption(asked: Asked | None, gone: str) -> str:
     return "; ".join(filter(None, (said + (gone and f", and that {gone}"), loss)))
 
 
+def _drawn(calls: Calls) -> str:
+    """What is assumed of a way that is taken at random, in words; empty if none is."""
+    if not calls.ways.differ:
+        return ""
+    return f"its way is drawn at random, and the plan is for the largest of {len(calls.ways.sizes)} that were tried"
+
+
 def _beside_plans(outside_bytes: int) -> str:
     """What is counted for code that no plan is for, in words; empty if there is none."""
     if not outside_bytes:
         return ""
-    return f"code that is in no plan keeps {format_bytes(outside_bytes)} for its backward pass, which is counted"
+    return (
+        f"code that is in no plan keeps {format_bytes(outside_bytes)} for its backward pass, which is counted; what it "
+        "needs only while its forward pass runs is not"
+    )
 
 
 def _measured(graph: Graph, where: Any) -> Graph:
@@ -528,6 +544,8 @@ def _reached(
         return reached, more, found, ""
     if found.output is None or len(reached) < len(parts):  # the pass did not come to its end, or goes another way
         return parts, more, calls, ""
+    if found.ways.differ:  # that it is drawn at random is said elsewhere
+        return reached, problem, found, ""
     assumed = f"assumes that the model takes the same way as with this batch, since its way depends on numbers ({more})"
     return reached, problem, found, assumed
 

@@ -6,15 +6,14 @@ remat cannot plan. After a forward pass, the graph of autograd tells what each o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from remat_cli.frontends.torch.capturing.calls import Calls
+from remat_cli.frontends.torch.capturing.calls import Calls, Results, Tried
 from remat_cli.frontends.torch.measuring.workspace import changes_of
 from remat_cli.frontends.torch.private import (
-    compiled_node,
     gradient_bytes,
     gradient_sizes,
     gradients_for,
@@ -23,7 +22,10 @@ from remat_cli.frontends.torch.private import (
     made_at,
     parameter_of,
 )
-from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
+from remat_cli.frontends.torch.tensors import storage, storage_bytes
+
+_COMPILED = "CompiledFunctionBackward"
+"""The node of autograd of a compiled graph, by its name: one that only writes into what it is given returns nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ class Times:
         planned: The results of each planned call.
     """
 
-    def __init__(self, planned: Sequence[Sequence[Any]]) -> None:
-        found = [[at[0] for result in one if (at := compiled_node(result)) is not None] for one in planned]
+    def __init__(self, planned: Sequence[Results]) -> None:
+        found = [[at[0] for at in one.nodes if at is not None] for one in planned]
         self.calls = {node: number for number, nodes in enumerate(found) for node in nodes}
         self._starts = [min(map(made_at, nodes)) for nodes in found if nodes]
 
@@ -90,7 +92,7 @@ class Times:
 
     def last_uses(self, calls: Calls) -> dict[Any, float]:
         """For each node of a forward pass, the time of the last that is computed from its results."""
-        nodes = sorted(_nodes(calls), key=made_at)
+        nodes = sorted(calls.nodes(), key=made_at)
         found = {node: self.of(node) for node in nodes}
         for node in reversed(nodes):
             for other, _ in node.next_functions:
@@ -101,7 +103,7 @@ class Times:
 
 def outside_of(
     calls: Calls,
-    planned: Sequence[Sequence[Any]],
+    planned: Sequence[Results],
     known: Collection[int],
     times: Times,
     passing: Mapping[Any, float],
@@ -116,17 +118,18 @@ def outside_of(
         passing: The nodes that no gradient comes to, and the time of the last that is computed from their results.
     """
     found = [Outside() for _ in range(len(planned) + 1)]
-    every = sorted((node for node in _nodes(calls) if node not in times.calls), key=made_at)
+    every = sorted((node for node in calls.nodes() if node not in times.calls), key=made_at)
     nodes = [node for node in every if node not in passing]
     place = {node: round(times.of(node) + 0.5) for node in nodes}
     measured, seen = _measured(nodes), set(known)
-    waiting = _waiting(place, [node for node in _nodes(calls) if node not in passing])
+    waiting = _waiting(place, [node for node in calls.nodes() if node not in passing])
     for node, at in place.items():
         new = {storage(tensor): storage_bytes(tensor) for tensor in kept_by(node) if storage(tensor) not in seen}
         seen |= new.keys()
-        takes = max(sum(gradient_sizes(node)), measured.get(node, 0))
+        tried = calls.tried.get(node, Tried(0, ()))
+        takes = max(sum(gradient_sizes(node)), measured.get(node, 0), tried.takes_bytes)
         found[at].moments.append(Moment(new, takes + waiting[node]))
-        for parameter in _parameters(node):
+        for parameter in (*_parameters(node), *tried.parameters):
             found[at].left[storage(parameter)] = storage_bytes(parameter)
         others = [other for other in node.next_functions if other[0] in times.calls or place.get(other[0], at) != at]
         found[at].passed += [(other, number, gradient_bytes(other, number)) for other, number in others]
@@ -203,40 +206,38 @@ def _measured(nodes: Sequence[Any]) -> dict[Any, int]:
 
 
 def sizes_unknown(calls: Calls) -> bool:
-    """Whether an operation outside of all graphs keeps a tensor whose size its kernel without data cannot tell.
+    """Whether only a pass with data tells the memory of code outside of all graphs.
 
-    Such kernels return an empty tensor for it, as that of an LSTM on a CPU.
+    Some kernels without data return an empty tensor for one that they keep, as that of an LSTM on a CPU; and the
+    backward passes of autograd functions written in Python have to be tried out.
     """
-    inside = {node[0] for _, results in calls.made for t in results if (node := compiled_node(t)) is not None}
+    if written_in_python(calls):
+        return True
+    inside = _inside(calls)
     return any(
         tensor.numel() == 0 and any(other.numel() for other in kept_by(node))
-        for node in _nodes(calls)
+        for node in calls.nodes()
         if node not in inside
         for tensor in kept_by(node)
     )
 
 
-def _nodes(calls: Calls) -> Iterator[Any]:
-    """All nodes of autograd behind what a module and its graphs returned, but those of parameters."""
-    tensors = [tensor for _, tensor in leaves(calls.output)]
-    tensors += [tensor for _, results in calls.made for tensor in results if _is_tensor(tensor)]
-    stack = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-    seen = set()
-    while stack:
-        node = stack.pop()
-        if node not in seen and parameter_of(node) is None:
-            seen.add(node)
-            yield node
-            stack += [other for other, _ in node.next_functions if other is not None]
+def written_in_python(calls: Calls) -> list[Any]:
+    """The nodes of autograd functions written in Python outside of all graphs, such as layers that can be reversed."""
+    import torch
+
+    inside = _inside(calls)
+    functions = torch.autograd.function.BackwardCFunction
+    found = [node for node in calls.nodes() if isinstance(node, functions) and node not in inside]
+    return [node for node in found if type(node).__name__ != _COMPILED]
+
+
+def _inside(calls: Calls) -> set[Any]:
+    """The nodes of compiled graphs."""
+    return {at[0] for _, results in calls.made for at in results.nodes if at is not None}
 
 
 def _parameters(node: Any) -> list[Any]:
     """The parameters whose gradients a node makes."""
     found = (parameter_of(other) for other, _ in node.next_functions if other is not None)
     return [parameter for parameter in found if parameter is not None]
-
-
-def _is_tensor(item: Any) -> bool:
-    import torch
-
-    return isinstance(item, torch.Tensor)
