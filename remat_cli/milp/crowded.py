@@ -197,7 +197,7 @@ class CutModel:
 
 def derived_values(graph: Graph) -> frozenset[int]:
     """The values that one node makes from one value that is no larger, at next to no cost."""
-    found = set()
+    found: set[int] = set()
     for i, node in enumerate(graph.nodes):
         made, read = graph.values_of(i), set(node.inputs)
         if node.recompute and len(made) == len(read) == 1 and node.cost <= _NEXT_TO_NOTHING * graph.total_cost:
