@@ -219,7 +219,9 @@ def test_a_cluster_shares_the_long_run(tmp_path):
     assert {row["ended"] for row in told} == {"plan"}
 
 
-def test_open_batches_are_asked_about_at_the_budgets_that_fit_them():
+def test_open_batches_are_asked_about_at_the_budgets_that_fit_them(monkeypatch):
+    monkeypatch.setattr(long, "_STEPS", 6)
+
     def row(strategy, batch, impossible):
         return {"table": "batches", "graph": "unet", "strategy": strategy, "batch": batch, "impossible": impossible}
 

@@ -39,14 +39,15 @@ class Layer(nn.Module):
 
 
 class Skips(nn.Module):
-    """Layers of which each is skipped at random in training; ``draw`` says by which generator."""
+    """A layer, and others of which each is skipped at random in training; ``draw`` says by which generator."""
 
     def __init__(self, draw, share=0.5):
         super().__init__()
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.first, self.layers = nn.Linear(WIDTH, WIDTH), nn.ModuleList(Layer() for _ in range(LAYERS))
         self.draw, self.share = draw, share
 
     def forward(self, x):
+        x = self.first(x)
         for layer in self.layers:
             if self.training and self.skipped():
                 continue

@@ -478,26 +478,3 @@ def test_gradients_that_lie_otherwise_than_without_data_are_those_of_eager_mode(
     for module in (eager, planned):
         module(x).backward()
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(planned.parameters(), eager.parameters(), strict=True))
-
-
-def test_a_layout_that_a_view_allows_stays_as_the_kernel_made_it():
-    """Copied into another layout, the convolution behind it would add up in another order."""
-    torch.manual_seed(0)
-    layers = [nn.Conv1d(24, 24, 5, padding=2), nn.BatchNorm1d(24), nn.Tanh()]
-    eager = nn.Sequential(*layers, nn.Conv1d(24, 24, 5, padding=2), nn.BatchNorm1d(24))
-    x, y = torch.randn(2, 40, 24), torch.randn(2, 40, 24)
-
-    class Turned(nn.Module):
-        def __init__(self, layers):
-            super().__init__()
-            self.layers = layers
-
-        def forward(self, x, y):
-            return (x + self.layers(x.transpose(1, 2)).transpose(1, 2) - y).abs().mean()
-
-    eager = Turned(eager)
-    planned = copy.deepcopy(eager)
-    fit(planned, (x, y), "100%", options=FAST, cost="flops", cache="")
-    for module in (eager, planned):
-        module(x, y).backward()
-    assert all(torch.equal(a.grad, b.grad) for a, b in zip(planned.parameters(), eager.parameters(), strict=True))

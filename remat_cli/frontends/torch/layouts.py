@@ -2,20 +2,15 @@
 
 PyTorch captures a step with tensors without data. For some operators they have other strides than what the kernel
 returns. A captured step has views that rely on the strides, and fails where they are others, also in PyTorch's own
-``aot_eager``. So where a view does not fit, a plan copies, as eager mode does. Where it fits, the result stays as the
-kernel made it: in another layout, later kernels would add up in another order, and the bits would not be those of eager
-mode.
-
-A step that reads memory by its strides (``as_strided``) would be wrong without an error. There, each result is copied
-into the layout in which the graph has it.
+``aot_eager``. So a plan copies such a result into the layout in which the graph has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from remat_cli.frontends.torch.document import Argument, Operation, Step, TensorSpec, View
+from remat_cli.frontends.torch.document import Operation, TensorSpec
 
 _OTHER_STRIDES = """
 _log_softmax_backward_data _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional
@@ -55,45 +50,6 @@ def _is_usual(spec: TensorSpec) -> bool:
     tensor = torch.empty_strided(spec.shape, spec.stride, device="meta")
     other = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(spec.shape))
     return bool(tensor.is_contiguous() or (other is not None and tensor.is_contiguous(memory_format=other)))
-
-
-_VIEW = "aten.view.default"
-_BY_STRIDES = "aten.as_strided"
-
-
-def reads_by_strides(step: Step) -> bool:
-    """Whether something in a step reads memory by strides that it states."""
-    return any(call.startswith(_BY_STRIDES) for call in _calls(step.operations))
-
-
-def _calls(called: Iterable[Operation | View]) -> Iterator[str]:
-    """The operators of operations, and of the views among their arguments."""
-    for one in called:
-        yield one.call
-        yield from _calls(_views([*one.args, *one.kwargs.values()]))
-
-
-def _views(arguments: Iterable[Argument]) -> Iterator[View]:
-    for argument in arguments:
-        if isinstance(argument, View):
-            yield argument
-        elif isinstance(argument, tuple):
-            yield from _views(argument)
-
-
-def lenient(name: str, operator: Any) -> Any:
-    """``operator``, which is called ``name``; in place of a view one that copies where the layout allows no view."""
-    if name != _VIEW:
-        return operator
-    import torch
-
-    def viewed(tensor: Any, shape: Sequence[int]) -> Any:
-        try:
-            return operator(tensor, shape)
-        except RuntimeError:
-            return torch.ops.aten.reshape.default(tensor, shape)
-
-    return viewed
 
 
 def in_layout(tensor: Any, stride: Sequence[int]) -> Any:

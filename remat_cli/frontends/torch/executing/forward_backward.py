@@ -34,7 +34,6 @@ from typing import Any
 
 from remat_cli.frontends.torch.document import Argument, Place, Step, TensorSpec, Value, tensors_read
 from remat_cli.frontends.torch.executing.program import Writer, defined
-from remat_cli.frontends.torch.layouts import reads_by_strides
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Offload, Prefetch, Release, Statement
@@ -123,7 +122,7 @@ def forward_backward(graph: Graph, statements: Sequence[Statement], device: str)
     # The tangents are computed exactly once, since their node must not be recomputed: that statement is the cut.
     at = next(k for k, s in enumerate(statements) if isinstance(s, Compute) and s.node == step.tangents)
     left, right = statements[:at], statements[at + 1 :]
-    writer = Writer(step, device, by_strides=reads_by_strides(step))
+    writer = Writer(step, device)
     # Over both parts: a random node computed once in each has to save its generator state across the cut.
     writer.repeats.update(s.node for s in statements if isinstance(s, Compute))
     held = _Held()

@@ -29,7 +29,7 @@ from remat_cli.frontends.torch.document import (
 )
 from remat_cli.frontends.torch.executing.host_copies import HostLink
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
-from remat_cli.frontends.torch.layouts import OTHER_STRIDES, in_layout, lenient, reads_by_strides
+from remat_cli.frontends.torch.layouts import OTHER_STRIDES, in_layout
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Offload, Prefetch, Release, Statement
@@ -117,7 +117,6 @@ class Writer:
         done: How often the code so far computes each node.
         filling: For values whose register a copy fills, the variable of the event of its end, until it is waited for.
         leaving: For values whose register was copied to the host, the variables of the events of the copies' ends.
-        by_strides: Whether something reads memory by strides that it states.
     """
 
     step: Step
@@ -130,7 +129,6 @@ class Writer:
     done: Counter[int] = field(default_factory=Counter)
     filling: dict[int, str] = field(default_factory=dict)
     leaving: dict[int, list[str]] = field(default_factory=dict)
-    by_strides: bool = False
 
     def scope(self) -> dict[str, Any]:
         """The objects that the code refers to, by variable."""
@@ -148,8 +146,7 @@ class Writer:
         """The variable that holds an operator."""
         if name not in self.operators:
             self.operators[name] = variable = f"op{len(self.operators)}"
-            operator = operator_named(name)
-            self.names[variable] = operator if self.by_strides else lenient(name, operator)
+            self.names[variable] = operator_named(name)
         return self.operators[name]
 
     def call(self, called: Operation | View, inputs: Sequence[int]) -> str:
@@ -220,7 +217,7 @@ class Writer:
             for name, item in parts:
                 self.line(f"{name} = t[{item}]", node.id)
             self.line("t = None")
-        if self.by_strides and operation.call in OTHER_STRIDES:
+        if operation.call in OTHER_STRIDES:
             self._in_layout(index)
         if repeated and self.done[index] > 1:
             self.line("set_state(now)")
@@ -294,8 +291,7 @@ def program(graph: Graph, statements: Sequence[Statement], device: str) -> Progr
         ExecutionFailed: If it needs operators that this torch does not have.
     """
     FRONTEND.require(graph)
-    contents = read_step(graph)
-    writer = Writer(contents, device, by_strides=reads_by_strides(contents))
+    writer = Writer(read_step(graph), device)
     writer.repeats.update(s.node for s in statements if isinstance(s, Compute))
     holds: dict[str, int] = {}
     slots: dict[str, int] = {}

@@ -115,10 +115,7 @@ def fit_module(
     asked = _asked(calls, returns, loss, mode)
     found.uses.stated = returns is not None
     assumed = found.plan_all(type(module).__name__, parts, calls, asked)
-    if more:
-        warn(f"remat: the model is not a single graph: {more}; {_MORE_PARTS}")
-    if untried:
-        warn(f"remat: the backward pass of {', '.join(untried)} is code of its own, {_UNTRIED}")
+    _warn_of(more, untried)
     backend = backend_with(compiler, found.find, found.refuse, found.uses)
     call = PlannedCall(module, backend, len(parts), strict=unknown == "error", plans=found.plans)
     if found.plans:
@@ -404,6 +401,14 @@ def _assumption(asked: Asked | None, gone: str) -> str:
     take = "takes" if len(picked.names) == 1 else "take"
     said = f"assumes that of {len(picked.names) + picked.others} results only {names} {take} a gradient"
     return "; ".join(filter(None, (said + (gone and f", and that {gone}"), loss)))
+
+
+def _warn_of(more: Any, untried: Sequence[str]) -> None:
+    """Warn of what the plans do not count: parts that are not known yet, and backward passes that were not tried."""
+    if more:
+        warn(f"remat: the model is not a single graph: {more}; {_MORE_PARTS}")
+    if untried:
+        warn(f"remat: the backward pass of {', '.join(untried)} is code of its own, {_UNTRIED}")
 
 
 def _drawn(calls: Calls) -> str:
