@@ -34,7 +34,7 @@ _NARROW = (98.0, 94.0, 90.0, 86.0, 84.0)
 """Budgets for VGG, of which nothing fits in less than about 85%."""
 _HUGE, _HUGE_PERCENTS = "densenet161", (80.0, 60.0)
 _STEPS = 3
-"""Batches to ask about between the largest found and the smallest proven impossible."""
+"""Batches to ask about between the largest found and the smallest proven impossible: each may take two limits."""
 _FOLDER = ROOT / "benchmarks" / "paper"
 _SHORTER = 3
 """The limit is divided by this for the strategies that a grid names."""

@@ -6,8 +6,8 @@ choice well: the model of crowded stages (see ``openers/crowded``), and the rete
 stated, or rounded. Their schedules exceed the budget in some steps, and annealing at a price of excess repairs those.
 
 Which choices a walk gives up is decided early and by chance: on `segnet` at 1.1 times its least peak, walks from one
-schedule end at 43 to 49% over no-remat or at 59 to 70%, and nothing in between. So many short walks race, from all
-proposals and at several prices, and only the best of each race go on.
+schedule end mostly at 43 to 49% over no-remat or at 62 to 70%, seldom in between (single runs, not kept). So many short
+walks race, from all proposals and at several prices, and only the best of each race go on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from remat_cli.plan.matrices import straightened
 from remat_cli.strategies.engine import Engine
 
 _TRIALS = 8
-"""Short walks of a race."""
+"""Short walks of a race. Untuned."""
 _TRIAL_SHARE = 0.1
 """Moves of a short walk, relative to those of the longest. With a fourth of the moves of before, and four times as many
 walks, a race on `segnet` finds 46% in ten seconds where one proposal in six longer walks gave 60%; `inception-v3` at
@@ -38,7 +38,7 @@ _COLD = 0.04
 """The last temperature of a walk, relative to the first. Untuned."""
 _PRICES = (3.0, 0.3, 1.0)
 """The first prices of a room of excess during one step, relative to the overhead. Untuned: on `segnet` and
-`inception-v3` low prices end lower, or not within the budget."""
+`inception-v3` low prices end lower, or not within the budget (single runs, not kept)."""
 _CHEAPEST, _DEAREST = 1.0, 300.0
 """The lowest and the highest price when a walk goes on. Untuned."""
 _DIGITS = 6
