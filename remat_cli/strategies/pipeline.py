@@ -300,7 +300,8 @@ _STARTS = (
         unlimited_s=3.0,
         least_s=5.0,
     ),
-    _MENDING,
+    replace(_MENDING, when=nodes(SMALL + 1, LARGE - 1)),
+    replace(_MENDING, name="mending-small", when=nodes(_FEW + 1, SMALL), share=0.1),
     Stage(
         "cover-bound",
         f"{_BOUND}:CoverBound",
@@ -348,13 +349,12 @@ _ALL_STATES = Stage("enumeration", _ENUMERATION, "proves the optimum, whatever t
 _DEPTHS = (1.0, 1.5, 2.0, 3.0, 6.0)
 """How far from its uses a node may be recomputed, in the order of growth. Untuned."""
 
-
 _INSIDE_CROWDED = Stage(
     "crowded-inside",
     _CROWDED,
     "looks into the stages that need the most memory alone",
     when=SPARSE & nodes(most=_INSIDE_MOST),
-    share=0.6,
+    share=0.75,
     most_s=240.0,
     unlimited_s=30.0,
 )
@@ -390,6 +390,7 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
                 "improves the incumbent, which makes all later stages faster",
                 options={"rounds": 3},
                 when=SPARSE & nodes(_FEW + 1) & STUCK,
+                share=0.1,
                 kernels=("annealing",),
             )
             yield _INSIDE_CROWDED

@@ -22,10 +22,11 @@ from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import solve
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies.base import Context, Task
+from remat_cli.strategies.base import Bound, Context, Task
 from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.openers import crowded as _cuts
 from remat_cli.strategies.openers.crowded import CrowdedStages
+from remat_cli.tolerances import CUTS_GAP
 from remat_cli.zoo.registry import build_graph
 
 
@@ -243,6 +244,17 @@ def test_it_ends_where_cuts_do_not_help(monkeypatch: pytest.MonkeyPatch) -> None
     assert best.bounds[Scope.DOCUMENT_ORDER].cost <= 22
     monkeypatch.setattr(_cuts, "_MOST_CUTS", 0)
     CrowdedStages(best).turn(Control())
+
+
+def test_a_solve_that_takes_long_stops_well_within_the_gap_that_is_open() -> None:
+    chain = build_graph("unit-chain{n=17}")
+    best = Incumbent.of(Task(chain, 5), Context(Control(), Highs(), threads=1))
+    stages = CrowdedStages(best)
+    assert stages._loose_gap() == pytest.approx(0.1)  # no schedule yet
+    best.offer(tuple(s.node for s in solve(chain, "5B").plan.statements if isinstance(s, Compute)))
+    for share, gap in ((0.5, 0.1), (0.96, 0.02), (1.0, CUTS_GAP)):
+        best.raise_bound(Bound(share * best.cost, Scope.DOCUMENT_ORDER))
+        assert stages._loose_gap() == pytest.approx(gap)
 
 
 def test_a_budget_below_a_working_set_is_proven_too_small() -> None:
