@@ -338,13 +338,25 @@ def test_copies_for_convolutions_are_values_of_the_plan():
 
     graph = export_model(made, "weights", "torch:test", compiler="inductor")
     copies = [node for node in graph.nodes if node.op == "clone"]
-    # The image and the first weight have 3 channels; six weights have 32.
-    assert sorted(node.outputs for node in copies) == sorted(
-        [(2 * 3 * 64 * 4,), (32 * 3 * 9 * 4,)] + [(32 * 32 * 9 * 4,)] * 6
-    )
+    # The image and the first weight have 3 channels; six weights have 32. Gradients are copied as their weights lie.
+    weights = [(32 * 3 * 9 * 4,)] + [(32 * 32 * 9 * 4,)] * 6
+    assert sorted(node.outputs for node in copies) == sorted([(2 * 3 * 64 * 4,), *weights, *weights])
     assert all(node.recompute for node in copies)
     module, batch = made()
     assert graph.fixed_memory == sum(t.numel() * t.element_size() for t in (*module.parameters(), *batch))
+
+
+@pytest.mark.parametrize("kind", [Weights, Large])
+def test_autograd_need_not_copy_gradients_into_the_layout_of_their_weights(kind):
+    torch.manual_seed(0)
+    module, batch = kind(), (torch.randn(2, 3, 16, 16),)
+    remat.fit(module, batch, "100%", compiler="inductor", cost="flops", cache="")
+    weights = [p for p in module.parameters() if p.dim() == 4 and p[0, 0].numel() > 1]
+    given: list[tuple[int, ...]] = []
+    for weight in weights:
+        weight.register_hook(lambda gradient: given.append(gradient.stride()))
+    module(*batch).backward()
+    assert sorted(given) == sorted(weight.stride() for weight in weights)
 
 
 def test_other_shapes_evaluation_and_autocast_run_too():

@@ -7,10 +7,14 @@ after they are last read, and may be made again in the backward pass.
 Gradients of depthwise convolutions with kernels above 3x3 are another case: if their images have channels last, oneDNN
 adds up the gradient of the weight in many parts. If these take more than copies of the images, the gradient reads
 contiguous copies.
+
+The gradient of a weight has channels last, too. Autograd would copy it into the layout of its parameter after the
+step, when all gradients are there. As an operation, it is copied where it is made.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from remat_cli.frontends.torch.tensors import dense_bytes
@@ -41,7 +45,7 @@ def lay_out(joint: Any, mode: Any) -> list[Any]:
 
     if not torch.backends.mkldnn.is_available():
         return []
-    return [*_inputs_laid_out(joint, mode), *_gradients_laid_out(joint, mode)]
+    return [*_inputs_laid_out(joint, mode), *_read_by_gradients(joint, mode), *_results_laid_out(joint, mode)]
 
 
 def _inputs_laid_out(joint: Any, mode: Any) -> list[Any]:
@@ -63,7 +67,7 @@ def _inputs_laid_out(joint: Any, mode: Any) -> list[Any]:
     return list(copies.values())
 
 
-def _gradients_laid_out(joint: Any, mode: Any) -> list[Any]:
+def _read_by_gradients(joint: Any, mode: Any) -> list[Any]:
     """Copy what gradients of depthwise convolutions read where that takes less than channels last."""
     import torch
 
@@ -79,6 +83,24 @@ def _gradients_laid_out(joint: Any, mode: Any) -> list[Any]:
     return found
 
 
+def _results_laid_out(joint: Any, mode: Any) -> list[Any]:
+    """Copy gradients of weights that the step returns into the layout of the weights, where they are made."""
+    import torch
+
+    output = next(iter(reversed(joint.nodes)))
+    contiguous = {"memory_format": torch.contiguous_format}
+    copies = {}
+    for node in joint.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default):
+        weight = node.args[2] if LAYOUT not in node.args[2].meta else node.args[2].args[0]
+        if not _is_image(weight) or _has_channels_last(weight) or reads_contiguous_copies(node):
+            continue
+        for made in node.users:
+            if made.target is operator.getitem and made.args[1] == 1 and set(made.users) == {output}:
+                copies[made] = _copied(joint, made, made.next, mode, torch.contiguous_format, contiguous)
+    output.args = ([copies.get(made, made) for made in output.args[0]],)
+    return list(copies.values())
+
+
 def _in_many_parts(node: Any) -> bool:
     """Whether the gradient of a convolution takes more with channels last than with contiguous copies."""
     gradient, image, weight = node.args[:3]
@@ -88,6 +110,14 @@ def _in_many_parts(node: Any) -> bool:
         > _COPIES * max(dense_bytes(n.meta["val"]) for n in (gradient, image))
         and has_large_kernel(weight)
     )
+
+
+def reads_contiguous_copies(node: Any) -> bool:
+    """Whether a node is a gradient of a convolution that reads contiguous copies; that of its weight is contiguous."""
+    import torch
+
+    gradient = node.target is torch.ops.aten.convolution_backward.default
+    return gradient and all(read.meta.get(LAYOUT) is torch.contiguous_format for read in node.args[:2])
 
 
 def is_depthwise(weight: Any) -> bool:
@@ -111,13 +141,17 @@ def _has_channels_last(node: Any) -> bool:
     return bool(node.meta["val"].is_contiguous(memory_format=torch.channels_last))
 
 
-def _copied(joint: Any, read: Any, reader: Any, mode: Any, layout: Any, told: dict[str, Any]) -> Any:
-    """A copy of ``read`` before ``reader``, which belongs to the same module."""
+def _copied(joint: Any, read: Any, before: Any, mode: Any, layout: Any, told: dict[str, Any]) -> Any:
+    """A copy of ``read`` before the node ``before``.
+
+    It belongs to the module of ``before``, which reads it; that of a gradient, to the module of the gradient.
+    """
     import torch
 
-    with joint.inserting_before(reader):
+    with joint.inserting_before(before):
         copy = joint.call_function(torch.ops.aten.clone.default, (read,), told)
-    copy.meta = {key: reader.meta[key] for key in _NAMING if key in reader.meta}
+    place = read.args[0] if read.target is operator.getitem else before
+    copy.meta = {key: place.meta[key] for key in _NAMING if key in place.meta}
     with mode:
         copy.meta |= {"val": copy.target(read.meta["val"], **told), LAYOUT: layout}
     return copy

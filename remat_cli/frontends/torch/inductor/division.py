@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from remat_cli.frontends.torch.capturing.capture import Captured, Inductor
-from remat_cli.frontends.torch.capturing.image_layouts import LAYOUT
+from remat_cli.frontends.torch.capturing.image_layouts import LAYOUT, reads_contiguous_copies
 from remat_cli.frontends.torch.capturing.joint_program import tensor_name
 from remat_cli.frontends.torch.capturing.lower import Lowering
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
@@ -242,7 +242,7 @@ class _Half:
     def _copied(self, node: Any, local: dict[Any, Any]) -> Any:
         copy = self.graph.node_copy(node, lambda argument: self.read(argument, local))
         copy.meta = dict(self.parts.meta(node))
-        if _reads_copies(node):
+        if reads_contiguous_copies(node):
             leave_to_library(copy)
         return copy
 
@@ -289,14 +289,6 @@ class _Half:
             for read in dict.fromkeys(node.args[:2]):
                 if len(read.users) > 1:
                     node.replace_input_with(read, stored(self.graph, read))
-
-
-def _reads_copies(node: Any) -> bool:
-    """Whether a node is a gradient of a convolution that reads contiguous copies."""
-    import torch
-
-    gradient = node.target is torch.ops.aten.convolution_backward.default
-    return gradient and all(read.meta.get(LAYOUT) is torch.contiguous_format for read in node.args[:2])
 
 
 def _last_read(node: Any, place: Mapping[Any, int]) -> int:
