@@ -9,6 +9,7 @@ import logging
 import pickle
 import re
 import types
+import weakref
 from pathlib import Path
 
 import pytest
@@ -516,6 +517,9 @@ def test_the_last_call_of_an_operator():
     assert operator is torch.ops.aten.add.Tensor
     assert torch.equal(args[0], x.exp())
     assert args[1] == 1
+    kept = weakref.ref(args[0])
+    del operator, args
+    assert kept() is None  # before any garbage is collected
 
 
 @pytest.mark.parametrize("wanted", [True, False])

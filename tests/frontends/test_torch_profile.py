@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors
 from remat_cli.frontends.torch.measuring import profile as profiling
 from remat_cli.frontends.torch.measuring.one_operation import Operations
 from remat_cli.frontends.torch.measuring.profile import profile
-from remat_cli.frontends.torch.measuring.workspace import above_end
+from remat_cli.frontends.torch.measuring.workspace import above_end, changes_of
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document, graph_to_document, load_graph
 from remat_cli.zoo.registry import build_graph
@@ -139,6 +140,27 @@ def test_blocks_of_the_allocator_are_counted_once(conv, monkeypatch):
 )
 def test_workspace_is_the_rise_above_the_end(changes, workspace):
     assert above_end(changes) == workspace
+
+
+def test_what_garbage_gives_back_is_not_counted():
+    def leaves_garbage():
+        held = [torch.empty(1 << 20)]
+        held.append(held)  # only a collection frees it
+
+    def measured():
+        made = torch.empty(1 << 10)
+        assert len([[] for _ in range(100)]) == 100  # enough objects for a collection
+        return made
+
+    leaves_garbage()
+    threshold = gc.get_threshold()
+    gc.set_threshold(10, 1, 1)
+    try:
+        changes = changes_of([leaves_garbage, measured])
+        assert gc.isenabled()
+    finally:
+        gc.set_threshold(*threshold)
+    assert changes == [[4 << 20], [4 << 10]]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex64", "int64", "uint8", "bool", "int8"])

@@ -469,7 +469,7 @@ def last_call(function: Callable[[], Any]) -> tuple[Any, tuple[Any, ...]]:
 
     with Watching():
         function()
-    return seen[-1]
+    return seen.pop()  # the class is part of a cycle, and must not hold the arguments until that is collected
 
 
 def min_cut(joint: Any, joint_inputs: Any, **options: Any) -> tuple[Any, Any]:

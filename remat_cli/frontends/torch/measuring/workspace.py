@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,7 +67,8 @@ def _on_cpu(operations: Operations, indices: Sequence[int]) -> list[int]:
 def changes_of(functions: Iterable[Callable[[], Any]]) -> list[list[int]]:
     """What each function requests from PyTorch's allocator on a CPU and gives back, in bytes and in order.
 
-    The functions are called one after another; what one returns is freed before the next one is made.
+    The functions are called one after another; what one returns is freed before the next one is made. Garbage is
+    collected before and after, not meanwhile: what it holds would count as given back by the function that runs.
     """
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -74,10 +76,11 @@ def changes_of(functions: Iterable[Callable[[], Any]]) -> list[list[int]]:
     with _silence():
         session.start()
     try:
-        for function in functions:
-            with record_function(_MARK):
-                result = function()
-            del result, function
+        with _without_collection():
+            for function in functions:
+                with record_function(_MARK):
+                    result = function()
+                del result, function
     finally:
         with _silence():
             session.stop()
@@ -93,6 +96,19 @@ def above_end(changes: Sequence[int]) -> int:
     """The maximum of a running sum from 0, minus its final value (or minus 0, if that is negative)."""
     sums = list(accumulate(changes, initial=0))
     return max(sums) - max(0, sums[-1])
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Collect garbage, then none of it until the end."""
+    gc.collect()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextlib.contextmanager
