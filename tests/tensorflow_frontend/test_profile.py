@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from steps import compiled_cnn, graph_of, plan_of, recurrent
+from steps import compiled_cnn, graph_of, recurrent
 
+import remat_cli
 from remat_cli.errors import UsageError
 from remat_cli.frontends.tensorflow.measuring.profile import profile
 from remat_cli.frontends.tensorflow.measuring.run import run_plan
@@ -17,7 +18,9 @@ def test_times_and_workspace_are_measured():
     assert measured.size == graph.size
     assert all(node.cost > 0 for node in measured.nodes)
     assert all(m.workspace >= n.workspace for m, n in zip(measured.nodes, graph.nodes, strict=True))
-    ran = run_plan(plan_of(measured), steps=1)
+    # What kernels need beside their values depends on the machine: oneDNN's gradient of a filter took 34 MB on one.
+    plan = remat_cli.solve_smallest(measured, remat_cli.SolveOptions(time_limit_s=5)).plan
+    ran = run_plan(plan, steps=1)
     assert ran.identical
     assert ran.memory.measured == pytest.approx(ran.memory.predicted_without_workspace, abs=2048)
     again = profile(measured, repeats=2, warmup=1)

@@ -23,6 +23,7 @@ from remat_cli.frontends.tensorflow.capturing.export import graph_of_step
 from remat_cli.frontends.tensorflow.executing.inputs import Given
 from remat_cli.frontends.tensorflow.executing.program import program
 from remat_cli.frontends.tensorflow.measuring.buffers import LiveBuffers
+from remat_cli.frontends.tensorflow.measuring.profile import profile
 from remat_cli.frontends.tensorflow.measuring.run import run_plan
 from remat_cli.frontends.tensorflow.reading import read_step
 from remat_cli.plan.derive import derive
@@ -45,7 +46,9 @@ def test_a_plan_is_exact_and_its_peak_is_as_predicted(build):
     assert ran.reference_peak is not None
     assert ran.memory.measured < 0.75 * ran.reference_peak
     assert ran.memory.allocator is not None
-    assert ran.memory.allocator < 1.3 * ran.memory.predicted + 1e6
+    # The allocator also counts what kernels need beside their values, which depends on the machine.
+    workspace = max(node.workspace for node in profile(graph, repeats=1, warmup=0).nodes)
+    assert ran.memory.allocator < 1.3 * ran.memory.predicted + workspace + 1e6
 
 
 @pytest.mark.parametrize("build", [cnn, compiled_cnn, transformer, recurrent])
