@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._inductor.utils import run_and_get_code
 from torch.profiler import ProfilerActivity, profile
 
 import remat_cli as remat
@@ -24,7 +26,8 @@ from remat_cli.frontends.torch.capturing.source import build_model
 from remat_cli.frontends.torch.inductor import images
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.plan.model import Compute
+from remat_cli.plan.derive import derive
+from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan, Scope
 from remat_cli.plan.replay import replay
 
 UNLESS = "find_nodes_prefer_channels_last"
@@ -344,6 +347,41 @@ def test_copies_for_convolutions_are_values_of_the_plan():
     assert all(node.recompute for node in copies)
     module, batch = made()
     assert graph.fixed_memory == sum(t.numel() * t.element_size() for t in (*module.parameters(), *batch))
+
+
+class Joined(nn.Module):
+    """A concatenation of results that are stored before and of others, which a convolution reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.side, self.deep = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
+        self.last = nn.Conv2d(24, 8, 3, padding=1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels, track_running_stats=False) for channels in (8, 16, 8))
+
+    def forward(self, x):
+        side = torch.relu(self.norms[0](self.side(x)))
+        deep = torch.relu(self.norms[1](self.deep(nn.functional.max_pool2d(side, 2))))
+        joined = torch.cat((nn.functional.interpolate(deep, scale_factor=2.0), side), 1)
+        return torch.relu(self.norms[2](self.last(joined))).square().mean()
+
+
+def test_concatenations_lie_as_convolutions_read_them():
+    def made():
+        return Joined(), (torch.randn(2, 3, 16, 16),)
+
+    graph = export_model(made, "joined", "torch:test", compiler="inductor")
+    again = [k for k, node in enumerate(graph.nodes) if node.phase == "forward" and node.recompute]
+    backward = next(k for k, node in enumerate(graph.nodes) if node.phase == "backward")
+    everything = [*range(backward), *again, *range(backward, len(graph.nodes))]
+    claim = Claim(ClaimStatus.FEASIBLE, math.fsum(graph.nodes[k].cost for k in everything), 0.0, Scope.RESTRICTED)
+    plan = Plan(graph, derive(graph, everything), None, claim, "by hand")
+    module, batch = made()
+    call = torch.compile(module, backend=remat.remat_backend(plan, compiler="inductor"), dynamic=False)
+    _, codes = run_and_get_code(lambda: call(*batch).backward())
+    assert [code.count("extern_kernels.convolution(") for code in codes] == [3, 3]
+    for code in codes:
+        assert "empty_strided_cpu((2, 24, 16, 16), (6144, 1, 384, 24), torch.float32)" in code
+        assert "empty_strided_cpu((2, 24, 16, 16), (6144, 256, 16, 1), torch.float32)" not in code
 
 
 @pytest.mark.parametrize("kind", [Weights, Large])

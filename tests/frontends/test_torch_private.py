@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import functools
 import logging
 import pickle
 import re
@@ -627,6 +628,28 @@ def test_results_in_the_layout_that_is_asked_for(layout, fresh_compiler):
         torch.channels_last: private._lower_channels_last,
     }
     assert marks == [(private._mark(kinds[layout], lower[layout]), True)]
+
+
+@pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
+def test_concatenations_of_images_with_channels_last(fresh_compiler):
+    def joined_twice(graph, node, lay_out):
+        part = private.stored(graph, node)
+        with graph.inserting_after(part):
+            joined = graph.call_function(torch.ops.aten.cat.default, ([part, part], 1))
+        joined.meta = {"val": torch.empty(2, 6, 4, 5)}
+        node.replace_all_uses_with(joined, delete_user_cb=lambda user: user is not part)
+        lay_out(joined)
+
+    x = torch.randn(2, 3, 4, 5, requires_grad=True)
+    for lay_out, strides in ((id, (120, 20, 5, 1)), (lambda node: private.lay_out_joined(node), (120, 1, 30, 6))):
+        torch._dynamo.reset()
+        result, code = _code(lambda x: x.sin().sum(), functools.partial(joined_twice, lay_out=lay_out), x)
+        torch.testing.assert_close(result, 2 * x.sin().sum())
+        assert f"empty_strided_cpu((2, 6, 4, 5), {strides}, torch.float32)" in code
+    found = private._operator("joined", "(Tensor[] tensors, int dim=0) -> Tensor", private._lower_joined, private._join)
+    assert found is torch.ops.remat.joined.default
+    assert torch.equal(found([x, x], 1), private._join([x, x], 1))
+    assert private._same(x) is x
 
 
 def test_gradients_of_gradients_of_a_compiled_graph(fresh_compiler):

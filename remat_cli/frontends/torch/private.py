@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 Partition = Callable[..., tuple[Any, Any]]
 """``partition(joint, joint_inputs, *, num_fwd_outputs, **options)``: the forward and the backward graph module."""
@@ -254,6 +255,14 @@ def laid_out(graph: Any, node: Any, layout: Any) -> Any:
     return _marked(graph, node, _mark("contiguous", _lower_contiguous))
 
 
+def lay_out_joined(node: Any) -> None:
+    """Let Inductor store the concatenation of images that ``node`` is with channels last; its parts are made in it.
+
+    Without this it may store a concatenation contiguous, and copy it for the convolution that reads it.
+    """
+    node.target = _operator("joined", "(Tensor[] tensors, int dim=0) -> Tensor", _lower_joined, _join)
+
+
 def leave_to_library(node: Any) -> None:
     """Let Inductor call the operator of ``node`` as it is: it then asks for no layouts of its own."""
     node.meta["should_fallback"] = True
@@ -266,14 +275,29 @@ def _marked(graph: Any, node: Any, operator: Any) -> Any:
     return made
 
 
-@functools.cache
 def _mark(name: str, lower: Callable[[Any], Any]) -> Any:
     """An operator that returns its argument; ``lower`` says what Inductor makes of it."""
+    return _operator(name, "(Tensor(a) tensor) -> Tensor(a)", lower, _same)
+
+
+def _same(tensor: Any) -> Any:
+    return tensor
+
+
+def _join(tensors: Any, dim: int = 0) -> Any:
+    import torch
+
+    return torch.cat(tensors, dim)
+
+
+@functools.cache
+def _operator(name: str, signature: str, lower: Callable[..., Any], run: Callable[..., Any]) -> Any:
+    """An operator that does what ``run`` does; ``lower`` says what Inductor makes of it."""
     import torch
     from torch._inductor.lowering import register_lowering
 
-    torch.library.define(f"remat::{name}", "(Tensor(a) tensor) -> Tensor(a)")
-    torch.library.impl(f"remat::{name}", "CompositeExplicitAutograd", lambda tensor: tensor)
+    torch.library.define(f"remat::{name}", signature)
+    torch.library.impl(f"remat::{name}", "CompositeExplicitAutograd", run)
     operator = getattr(torch.ops.remat, name).default
     register_lowering(operator, type_promotion_kind=None)(lower)
     return operator
@@ -297,6 +321,19 @@ def _lower_channels_last(tensor: Any) -> Any:
 
     tensor.realize()
     return ExternKernel.require_channels_last(tensor)
+
+
+def _lower_joined(tensors: Any, dim: int = 0) -> Any:
+    import torch
+    from torch._inductor.ir import FlexibleLayout, make_channels_last_strides_for
+    from torch._inductor.lowering import lowerings
+
+    def strides(sizes: Any) -> Any:
+        return make_channels_last_strides_for(sizes) if len(sizes) == 4 else full(sizes)
+
+    full = FlexibleLayout.contiguous_strides  # Inductor's function for concatenations asks for no others
+    with mock.patch.object(FlexibleLayout, "contiguous_strides", staticmethod(strides)):
+        return lowerings[torch.ops.aten.cat.default](tensors, dim)
 
 
 def _lower_contiguous(tensor: Any) -> Any:

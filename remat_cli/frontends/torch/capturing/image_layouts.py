@@ -56,7 +56,7 @@ def _inputs_laid_out(joint: Any, mode: Any) -> list[Any]:
     first: dict[Any, Any] = {}
     for node in joint.find_nodes(op="call_function", target=aten.convolution.default):
         for read in node.args[:2]:
-            if read.op == "placeholder" and _is_image(read) and not _has_channels_last(read):
+            if read.op == "placeholder" and is_image(read) and not _has_channels_last(read):
                 first.setdefault(read, node)
     # Operation by operation, the step runs in the layouts that it was captured with: nothing is said of that here.
     copies = {read: _copied(joint, read, node, mode, torch.channels_last, {}) for read, node in first.items()}
@@ -92,7 +92,7 @@ def _results_laid_out(joint: Any, mode: Any) -> list[Any]:
     copies = {}
     for node in joint.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default):
         weight = node.args[2] if LAYOUT not in node.args[2].meta else node.args[2].args[0]
-        if not _is_image(weight) or _has_channels_last(weight) or reads_contiguous_copies(node):
+        if not is_image(weight) or _has_channels_last(weight) or reads_contiguous_copies(node):
             continue
         for made in node.users:
             if made.target is operator.getitem and made.args[1] == 1 and set(made.users) == {output}:
@@ -122,7 +122,7 @@ def reads_contiguous_copies(node: Any) -> bool:
 
 def is_depthwise(weight: Any) -> bool:
     """Whether a node is the weight of a depthwise convolution of images on a CPU."""
-    return _is_image(weight) and bool(weight.meta["val"].shape[1] == 1)
+    return is_image(weight) and bool(weight.meta["val"].shape[1] == 1)
 
 
 def has_large_kernel(weight: Any) -> bool:
@@ -130,7 +130,8 @@ def has_large_kernel(weight: Any) -> bool:
     return bool(weight.meta["val"][0, 0].numel() > _SMALL)
 
 
-def _is_image(node: Any) -> bool:
+def is_image(node: Any) -> bool:
+    """Whether a node is a batch of images on a CPU, or the weight of a convolution of such."""
     tensor = node.meta["val"]
     return bool(tensor.dim() == _IMAGE_DIMS and tensor.device.type == "cpu")
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from remat_cli.frontends.torch.capturing.capture import Captured, Inductor
-from remat_cli.frontends.torch.capturing.image_layouts import LAYOUT, reads_contiguous_copies
+from remat_cli.frontends.torch.capturing.image_layouts import LAYOUT, is_image, reads_contiguous_copies
 from remat_cli.frontends.torch.capturing.joint_program import tensor_name
 from remat_cli.frontends.torch.capturing.lower import Lowering
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
@@ -26,6 +26,7 @@ from remat_cli.frontends.torch.private import (
     inlined,
     is_operator,
     laid_out,
+    lay_out_joined,
     leave_to_library,
     saved_description,
     stored,
@@ -256,6 +257,7 @@ class _Half:
                     reader.replace_input_with(copy, mark)
         self._keep_apart(outputs)
         self._leave_layouts_open()
+        self._join_as_read()
         node = self.graph.output(tuple(outputs))
         node.meta["desc"] = list(told)
         node.meta["output_stack_traces"] = [None] * len(outputs)
@@ -290,6 +292,22 @@ class _Half:
                 if len(read.users) > 1:
                     node.replace_input_with(read, stored(self.graph, read))
 
+    def _join_as_read(self) -> None:
+        """Let concatenations of images have the layout in which convolutions read them.
+
+        In a graph that computes a convolution on a CPU, Inductor has all of them read images with channels last.
+        """
+        import torch
+
+        aten = torch.ops.aten
+        convolutions = {aten.convolution.default, aten.convolution_backward.default}
+        computed = self.graph.find_nodes(op="call_function", target=aten.convolution.default)
+        if not computed or not torch.backends.mkldnn.is_available():
+            return
+        for joined in self.graph.find_nodes(op="call_function", target=aten.cat.default):
+            if is_image(joined) and not convolutions.isdisjoint(reader.target for reader in _readers(joined)):
+                lay_out_joined(joined)
+
 
 def _last_read(node: Any, place: Mapping[Any, int]) -> int:
     """Where the result of a node is read last, perhaps through views; that of a result of the graph is its end."""
@@ -299,6 +317,14 @@ def _last_read(node: Any, place: Mapping[Any, int]) -> int:
 
 def _is_view(node: Any) -> bool:
     return is_operator(node.target) and bool(node.target.is_view)
+
+
+def _readers(node: Any) -> Iterator[Any]:
+    """What reads a result, perhaps through marks and other views."""
+    for reader in node.users:
+        yield reader
+        if _is_view(reader):
+            yield from _readers(reader)
 
 
 def _is_pointwise(node: Any) -> bool:
