@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.frontends.torch.capturing.capture import Captured, Inductor
@@ -52,39 +53,51 @@ def divided(captured: Captured, lowering: Lowering, plan: Plan, joint: Any, tang
     import torch
 
     assert captured.inductor is not None
+    replayed = replay(plan.graph, plan.statements)
     parts = _Parts(captured, captured.inductor, lowering, [node.workspace for node in plan.graph.nodes])
-    computed = _read_later(
-        lowering, [statement.node for statement in plan.statements if isinstance(statement, Compute)]
-    )
-    cut = computed.index(lowering.made.index(None))
-    left, right = computed[:cut], computed[cut + 1 :]
+    steps = [
+        _Step(statement.node, replayed.peak_bytes - used)
+        for statement, used in zip(plan.statements, replayed.profile, strict=True)
+        if isinstance(statement, Compute)
+    ]
+    steps = _read_later(lowering, steps)
+    cut = [step.index for step in steps].index(lowering.made.index(None))
+    left, right = steps[:cut], steps[cut + 1 :]
     saved = parts.saved(right)
     early, late = parts.forward(left, saved), parts.backward(right, saved, tangents)
     forward, backward = torch.fx.GraphModule(joint, early.graph), torch.fx.GraphModule(joint, late.graph)
     known = {node.name for node in parts.tangents}
     backward.meta[UNUSED] = tuple(len(saved) + k for k, node in enumerate(tangents) if node.name not in known)
-    peak = replay(plan.graph, plan.statements).peak_bytes - plan.graph.fixed_memory
+    peak = replayed.peak_bytes - plan.graph.fixed_memory
     given = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if not parts.is_input(node)}
     forward.meta[LIMIT] = Limit(peak, {}, early.workspaces)
     backward.meta[LIMIT] = Limit(peak, given, late.workspaces)
     return forward, backward
 
 
-def _read_later(lowering: Lowering, computed: Sequence[int]) -> list[int]:
-    """``computed`` without what nothing reads before it is computed again.
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A computation of a plan: the group's index, and the bytes that are free meanwhile, below the peak of the plan."""
+
+    index: int
+    free: int
+
+
+def _read_later(lowering: Lowering, steps: Sequence[_Step]) -> list[_Step]:
+    """``steps`` without what nothing reads before it is computed again.
 
     A plan computes every node where its order has it, even if it must let the result go. Inductor leaves such a
     computation out, but would hold what that reads to the end of the half.
     """
     graph, wanted = lowering.graph, set(lowering.graph.outputs)
-    found: list[int] = []
-    for index in reversed(computed):
-        values = graph.values_of(index)
-        if values and wanted.isdisjoint(values) and lowering.made[index] is not None:
+    found: list[_Step] = []
+    for step in reversed(steps):
+        values = graph.values_of(step.index)
+        if values and wanted.isdisjoint(values) and lowering.made[step.index] is not None:
             continue
         wanted.difference_update(values)
-        wanted.update(graph.nodes[index].inputs)
-        found.append(index)
+        wanted.update(graph.nodes[step.index].inputs)
+        found.append(step)
     return found[::-1]
 
 
@@ -115,15 +128,14 @@ class _Parts:
         graph = self.lowering.graph
         return [name for value in graph.values_of(index) for name in self.lowering.values[value]]
 
-    def saved(self, right: Sequence[int]) -> list[Any]:
+    def saved(self, right: Sequence[_Step]) -> list[Any]:
         """The nodes of the tensors that the backward part reads and does not make itself; inputs first."""
         here = {node.name for node in self.tangents}
         found: dict[str, Any] = {}
-        for index in right:
-            found |= {
-                name: node for name, node in self._read(self.lowering.made[index].all_input_nodes) if name not in here
-            }
-            here.update(self.names(index))
+        for step in right:
+            read = self._read(self.lowering.made[step.index].all_input_nodes)
+            found |= {name: node for name, node in read if name not in here}
+            here.update(self.names(step.index))
         gradients = [node for node in self.gradients if node is not None]
         found |= {name: node for name, node in self._read(gradients) if name not in here}
         return sorted(found.values(), key=lambda node: node.op != "placeholder")
@@ -142,7 +154,7 @@ class _Parts:
                     seen.add(argument)
                     stack.append(argument)
 
-    def forward(self, left: Sequence[int], saved: Sequence[Any]) -> _Half:
+    def forward(self, left: Sequence[_Step], saved: Sequence[Any]) -> _Half:
         """The forward half."""
         import torch
 
@@ -150,8 +162,8 @@ class _Parts:
         for node in self.inputs:
             if node not in self.tangents:
                 half.take(node)
-        for index in left:
-            half.compute(index)
+        for step in left:
+            half.compute(step)
         outputs = [None if node is None else half.read(node, {}) for node in self.results]
         written = {write.args[0].name for write in self.writes}
         for node in saved:
@@ -166,13 +178,13 @@ class _Parts:
             made.meta = dict(write.meta)
         return half.end(outputs, [*self.told, *map(saved_description, range(len(saved)))])
 
-    def backward(self, right: Sequence[int], saved: Sequence[Any], tangents: Sequence[Any]) -> _Half:
+    def backward(self, right: Sequence[_Step], saved: Sequence[Any], tangents: Sequence[Any]) -> _Half:
         """The backward half."""
         half = _Half(self)
         for node in [*saved, *tangents]:
             half.take(node)
-        for index in right:
-            half.compute(index)
+        for step in right:
+            half.compute(step)
         outputs = [None if node is None else half.read(node, {}) for node in self.gradients]
         return half.end(outputs, self.gradients_told)
 
@@ -192,8 +204,8 @@ class _Parts:
 class _Half:
     """One of the two graphs.
 
-    ``env`` holds the stored tensors that are there, and ``workspaces`` what the calls of libraries take meanwhile, by
-    name.
+    ``env`` holds the stored tensors that are there, ``workspaces`` what the calls of libraries take meanwhile, by name,
+    and ``free`` the bytes that are free while a group is computed, by its last node.
     """
 
     def __init__(self, parts: _Parts) -> None:
@@ -203,6 +215,7 @@ class _Half:
         self.graph = torch.fx.Graph()
         self.env: dict[str, Any] = {}
         self.workspaces: dict[str, int] = {}
+        self.free: dict[Any, int] = {}
         self.inlined: list[Any] = []
 
     def take(self, node: Any) -> None:
@@ -211,17 +224,18 @@ class _Half:
         given.meta = dict(self.parts.meta(node))
         self.env[tensor_name(node)] = given
 
-    def compute(self, index: int) -> None:
+    def compute(self, step: _Step) -> None:
         """Compute a group."""
-        node = self.parts.lowering.made[index]
+        node = self.parts.lowering.made[step.index]
         made = self._copied(node, {})
-        self.workspaces[made.name] = self.parts.workspaces[index]
+        self.workspaces[made.name] = self.parts.workspaces[step.index]
         if LAYOUT in node.meta:
             made.update_kwarg("memory_format", node.meta[LAYOUT])
             made = laid_out(self.graph, made, node.meta[LAYOUT])
         elif node in self.parts.marks:
             made = stored(self.graph, made)
-        wanted = set(self.parts.names(index))
+        self.free[made] = step.free
+        wanted = set(self.parts.names(step.index))
         self.env.update({node.name: made} if node.name in wanted else {})
         for item in node.users:
             if item.target is operator.getitem and tensor_name(item) in wanted:
@@ -249,6 +263,7 @@ class _Half:
 
     def end(self, outputs: Sequence[Any], told: Sequence[Any]) -> _Half:
         """End the graph, which returns ``outputs``, described as ``told``."""
+        joined = self._joined_images()
         for copy in self.inlined:
             readers = list(copy.users)
             if _is_read_again(copy):
@@ -257,7 +272,8 @@ class _Half:
                     reader.replace_input_with(copy, mark)
         self._keep_apart(outputs)
         self._leave_layouts_open()
-        self._join_as_read()
+        for node in joined:
+            lay_out_joined(node)
         node = self.graph.output(tuple(outputs))
         node.meta["desc"] = list(told)
         node.meta["output_stack_traces"] = [None] * len(outputs)
@@ -265,17 +281,29 @@ class _Half:
         return self
 
     def _keep_apart(self, outputs: Sequence[Any]) -> None:
-        """Mark what concatenations read and is read for longer than they are."""
+        """Mark what concatenations read if it is read for longer than they are, or made before there is room for them.
+
+        Inductor computes a part in the memory of the concatenation, which is then there as early and as long as the
+        part.
+        """
         import torch
 
-        place = {node: k for k, node in enumerate(self.graph.nodes)}
-        place |= dict.fromkeys((node for node in outputs if node is not None), len(place))
-        found = [
-            (joined, part)
-            for joined in self.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default)
-            for part in dict.fromkeys(joined.args[0])
-            if part.op != "placeholder" and _last_read(part, place) > _last_read(joined, place)
-        ]
+        made = {node: k for k, node in enumerate(self.graph.nodes)}
+        free = {made[node]: size for node, size in self.free.items()}
+        place = made | dict.fromkeys((node for node in outputs if node is not None), len(made))
+        found = []
+        for joined in self.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
+            more = self.parts.bytes_of(joined)
+            for part in sorted(dict.fromkeys(joined.args[0]), key=made.__getitem__):
+                if part.op == "placeholder":
+                    continue
+                size = self.parts.bytes_of(part)
+                meanwhile = [k for k in free if made[part] <= k < made[joined]]
+                if _last_read(part, place) > _last_read(joined, place) or any(free[k] < more - size for k in meanwhile):
+                    found.append((joined, part))
+                    continue
+                free |= {k: free[k] - (more - size) for k in meanwhile}
+                more = 0  # the rest of it is there for parts that come later
         for joined, part in found:
             joined.replace_input_with(part, apart(self.graph, part))
 
@@ -292,8 +320,8 @@ class _Half:
                 if len(read.users) > 1:
                     node.replace_input_with(read, stored(self.graph, read))
 
-    def _join_as_read(self) -> None:
-        """Let concatenations of images have the layout in which convolutions read them.
+    def _joined_images(self) -> list[Any]:
+        """The concatenations of images that convolutions read, which are told to have channels last.
 
         In a graph that computes a convolution on a CPU, Inductor has all of them read images with channels last.
         """
@@ -303,10 +331,15 @@ class _Half:
         convolutions = {aten.convolution.default, aten.convolution_backward.default}
         computed = self.graph.find_nodes(op="call_function", target=aten.convolution.default)
         if not computed or not torch.backends.mkldnn.is_available():
-            return
-        for joined in self.graph.find_nodes(op="call_function", target=aten.cat.default):
-            if is_image(joined) and not convolutions.isdisjoint(reader.target for reader in _readers(joined)):
-                lay_out_joined(joined)
+            return []
+        found = [
+            joined
+            for joined in self.graph.find_nodes(op="call_function", target=aten.cat.default)
+            if is_image(joined) and not convolutions.isdisjoint(reader.target for reader in joined.users)
+        ]
+        for joined in found:
+            joined.meta["val"] = joined.meta["val"].contiguous(memory_format=torch.channels_last)
+        return found
 
 
 def _last_read(node: Any, place: Mapping[Any, int]) -> int:
@@ -317,14 +350,6 @@ def _last_read(node: Any, place: Mapping[Any, int]) -> int:
 
 def _is_view(node: Any) -> bool:
     return is_operator(node.target) and bool(node.target.is_view)
-
-
-def _readers(node: Any) -> Iterator[Any]:
-    """What reads a result, perhaps through marks and other views."""
-    for reader in node.users:
-        yield reader
-        if _is_view(reader):
-            yield from _readers(reader)
 
 
 def _is_pointwise(node: Any) -> bool:
