@@ -24,6 +24,7 @@ from remat_cli.frontends.torch.capturing.image_layouts import LAYOUT
 from remat_cli.frontends.torch.capturing.inductor_joint import through_inductor
 from remat_cli.frontends.torch.capturing.source import build_model
 from remat_cli.frontends.torch.inductor import images
+from remat_cli.frontends.torch.inductor.division import _Half
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.derive import derive
@@ -382,6 +383,33 @@ def test_concatenations_lie_as_convolutions_read_them():
     for code in codes:
         assert "empty_strided_cpu((2, 24, 16, 16), (6144, 1, 384, 24), torch.float32)" in code
         assert "empty_strided_cpu((2, 24, 16, 16), (6144, 256, 16, 1), torch.float32)" not in code
+
+
+@pytest.mark.parametrize(
+    ("free", "longer", "apart"),
+    [
+        ((16, 16, 16), False, []),
+        ((16, 15, 16), False, ["early"]),  # 16 bytes more from the first part to the end
+        ((16, 16, 15), False, ["early"]),  # the second part needs 8 more then
+        ((15, 16, 7), False, ["early", "late"]),
+        ((16, 16, 16), True, ["early"]),
+    ],
+)
+def test_concatenations_take_in_their_parts_where_there_is_room_so_early(free, longer, apart):
+    class Parts:
+        bytes_of = staticmethod(lambda node: node.meta["val"].nbytes)
+
+    half, aten = _Half(Parts()), torch.ops.aten
+    x = half.graph.placeholder("x")
+    early = half.graph.call_function(aten.relu.default, (x,), name="early")
+    between = half.graph.call_function(aten.exp.default, (x,))
+    late = half.graph.call_function(aten.sin.default, (between,), name="late")
+    joined = half.graph.call_function(aten.cat.default, ([x, early, late],))
+    for node, size in ((x, 0), (early, 2), (between, 4), (late, 4), (joined, 6)):
+        node.meta["val"] = torch.empty(size)
+    half.free = dict(zip((early, between, late), free, strict=True))
+    half._keep_apart([early] if longer else [joined])
+    assert [part.args[0].name for part in joined.args[0] if str(part.target) == "remat.apart.default"] == apart
 
 
 @pytest.mark.parametrize("kind", [Weights, Large])
