@@ -44,6 +44,8 @@ NAMES = (
     "repeated",
     "captured",
     "order",
+    "peers",
+    "spreading",
     "targets",
     "scaling",
     "scale",
