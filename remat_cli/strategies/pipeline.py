@@ -301,7 +301,7 @@ _STARTS = (
         least_s=5.0,
     ),
     replace(_MENDING, when=nodes(SMALL + 1, LARGE - 1)),
-    replace(_MENDING, name="mending-small", when=nodes(_FEW + 1, SMALL), share=0.1),
+    replace(_MENDING, name="mending-small", when=nodes(_FEW + 1, SMALL), share=0.1),  # cuts need the time; untuned
     Stage(
         "cover-bound",
         f"{_BOUND}:CoverBound",
