@@ -2,7 +2,8 @@
 
 The random layered graphs of the Moccasin paper (Bartan et al., ICML 2023), given with `--graphs` (`moccasin/G1.json` to
 `moccasin/G4.json`), in the order of the document and with `--reorder`. Claims of the latter hold for any order, so
-their bounds are lower. A row runs on each core, at most two at a time, one thread each.
+their bounds are lower. In the document's order, what is not proven runs again with 600 s. A random layered graph of
+10,000 nodes is made from a seed; it has 300 s. A row runs on each core, at most two at a time, one thread each.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from benchmarks.measure import MissingInput, call_or_fail
 from benchmarks.solving import solved_row
 
 LIMIT_S = 60.0
+_LONG_S = 600.0
+_LARGE_NODES, _LARGE_S = 10_000, 300.0
 _QUICK_LIMIT_S = 5.0
 _QUICK_NODES = 30
 _PERCENTS = (90, 80)
@@ -39,9 +42,12 @@ TABLES = (
             Column("wall_s", "time, s", "number"),
             Column("ending", "ended"),
             Column("peak_bytes", "memory", "bytes"),
+            Column("long_overhead", f"overhead in {_LONG_S:g} s, %", "number"),
+            Column("long_gap", f"gap in {_LONG_S:g} s, %", "number"),
         ),
-        f"One run each, {LIMIT_S:g} s at most, strategy auto, seed 0. Overhead and bound are over the cost without"
-        " recomputation.",
+        f"One run each, {LIMIT_S:g} s at most ({_LARGE_S:g} s for {_LARGE_NODES:,} nodes), strategy auto, seed 0."
+        " Overhead and bound are over the cost without recomputation. Rows in the document's order that are not proven"
+        f" ran again for {_LONG_S:g} s.",
         named_by=("graph", "budget", "orders"),
     ),
 )
@@ -50,9 +56,7 @@ TABLES = (
 def run(session: Session) -> list[Row]:
     graphs = session.files("moccasin")
     if session.quick and not graphs:
-        path = session.folder / f"layered-{_QUICK_NODES}.json"
-        call_or_fail("benchmarks.order:write_layered", path=str(path), n=_QUICK_NODES)
-        graphs = {path.stem: path}
+        graphs = {f"layered-{_QUICK_NODES}": _layered(session, _QUICK_NODES)}
     if not graphs:
         raise MissingInput("it measures moccasin/G1.json to moccasin/G4.json: give them with --graphs")
     limit_s = session.limited(LIMIT_S, _QUICK_LIMIT_S)
@@ -62,6 +66,10 @@ def run(session: Session) -> list[Row]:
             for reorder in (False, True):
                 label = f"{name} at {percent}%, {_orders(reorder)}"
                 cells.append(Cell(label, partial(_row, name, path, percent, reorder, limit_s)))
+    large, label = f"layered-{_LARGE_NODES}", f"layered-{_LARGE_NODES} at {_PERCENTS[0]}%, {_orders(False)}"
+    if not session.quick and (not session.only or any(text in label for text in session.only)):
+        path = _layered(session, _LARGE_NODES)
+        cells.append(Cell(label, partial(_row, large, path, _PERCENTS[0], False, session.limited(_LARGE_S, 0))))
     return rows_of(session, cells, lanes=lanes_here())
 
 
@@ -71,8 +79,18 @@ def _orders(reorder: bool) -> str:
 
 def _row(name: str, path: Path, percent: int, reorder: bool, limit_s: float) -> Row:
     case: Row = {"graph": name, "budget": f"{percent}%", "orders": _orders(reorder)}
-    asked = {"spec": str(path), "budget": f"{percent}%", "reorder": reorder}
-    return solved_row(TABLES[0], case, time_limit_s=limit_s, **asked)
+    solved = partial(solved_row, TABLES[0], case, spec=str(path), budget=f"{percent}%", reorder=reorder)
+    row = solved(time_limit_s=limit_s)
+    if limit_s != LIMIT_S or reorder or row["claim"] == "optimal":
+        return row
+    longer = solved(time_limit_s=_LONG_S)
+    return {**row, "long_overhead": longer["overhead"], "long_gap": longer["gap"]}
+
+
+def _layered(session: Session, n: int) -> Path:
+    path = session.folder / f"layered-{n}.json"
+    call_or_fail("benchmarks.order:write_layered", path=str(path), n=n)
+    return path
 
 
 def write_layered(path: str, n: int) -> None:

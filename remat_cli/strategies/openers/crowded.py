@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from remat_cli.control import Control
-from remat_cli.graph.analysis import no_remat_profile, working_set
+from remat_cli.graph.analysis import no_remat_profile, working_set, working_sets
 from remat_cli.graph.model import Graph
 from remat_cli.milp import crowded
 from remat_cli.plan.liveness import heights
@@ -30,9 +30,9 @@ from remat_cli.tolerances import CUTS_GAP
 _MOST_CUTS = 120
 """Cuts in one model. Untuned."""
 _LONG_S, _PLACES, _APART = 2.0, 3, 4
-"""On a large graph, and after a solve of so many seconds, the schedule is corrected in so many places at once, so many
-stages apart or more. On `segnet` at 1.1 times its least peak, three places at once have a bound of 38% after 6 s, and
-one 36%; `resnet50` has its 15% in 2 s instead of 3 (single runs, not kept)."""
+"""Where memory is tight, on a large graph and after a solve of so many seconds, a schedule is corrected in so many
+places at once, so many stages apart or more. On `segnet` at 1.1 times its least peak, three places have a bound of 38%
+in 6 s, and one 36%; `resnet50` has its 15% in 2 s instead of 3 (single runs, not kept)."""
 _LOOSE_GAP, _LOOSE_SHARE = 0.1, 0.5
 """Gap of a solve after one that took longer, while its schedule shows something new: most, and as a share of the gap
 that is open. Untuned."""
@@ -40,6 +40,11 @@ _FEW = 90
 """Nodes of a small graph. There every recomputation in a stage that is looked into is seen: on `checkmate/unet` (83)
 that takes a third of the rounds, and its least budget is closed in half the time. Beyond, rows for nodes that hardly
 matter make each round slower than it saves rounds: on `unet` (103) the bound was 2% lower (single runs, not kept)."""
+_TIGHT_SHARE, _TIGHT_STAGES = 0.5, 2
+"""Memory is tight where so many working sets, or more, take this share of the room: the stages with the least room left
+then decide what must be recomputed. `checkmate/ResNet50` at its least peak has the bound 26% after 10 s if the largest
+working sets come first, and 8% if the largest excess does. Elsewhere it is the other way round: a layered graph of 500
+nodes at 90% is proven after 2 s instead of 12 s (single runs, not kept)."""
 _MOST_VARIABLES = 60_000
 """Variables of the largest model to state. Untuned."""
 _WORTH = 10.0
@@ -57,6 +62,7 @@ class CrowdedStages(Engine):
         room: Bytes to use at them.
         shares: Remaining shares of the room, for when the model sees every step that exceeds the budget.
         small: Whether the graph is small.
+        tight: Whether some stages have little room beside their working sets.
         seen: Nodes whose recomputation the model sees inside a stage: on a small graph all, on others those that a
             schedule recomputed in a step over the budget, and those next to them.
         took_s: Seconds that the last solve took.
@@ -71,6 +77,7 @@ class CrowdedStages(Engine):
     room: int = 0
     shares: Iterator[float] = field(default_factory=lambda: iter(_SHARES))
     small: bool = False
+    tight: bool = False
     seen: set[int] = field(default_factory=set)
     took_s: float = 0.0
     exact: bool = False
@@ -87,6 +94,8 @@ class CrowdedStages(Engine):
             self.derived = crowded.derived_values(self.incumbent.graph)
         self.cuts = [(highest, highest)]
         self.room = self.incumbent.budget_bytes - self.incumbent.graph.fixed_memory
+        large = [size for size in working_sets(self.incumbent.graph) if size >= _TIGHT_SHARE * self.room]
+        self.tight = len(large) >= _TIGHT_STAGES
 
     def work(self) -> bool:
         """Solve until a schedule fits, or nothing is left to try."""
@@ -140,7 +149,7 @@ class CrowdedStages(Engine):
         Returns:
             Whether there are any that this model lacked.
         """
-        places = 1 if self.small and self.took_s < _LONG_S else _PLACES
+        places = _PLACES if self.tight and not (self.small and self.took_s < _LONG_S) else 1
         more: list[crowded.Cut] = []
         stages: list[int] = []
         before = set(self.seen)
@@ -161,16 +170,15 @@ class CrowdedStages(Engine):
     def _over(self, computes: Sequence[int]) -> list[tuple[int, int, int]]:
         """The steps over the budget as (urgency, stage, node), the most urgent first.
 
-        First computations come before others. Of these, on a small graph those that use the most memory come first. On
-        others it is those with the largest working sets: near the least budget that works, the few stages with the
-        least room decide what must be recomputed. (For `checkmate/ResNet50` at its least peak the bound is 26% after
-        ten seconds in this way, and 18% in the other.)
+        First computations come before others. Of these, those that use the most memory come first; where memory is
+        tight on a larger graph, those with the largest working sets.
         """
         graph, stage = self.incumbent.graph, 0
+        by_own = self.tight and not self.small
         found: list[tuple[int, int, int]] = []
         for node, in_use in zip(computes, heights(graph, computes), strict=True):
             if in_use > self.incumbent.budget_bytes:
-                found.append((in_use if self.small else working_set(graph, node), stage, node))
+                found.append((working_set(graph, node) if by_own else in_use, stage, node))
             stage += node == stage
         return sorted(found, key=lambda step: (step[1] == step[2], step), reverse=True)
 
