@@ -2,10 +2,14 @@
 
 Four models of four layers, in training mode with dropout, return their loss. The budget of the first two plans of each
 is what checkpointing every layer needs; one plan is made for costs in FLOPs and one for times by the rates of the
-device. The third gets less. "by FLOPs" and "by rates" are the recomputed share of a step as either predicts it.
-"measured" is the shortest step by plan, as `remat run` runs it, beside the shortest without recomputation, in turn, in
-several rounds; with one thread in processor time, so that other programs count less. "off" is the prediction by rates
-minus the measurement. The last row of each model is checkpointing itself, beside eager mode.
+device. The third gets less. "by FLOPs" is the recomputed share of the FLOPs of a step. "predicted" is the time of all
+recomputation by the rates. "measured" is how much longer a step by plan takes, as `remat run` runs it, than the one
+without recomputation in the same round, as the median of several rounds; with one thread in processor time, so that
+other programs count less. The last row of each model is checkpointing itself, beside eager mode.
+
+The memory that a step frees stays with the process here (`MALLOC_TRIM_THRESHOLD_`). Otherwise glibc returns it to the
+system, and the next step has to get it again, page by page: then a step that needs more memory takes longer for that
+alone, and recomputation seems to cost less than it does.
 
 Needs transformers and diffusers, which remat does not: ``python -m benchmarks.torch.times`` in an environment with
 them.
@@ -13,11 +17,13 @@ them.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.frame import Benchmark, Column, Row, Session, Table, dump, perform
@@ -25,9 +31,14 @@ from benchmarks.page import section
 
 HERE = Path(__file__).resolve().parent
 _SOLVE_S = 10.0
-_ROUNDS = 20
+_ROUNDS = 30
 _LESS = 0.75
 """Share of the memory of checkpointing that the third plan gets."""
+_KEEPING = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
+"""Settings of glibc with which a process keeps the memory that it frees, up to 4 GB."""
+
+_FOUND = ("flops", "predicted", "measured", "ratio", "share", "step_ms")
+"""The columns that a row has no value for if there is no plan."""
 
 TABLES = (
     Table(
@@ -38,9 +49,10 @@ TABLES = (
             Column("planned", "planned for"),
             Column("budget_bytes", "budget", "bytes"),
             Column("flops", "by FLOPs, %", "number"),
-            Column("rates", "by rates, %", "number"),
-            Column("measured", "measured, %", "number"),
-            Column("off", "off, % of a step", "number"),
+            Column("predicted", "predicted, ms", "number"),
+            Column("measured", "measured, ms", "number"),
+            Column("ratio", "predicted/measured", "number"),
+            Column("share", "measured, % of a step", "number"),
             Column("step_ms", "step without, ms", "number"),
         ),
     ),
@@ -154,9 +166,13 @@ def _rows(name: str, module: Any, inputs: dict[str, Any], session: Session) -> l
         module.zero_grad(set_to_none=True)
         module(**inputs).backward()
 
+    def checkpointed() -> None:
+        module.module.gradient_checkpointing_enable()
+        eager()
+        module.module.gradient_checkpointing_disable()
+
     times, flops = _graphs(module, inputs)
-    module.module.gradient_checkpointing_enable()
-    activations = _peak(eager)
+    activations = _peak(checkpointed)
     limit_s = 1.0 if session.quick else _SOLVE_S
     like = times.fixed_memory + activations
     plans = [("FLOPs", like, _order(flops, like, limit_s)), ("times", like, _order(times, like, limit_s))]
@@ -166,28 +182,36 @@ def _rows(name: str, module: Any, inputs: dict[str, Any], session: Session) -> l
         if order is not None:
             plans.append(("times", budget, order))
             break
-    steps: dict[str, Callable[[], Any]] = {"checkpoint": eager}
+    steps: dict[str, Callable[[], Any]] = {"eager": eager, "checkpoint": checkpointed}
     for key, order in {
         "keep": range(len(times.nodes)),
         **{str(k): order for k, (*_, order) in enumerate(plans)},
     }.items():
         if order is not None:
             steps[key] = _step(times, derive(times, order))
-    best = _timed(steps, session.times(_ROUNDS))
-    module.module.gradient_checkpointing_disable()
-    plain_s = _timed({"eager": eager}, session.times(_ROUNDS))["eager"]
+    took = _timed(steps, session.times(_ROUNDS))
     rows = []
     for k, (what, budget, order) in enumerate(plans):
-        row: Row = {"table": "times", "model": name, "planned": what, "budget_bytes": budget}
-        row |= dict.fromkeys(("flops", "rates", "measured", "off"), None) | {"step_ms": round(1e3 * best["keep"], 2)}
+        row: Row = {"table": "times", "model": name, "planned": what, "budget_bytes": budget} | dict.fromkeys(_FOUND)
         if order is not None:
-            row |= {"flops": _share(flops, order), "rates": _share(times, order)}
-            row["measured"] = _percent(best[str(k)] / best["keep"] - 1)
-            row["off"] = round(row["rates"] - row["measured"], 2)
+            predicted_ms = (sum(times.nodes[node].cost for node in order) - times.total_cost) / 1e3
+            row |= {"flops": _share(flops, order), "predicted": round(predicted_ms, 2)}
+            row |= _longer(took[str(k)], took["keep"])
+            row["ratio"] = round(predicted_ms / row["measured"], 2) if row["measured"] else None
         rows.append(row)
     last: Row = {"table": "times", "model": name, "planned": "checkpointing", "budget_bytes": like}
-    last |= dict.fromkeys(("flops", "rates", "off"), None) | {"step_ms": round(1e3 * plain_s, 2)}
-    return [*rows, last | {"measured": _percent(best["checkpoint"] / plain_s - 1)}]
+    return [*rows, last | dict.fromkeys(_FOUND) | _longer(took["checkpoint"], took["eager"])]
+
+
+def _longer(step_s: list[float], without_s: list[float]) -> Row:
+    """How much longer a step takes than one without recomputation, by the rounds of both."""
+    again_s = median(one - other for one, other in zip(step_s, without_s, strict=True))
+    plain_s = median(without_s)
+    return {
+        "measured": round(1e3 * again_s, 2),
+        "share": _percent(again_s / plain_s),
+        "step_ms": round(1e3 * plain_s, 2),
+    }
 
 
 def _graphs(module: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
@@ -258,18 +282,18 @@ def _percent(share: float) -> float:
     return round(100 * share, 2)
 
 
-def _timed(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The shortest time of each step, in turn."""
+def _timed(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """The times of each step, one in each round."""
     import torch
 
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    best = dict.fromkeys(steps, float("inf"))
+    found: dict[str, list[float]] = {key: [] for key in steps}
     for _ in range(rounds):
         for key, step in steps.items():
             started = clock()
             step()
-            best[key] = min(best[key], clock() - started)
-    return best
+            found[key].append(clock() - started)
+    return found
 
 
 def _peak(step: Callable[[], None]) -> int:
@@ -287,6 +311,9 @@ def _peak(step: Callable[[], None]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    if not _KEEPING.items() <= os.environ.items():  # glibc reads them when a process starts
+        command = [sys.executable, "-m", "benchmarks.torch.times", *(sys.argv[1:] if arguments is None else arguments)]
+        os.execve(sys.executable, command, os.environ | _KEEPING)
     quick = "--quick" in (sys.argv[1:] if arguments is None else arguments)
     title, _, about = (__doc__ or "").strip().partition("\n")
     measured = Benchmark("times", title.rstrip("."), about.strip(), TABLES, run)

@@ -38,9 +38,18 @@ def test_plans_are_predicted_and_measured(tmp_path):
     *plans, checkpointing = rows
     assert [row["planned"] for row in plans][:2] == ["FLOPs", "times"]
     for row in plans:
-        if row["rates"] is not None:
-            assert row["off"] == pytest.approx(row["rates"] - row["measured"], abs=0.011)
-    assert any(row["rates"] is not None for row in plans)
+        if row["ratio"] is not None:
+            assert row["ratio"] == pytest.approx(row["predicted"] / row["measured"], abs=0.006)
+    assert any(row["predicted"] is not None for row in plans)
     assert checkpointing["planned"] == "checkpointing"
     columns = {column.key for column in times.TABLES[0].columns} | {"table"}
     assert all(set(row) == columns for row in rows)
+
+
+def test_how_much_longer_is_told_by_rounds():
+    # The machine was twice as fast in the last round.
+    assert times._longer([0.012, 0.0125, 0.006], [0.01, 0.01, 0.005]) == {
+        "measured": 2.0,
+        "share": 20.0,
+        "step_ms": 10.0,
+    }
