@@ -2,10 +2,11 @@
 
 Four models of four layers, in training mode with dropout, return their loss. The budget of the first two plans of each
 is what checkpointing every layer needs; one plan is made for costs in FLOPs and one for times by the rates of the
-device. The third gets less. "by FLOPs" is the recomputed share of the FLOPs of a step. "predicted" is the time of all
-recomputation by the rates. "measured" is how much longer a step by plan takes, as `remat run` runs it, than the one
-without recomputation in the same round, as the median of several rounds; with one thread in processor time, so that
-other programs count less. The last row of each model is checkpointing itself, beside eager mode.
+device, which are measured before each model. The third gets less. "by FLOPs" is the recomputed share of the FLOPs of a
+step. "predicted" is the time of all recomputation by the rates. "measured" is how much longer a step by plan takes, as
+`remat run` runs it, than the one without recomputation in the same round, as the median of several rounds; with one
+thread in processor time, so that other programs count less. The last row of each model is checkpointing itself, beside
+eager mode.
 
 The memory that a step frees stays with the process here (`MALLOC_TRIM_THRESHOLD_`). Otherwise glibc returns it to the
 system, and the next step has to get it again, page by page: then a step that needs more memory takes longer for that
@@ -146,16 +147,29 @@ def _Denoising(model: Any) -> Any:  # noqa: N802 - a module, made where torch is
 def run(session: Session) -> list[Row]:
     import torch
 
+    from remat_cli.frontends.torch.costing.device import RATES
+
     rows: list[Row] = []
     for name, make in models().items():
         if session.quick and name != "Llama":
             continue
         session.say(name)
+        os.environ[RATES] = _rates(session.folder)
         torch.manual_seed(0)
         module, inputs = make()
         rows += _rows(name, _loss_only(module.train()), inputs, session)
         session.keep(rows)
     return rows
+
+
+def _rates(folder: Path) -> str:
+    """A file with the rates of this moment: the same machine may be a tenth slower on another day."""
+    from remat_cli.frontends.rates import Rates, processor
+    from remat_cli.frontends.torch.costing.measure import measure
+
+    path = folder / "rates.json"
+    path.write_text(dump(Rates(processor(), *measure("cpu")).document()), encoding="utf-8")
+    return str(path)
 
 
 def _rows(name: str, module: Any, inputs: dict[str, Any], session: Session) -> list[Row]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from benchmarks.frame import Session
 from benchmarks.torch import times
+from remat_cli.frontends.rates import read_rates
 
 
 class Net(torch.nn.Module):
@@ -53,3 +56,8 @@ def test_how_much_longer_is_told_by_rounds():
         "share": 20.0,
         "step_ms": 10.0,
     }
+
+
+def test_rates_of_this_moment_can_be_read(tmp_path):
+    path = times._rates(tmp_path)
+    assert read_rates(Path(path).read_text(encoding="utf-8"), path).launch_us > 0
