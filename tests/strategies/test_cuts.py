@@ -12,11 +12,13 @@ import bruteforce
 import families
 import pytest
 
+from benchmarks.families import layered
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, no_remat_profile, working_set
 from remat_cli.graph.model import Graph
 from remat_cli.milp import crowded
 from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.liveness import heights
 from remat_cli.plan.model import Compute, Scope
 from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import solve
@@ -255,6 +257,21 @@ def test_a_solve_that_takes_long_stops_well_within_the_gap_that_is_open() -> Non
     for share, gap in ((0.5, 0.1), (0.96, 0.02), (1.0, CUTS_GAP)):
         best.raise_bound(Bound(share * best.cost, Scope.DOCUMENT_ORDER))
         assert stages._loose_gap() == pytest.approx(gap)
+
+
+def test_the_largest_excess_is_cut_first_unless_working_sets_leave_little_room() -> None:
+    graph = layered(120, 0)
+    roomy = CrowdedStages(Incumbent.of(Task(graph, no_remat_peak(graph) * 9 // 10), Context(Control(), Highs())))
+    profile = no_remat_profile(graph)
+    assert not roomy.tight
+    assert roomy._over(range(120))[0][1] == profile.index(max(profile))
+
+    segnet = build_graph("segnet")
+    least = CrowdedStages(Incumbent.of(Task(segnet, 8_620_710_056), Context(Control(), Highs())))
+    over = least._over(range(len(segnet.nodes)))
+    assert least.tight
+    assert over[0][0] == max(working_set(segnet, node) for _, _, node in over)
+    assert heights(segnet, range(len(segnet.nodes)))[over[0][2]] < no_remat_peak(segnet)
 
 
 def test_a_budget_below_a_working_set_is_proven_too_small() -> None:
