@@ -30,6 +30,34 @@ def solved_row(table: Table, case: Row, *, time_limit_s: float, **arguments: Any
     return table.row(case, {**values, "peak_bytes": called.peak_bytes})
 
 
+def long_columns(limit_s: float) -> tuple[Column, ...]:
+    """How a second solve with a longer limit ended, see :func:`solved_longer`."""
+    return (
+        Column("long_overhead", f"overhead in {limit_s:g} s, %", "number"),
+        Column("long_gap", f"gap in {limit_s:g} s, %", "number"),
+    )
+
+
+def solved_longer(
+    table: Table, case: Row, *, limits_s: tuple[float, float | None], enough: float, **arguments: Any
+) -> Row:
+    """As :func:`solved_row`; solved once more, with a longer limit, if there is no plan or its gap is too large.
+
+    Args:
+        table: The table; it has the columns of :func:`long_columns`.
+        case: What the row is of.
+        limits_s: Seconds of the first and of the second solve; None for no second one.
+        enough: The gap in percent up to which there is no second one.
+        **arguments: As :func:`solved` takes them.
+    """
+    first_s, second_s = limits_s
+    row = solved_row(table, case, time_limit_s=first_s, **arguments)
+    if second_s is None or (row["gap"] is not None and row["gap"] <= enough):
+        return row
+    longer = solved_row(table, case, time_limit_s=second_s, **arguments)
+    return {**row, "long_overhead": longer["overhead"], "long_gap": longer["gap"]}
+
+
 def solved(
     spec: str,
     budget: str | int | None,

@@ -84,6 +84,26 @@ def test_orders_of_a_graph_given(tmp_path):
     assert given["claim"] == "optimal"
 
 
+@pytest.mark.parametrize(
+    ("gaps", "long_s", "solves"),
+    [([0.4], 300.0, 1), ([0.6, 0.2], 300.0, 2), ([None, 0.2], 300.0, 2), ([None, None], 300.0, 2), ([0.6], None, 1)],
+)
+def test_what_stays_open_is_solved_again_for_longer(gaps, long_s, solves, monkeypatch):
+    asked = []
+
+    def said(table, case, *, time_limit_s, **arguments):
+        asked.append(time_limit_s)
+        gap = gaps[len(asked) - 1]
+        return {"gap": gap, "overhead": gap and 10 + gap, "long_overhead": None, "long_gap": None}
+
+    monkeypatch.setattr(solving, "solved_row", said)
+    row = solving.solved_longer(None, {}, limits_s=(30.0, long_s), enough=0.5)
+    assert asked == [30.0, long_s][:solves]
+    assert row["gap"] == gaps[0]
+    assert row["long_gap"] == (gaps[1] if solves == 2 else None)
+    assert row["long_overhead"] == (gaps[1] and 10 + gaps[1] if solves == 2 else None)
+
+
 def test_captured_budgets_leave_fixed_memory_out(tmp_path):
     path = scaled_chain(tmp_path / "torch-unet.json", 250_000, 7_000_000)
     point, least = rows_of("captured", tmp_path, "--graphs", str(path))
