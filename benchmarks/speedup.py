@@ -1,6 +1,6 @@
 """The retention MILP compared with the paper's.
 
-The MILP of the Checkmate paper (`checkmate-ilp`) and remat's (`optimal`) are both stated in Pyomo and solved by HiGHS
+The MILP of the Checkmate paper (`checkmate-ilp`), stated in Pyomo, and remat's (`optimal`) are both solved by HiGHS
 with one thread to a proven gap of 0.01%, on training graphs of the zoo, one after the other in the same run. Time is
 from the graph to the replayed plan. If only `optimal` reached the gap, the time limit counts as the other's time, so
 the true ratio is at least the one shown.

@@ -10,11 +10,17 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeVar
 
 from remat_cli.errors import Interrupted, LimitReached
+
+_LOOK_EVERY = 4096
+"""Items between two checks of the clock: a few milliseconds where a row of a model is stated."""
+
+Item = TypeVar("Item")
 
 
 class Outcome(StrEnum):
@@ -154,6 +160,18 @@ class Control:
             raise Interrupted("interrupted before a plan was found")
         if self.out_of_time():
             raise LimitReached("the time limit came before any plan", hint="give more time with --time-limit")
+
+    def watched(self, items: Iterable[Item]) -> Iterator[Item]:
+        """``items``, with a check every few thousand.
+
+        Raises:
+            LimitReached, Interrupted: As :meth:`check`.
+        """
+        self.check()
+        for count, item in enumerate(items):
+            if count % _LOOK_EVERY == 0:
+                self.check()
+            yield item
 
     def report(self, progress: Progress) -> None:
         """Hand ``progress`` to the listener, if there is one."""

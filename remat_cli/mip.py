@@ -6,9 +6,9 @@ Neither side knows the other, so this module imports neither Pyomo nor a solver.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,50 @@ class Row(NamedTuple):
 def linear(lower: float, terms: Sequence[tuple[float, int]], upper: float) -> Row:
     """``lower <= sum of coefficient * x[column] <= upper`` for ``(coefficient, column)`` terms."""
     return Row([column for _, column in terms], [coefficient for coefficient, _ in terms], lower, upper)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows to append to a model, over its columns and new ones.
+
+    Attributes:
+        first: Number of the first new column; equals the number of columns before.
+        added: Number of new columns; continuous, from 0 to 1, without cost.
+        rows: Rows over all of them.
+    """
+
+    first: int
+    added: int
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Names(Sequence[str]):
+    """Names of columns, formatted on access: they are rarely needed, and formatting all takes long.
+
+    Attributes:
+        numbers: What the columns are called by, in their order.
+        name: Gives the name.
+    """
+
+    numbers: Sequence[int]
+    name: Callable[[int], str]
+
+    def __len__(self) -> int:
+        """Number of names."""
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        """One name, or several."""
+        if isinstance(index, slice):
+            return Names(self.numbers[index], self.name)
+        return self.name(int(self.numbers[index]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,21 +140,27 @@ class LinearModel:
             row_upper=np.concatenate([self.row_upper, np.array([row.upper for row in rows], dtype=np.float64)]),
         )
 
-    def with_columns(self, count: int, names: Sequence[str]) -> LinearModel:
-        """The model with ``count`` columns appended, continuous from 0 to 1, in no row yet and without cost.
+    def with_block(self, block: Block, names: Sequence[str] = ()) -> LinearModel:
+        """The model with the columns and rows of ``block`` appended.
 
         Args:
-            count: How many.
+            block: Follows the columns of this model.
             names: Of all columns.
+
+        Raises:
+            ValueError: If the columns of an earlier block are missing.
         """
-        return replace(
+        if block.first != self.columns:
+            raise ValueError(f"a block that follows column {block.first} cannot follow column {self.columns}")
+        wider = replace(
             self,
-            cost=np.append(self.cost, np.zeros(count)),
-            lower=np.append(self.lower, np.zeros(count)),
-            upper=np.append(self.upper, np.ones(count)),
-            integer=np.append(self.integer, np.zeros(count, dtype=np.bool_)),
+            cost=np.append(self.cost, np.zeros(block.added)),
+            lower=np.append(self.lower, np.zeros(block.added)),
+            upper=np.append(self.upper, np.ones(block.added)),
+            integer=np.append(self.integer, np.zeros(block.added, dtype=np.bool_)),
             column_names=names,
         )
+        return wider.with_rows(block.rows)
 
     def objective(self, x: Floats) -> float:
         """Value of the objective at ``x: float64[n]``."""
@@ -139,8 +189,10 @@ class Builder:
         upper: Upper bound of each; the lower bounds are 0.
         integer: Whether it is integral.
         rows: Rows so far.
+        offset: Constant of the objective.
     """
 
+    offset: float = 0.0
     cost: list[float] = field(default_factory=list)
     upper: list[float] = field(default_factory=list)
     integer: list[bool] = field(default_factory=list)
@@ -175,6 +227,7 @@ class Builder:
             values=values,
             row_lower=np.array([row.lower for row in self.rows], dtype=np.float64),
             row_upper=np.array([row.upper for row in self.rows], dtype=np.float64),
+            offset=self.offset,
         )
 
 

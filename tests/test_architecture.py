@@ -42,11 +42,6 @@ LONG_FUNCTIONS: dict[str, str] = {
 """Functions that are longer, as ``module:function``, each with the reason."""
 CIRCLES: dict[frozenset[str], str] = {}
 """Modules that import each other, each circle with the reason."""
-INNER: dict[tuple[str, str], str] = {
-    ("remat_cli.planning.warm", "remat_cli.milp._pyomo"): "a warm process loads Pyomo before there is work",
-    ("remat_cli.strategies.openers.compiled", "remat_cli.milp._pyomo"): "Pyomo has to be loaded before numba",
-}
-"""(module, underscore module of another folder that it imports), each with the reason."""
 
 
 def imports(module: str, *, types: bool) -> Iterator[str]:
@@ -115,7 +110,7 @@ def test_a_module_with_an_underscore_is_imported_only_inside_its_folder():
         for other in imports(module, types=True)
         if other.rpartition(".")[2].startswith("_") and not module.startswith(other.rpartition(".")[0])
     }
-    assert found == INNER.keys()
+    assert found == set()
 
 
 def test_errors_live_in_one_module():
@@ -151,5 +146,5 @@ def test_silenced_checks_say_why():
 
 
 def test_exceptions_give_their_reasons():
-    for reasons in (LONG_MODULES, LONG_FUNCTIONS, CIRCLES, INNER):
+    for reasons in (LONG_MODULES, LONG_FUNCTIONS, CIRCLES):
         assert all(len(reason) > 10 for reason in reasons.values())

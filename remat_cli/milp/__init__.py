@@ -1,1 +1,1 @@
-"""Formulations in Pyomo, their compilation to arrays, and the decoding of their solutions."""
+"""Formulations, as arrays or (the paper's) in Pyomo, and the decoding of their solutions."""

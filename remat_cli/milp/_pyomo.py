@@ -23,18 +23,6 @@ def __getattr__(name: str) -> Any:
     """``name`` from ``pyomo.core`` or from its module in ``_ELSEWHERE``; looked up once."""
     if name.startswith("__"):
         raise AttributeError(name)
-    load()
     value = getattr(import_module(_ELSEWHERE.get(name, "pyomo.core")), name)
     globals()[name] = value
     return value
-
-
-def load() -> None:
-    """Import Pyomo now: before numba, if both are going to be needed.
-
-    Pyomo imports SciPy's statistics (0.3 s) as soon as another package, such as numba, imports SciPy; nothing here
-    needs them. It does so at once if SciPy is already imported, and later by a hook, which is removed here.
-    """
-    import_module("pyomo.core")
-    dependencies = import_module("pyomo.common.dependencies")
-    dependencies.DeferredImportCallbackFinder._callbacks.pop("scipy", None)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from remat_cli.milp import _pyomo as pyo
-from remat_cli.mip import Floats, Ints, LinearModel, Row, compressed
+from remat_cli.mip import Floats, Ints, LinearModel, Names, compressed
 
 _PYOMO_LOG = logging.getLogger("pyomo")
 _entrance = threading.Lock()
@@ -38,6 +38,10 @@ class Compiled:
     column_of: Ints
     rows_of: dict[str, Ints]
     name: Callable[[int], str]
+
+    def column(self, number: int) -> int:
+        """The column of a variable; -1 if it is fixed."""
+        return int(self.column_of[number])
 
 
 @contextmanager
@@ -143,30 +147,6 @@ class _Terms:
         return constant
 
 
-@dataclass(frozen=True, slots=True)
-class _Names(Sequence[str]):
-    """Names of columns, formatted on access: they are rarely needed, and formatting all takes long."""
-
-    numbers: Ints
-    name: Callable[[int], str]
-
-    def __len__(self) -> int:
-        """Number of names."""
-        return len(self.numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        """One name, or several."""
-        if isinstance(index, slice):
-            return _Names(self.numbers[index], self.name)
-        return self.name(int(self.numbers[index]))
-
-
 def _compiled(
     variables: Sequence[Any],
     terms: _Terms,
@@ -217,47 +197,9 @@ def _compiled(
             values=coefs[~own],
             row_lower=np.where(kind <= 0, rhs, -np.inf),
             row_upper=np.where(kind >= 0, rhs, np.inf),
-            column_names=_Names(numbers, name),
+            column_names=Names(numbers.tolist(), name),
         ),
         column_of=column_of,
         rows_of=rows_of,
         name=name,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Rows to append to a compiled model, over its variables and new ones.
-
-    Attributes:
-        first: Number of the first new variable; equals the number of variables before.
-        added: Number of new variables; continuous, from 0 to 1, without cost.
-        rows: Rows over the numbers of variables.
-    """
-
-    first: int
-    added: int
-    rows: tuple[Row, ...]
-
-
-def append_block(compiled: Compiled, block: Block) -> Compiled:
-    """``compiled`` with the variables and rows of ``block`` appended.
-
-    Raises:
-        ValueError: If the variables of an earlier block are missing, or a row has a variable without a column.
-    """
-    known, main = compiled.column_of, compiled.model
-    if block.first != len(known):
-        raise ValueError(f"a block that follows variable {block.first} cannot follow variable {len(known)}")
-    column_of = np.append(known, main.columns + np.arange(block.added))
-    there = np.flatnonzero(known >= 0)
-    numbers = np.append(there[np.argsort(known[there])], block.first + np.arange(block.added))
-    rows = [
-        row._replace(columns=column_of[list(row.columns)].tolist())
-        for row in block.rows
-        if any(row.coefficients) or not row.lower <= 0 <= row.upper  # not trivially true
-    ]
-    if any(min(row.columns, default=0) < 0 for row in rows):
-        raise ValueError("a row speaks of a variable that has no column")
-    model = main.with_columns(block.added, _Names(numbers, compiled.name)).with_rows(rows)
-    return Compiled(model, column_of, compiled.rows_of, compiled.name)

@@ -17,7 +17,6 @@ from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.milp.cover_bound import IMPOSSIBLE, Impossible
 from remat_cli.milp.memory_scale import MemoryScale
-from remat_cli.milp.statement import watched
 from remat_cli.mip import Builder, LinearModel, Row, linear
 
 
@@ -115,5 +114,5 @@ def build(graph: Graph, budget_bytes: int, control: Control) -> LinearModel | Im
             if stage.need > 0:
                 yield linear(memory.down(stage.need), [(1.0, given[t]), *terms(stage.own, -1.0)], math.inf)
 
-    model.rows.extend(watched(rows(), control))
+    model.rows.extend(control.watched(rows()))
     return model.build()

@@ -51,7 +51,6 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import working_set
 from remat_cli.graph.model import Graph
 from remat_cli.milp.memory_scale import MemoryScale
-from remat_cli.milp.statement import watched
 from remat_cli.mip import Builder, Floats, LinearModel, Row, linear
 
 _NEXT_TO_NOTHING = 1e-4
@@ -247,7 +246,7 @@ def build(
     made = ((k, v) for k in range(len(cuts)) for v in range(graph.first_value[stated.older(k)]))
     places = [place for place in made if place not in stated.left_out]
     stated.kept.update(zip(places, builder.binaries([0.0] * len(places)), strict=True))
-    builder.rows.extend(watched(_rows(stated), control))
+    builder.rows.extend(control.watched(_rows(stated)))
     return stated
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
@@ -12,7 +12,6 @@ import numpy as np
 
 from remat_cli.graph.closing import CLOSING_ID
 from remat_cli.graph.model import Graph
-from remat_cli.milp.compile import Compiled
 from remat_cli.mip import Floats, Ints, Row
 from remat_cli.plan.liveness import DEAD, walk_back
 
@@ -35,30 +34,30 @@ class Stated(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Decodes the solutions of one compiled model.
+    """Decodes the solutions of one model.
 
     Attributes:
         stated: The model as stated.
-        compiled: The model as compiled.
+        column_of: The column of a variable by number; -1 if it has none.
         pairs: (stage, node) of every choice, in the order in which they run.
         columns: int64[len(pairs)], the column of each; -1 if there is none.
         constant: float64[len(pairs)], the value of each that has no column.
     """
 
     stated: Stated
-    compiled: Compiled
+    column_of: Callable[[int], int]
     pairs: tuple[tuple[int, int], ...]
     columns: Ints
     constant: Floats
 
     @classmethod
-    def of(cls, stated: Stated, compiled: Compiled) -> Decoder:
-        """The decoder of ``stated``, compiled to ``compiled``."""
+    def of(cls, stated: Stated, column_of: Callable[[int], int] = int) -> Decoder:
+        """The decoder of ``stated``; the numbers of its variables are their columns unless ``column_of`` differs."""
         choices = sorted(stated.choices(), key=lambda choice: choice[0])
-        columns = [-1 if var is None else int(compiled.column_of[var]) for _, var in choices]
+        columns = [-1 if var is None else column_of(var) for _, var in choices]
         return cls(
             stated=stated,
-            compiled=compiled,
+            column_of=column_of,
             pairs=tuple(pair for pair, _ in choices),
             columns=np.array(columns, dtype=np.int64),
             # A variable in no row and without cost can be 0.
@@ -109,7 +108,7 @@ class Decoder:
                 reasons.append(stated.computed(t, reader))
             else:
                 reasons.append(stated.kept(t + 1, v))
-        columns = sorted({int(self.compiled.column_of[r]) for r in reasons if r is not None})
+        columns = sorted({self.column_of(r) for r in reasons if r is not None})
         return Row(columns, [1.0] * len(columns), -math.inf, len(columns) - 1.0) if columns else None
 
 

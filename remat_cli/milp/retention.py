@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import islice
-from typing import Any
 
 from remat_cli.control import Control
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp.compile import Block, Compiled, under_construction
 from remat_cli.milp.memory_scale import MemoryScale
-from remat_cli.milp.statement import Statement
-from remat_cli.mip import Row, linear
+from remat_cli.mip import Block, Builder, LinearModel, Names, Row, linear
 from remat_cli.tolerances import SUM_ROUNDING
 
 Support = tuple[tuple[int, ...], ...]
@@ -93,10 +91,10 @@ class Gaps:
 
 @dataclass(slots=True)
 class RetentionModel:
-    """The Pyomo model with all that is needed to decode its solutions; variables are referred to by number.
+    """The model under construction, with all that is needed to decode its solutions; variables are columns.
 
     Attributes:
-        statement: The model; minimises cost / ``cost_scale``.
+        builder: Columns and rows; minimises cost / ``cost_scale``.
         graph: The graph, with its closing node if it needs one.
         support: The stages in which nodes may be recomputed.
         budget_bytes: Fixed memory included.
@@ -107,10 +105,11 @@ class RetentionModel:
         stated_steps: (stage, node) of the in-stage rows so far.
         running: For every stage the variable of the memory kept past it, in units of ``memory``, and the terms by which
             it differs from the stage before; empty if the frontier rows sum directly.
-        numbers: Number of variables, including those of in-stage rows.
+        frontier: The frontier rows.
+        columns: Number of columns, including those of in-stage rows.
     """
 
-    statement: Statement
+    builder: Builder
     graph: Graph
     support: Support
     budget_bytes: int
@@ -120,16 +119,23 @@ class RetentionModel:
     gaps: list[Gaps] = field(default_factory=list)
     stated_steps: set[tuple[int, int]] = field(default_factory=set)
     running: list[tuple[int, list[tuple[float, int]]]] = field(default_factory=list)
-    numbers: int = 0
+    frontier: range = range(0)
+    columns: int = 0
 
-    @property
-    def model(self) -> Any:
-        """The ``ConcreteModel``."""
-        return self.statement.model
-
-    def compiled(self) -> Compiled:
+    def model(self) -> LinearModel:
         """The arrays, without in-stage rows."""
-        return self.statement.compiled()
+        model = self.builder.build()
+        return replace(model, column_names=self.names(model.columns))
+
+    def names(self, columns: int) -> Sequence[str]:
+        """The names of the first ``columns``, such as ``R[3,2]``, as they stand in model files."""
+
+        @cache  # names are rarely asked for, and take long to make
+        def known() -> list[str]:
+            kept = (f"S[{e},{v}]" for v, gaps in enumerate(self.gaps) for e in gaps.events[1:])
+            return [*(f"R[{t},{i}]" for t, i in self.R), *kept, *(f"M[{t}]" for t in range(len(self.running)))]
+
+        return Names(range(columns), lambda k: known()[k] if k < len(known()) else f"w[{k}]")
 
     def computed(self, stage: int, node: int) -> int | None:
         """R[stage, node] as a variable; None for a first computation, or outside the support."""
@@ -144,9 +150,9 @@ class RetentionModel:
         return [*(((i, i), None) for i in range(len(self.graph.nodes))), *self.R.items()]
 
     def block(self, added: int, rows: Iterable[Row]) -> Block:
-        """``rows`` to append, over the variables so far and ``added`` new ones with the next numbers."""
-        self.numbers += added
-        return Block(self.numbers - added, added, tuple(rows))
+        """``rows`` to append, over the columns so far and ``added`` new ones."""
+        self.columns += added
+        return Block(self.columns - added, added, tuple(rows))
 
     @property
     def room(self) -> float:
@@ -197,31 +203,32 @@ def build(
         support = full_support(graph) if support_depth is None else support_within(graph, support_depth)
     support = widened(graph, support, also)
     stated = RetentionModel(
-        statement=Statement.named(f"retention {graph.name}", control),
+        builder=Builder(offset=graph.total_cost / (cost_scale or graph.total_cost or 1.0)),
         graph=graph,
         support=support,
         budget_bytes=budget_bytes,
         memory=MemoryScale.of(graph, budget_bytes - graph.fixed_memory),
         cost_scale=cost_scale or graph.total_cost or 1.0,
     )
-    with under_construction():
-        _variables(stated)
-        _run_memory(stated)
-        stated.numbers = len(stated.statement.variables)
-        stated.statement.add_rows("dependencies", _dependencies(stated))
-        stated.statement.add_rows("retention", _retention(stated))
-        stated.statement.add_rows("memory", _memory(stated))
-        stated.statement.add_rows("frontier", _frontier(stated))
-        coefs = [graph.nodes[i].cost / stated.cost_scale for _, i in stated.R]
-        stated.statement.minimise(list(stated.R.values()), coefs, graph.total_cost / stated.cost_scale)
+    _variables(stated)
+    _run_memory(stated)
+    stated.columns = len(stated.builder.cost)
+    rows = stated.builder.rows
+    for stating in (_dependencies, _retention, _memory):
+        rows.extend(control.watched(stating(stated)))
+    first = len(rows)
+    rows.extend(control.watched(_frontier(stated)))
+    stated.frontier = range(first, len(rows))
     return stated
 
 
 def _variables(stated: RetentionModel) -> None:
-    graph, support, statement = stated.graph, stated.support, stated.statement
-    stated.R = statement.binaries("R", [(t, i) for i, stages in enumerate(support) for t in stages])
+    graph, support, builder = stated.graph, stated.support, stated.builder
+    pairs = [(t, i) for i, stages in enumerate(support) for t in stages]
+    columns = builder.binaries(graph.nodes[i].cost / stated.cost_scale for _, i in pairs)
+    stated.R = dict(zip(pairs, columns, strict=True))
     events = [_events(graph, support, v) for v in range(len(graph.size))]
-    kept = iter(statement.binaries("S", [(e, v) for v, stages in enumerate(events) for e in stages[1:]]).values())
+    kept = iter(builder.binaries([0.0] * sum(len(stages) - 1 for stages in events)))
     stated.gaps = [Gaps(stages, tuple(islice(kept, len(stages) - 1))) for stages in events]
 
 
@@ -322,7 +329,7 @@ def _run_memory(stated: RetentionModel) -> None:
     graph = stated.graph
     if sum(gaps.events[-1] - gaps.events[0] for gaps in stated.gaps) <= _DENSE_MOST:
         return
-    stated.running.extend((var, []) for var in stated.statement.amounts("M", range(len(graph.nodes))).values())
+    stated.running.extend((column, []) for column in stated.builder.amounts([0.0] * len(graph.nodes)))
     for size, gaps in zip(stated.size, stated.gaps, strict=True):
         for k, var in enumerate(gaps.kept if size else ()):
             stated.running[gaps.events[k]][1].append((size, var))
@@ -400,7 +407,7 @@ class _InStage:
         level = self.stated.kept(t + 1, v)
         for j in reversed(readers):
             if (t, v, j) not in self.known:
-                self.known[t, v, j] = number = self.stated.numbers + len(self.levels)
+                self.known[t, v, j] = number = self.stated.columns + len(self.levels)
                 self.levels[number] = (self.stated.R[t, j],) if level is None else (self.stated.R[t, j], level)
             level = self.known[t, v, j]
         return level

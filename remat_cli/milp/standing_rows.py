@@ -12,9 +12,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from remat_cli.milp.compile import Block
 from remat_cli.milp.retention import RetentionModel
-from remat_cli.mip import Row, linear
+from remat_cli.mip import Block, Row, linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class StandingRows:
         elif again is None:
             level = True if kept is None else kept
         else:
-            level = self.stated.numbers + len(self.levels) - first
+            level = self.stated.columns + len(self.levels) - first
             self.levels.append(Standing(level, kept, again))
         self.known[t, v] = level
         return level

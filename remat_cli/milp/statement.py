@@ -6,7 +6,7 @@ A formulation states its rows once, over numbers. They are passed to Pyomo here,
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, TypeVar
@@ -20,19 +20,6 @@ _LOOK_EVERY = 4096
 """Rows between two checks of the clock: a few milliseconds. Untuned."""
 
 Key = TypeVar("Key", bound=Hashable)
-
-
-def watched(rows: Iterable[Row], control: Control) -> Iterator[Row]:
-    """``rows``, with a check of the clock every few thousand.
-
-    Raises:
-        LimitReached, Interrupted: If the control stops meanwhile.
-    """
-    control.check()
-    for count, row in enumerate(rows):
-        if count % _LOOK_EVERY == 0:
-            control.check()
-        yield row
 
 
 @dataclass(slots=True)
@@ -85,7 +72,7 @@ class Statement:
         Raises:
             LimitReached, Interrupted: If the control stops meanwhile.
         """
-        bodies = [self._relation(row) for row in watched(rows, self.control)]
+        bodies = [self._relation(row) for row in self.control.watched(rows)]
 
         def rule(_: Any, index: int) -> Any:
             if index % _LOOK_EVERY == 0:

@@ -10,6 +10,7 @@ from remat_cli.control import Ending, Outcome, Progress
 from remat_cli.errors import SolverFailed, StrategyMismatch
 from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
+from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import PeakClaim, Scope
 from remat_cli.planning.job import Job, Solved
 from remat_cli.planning.options import SolveOptions
@@ -76,8 +77,6 @@ def solve_smallest(
 
 def _plain_bounds(graph: Graph, *, copies: bool) -> list[PeakClaim]:
     """Bounds on every peak that need no search; with copies the largest working set alone."""
-    from remat_cli.milp.cover_running import least_peak  # half a second of Pyomo
-
     any_order = PeakClaim(peak_bound(graph).bytes, Scope.ANY_ORDER)
     if copies:
         return [any_order]

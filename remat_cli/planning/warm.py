@@ -11,4 +11,3 @@ from importlib import import_module
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command handles Ctrl-C and ends the workers
 for _name in ("remat_cli.planning.curve", "remat_cli.strategies.auto", "remat_cli.strategies.optimal", "highspy"):
     import_module(_name)
-import_module("remat_cli.milp._pyomo").load()

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from remat_cli.control import Control
 from remat_cli.errors import Interrupted, LimitReached
 from remat_cli.kernels import compiling
+from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Context, Found, NotFound, StageRecord, Strategy, Task
 from remat_cli.strategies.beside import Beside
@@ -169,8 +170,6 @@ class Pipelined(Strategy):
         if incumbent.computes is not None:
             return incumbent.found(exhausted=incumbent.exhausted())
         if incumbent.verdict is Verdict.IMPOSSIBLE:
-            from remat_cli.milp.cover_running import least_peak  # half a second of Pyomo
-
             least, reason = least_peak(task.graph), "no schedule in document order fits"
             return incumbent.not_found(incumbent.certified(reason), Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
         if incumbent.refusal is not None:

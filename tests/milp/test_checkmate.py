@@ -19,6 +19,7 @@ from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph, Node
 from remat_cli.milp.checkmate import Formulation, build
 from remat_cli.milp.decode import Decoder
+from remat_cli.mip import LinearModel
 from remat_cli.plan.derive import derive, peak, prune
 from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import SolveOptions, solve
@@ -32,11 +33,15 @@ UNIT = build_graph("unit-chain{n=17}")
 
 def stated(graph: Graph, budget: int, formulation: Formulation | None = None) -> Decoder:
     model = build(graph, budget, formulation or Formulation(), Control())
-    return Decoder.of(model, model.compiled())
+    return Decoder.of(model, model.compiled().column)
+
+
+def arrays(decoder: Decoder) -> LinearModel:
+    return decoder.stated.compiled().model
 
 
 def solved(decoder: Decoder, *, relax: bool = False, gap: float = 1e-7) -> Outcome:
-    model = decoder.compiled.model
+    model = arrays(decoder)
     return Highs().solve(Request(model.relaxed() if relax else model, gap=gap, threads=1))
 
 
@@ -199,14 +204,14 @@ def test_cover_cuts_reject_what_is_over_the_budget_and_nothing_else() -> None:
         keep_all = [(t, t) for t in range(len(decoder.stated.rows))]
         cuts = decoder.cover_cuts(keep_all)
         assert cuts
-        outcome = Highs().solve(Request(decoder.compiled.model.with_rows(cuts), gap=1e-7, threads=1))
+        outcome = Highs().solve(Request(arrays(decoder).with_rows(cuts), gap=1e-7, threads=1))
         assert outcome.objective is not None
         assert outcome.objective * decoder.stated.cost_scale == pytest.approx(best)
         loose = stated(graph, full)  # a model that does not know the smaller budget, and the cuts alone
-        columns = {name: j for j, name in enumerate(loose.compiled.model.column_names)}
-        names = decoder.compiled.model.column_names
+        columns = {name: j for j, name in enumerate(arrays(loose).column_names)}
+        names = arrays(decoder).column_names
         moved = [cut._replace(columns=[columns[names[j]] for j in cut.columns]) for cut in cuts]
-        outcome = Highs().solve(Request(loose.compiled.model.with_rows(moved), gap=1e-7, threads=1))
+        outcome = Highs().solve(Request(arrays(loose).with_rows(moved), gap=1e-7, threads=1))
         assert outcome.values is not None
         assert loose.computes(loose.chosen(outcome.values)) != tuple(range(len(graph.nodes)))
         tried += 1

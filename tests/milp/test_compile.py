@@ -14,11 +14,9 @@ from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.milp import retention
 from remat_cli.milp.checkmate import Formulation
 from remat_cli.milp.checkmate import build as build_checkmate
-from remat_cli.milp.compile import Block, Compiled, append_block, compile_model
-from remat_cli.mip import Row
+from remat_cli.milp.compile import Compiled, compile_model
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
 from remat_cli.zoo.registry import build_graph
@@ -69,27 +67,21 @@ def assert_same(model: Any, compiled: Compiled) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("spec", ["unit-chain{n=9}", "linear{n=6}", "unet{batch=1}"])
-def test_every_formulation_compiles_to_what_pyomo_makes_of_it(spec: str) -> None:
+@pytest.mark.parametrize("spec", ["unit-chain{n=9}", "linear{n=6}", "feed-forward{depth=4,width=8,batch=2}"])
+@pytest.mark.parametrize(
+    "formulation", [Formulation(), Formulation(frontier=False, stage_split=2), Formulation(minimize_peak=True)]
+)
+def test_every_form_compiles_to_what_pyomo_makes_of_it(spec: str, formulation: Formulation) -> None:
     graph = build_graph(spec)
-    budget = no_remat_peak(graph) * 3 // 4
-    control = Control()
-    stated: list[Any] = [
-        retention.build(graph, budget, 1.0, control),
-        retention.build(graph, budget, None, control),
-    ]
-    if len(graph.nodes) < 30:
-        forms = (Formulation(), Formulation(frontier=False, stage_split=2), Formulation(minimize_peak=True))
-        stated += [build_checkmate(graph, budget, form, control) for form in forms]
-    for model in stated:
-        assert_same(model.model, model.compiled())
+    stated = build_checkmate(graph, no_remat_peak(graph) * 3 // 4, formulation, Control())
+    assert_same(stated.model, stated.compiled())
 
 
 def test_columns_are_called_by_their_keys() -> None:
     graph = build_graph("unit-chain{n=6}")
-    stated = retention.build(graph, 5, None, Control())
+    stated = build_checkmate(graph, 5, Formulation(frontier=False), Control())
     compiled = stated.compiled()
-    named = {(t, i): compiled.model.column_names[compiled.column_of[number]] for (t, i), number in stated.R.items()}
+    named = {place: compiled.model.column_names[compiled.column(number)] for place, number in stated.R.items()}
     assert named == {(t, i): f"R[{t},{i}]" for t, i in stated.R}
     assert list(compiled.model.column_names[1:3]) == list(compiled.model.column_names)[1:3]
     peak = build_checkmate(graph, 5, Formulation(minimize_peak=True), Control()).compiled().model
@@ -138,49 +130,16 @@ def test_a_variable_whose_index_is_not_its_number_is_refused() -> None:
         compile_model(model)
 
 
-def test_a_block_out_of_turn_or_over_unknown_variables_is_refused() -> None:
+def test_fixed_variables_have_no_column_and_unused_ones_the_last() -> None:
     model = ConcreteModel()
-    model.x = Var(range(3), domain=Binary)
-    model.objective = Objective(expr=model.x[0] + model.x[1])
-    model.rows = Constraint(range(1), rule=lambda m, _: m.x[0] + m.x[1] >= 1)
-    model.x[2].fix(1)
-    compiled = compile_model(model)
-    assert compiled.column_of.tolist() == [0, 1, -1]
-    more = append_block(compiled, Block(3, 1, (Row([1, 3], [1.0, -1.0], 0.0, 1.0),)))
-    assert more.column_of.tolist() == [0, 1, -1, 2]
-    assert more.model.indices[-2:].tolist() == [1, 2]
-    assert (more.model.lower[2], more.model.upper[2], more.model.integer[2]) == (0.0, 1.0, False)
-    with pytest.raises(ValueError, match="cannot follow"):
-        append_block(more, Block(3, 1, ()))
-    with pytest.raises(ValueError, match="has no column"):
-        append_block(compiled, Block(3, 0, (Row([0, 2], [1.0, 1.0], 0.0, 1.0),)))
-
-
-def test_a_block_may_speak_of_variables_that_no_row_before_it_has() -> None:
-    model = ConcreteModel()
-    model.x = Var(range(3), domain=Binary)
+    model.x = Var(range(4), domain=Binary)
     model.objective = Objective(expr=model.x[1] + model.x[2])
-    model.rows = Constraint(range(1), rule=lambda m, _: m.x[1] + m.x[2] >= 1)
+    model.rows = Constraint(range(1), rule=lambda m, _: m.x[1] + m.x[2] + m.x[3] >= 1)
+    model.x[3].fix(1)
     compiled = compile_model(model, "x[{}]".format)
-    assert compiled.column_of.tolist() == [2, 0, 1]
-    more = append_block(compiled, Block(3, 1, (Row([0, 3], [1.0, -1.0], 1.0, 1.0),)))
-    assert more.column_of.tolist() == [2, 0, 1, 3]
-    assert more.model.indices[-2:].tolist() == [2, 3]
-    assert more.model.integer.tolist() == [True, True, True, False]
-    assert list(more.model.column_names) == ["x[1]", "x[2]", "x[0]", "x[3]"]
-
-
-def test_names_of_appended_columns_follow_those_of_the_model() -> None:
-    graph = build_graph("unit-chain{n=6}")
-    stated = retention.build(graph, 5, None, Control())
-    rows = retention.in_stage_rows(stated, list(stated.R))
-    assert rows is not None
-    before = stated.compiled()
-    compiled = append_block(before, rows.block)
-    names = list(compiled.model.column_names)
-    assert names[: before.model.columns] == list(before.model.column_names)
-    assert names[before.model.columns :] == [f"w[{number}]" for number, _ in rows.levels]
-    assert len(names) == compiled.model.columns
+    assert compiled.column_of.tolist() == [2, 0, 1, -1]
+    assert [compiled.column(number) for number in range(4)] == [2, 0, 1, -1]
+    assert list(compiled.model.column_names) == ["x[1]", "x[2]", "x[0]"]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +147,8 @@ def test_names_of_appended_columns_follow_those_of_the_model() -> None:
     [
         # Crowded stages solve it, which are arrays from the start.
         ("assert remat.solve(graph, '80%', remat.SolveOptions(strategy='optimal')).plan.solver == 'highs'", []),
-        ("retention.build(graph, no_remat_peak(graph) * 8 // 10, 1.0, Control()).compiled()", ["pyomo.core"]),
+        ("retention.build(graph, no_remat_peak(graph) * 8 // 10, 1.0, Control()).model()", []),
+        ("build(graph, no_remat_peak(graph) * 8 // 10, Formulation(), Control()).compiled()", ["pyomo.core"]),
     ],
 )
 def test_neither_scipy_nor_all_of_pyomo_is_loaded(work: str, loaded: list[str]) -> None:
@@ -198,6 +158,7 @@ def test_neither_scipy_nor_all_of_pyomo_is_loaded(work: str, loaded: list[str]) 
         "from remat_cli.control import Control\n"
         "from remat_cli.graph.analysis import no_remat_peak\n"
         "from remat_cli.milp import retention\n"
+        "from remat_cli.milp.checkmate import Formulation, build\n"
         "graph = remat.build_graph('unet{batch=1}')\n"
         f"{work}\n"
         "print(*sorted({'scipy', 'numba', 'pyomo.environ', 'pyomo.core'} & set(sys.modules)))"

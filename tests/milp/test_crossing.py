@@ -105,7 +105,7 @@ def test_without_bandwidth_it_is_the_retention_model(seed: int) -> None:
     today = retention.build(graph, budget, None, Control())
     crossing = build(graph, budget, None)
     # Both count costs in units of C0; the retention model counts first computations, too.
-    assert solved(crossing.model(), Highs()) + 1 == pytest.approx(solved(today.compiled().model, Highs()), abs=1e-7)
+    assert solved(crossing.model(), Highs()) + 1 == pytest.approx(solved(today.model(), Highs()), abs=1e-7)
 
 
 @seeded(range(60))

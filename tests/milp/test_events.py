@@ -42,7 +42,7 @@ def graph_of(seed: int, low: int, high: int) -> Graph:
 def optimum(graph: Graph, budget: int, support: retention.Support) -> float | None:
     """Optimum over ``support`` without in-stage rows."""
     stated = retention.build(graph, budget, None, Control(), support=support)
-    outcome = Highs().solve(Request(stated.compiled().model, gap=1e-9, threads=1))
+    outcome = Highs().solve(Request(stated.model(), gap=1e-9, threads=1))
     return None if outcome.objective is None else round(outcome.objective * stated.cost_scale, 6)
 
 

@@ -17,7 +17,6 @@ from remat_cli.graph.model import Graph
 from remat_cli.milp import cover_bound, cover_running, retention
 from remat_cli.milp.checkmate import Formulation
 from remat_cli.milp.checkmate import build as build_checkmate
-from remat_cli.milp.compile import append_block
 from remat_cli.milp.decode import Decoder, overfull
 from remat_cli.mip import LinearModel
 from remat_cli.plan.derive import peak, prune
@@ -33,20 +32,18 @@ def graph_of(seed: int, low: int = 2, high: int = 6) -> Graph:
 def optimum(graph: Graph, budget: int, *, all_rows: bool) -> float | None:
     """Optimum over the full support, all in-stage rows at once or only those that turn out to matter."""
     stated = retention.build(graph, budget, None, Control())
-    compiled = stated.compiled()
-    blocks = []  # keep the variables alive: columns are found by their identity
+    model = stated.model()
     steps = list(stated.R) if all_rows else []
     for _ in range(200):
         rows = retention.in_stage_rows(stated, steps)
         if rows is not None:
-            blocks.append(rows)
-            compiled = append_block(compiled, rows.block)
-        outcome = Highs().solve(Request(compiled.model, gap=1e-7, threads=1))
+            model = model.with_block(rows.block)
+        outcome = Highs().solve(Request(model, gap=1e-7, threads=1))
         if outcome.termination is Termination.INFEASIBLE:
             return None
         assert outcome.values is not None
         assert outcome.objective is not None
-        decoder = Decoder.of(stated, compiled)
+        decoder = Decoder.of(stated)
         chosen = decoder.chosen(outcome.values)
         steps = overfull(stated, chosen)
         if not steps:
@@ -103,10 +100,9 @@ def test_equals_the_papers_milp_on_larger_graphs(seed: int) -> Iterator[str]:
 def test_training_chain_relaxation_is_tight_where_the_papers_is_not() -> None:
     graph = build_graph("unit-chain{n=17}")
     stated = retention.build(graph, 4, None, Control())
-    compiled = stated.compiled()
     rows = retention.in_stage_rows(stated, list(stated.R))
     assert rows is not None
-    model = append_block(compiled, rows.block).model
+    model = stated.model().with_block(rows.block)
     outcome = Highs().solve(Request(model.relaxed(), threads=1))
     assert outcome.bound is not None
     assert 22.5 < outcome.bound * stated.cost_scale <= 26  # the paper's relaxation: 22
@@ -187,3 +183,32 @@ def test_supports_grow_with_depth_and_stay_within_the_full_one() -> None:
     assert retention.support_within(graph, 0.0)[3] == tuple(
         sorted({j for v in graph.values_of(3) for j in graph.readers[v]})
     )
+
+
+def test_columns_are_called_by_what_they_mean_also_those_of_rows_on_demand() -> None:
+    stated = retention.build(build_graph("unit-chain{n=6}"), 5, None, Control())
+    model = stated.model()
+    assert {place: model.column_names[column] for place, column in stated.R.items()} == {
+        (t, i): f"R[{t},{i}]" for t, i in stated.R
+    }
+    kept = {(gaps.events[k + 1], v): column for v, gaps in enumerate(stated.gaps) for k, column in enumerate(gaps.kept)}
+    assert {place: model.column_names[column] for place, column in kept.items()} == {
+        (t, v): f"S[{t},{v}]" for t, v in kept
+    }
+    rows = retention.in_stage_rows(stated, list(stated.R))
+    assert rows is not None
+    wider = model.with_block(rows.block, stated.names(stated.columns))
+    assert list(wider.column_names[: model.columns]) == list(model.column_names)
+    assert list(wider.column_names[model.columns :]) == [f"w[{column}]" for column, _ in rows.levels]
+    assert len(wider.column_names) == wider.columns
+
+
+def test_a_block_out_of_turn_is_refused() -> None:
+    stated = retention.build(build_graph("unit-chain{n=6}"), 5, None, Control())
+    rows = retention.in_stage_rows(stated, list(stated.R))
+    assert rows is not None
+    wider = stated.model().with_block(rows.block)
+    added = slice(rows.block.first, None)
+    assert (set(wider.lower[added]), set(wider.upper[added]), any(wider.integer[added])) == ({0.0}, {1.0}, False)
+    with pytest.raises(ValueError, match="cannot follow"):
+        wider.with_block(rows.block)

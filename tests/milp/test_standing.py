@@ -13,7 +13,6 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.milp import retention
-from remat_cli.milp.compile import append_block
 from remat_cli.milp.standing_rows import StandingRows
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
@@ -22,13 +21,13 @@ from remat_cli.solvers.highs import Highs
 def bound(graph: Graph, budget: int, *, rows: bool) -> float | None:
     """Optimum of the retention model without rows inside stages, or with all that hold in any order."""
     stated = retention.build(graph, budget, None, Control())
-    compiled = stated.compiled()
+    model = stated.model()
     standing = StandingRows(stated)
     block = standing.block(stated.R) if rows else None
     if block is not None:
-        compiled = append_block(compiled, block)
+        model = model.with_block(block)
         assert standing.block(stated.R) is None
-    outcome = Highs().solve(Request(compiled.model, gap=1e-9, threads=1))
+    outcome = Highs().solve(Request(model, gap=1e-9, threads=1))
     if outcome.termination is Termination.INFEASIBLE:
         return None
     assert outcome.objective is not None
@@ -49,15 +48,15 @@ def test_rows_in_several_blocks_come_to_the_same() -> None:
         graph = varied_graph(seed)
         budget = max(peak_bound(graph).bytes, no_remat_peak(graph) - 3)
         stated = retention.build(graph, budget, None, Control())
-        compiled = stated.compiled()
+        model = stated.model()
         standing = StandingRows(stated)
         for step in stated.R:
             block = standing.block([step])
             assert block is not None
-            compiled = append_block(compiled, block)
+            model = model.with_block(block)
             del block
             gc.collect()
-        outcome = Highs().solve(Request(compiled.model, gap=1e-9, threads=1))
+        outcome = Highs().solve(Request(model, gap=1e-9, threads=1))
         value = None if outcome.objective is None else round(outcome.objective * stated.cost_scale, 6)
         assert value == bound(graph, budget, rows=True)
 

@@ -143,7 +143,7 @@ def test_rounding_computes_once_what_must_be_even_of_a_relaxation_without_sense(
     rng = np.random.default_rng(0)
     again: set[int] = set()
     for _ in range(50):
-        counts = Counter(model._rounded(rng.random(len(model.compiled.model.cost)), 0.5))
+        counts = Counter(model._rounded(rng.random(len(model.stating.cost)), 0.5))
         again |= {k for k, count in counts.items() if count > 1}
     assert again
     assert all(nodes[k].recompute for k in again)

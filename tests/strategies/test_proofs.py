@@ -90,8 +90,8 @@ def test_a_rehearsal_proves_nothing_and_finds_the_rows() -> None:
 def optimum(graph: Graph, budget: int, cheaper: Cheaper | None, support: retention.Support) -> float | None:
     """Optimum without in-stage rows, with the rows that everything below a ceiling meets."""
     stated = retention.build(graph, budget, None, Control(), support=support)
-    compiled = stated.compiled()
-    model = compiled.model if cheaper is None else compiled.model.with_rows(cheaper.rows(stated, compiled))
+    model = stated.model()
+    model = model if cheaper is None else model.with_rows(cheaper.rows(stated, model))
     outcome = Highs().solve(Request(model, gap=1e-9, threads=1))
     return None if outcome.objective is None else round(outcome.objective * stated.cost_scale, 6)
 
@@ -135,7 +135,7 @@ def test_what_is_below_a_ceiling_stays_and_what_is_above_it_goes() -> None:
 def rows_of(graph: Graph, budget: int, cheaper: Cheaper, support: retention.Support) -> list[Row]:
     """The rows on counts, without the ceiling."""
     stated = retention.build(graph, budget, None, Control(), support=support)
-    return cheaper.rows(stated, stated.compiled())[1:]
+    return cheaper.rows(stated, stated.model())[1:]
 
 
 def test_a_gap_of_zero_is_closed_when_only_rounding_is_left() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_cli.kernels import compiling
-from remat_cli.milp import _pyomo
 from remat_cli.strategies.engine import Engine
 
 
@@ -15,6 +14,5 @@ class CompiledLoops(Engine):
 
     def work(self, groups: tuple[compiling.Group, ...]) -> bool:
         """Start compiling ``groups``, in this order."""
-        _pyomo.load()  # before numba: after it, Pyomo would import SciPy's statistics, which takes half a second
         compiling.warm(groups)
         return False

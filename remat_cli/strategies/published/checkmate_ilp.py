@@ -13,6 +13,7 @@ from remat_cli.control import Progress
 from remat_cli.errors import Interrupted, LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.milp.checkmate import CheckmateModel, Formulation, build
+from remat_cli.milp.compile import Compiled
 from remat_cli.milp.decode import Decoder
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.plan.liveness import priced
@@ -96,6 +97,7 @@ class _Run:
         formulation: Form of the model.
         context: What the strategy may use.
         stated: The model as stated.
+        model: Its arrays.
         decoder: Reads the solver's answers.
         started_s: When it started, by ``time.monotonic()``.
         best: Cheapest schedule within the budget so far.
@@ -106,6 +108,7 @@ class _Run:
     formulation: Formulation
     context: Context
     stated: CheckmateModel
+    model: LinearModel
     decoder: Decoder
     started_s: float = field(default_factory=time.monotonic)
     best: tuple[float, Schedule] | None = None
@@ -117,25 +120,25 @@ class _Run:
         budget_bytes = task.budget_bytes
         assert budget_bytes is not None
 
-        def state() -> tuple[CheckmateModel, Decoder]:
+        def state() -> tuple[CheckmateModel, Compiled]:
             stated = build(task.graph, budget_bytes, formulation, context.control)
-            return stated, Decoder.of(stated, stated.compiled())
+            return stated, stated.compiled()
 
         try:
             # Pyomo's compiler does not check the clock, and there is no partial result to wait for.
-            stated, decoder = running.run(state, context.control, grace_s=0.0)
+            stated, compiled = running.run(state, context.control, grace_s=0.0)
         except running.Abandoned:
             context.control.check()
             raise
         context.control.check()
-        run = cls(task, formulation, context, stated, decoder)
+        run = cls(task, formulation, context, stated, compiled.model, Decoder.of(stated, compiled.column))
         if not formulation.minimize_peak:
             run._keep(tuple(range(len(task.graph.nodes))))
         return run
 
     def relaxation(self) -> Found | NotFound:
         """The bound of the linear relaxation."""
-        outcome = self._solve(self.decoder.compiled.model.relaxed())
+        outcome = self._solve(self.model.relaxed())
         if outcome.termination is Termination.INFEASIBLE:
             return self._nothing_fits()
         bounds: tuple[Bound, ...] = ()
@@ -154,7 +157,7 @@ class _Run:
 
     def search(self) -> Found | NotFound:
         """Solve, cut off answers that exceed the budget by what was rounded off, and solve again."""
-        model = self.decoder.compiled.model
+        model = self.model
         bound: float | None = None
         while True:
             outcome = self._solve(model)
@@ -299,7 +302,7 @@ class _Run:
         context = replace(self.context, control=replace(control, deadline_s=limit), gap=INNER_GAP)
         try:
             run = _Run.start(self.task, replace(self.formulation, minimize_peak=True), context)
-            outcome = run._solve(run.decoder.compiled.model)
+            outcome = run._solve(run.model)
         except (LimitReached, Interrupted):
             return None, None
         graph, unit = self.task.graph, run.stated.memory.unit_bytes

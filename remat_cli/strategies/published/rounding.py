@@ -12,7 +12,6 @@ from remat_cli import running
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 from remat_cli.milp import checkmate, retention
-from remat_cli.milp.compile import Compiled
 from remat_cli.milp.decode import Stated
 from remat_cli.mip import Bools, Floats, Ints, LinearModel
 from remat_cli.plan.matrices import least_recomputation_between
@@ -92,12 +91,12 @@ def relaxation(graph: Graph, budget_bytes: int, formulation: str, control: Contr
         raise
 
 
-def _columns(stated: Stated, compiled: Compiled) -> tuple[Ints, ...]:
+def _columns(stated: Stated, column_of: Callable[[int], int]) -> tuple[Ints, ...]:
     """See :class:`Relaxation`."""
     columns = []
     for v, i in enumerate(stated.graph.producer):
         kept = (stated.kept(t, v) for t in range(i + 1, len(stated.graph.nodes)))
-        found = [-1 if var is None else compiled.column_of[var] for var in kept]
+        found = [-1 if var is None else column_of(var) for var in kept]
         columns.append(np.array(found, dtype=np.int64))
     return tuple(columns)
 
@@ -106,7 +105,7 @@ def _checkmate(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
     """The paper's formulation; the budget bounds U, and the rows for workspace."""
     stated = checkmate.build(graph, budget_bytes, checkmate.Formulation(), control)
     compiled = stated.compiled()
-    model, columns = compiled.model.relaxed(), _columns(stated, compiled)
+    model, columns = compiled.model.relaxed(), _columns(stated, compiled.column)
     entries = Entries.of(stated, compiled)
     fixed = graph.fixed_memory
     used = compiled.column_of[list(stated.U.values())]
@@ -128,12 +127,11 @@ def _checkmate(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
 def _retention(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
     """The retention formulation over its full support, frontier rows only."""
     stated = retention.build(graph, budget_bytes, None, control, cost_scale=graph.total_cost or 1.0)
-    compiled = stated.compiled()
     return Relaxation(
         stated.graph,
         len(graph.nodes),
-        compiled.model.relaxed(),
+        stated.model().relaxed(),
         stated.cost_scale,
-        _columns(stated, compiled),
+        _columns(stated, int),
         lambda other_bytes: relaxation(graph, other_bytes, "retention", control),
     )

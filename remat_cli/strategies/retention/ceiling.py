@@ -20,12 +20,11 @@ import numpy as np
 
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp.compile import Compiled
 from remat_cli.milp.cover_bound import Prices
 from remat_cli.milp.cover_running import dense_terms
 from remat_cli.milp.event_support import affordable, common, event_support
 from remat_cli.milp.retention import RetentionModel, Support
-from remat_cli.mip import Row
+from remat_cli.mip import LinearModel, Row
 from remat_cli.strategies.bounds import recompute_prices
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.tolerances import CUTOFF_MARGIN, SUM_ROUNDING
@@ -106,11 +105,10 @@ class Cheaper:
         by_cost = support(costs, self.ceiling - self.base + SUM_ROUNDING * self.base)
         return common(by_cost, support(self.prices.of_node, self.slack)) if math.isfinite(self.ceiling) else by_cost
 
-    def rows(self, stated: RetentionModel, compiled: Compiled) -> list[Row]:
+    def rows(self, stated: RetentionModel, model: LinearModel) -> list[Row]:
         """Rows of a retention model that exclude more expensive ones: the ceiling itself, and counts of nodes."""
         if math.isinf(self.ceiling):
             return []
-        model = compiled.model
         rows: list[Row] = []
         priced = np.flatnonzero(model.cost)
         most = (self.ceiling + CUTOFF_MARGIN * self.base) / stated.cost_scale - model.offset
@@ -119,7 +117,7 @@ class Cheaper:
         for i, stages in enumerate(stated.support):
             least = 1.0 if self.prices.of_omission[i] > self.slack else -math.inf
             once = self.prices.of_node[i] + self.graph.nodes[i].cost > self.slack
-            columns = [int(compiled.column_of[stated.R[t, i]]) for t in stages]
-            if columns and min(columns) >= 0 and (once or least > 0):
+            columns = [stated.R[t, i] for t in stages]
+            if columns and (once or least > 0):
                 rows.append(Row(columns, [1.0] * len(columns), least, 1.0 if once else math.inf))
         return rows

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from remat_cli.control import Control
-from remat_cli.milp.compile import append_block
 from remat_cli.milp.decode import overfull
 from remat_cli.milp.event_support import common
 from remat_cli.milp.retention import Support, support_within
@@ -68,7 +67,7 @@ class Proof:
         incumbent = self.incumbent
         model = Retention.over(incumbent, None, support=self.support)
         if self.cheaper.ceiling < incumbent.cost:  # else the solver's start is the same cutoff
-            model.cuts += self.cheaper.rows(model.stated, model.compiled)
+            model.cuts += self.cheaper.rows(model.stated, model.stating)
         outcome = model.solve(incumbent.step(most_s, share), rounds=1)
         raise_bound(incumbent, proven_cost(model, outcome), self.cheaper.ceiling)
 
@@ -105,7 +104,7 @@ class InStageProof:
             support = common(support, support_within(cheaper.graph, depth))
         model = Retention.over(incumbent, None, support=support)
         if cheaper.ceiling < incumbent.cost:
-            model.cuts += cheaper.rows(model.stated, model.compiled)
+            model.cuts += cheaper.rows(model.stated, model.stating)
         return cls(incumbent, model, StandingRows(model.stated), cheaper.ceiling, depth is None)
 
     def state(self, steps: Iterable[tuple[int, int]]) -> bool:
@@ -113,7 +112,7 @@ class InStageProof:
         block = self.rows.block(steps)
         if block is None:
             return False
-        self.model.compiled = append_block(self.model.compiled, block)
+        self.model.append(block)
         return True
 
     def run(self, control: Control, *, gap: float | None = None) -> None:
@@ -148,10 +147,9 @@ class InStageProof:
         """The incumbent as a solution; None if the model does not hold it."""
         if self.incumbent.computes is None or (values := self.model.columns_of(self.incumbent.computes)) is None:
             return None
-        columns = self.model.compiled.column_of
         for level in self.rows.levels:
-            kept = 1.0 if level.kept is None else values[columns[level.kept]]
-            values[columns[level.variable]] = max(0.0, kept - values[columns[level.again]])
+            kept = 1.0 if level.kept is None else values[level.kept]
+            values[level.variable] = max(0.0, kept - values[level.again])
         return values if model.violation(values) <= START_VIOLATION else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,12 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from remat_cli.control import Control
-from remat_cli.errors import LimitReached
-from remat_cli.milp.compile import Compiled, append_block
 from remat_cli.milp.decode import Decoder, overfull
 from remat_cli.milp.event_support import common
 from remat_cli.milp.retention import InStageRows, RetentionModel, Support, build, in_stage_rows, support_within
-from remat_cli.mip import Bools, Floats, LinearModel, Row
+from remat_cli.mip import Block, Bools, Floats, LinearModel, Row
 from remat_cli.plan.matrices import least_recomputation_between, matrices_of
 from remat_cli.solvers.base import Outcome, SolverProgress
 from remat_cli.solvers.checked import as_solved
@@ -38,12 +35,12 @@ _NEIGHBOURS = 2
 
 @dataclass(slots=True)
 class Retention:
-    """A compiled retention model whose in-stage rows are stated only when a solution violates them.
+    """A retention model whose in-stage rows are stated only when a solution violates them.
 
     Attributes:
         incumbent: Gets every schedule found.
         stated: The model as stated.
-        compiled: The model as compiled, in-stage rows included.
+        stating: The model as arrays, in-stage rows included.
         depth: Depth of its support; None for the full one.
         relaxed: Solution of the linear relaxation; None before it is solved.
         blocks: The in-stage rows so far.
@@ -53,7 +50,7 @@ class Retention:
 
     incumbent: Incumbent
     stated: RetentionModel
-    compiled: Compiled
+    stating: LinearModel
     depth: float | None = None
     relaxed: Floats | None = None
     blocks: list[InStageRows] = field(default_factory=list)
@@ -62,7 +59,7 @@ class Retention:
 
     @classmethod
     def over(cls, incumbent: Incumbent, depth: float | None, *, support: Support | None = None) -> Retention:
-        """State and compile the model over a support and the recomputations of the incumbent.
+        """State the model over a support and the recomputations of the incumbent.
 
         Args:
             incumbent: Gets the schedules found.
@@ -71,10 +68,9 @@ class Retention:
             support: Support to use instead.
 
         Raises:
-            LimitReached, Interrupted: If the control stops meanwhile, or would stop before the model is compiled.
+            LimitReached, Interrupted: If the control stops meanwhile.
         """
         incumbent.report("building the model")
-        began_s = time.monotonic()
         if depth is not None and incumbent.computes is not None:
             cheaper = Cheaper.than_best(incumbent)
             support = common(support_within(cheaper.graph, depth), cheaper.affordable())
@@ -88,11 +84,7 @@ class Retention:
         stated = build(
             incumbent.graph, incumbent.budget_bytes, depth, control, cost_scale=unit, also=also, support=support
         )
-        remaining = control.remaining_s()
-        # Compiling takes about as long as stating did, and cannot be interrupted.
-        if remaining is not None and remaining < time.monotonic() - began_s:
-            raise LimitReached("the time limit came while a model was built", hint="give more time with --time-limit")
-        return cls(incumbent, stated, stated.compiled(), depth)
+        return cls(incumbent, stated, stated.model(), depth)
 
     def holding_best(self) -> Retention:
         """This model if its support holds the incumbent, else one whose support does."""
@@ -103,7 +95,7 @@ class Retention:
     @property
     def model(self) -> LinearModel:
         """The model as arrays, with all rows stated so far."""
-        return self.compiled.model.with_rows(self.cuts)
+        return self.stating.with_rows(self.cuts)
 
     def round_relaxation(self, shares: Sequence[float], control: Control) -> None:
         """Solve the linear relaxation, round it at several thresholds and propose the schedules.
@@ -117,7 +109,7 @@ class Retention:
                 return
             model = self.model.relaxed()
             upper = model.row_upper.copy()
-            upper[self.compiled.rows_of.get("frontier", np.array([], dtype=np.int64))] -= (1 - share) * self.stated.room
+            upper[self.stated.frontier.start : self.stated.frontier.stop] -= (1 - share) * self.stated.room
             outcome = self._run(replace(model, row_upper=upper), control, gap=INNER_GAP, listen=False)
             if outcome.values is None:
                 return
@@ -133,18 +125,13 @@ class Retention:
         """
         graph = self.stated.graph
         once = [not graph.nodes[i].recompute for i in graph.producer]
-        enough = [*(values >= threshold).tolist(), False]  # the last for what has no column
+        enough = (values >= threshold).tolist()
         stays = [
-            [(gaps.events[k], gaps.events[k + 1]) for k, column in enumerate(columns) if once[v] or enough[column]]
-            for v, (gaps, columns) in enumerate(zip(self.stated.gaps, self._kept_columns(), strict=True))
+            [(gaps.events[k], gaps.events[k + 1]) for k, column in enumerate(gaps.kept) if once[v] or enough[column]]
+            for v, gaps in enumerate(self.stated.gaps)
         ]
         end = len(self.incumbent.graph.nodes)
         return tuple(k for k in least_recomputation_between(self.stated.graph, stays) if k < end)
-
-    def _kept_columns(self) -> list[list[int]]:
-        """The column of every variable of every value's gaps; -1 where there is none."""
-        columns = self.compiled.column_of
-        return [columns[list(gaps.kept)].tolist() for gaps in self.stated.gaps]
 
     def solve(self, control: Control, *, rounds: int = _ROUNDS) -> Outcome | None:
         """Solve the model and state the in-stage rows that its solution violates, until it violates none.
@@ -181,13 +168,17 @@ class Retention:
         rows = in_stage_rows(self.stated, near)
         if rows is not None:
             self.blocks.append(rows)
-            self.compiled = append_block(self.compiled, rows.block)
+            self.append(rows.block)
             return True
         # All rows of these steps are stated, so the excess is within the solver's tolerance. Only a cut with integer
         # coefficients excludes that.
         cuts = decoder.cover_cuts(chosen)
         self.cuts += cuts
         return bool(cuts)
+
+    def append(self, block: Block) -> None:
+        """Append rows and the columns that they need."""
+        self.stating = self.stating.with_block(block, self.stated.names(block.first + block.added))
 
     def write(self, path: Path) -> None:
         """Write the model of the last whole solve, or of the first one if there was none.
@@ -201,7 +192,7 @@ class Retention:
     @property
     def decoder(self) -> Decoder:
         """Reads solutions of the model in its current state."""
-        return Decoder.of(self.stated, self.compiled)
+        return Decoder.of(self.stated)
 
     def improve(self, free: Bools, control: Control) -> bool:
         """Search a neighbourhood of the incumbent: all integer columns but those in ``free`` are fixed to its values.
@@ -248,27 +239,27 @@ class Retention:
 
     def columns_of(self, computes: Sequence[int]) -> Floats | None:
         """A schedule as a point of the model, which may violate rows; None if it recomputes outside the support."""
-        stated, columns = self.stated, self.compiled.column_of
+        stated = self.stated
         seen = matrices_of(self.incumbent.graph, computes)
-        values = np.zeros(self.compiled.model.columns)
+        values = np.zeros(self.stating.columns)
         for t, i in seen.computed:
             if t != i:
                 var = stated.computed(t, i)
                 if var is None:
                     return None
-                values[columns[var]] = 1.0
+                values[var] = 1.0
         for v, intervals in enumerate(seen.kept):
             gaps = stated.gaps[v]
             for k, var in enumerate(gaps.kept):
                 if any(s <= gaps.events[k] and gaps.events[k + 1] <= e for s, e in intervals):
-                    values[columns[var]] = 1.0
+                    values[var] = 1.0
         level = 0.0
         for var, changes in stated.running:
-            level += sum(size * values[columns[x]] for size, x in changes)
-            values[columns[var]] = level
+            level += sum(size * values[x] for size, x in changes)
+            values[var] = level
         for block in self.blocks:
             for var, sources in block.levels:
-                values[columns[var]] = max(values[columns[s]] for s in sources)
+                values[var] = max(values[s] for s in sources)
         return values
 
     def _run(

@@ -87,18 +87,18 @@ class Windows(Engine):
         """Columns to free: where the relaxation differs, or all columns of a run of stages or of a run of nodes."""
         if self.rng.random() < _GUIDED and (undecided := model.undecided()) is not None:
             return undecided
-        stated, columns = model.stated, model.compiled.column_of
+        stated = model.stated
         first = self.rng.randrange(max(1, len(stated.graph.nodes) - width))
         inside = range(first, first + width)
         by_stage = self.rng.random() < 0.5
         free = np.zeros(model.model.columns, dtype=np.bool_)
         for (t, i), var in stated.R.items():
             if (t if by_stage else i) in inside:
-                free[columns[var]] = True
+                free[var] = True
         for v, gaps in enumerate(stated.gaps):
             maker = stated.graph.producer[v] in inside
             for k, var in enumerate(gaps.kept):
                 touched = gaps.events[k] < inside.stop and gaps.events[k + 1] >= inside.start
                 if touched if by_stage else maker:
-                    free[columns[var]] = True
+                    free[var] = True
         return free
