@@ -243,17 +243,22 @@ def _graph(network: str, size: int, batch: int) -> Any:
 
 
 def _sequential(graph: Any) -> tuple[Any, list[tuple[float, int, int]]]:
-    """The chain of a graph, and cost, peak and number of segments of its periodic plans."""
-    from remat_cli.plan.derive import peak
-    from remat_cli.plan.liveness import cost_of
+    """The chain of a graph, and cost, peak and number of segments of the plans of the strategy."""
+    from remat_cli.control import Control
+    from remat_cli.plan.liveness import priced
+    from remat_cli.solvers.highs import Highs
+    from remat_cli.strategies.base import Context, Found, Task
     from remat_cli.strategies.chains.extract import Chain
-    from remat_cli.strategies.chains.sequential import periodic
+    from remat_cli.strategies.chains.sequential import Sequential
 
     chain = Chain.of(graph, "sequential")
     plans = []
     for segments in _segments(chain.length):
-        computes = chain.computes(periodic(chain.length, segments))
-        plans.append((cost_of(graph, computes), peak(graph, computes), segments))
+        context = Context(Control.within(_SET_LIMIT_S), Highs(), threads=1)
+        answer = Sequential(segments).solve(Task(graph, None), context)
+        assert isinstance(answer, Found)  # without a budget, every number of segments has a plan
+        told = priced(graph, answer.schedule.computes)
+        plans.append((told.cost, told.peak_bytes, segments))
     return chain, plans
 
 

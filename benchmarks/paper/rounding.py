@@ -126,7 +126,7 @@ def rounded(spec: str, budget: str, formulation: str, samples: int) -> list[Row]
 
     from remat_cli.api import build_graph
     from remat_cli.control import Control
-    from remat_cli.graph.analysis import no_remat_peak, peak_bound
+    from remat_cli.graph.analysis import no_remat_peak
     from remat_cli.plan.liveness import priced
     from remat_cli.solvers.highs import Highs
     from remat_cli.strategies.base import Context
@@ -154,10 +154,7 @@ def rounded(spec: str, budget: str, formulation: str, samples: int) -> list[Row]
         )
 
     for epsilon in _EPSILONS:
-        less = int((1 - epsilon) * budget_bytes)
-        if less < peak_bound(graph).bytes:
-            break
-        relaxed = relaxation(graph, less, formulation, control)
+        relaxed = relaxation(graph, int((1 - epsilon) * budget_bytes), formulation, control)
         values = relaxed.solve(context).values
         if values is None:
             break

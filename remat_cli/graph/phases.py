@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from remat_cli.errors import StrategyMismatch
@@ -81,27 +82,59 @@ class Training:
                 )
 
     def articulation_points(self) -> tuple[int, ...]:
-        """Forward nodes through which every forward path goes, ascending.
+        """Forward nodes that disconnect the forward graph if they are removed, ascending.
 
-        These are the articulation points of the undirected forward graph with two more nodes: a source before all nodes
-        that read no forward node, and a sink after all nodes that no forward node reads. If a node is removed, every
-        other node is still connected to the source or the sink, so only these two can be separated.
+        They are the cut vertices of the undirected graph of forward nodes (Checkmate, appendix B.1) in which a node that
+        reads no forward node has an input of its own, and one that no forward node reads has a reader of its own. So on
+        a chain all nodes are articulation points; and several inputs, such as the two texts of a translation, do not
+        connect what reads them.
         """
-        place = {i: at for at, i in enumerate(self.forward)}
-        jumping = [0] * (len(self.forward) + 1)
-        read: set[int] = set()
-        for at, i in enumerate(self.forward):
-            before = [place[j] for j in self.predecessors(i)]
-            read.update(before)
-            # An edge skips all nodes between its ends, so none of these is on every path. The source is at -1.
-            jumping[min(before, default=-1) + 1] += 1
-            jumping[at] -= 1
-        for at in range(len(self.forward)):
-            if at not in read:  # an edge to the sink
-                jumping[at + 1] += 1
-        over, found = 0, []
-        for at, i in enumerate(self.forward):
-            over += jumping[at]
-            if over == 0:
-                found.append(i)
-        return tuple(found)
+        around: dict[int, list[int]] = {i: [] for i in self.forward}
+        found = set()
+        for i in self.forward:
+            before = self.predecessors(i)
+            if not before:
+                found.add(i)
+            for j in before:
+                around[i].append(j)
+                around[j].append(i)
+        found.update(i for i, others in around.items() if all(j < i for j in others))
+        seen: dict[int, int] = {}
+        for i in self.forward:
+            if i not in seen:
+                found.update(_cut_vertices(around, i, seen))
+        return tuple(sorted(found))
+
+
+def _cut_vertices(around: Mapping[int, Sequence[int]], root: int, seen: dict[int, int]) -> Iterator[int]:
+    """The cut vertices of the component of ``root``, some of them repeatedly (Hopcroft and Tarjan, 1973).
+
+    Args:
+        around: The neighbours of every node.
+        root: A node of the component.
+        seen: Nodes of other components; those of this one are added, numbered in the order of the search.
+    """
+    seen[root] = len(seen)
+    lowest = {root: seen[root]}
+    path = [(root, iter(around[root]))]
+    branches = 0
+    while path:
+        node, others = path[-1]
+        for other in others:
+            if other not in seen:
+                lowest[other] = seen[other] = len(seen)
+                path.append((other, iter(around[other])))
+                break
+            lowest[node] = min(lowest[node], seen[other])
+        else:
+            path.pop()
+            if not path:
+                break
+            above = path[-1][0]
+            lowest[above] = min(lowest[above], lowest[node])
+            if above == root:
+                branches += 1
+            elif lowest[node] >= seen[above]:
+                yield above
+    if branches > 1:
+        yield root

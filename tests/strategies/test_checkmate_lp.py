@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from bruteforce import cheapest
+from equation_9 import relaxed, rounded
 from families import computes_of, varied_graph
 from seeded import seeded
 
@@ -15,7 +16,7 @@ from remat_cli.control import Control
 from remat_cli.errors import Infeasible, LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node
-from remat_cli.plan.derive import derive, prune
+from remat_cli.plan.derive import derive, peak, prune
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.model import Scope
 from remat_cli.plan.replay import replay
@@ -118,6 +119,32 @@ def test_an_impossible_relaxation_is_a_proof() -> None:
     graph = Graph("g", (*once, *(Node(f"r{i}", 1.0, (i,), (1,)) for i in range(4))), (7,))
     with pytest.raises(Infeasible, match=r"^no frontier-advancing schedule fits a budget of 4 bytes"):
         solve(graph, 4, SolveOptions(strategy="checkmate-lp{formulation=retention}"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "percent", "overhead", "share"),
+    [
+        ("vgg16{fused=true}", 86, 0.1933, 84.363),
+        ("vgg16{fused=true}", 92, 0.0065, 91.58),
+        ("vgg19{fused=true}", 80, 0.1523, 78.733),
+    ],
+)
+def test_published_rounding_fits_where_the_relaxation_has_less_than_a_working_set(
+    spec: str, percent: int, overhead: float, share: float
+) -> None:
+    graph = build_graph(spec)
+    whole = no_remat_peak(graph)
+    budget = whole * percent // 100
+    less = int(0.9 * budget)
+    assert less < peak_bound(graph).bytes
+    values = relaxed(graph, less)
+    assert values is not None
+    own = prune(graph, rounded(graph, values, 0.5))
+    solved = solve(graph, budget, SolveOptions(strategy="checkmate-lp{epsilon=0.1,threshold=0.5}", threads=1))
+    cost = sum(graph.nodes[i].cost for i in own)
+    assert (solved.plan.claim.cost, solved.report.replay.peak_bytes) == (pytest.approx(cost), peak(graph, own))
+    assert round(100 * (cost / graph.total_cost - 1), 4) == overhead
+    assert round(100 * peak(graph, own) / whole, 3) == share
 
 
 def test_samples_depend_on_the_seed_alone() -> None:

@@ -100,17 +100,15 @@ def test_any_checkpoints_make_a_valid_plan(seed: int) -> Iterator[str]:
 @seeded(range(60), points=50, others=100)
 def test_articulation_points_are_those_of_the_undirected_graph(seed: int) -> Iterator[str]:
     rng = random.Random(seed)
-    graph = random_graph(rng, rng.randint(2, 18), max_inputs=rng.choice((1, 2)), phases=True)
+    graph = random_graph(rng, rng.randint(2, 24), max_inputs=rng.choice((2, 3)), phases=True)
     part = Training.of(graph, "test")
     around = nx.Graph()
-    around.add_nodes_from(["source", "sink", *part.forward])
-    read = set()
+    read = {j for i in part.forward for j in part.predecessors(i)}
     for i in part.forward:
         before = part.predecessors(i)
-        read |= before
-        around.add_edges_from((j, i) for j in before or {"source"})
-    around.add_edges_from((i, "sink") for i in part.forward if i not in read)
-    expected = set(nx.articulation_points(around)) - {"source", "sink"} if part.forward else set()
+        around.add_edges_from((j, i) for j in before or {f"input of {i}"})
+        around.add_edges_from([] if i in read else [(i, f"reader of {i}")])
+    expected = set(nx.articulation_points(around))
     assert set(part.articulation_points()) == expected
     yield from ["points"] * len(expected) + ["others"] * (len(part.forward) - len(expected))
 
@@ -122,6 +120,25 @@ def test_articulation_points_of_a_network_with_skips() -> None:
     assert "pool1" in points
     assert not any("/a/" in name for name in points), "beside a shortcut"
     assert 16 <= len(points) < len(part.forward)
+
+
+def test_inputs_do_not_connect_what_reads_them() -> None:
+    graph = build_graph("transformer")
+    part = Training.of(graph, "test")
+    around = nx.Graph([(j, i) for i in part.forward for j in part.predecessors(i)])
+    cuts = set(nx.articulation_points(around))
+    ends = {"encoder/tokens", "decoder/tokens", "head/logits"}
+    names = {graph.nodes[i].id for i in part.articulation_points()}
+    assert len(cuts) == 21
+    assert names == {graph.nodes[i].id for i in cuts} | ends
+    assert "encoder3/mlp/add" in names, "although the decoder has an input of its own"
+    assert not any("cross/add" in name for name in names - {"decoder6/cross/add"}), "they also read the encoder"
+
+
+@pytest.mark.parametrize("spec", ["linear{n=6}", "vgg16{fused=true}", "mobilenet-v1"])
+def test_on_a_chain_all_nodes_are_articulation_points(spec: str) -> None:
+    part = Training.of(build_graph(spec), "test")
+    assert part.articulation_points() == part.forward
 
 
 @pytest.mark.parametrize("strategy", ["chen-greedy", "ap-greedy", "linearized-greedy"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from remat_cli.errors import UsageError
-from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.mip import Floats
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Outcome, Termination
@@ -179,10 +179,9 @@ class _Search:
 
     def _round(self, epsilon: float) -> bool | None:
         """Whether a schedule rounded at ``epsilon`` fits; None if there is nothing to round."""
-        context, graph = self.incumbent.context, self.incumbent.graph
+        context = self.incumbent.context
+        # The relaxation may have a solution below the largest working set: only a schedule needs that much.
         less = int((1 - epsilon) * self.budget)
-        if epsilon and less < peak_bound(graph).bytes:
-            return None
         self.incumbent.report("solving the relaxation")
         relaxed = self.whole.for_budget(less) if epsilon else self.whole
         outcome = relaxed.solve(context)
