@@ -37,14 +37,26 @@ def page(benchmarks: Sequence[Benchmark], results: Mapping[str, Mapping[str, Any
     return "\n".join(parts)
 
 
-def section(benchmark: Benchmark, result: Mapping[str, Any], *, place: bool = True) -> str:
-    """The title, the description, the tables and the circumstances of one result."""
+def section(
+    benchmark: Benchmark, result: Mapping[str, Any], *, place: bool = True, files: Mapping[str, str] | None = None
+) -> str:
+    """The title, the description, the tables and the circumstances of one result.
+
+    Args:
+        benchmark: The benchmark, with the tables to print.
+        result: Its result.
+        place: Whether to name machine and versions.
+        files: Files of tables that stand in none of its own, by the key of the table.
+    """
     parts = [f"## {benchmark.title}\n"]
     if benchmark.about:
         parts.append(benchmark.about + "\n")
     for table in benchmark.tables:
         rows = [row for row in result["rows"] if row["table"] == table.key]
-        if rows:
+        if rows and files and table.key in files:
+            note = f" {table.note}" if table.note else ""
+            parts.append(f"### {table.title}\n\n[{len(rows)} rows]({files[table.key]}).{note}\n")
+        elif rows:
             parts.append(written_table(table, rows))
     for picture in benchmark.pictures:
         parts.append(f"![{picture.shows}](results/{benchmark.name}-{picture.key}.svg)\n")

@@ -3,35 +3,58 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from benchmarks.__main__ import draw_pictures, run_one
-from benchmarks.frame import Benchmark, load
+from benchmarks.frame import Benchmark, Row, Table, load
 from benchmarks.machine import ROOT
 from benchmarks.page import section
 from benchmarks.paper.published import QUOTES, quoted
+from benchmarks.paper.summary import anchor, summary
 
 PARTS = ("memory", "gaps", "budgets", "batches", "keras", "rounding", "treewidth", "chains")
 """All parts, in the order in which they run and appear on the page."""
 LONG = "long"
 """The part that takes a night: `make paper-long`. It is the last on the page."""
-_HEAD = """\
-# The papers' tables
+_LONG_TABLE = 50
+"""Tables with more rows than fit on two screens stand in files of their own."""
 
-Made by `make paper` (`python -m benchmarks.paper --help` for parts of it) from the results in `results/`; do not edit.
-Every number that is called published is in `published.py`, with its place in the paper; each section begins with all of
-them. A cell in a column of published numbers is empty where the paper prints none: many stand only in pictures. Graphs
-are those of the zoo, which follow the papers' networks. Costs are FLOPs where the paper's are, and times on a V100 by
-its data sheet where the paper's are measured on one; digits of times cannot be compared. Each part has what is proven
-of the optimum beside the heuristics. Where rows were measured later than the rest of their table, a line below the
-table says which.
-"""
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of sections.
+
+    Attributes:
+        name: The stem of its file.
+        title: Its title.
+        parts: Its sections.
+        about: What a reader has to know first.
+    """
+
+    name: str
+    title: str
+    parts: tuple[str, ...]
+    about: str
+
+
+PAGES = (
+    Page(
+        *("checkmate", "Checkmate", ("memory", "gaps", "budgets", "batches", "rounding", LONG)),
+        "Graphs are those of the zoo, which follow the paper's networks.",
+    ),
+    Page(*("keras", "Checkmate's networks as Keras writes them", ("keras",)), "Figures 5 and 6 and table 2 once more."),
+    Page(*("kumar", "Kumar et al.: TWRemat", ("treewidth",)), "Graphs are those of the zoo."),
+    Page(*("rotor", "Rotor", ("chains",)), "Graphs are those of the zoo, as chains of blocks."),
+)
+"""All pages; beside them is README.md, with the summary."""
 
 
 def part(name: str) -> Benchmark:
@@ -39,18 +62,53 @@ def part(name: str) -> Benchmark:
     return replace(load(f"paper.{name}"), name=name)
 
 
-def written(name: str, result: Mapping[str, Any]) -> str:
-    """The section of one part: what the paper states, then what was measured, with what follows from both.
+def completed(name: str, results: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """The rows of one part with what follows from them, and from the parts that it names in ``BESIDE``."""
+    module = import_module(f"benchmarks.paper.{name}")
+    others = [results[other]["rows"] if other in results else [] for other in getattr(module, "BESIDE", ())]
+    rows: list[Row] = getattr(module, "completed", list)(results[name]["rows"], *others)
+    return rows
+
+
+def beside(name: str, results: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """The published figures of one part, with ours and the most likely reason of a difference."""
+    module = import_module(f"benchmarks.paper.{name}")
+    return quoted(name, {} if results[name]["quick"] else module.ours(completed(name, results)))
+
+
+def written(name: str, results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The section of one part: what the paper states beside ours, then what was measured, with what follows from it.
 
     A part may have ``completed(rows)``, which adds what is computed from the measured rows and the published figures
-    beside them, and ``SHOWN``, its tables with these columns. So neither is stored.
+    beside them, and ``SHOWN``, its tables with these columns. So neither is stored. ``ours(rows)`` says what stands
+    beside each published figure.
     """
     module = import_module(f"benchmarks.paper.{name}")
-    completed = getattr(module, "completed", list)
-    shown = replace(part(name), tables=(QUOTES, *getattr(module, "SHOWN", module.TABLES)))
+    result = results[name]
     again = [{**record, "rows": _briefly(record["rows"])} for record in result.get("again", ())]
-    rows = [*quoted(name), *completed(result["rows"])]
-    return section(shown, {**result, "rows": rows, **({"again": again} if again else {})})
+    shown = replace(part(name), tables=(QUOTES, *getattr(module, "SHOWN", module.TABLES)))
+    rows = [*beside(name, results), *completed(name, results)]
+    files = {table.key: f"results/{name}-{table.key}.csv" for table, _ in long_tables(name, results)}
+    return section(shown, {**result, "rows": rows, **({"again": again} if again else {})}, files=files)
+
+
+def long_tables(name: str, results: Mapping[str, Mapping[str, Any]]) -> list[tuple[Table, list[Row]]]:
+    """The tables of one part that are too long for a page, with their rows."""
+    module = import_module(f"benchmarks.paper.{name}")
+    rows = completed(name, results)
+    made = [
+        (table, [row for row in rows if row["table"] == table.key]) for table in getattr(module, "SHOWN", module.TABLES)
+    ]
+    return [(table, mine) for table, mine in made if len(mine) > _LONG_TABLE]
+
+
+def as_csv(table: Table, rows: Sequence[Row]) -> str:
+    """A table as CSV with its headings."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(column.heading for column in table.columns)
+    writer.writerows([row[column.key] for column in table.columns] for row in rows)
+    return text.getvalue()
 
 
 def _briefly(names: list[str]) -> list[str]:
@@ -104,19 +162,38 @@ def _from_interrupted(names: list[str], output: Path) -> list[str]:
 
 
 def rebuild(output: Path) -> None:
-    """Page and pictures from the stored results."""
-    output.mkdir(parents=True, exist_ok=True)
-    sections = [_HEAD]
+    """Pages, tables and pictures from the stored results."""
+    results: dict[str, dict[str, Any]] = {}
     for name in (*PARTS, LONG):
         path = output / "results" / f"{name}.json"
         if path.is_file():
-            result = json.loads(path.read_text(encoding="utf-8"))
-            draw_pictures(part(name), result, path.parent)
-            sections.append(written(name, result))
-        else:
-            command = f"python -m benchmarks.paper.{LONG}" if name == LONG else f"python -m benchmarks.paper {name}"
-            sections.append(f"## {part(name).title}\n\nNot measured yet: `{command}`.\n")
-    (output / "README.md").write_text("\n".join(sections), encoding="utf-8")
+            results[name] = json.loads(path.read_text(encoding="utf-8"))
+    output.mkdir(parents=True, exist_ok=True)
+    for name in results:
+        draw_pictures(part(name), {"rows": completed(name, results)}, output / "results")
+        for table, rows in long_tables(name, results):
+            path = output / "results" / f"{name}-{table.key}.csv"
+            path.write_text(as_csv(table, rows), encoding="utf-8")
+    for page in PAGES:
+        (output / f"{page.name}.md").write_text(paged(page, results), encoding="utf-8")
+    quotes = {name: beside(name, results) for name in results}
+    links = [(f"{page.name}.md", page.title, [part(name).title for name in page.parts]) for page in PAGES]
+    (output / "README.md").write_text(summary(quotes, links), encoding="utf-8")
+
+
+def paged(page: Page, results: Mapping[str, Mapping[str, Any]]) -> str:
+    """One page: its contents, then its sections."""
+    head = [f"# {page.title}\n", f"{page.about} [All pages](README.md) has the summary, and what is not here.\n"]
+    if len(page.parts) > 1:
+        head.append("\n".join(f"- [{part(name).title}](#{anchor(part(name).title)})" for name in page.parts) + "\n")
+    return "\n".join([*head, *(_section(name, results) for name in page.parts)])
+
+
+def _section(name: str, results: Mapping[str, Mapping[str, Any]]) -> str:
+    if name in results:
+        return written(name, results)
+    command = f"python -m benchmarks.paper.{LONG}" if name == LONG else f"python -m benchmarks.paper {name}"
+    return f"## {part(name).title}\n\nNot measured yet: `{command}`.\n"
 
 
 if __name__ == "__main__":

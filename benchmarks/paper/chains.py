@@ -33,7 +33,7 @@ from benchmarks.paper.cells import (
     geometric_ratio,
     with_distances,
 )
-from benchmarks.paper.published import published
+from benchmarks.paper.published import Ours
 
 _LIMIT_S = 6.0
 _PERCENTS = (90.0, 75.0, 60.0, 50.0, 40.0, 30.0)
@@ -137,17 +137,6 @@ TABLES = (
 )
 _TABLE = {table.key: table for table in TABLES}
 SHOWN = (
-    Table(
-        "stated",
-        "What the paper states, beside ours",
-        (
-            Column("subject", "of"),
-            Column("quantity", "figure"),
-            Column("ours", "ours", "number"),
-            Column("published", "published", "number"),
-            Column("why", "most likely why they differ"),
-        ),
-    ),
     Table(
         "ratios",
         "Cost over Rotor's, geometric mean over budgets",
@@ -353,14 +342,14 @@ def _figure_2(n: int) -> tuple[Any, int]:
 
 
 def completed(rows: list[Row]) -> list[Row]:
-    """What the paper states beside ours, and the ratios; then the rows, cells with their distance to the optimum."""
+    """The ratios, then the rows, cells with their distance to the optimum."""
     cells = with_distances([row for row in rows if row["table"] == "cells"], _ANY)
     others = [row for row in rows if row["table"] != "cells"]
-    return [*_stated(others), *_ratios(cells), *others, *cells]
+    return [*_ratios(cells), *others, *cells]
 
 
-def _stated(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Figures of the paper's text that follow from the sets and curves."""
+def ours(rows: Sequence[Mapping[str, Any]]) -> Ours:
+    """What stands beside the published figures: what follows from the sets and curves."""
     sets = [row for row in rows if row["table"] == "sets"]
     fastest = max(
         (
@@ -402,18 +391,7 @@ def _stated(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
             *(_largest(deepest, "wall_s"), "a shared core, and Python around it"),
         ),
     ]
-    return [
-        {
-            "table": "stated",
-            "subject": subject,
-            "quantity": quantity,
-            "ours": ours,
-            "published": published("chains", subject, quantity),
-            "why": why,
-        }
-        for subject, quantity, ours, why in told
-        if ours is not None
-    ]
+    return {(subject, quantity): (value, why) for subject, quantity, value, why in told}
 
 
 def _largest(sets: Mapping[int, Mapping[str, Any]], key: str) -> float | None:

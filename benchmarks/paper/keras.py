@@ -20,7 +20,7 @@ from benchmarks.measure import call
 from benchmarks.paper import batches, budgets
 from benchmarks.paper.cells import CELLS, LEAST_NOTE, SHOWN_CELLS, compared, curves, with_distances
 from benchmarks.paper.keras_graphs import exported
-from benchmarks.paper.published import published
+from benchmarks.paper.published import Ours, published
 
 _LIMIT_S = 5.0
 _BATCH_LIMIT_S = 20.0
@@ -34,6 +34,7 @@ _FIGURE_6 = ("unet", "fcn8", "segnet", "vgg19", "resnet50", "mobilenet-v1")
 _ZOO = {"unet": budgets.UNET} | {name: f"{name}{{fused=true}}" for name in ("vgg16", "vgg19", "fcn8")}
 """The same networks as the tables above have them, where the names differ."""
 _TOP = 60.0
+_WHOLE = "memory without recomputation, batch 32 (GB)"
 
 TABLES = (
     Table(
@@ -182,9 +183,8 @@ def completed(rows: Sequence[Row]) -> list[Row]:
     """The rows with what follows from them, and the published figures."""
     of = {table.key: [row for row in rows if row["table"] == table.key] for table in TABLES}
     cells, times = (with_distances(of[key], _BEST) for key in ("cells", "times"))
-    quantity = "memory without recomputation, batch 32 (GB)"
     networks = [
-        row | {"published_gb": published("keras", row["graph"], quantity), "where": exported(row["graph"]).where()}
+        row | {"published_gb": published("keras", row["graph"], _WHOLE), "where": exported(row["graph"]).where()}
         for row in of["networks"]
     ]
     return [
@@ -197,6 +197,15 @@ def completed(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
+def ours(rows: Sequence[Row]) -> Ours:
+    """What stands beside the published figures."""
+    told = {
+        (row["graph"], _WHOLE): (round(row["peak_bytes"] / 1e9, 1), "") for row in rows if row["table"] == "networks"
+    }
+    known = {key: value for key, value in told.items() if published("keras", *key) is not None}
+    return {**known, **budgets.ours(rows, "keras"), **batches.ours(rows, "keras")}
+
+
 def draw(rows: list[Row], folder: Path) -> None:
     """The pictures of figures 5 and 6."""
     from benchmarks.paper.plots import draw_curves
@@ -206,4 +215,4 @@ def draw(rows: list[Row], folder: Path) -> None:
     panels = curves(times, "times", dict.fromkeys(row["graph"] for row in times))
     path = folder / "keras-figure5.svg"
     draw_curves(panels, "budget, % of no-remat peak", "overhead, %", path, falling=True, top=_TOP)
-    batches.draw_gains(completed(rows), folder / "keras-figure6.svg")
+    batches.draw_gains(rows, folder / "keras-figure6.svg")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from benchmarks.frame import Column, Row, Table
 
@@ -65,7 +66,7 @@ _COLUMNS = {
     "Chen sqrt(n)": "the table does not say which generalisation it used for U-Net and ResNet-50",
     "Chen greedy": "the table does not say which generalisation it used for U-Net and ResNet-50",
     "Griewank log n": "U-Net and ResNet-50, which are not linear, have a dash",
-    "two-phase LP rounding": "section 6.5 states the same as the largest of all, and calls the table number 6",
+    "two-phase LP rounding": "section 6.5 calls the table number 6",
 }
 """The remark on each column, at its first network."""
 
@@ -106,6 +107,9 @@ _CHECKMATE_BUDGETS = (
     Figure(
         *("budgets", "unet", "memory without recomputation, batch 32 (GB)", "23", CHECKMATE, "section 6.3"),
         "the U-Net on VGG16 takes 21.2 GB here",
+    ),
+    Figure(
+        "budgets", "all", "cost of rounding over the optimum's, largest mean (times)", "1.06", CHECKMATE, "section 6.5"
     ),
     Figure("budgets", "all", "time limit of the ILP (s)", "3600", CHECKMATE, "section 6.2"),
 )
@@ -297,32 +301,53 @@ METHODS = (
 
 QUOTES = Table(
     "quotes",
-    "What the paper states",
+    "Published beside ours",
     (
         Column("subject", "of"),
         Column("quantity", "figure"),
         Column("digits", "published"),
+        Column("ours", "ours"),
+        Column("why", "most likely why they differ"),
         Column("source", "where"),
         Column("remark", "remark"),
     ),
 )
-"""The table with the figures of one part of the page."""
+"""The table with the figures of one part."""
+
+Ours = dict[tuple[str, str], tuple[Any, str]]
+"""By subject and quantity: our value or words, and most likely why they differ."""
 
 
-def quoted(part: str) -> list[Row]:
-    """The rows of ``QUOTES`` for one part."""
-    return [
-        {
-            "table": QUOTES.key,
-            "subject": figure.subject,
-            "quantity": figure.quantity,
-            "digits": figure.digits,
-            "source": f"{_SHORT[figure.paper]}, {figure.place}",
-            "remark": figure.remark,
-        }
-        for figure in FIGURES
-        if figure.part == part
-    ]
+def quoted(part: str, ours: Ours) -> list[Row]:
+    """The rows of ``QUOTES`` for one part.
+
+    Args:
+        part: The part.
+        ours: What stands beside the figures.
+
+    Raises:
+        ValueError: If something of ours stands beside no figure.
+    """
+    figures = [figure for figure in FIGURES if figure.part == part]
+    unknown = set(ours) - {(figure.subject, figure.quantity) for figure in figures}
+    if unknown:
+        raise ValueError(f"{part}: nothing published for {sorted(unknown)}")
+    made = []
+    for figure in figures:
+        value, why = ours.get((figure.subject, figure.quantity), (None, ""))
+        made.append(
+            {
+                "table": QUOTES.key,
+                "subject": figure.subject,
+                "quantity": figure.quantity,
+                "digits": figure.digits,
+                "ours": "" if value is None else value if isinstance(value, str) else f"{value:,.10g}",
+                "why": "" if value is None else why,
+                "source": f"{_SHORT[figure.paper]}, {figure.place}",
+                "remark": figure.remark,
+            }
+        )
+    return made
 
 
 def published(part: str, subject: str, quantity: str, paper: str | None = None) -> float | None:

@@ -3,9 +3,8 @@
 Jain et al., Checkmate, MLSys 2020. S of the relaxation is rounded, and R is the least that S needs. Two-phase rounding
 at the threshold 0.5, with ever more of the budget held back, is compared with other thresholds, with random rounding,
 and with the optimum at the same budget: 16 GB, as in the paper. The figure has VGG16 and MobileNet and shows costs and
-peaks as points of a picture, without numbers; the U-Net comes on top. The relaxation is that of eq. 9; for MobileNet,
-where that takes half a minute for each point, it is that of the smaller retention model, which is nearly integral at
-moderate budgets, so most random roundings coincide there. Costs are times on a V100 by its data sheet.
+peaks as points of a picture, without numbers; the U-Net comes on top. The relaxation is that of eq. 9.
+Costs are times on a V100 by its data sheet.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ from pathlib import Path
 from benchmarks.frame import Column, Picture, Row, Session, Table
 from benchmarks.measure import call
 from benchmarks.paper.cells import compared
+from benchmarks.paper.published import Ours
 
 _CASES = (
     ("vgg16{fused=true}", "16GB", "checkmate"),
-    ("mobilenet-v1", "16GB", "retention"),
+    ("mobilenet-v1", "16GB", "checkmate"),
     ("vgg-unet{fused=true}", "16GB", "checkmate"),
 )
 """Graph, budget, and the formulation that is relaxed."""
@@ -29,6 +29,8 @@ _EPSILONS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 _THRESHOLDS = (0.1, 0.3, 0.7, 0.9)
 _BEST = "optimum (auto)"
 _LIMIT_S = 25.0
+_GRAPH_LIMIT_S = 400.0
+"""For all relaxations of one graph: one of MobileNet takes half a minute."""
 _DIRECT, _DIRECT_PERCENTS = "vgg16{fused=true}", (25.0, 84.0, 88.0, 92.0, 96.0)
 _DIRECT_WAYS = ("checkmate-lp{direct=true}", "checkmate-lp{direct=true,samples=50000}")
 
@@ -89,7 +91,7 @@ def run(session: Session) -> list[Row]:
             continue
         session.say(f"{spec}, {budget}")
         case = {"spec": spec, "budget": budget, "formulation": formulation, "samples": session.times(20)}
-        called = call("benchmarks.paper.rounding:rounded", limit_s=10 * _LIMIT_S, **case)
+        called = call("benchmarks.paper.rounding:rounded", limit_s=1.2 * _GRAPH_LIMIT_S, **case)
         fallen = [{"way": called.problem, "setting": "", **dict.fromkeys(("peak", "overhead", "fits"))}]
         rows += [{"table": "rounding", "graph": spec, "bound": None, **row} for row in called.values or fallen]
         for cell in compared(spec, [budget], ["auto"], 4.0, cost=_V100):
@@ -120,6 +122,17 @@ def completed(rows: list[Row]) -> list[Row]:
     return made
 
 
+def ours(rows: list[Row]) -> Ours:
+    """What stands beside the published figures: how direct rounding at random ends at each budget with a plan."""
+    drawn = [row for row in rows if row["table"] == "direct" and "samples" in row["strategy"]]
+    possible = [row for row in drawn if not row["ending"].startswith("no plan fits")]
+    fit = [f"{row['percent']:g}%" for row in possible if row["overhead"] is not None]
+    none = [f"{row['percent']:g}%" for row in possible if row["overhead"] is None]
+    said = f"some fit at {', '.join(fit)} of the peak, none at {', '.join(none)}" if possible else None
+    subject = "vgg16, direct rounding at random"
+    return {(subject, "samples"): (said, "larger budgets: a quarter of the peak is below the largest working set")}
+
+
 def rounded(spec: str, budget: str, formulation: str, samples: int) -> list[Row]:
     """All roundings of one graph."""
     import random
@@ -136,7 +149,7 @@ def rounded(spec: str, budget: str, formulation: str, samples: int) -> list[Row]
     graph = build_graph(spec, cost=_V100)
     most = no_remat_peak(graph)
     budget_bytes = parse_budget(budget).bytes_for(most)
-    control = Control.within(_LIMIT_S)
+    control = Control.within(_GRAPH_LIMIT_S)
     context = Context(control, Highs(), threads=1)
     rows: list[Row] = []
 

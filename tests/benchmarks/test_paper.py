@@ -13,12 +13,27 @@ import pytest
 from benchmarks import frame, measure
 from benchmarks.machine import ROOT
 from benchmarks.paper import batches, budgets, chains, gaps, long, memory, placing, treewidth
-from benchmarks.paper.__main__ import LONG, PARTS, _from_interrupted, main, part, written
+from benchmarks.paper.__main__ import (
+    LONG,
+    PAGES,
+    PARTS,
+    _from_interrupted,
+    as_csv,
+    beside,
+    completed,
+    long_tables,
+    main,
+    paged,
+    part,
+    written,
+)
 from benchmarks.paper.cells import compared, distance, geometric_ratio, with_distances
 from benchmarks.paper.keras_graphs import FOLDER, exported
 from benchmarks.paper.plots import Panel, draw_bars, draw_curves
 from benchmarks.paper.published import CHECKMATE, FIGURES, PAPERS, published
+from benchmarks.paper.summary import anchor, joined
 from benchmarks.scale import build as scale_graph
+from remat_cli.api import SolveOptions, solve
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.derive import peak
 from remat_cli.planning.comparing import executors
@@ -48,12 +63,17 @@ def test_every_published_figure_has_its_source():
     assert published("batches", "segnet", "batch, Checkmate") is None
 
 
+@pytest.fixture(scope="module")
+def results():
+    folder = ROOT / "benchmarks" / "paper" / "results"
+    return {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in (*PARTS, LONG)}
+
+
 @pytest.mark.parametrize("name", PARTS)
-def test_whatever_the_page_calls_published_is_a_figure_of_its_part(name):
-    result = json.loads((ROOT / "benchmarks" / "paper" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+def test_whatever_the_page_calls_published_is_a_figure_of_its_part(name, results):
     known = {figure.value for figure in FIGURES if figure.part == name}
     seen, columns = set(), []
-    for line in written(name, result).splitlines():
+    for line in written(name, results).splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if any("published" in cell for cell in cells) and "where" not in cells:
             columns = [k for k, cell in enumerate(cells) if "published" in cell]
@@ -66,12 +86,60 @@ def test_whatever_the_page_calls_published_is_a_figure_of_its_part(name):
     assert seen == known
 
 
-def test_the_stored_page_is_that_of_the_stored_results():
+def test_the_stored_pages_are_those_of_the_stored_results(results):
     folder = ROOT / "benchmarks" / "paper"
-    page = (folder / "README.md").read_text(encoding="utf-8")
-    for name in (*PARTS, LONG):
-        result = json.loads((folder / "results" / f"{name}.json").read_text(encoding="utf-8"))
-        assert written(name, result) in page
+    for page in PAGES:
+        assert paged(page, results) == (folder / f"{page.name}.md").read_text(encoding="utf-8")
+    first = (folder / "README.md").read_text(encoding="utf-8")
+    for name in results:
+        for table, rows in long_tables(name, results):
+            file = folder / "results" / f"{name}-{table.key}.csv"
+            assert as_csv(table, rows) == file.read_text(encoding="utf-8")
+        assert all(line in first for line in summarised(beside(name, results)) if name != "keras")
+    pages = [(folder / file).read_text(encoding="utf-8") for file in ("README.md", *(f"{p.name}.md" for p in PAGES))]
+    assert max(text.count("\n") for text in pages) < 600
+
+
+def summarised(rows):
+    return [f"| {row['digits']} | {row['ours']} |" for row in joined(rows)]
+
+
+def test_links_between_the_pages_lead_to_headings(results):
+    folder = ROOT / "benchmarks" / "paper"
+    first = (folder / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\((\w+\.md)#([\w-]+)\)", first)
+    assert len(links) == len(PARTS) + 1
+    for file, fragment in links:
+        headings = re.findall(r"^##? (.*)$", (folder / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
+        assert fragment in {anchor(heading) for heading in headings}
+
+
+def test_table_2_takes_the_cheaper_of_the_short_and_the_long_run(results):
+    rows = completed("budgets", results)
+    ratios = {(row["graph"], row["strategy"]): row for row in rows if row["table"] == "ratios"}
+    assert ratios["vgg-unet{fused=true}", "checkmate-ilp"]["ratio"] == 1
+    rounded = "checkmate-lp{epsilon=0.1,threshold=0.5}"
+    assert ratios["resnet50", rounded]["budgets"] >= 1
+    assert ratios["vgg16{fused=true}", rounded]["budgets"] == 6
+    assert ratios["vgg19{fused=true}", rounded]["budgets"] == 9
+
+
+def test_twremat_is_the_full_recursion(results):
+    rows = results["treewidth"]["rows"]
+    full = {row["graph"]: (row["share"], row["length"]) for row in rows if row["table"] == "bags" and row["k"] == 1}
+    specs = {(family, depth): spec for family, members in treewidth._FAMILIES.items() for depth, spec in members}
+    told = {specs[r["family"], r["depth"]]: (r["share"], r["length"]) for r in rows if r.get("way") == "TWRemat"}
+    assert told == full
+    assert len(told) == 13
+
+
+def test_sequential_is_what_the_strategy_gives():
+    graph = chains._graph("resnet18", 64, 1)
+    plans = chains._sequential(graph)[1]
+    assert [segments for _, _, segments in plans] == chains._segments(22)
+    for cost, used, segments in plans:
+        solved = solve(graph, used, SolveOptions(strategy=f"sequential{{segments={segments}}}"))
+        assert (solved.plan.claim.cost, solved.report.replay.peak_bytes) == (pytest.approx(cost), used)
 
 
 @pytest.mark.parametrize("name", ["memory", "budgets", "batches", "keras", "chains", "rounding", "treewidth"])
@@ -79,7 +147,8 @@ def test_quick_run_makes_result_page_and_pictures(name, tmp_path):
     assert main([name, "--quick", "--output", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "results" / f"{name}.json").read_text(encoding="utf-8"))["rows"]
     assert any(row.get("overhead") or row.get("batch") or row.get("length") for row in rows)
-    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    pages = [(tmp_path / f"{page.name}.md").read_text(encoding="utf-8") for page in PAGES]
+    page = "".join(pages)
     for picture in part(name).pictures:
         drawn = tmp_path / "results" / f"{name}-{picture.key}.svg"
         assert drawn.read_bytes().startswith(b"<?xml")
@@ -199,7 +268,7 @@ def test_the_long_run_goes_on_from_its_rows(tmp_path, monkeypatch, capsys):
     assert long.main([*folder]) == 0
     (tmp_path / "results" / "long.rows.jsonl").write_text(lines[0] + "\n", encoding="utf-8")
     assert long.main([*folder, "--page"]) == 0
-    assert "| linear{n=6} | FLOPs | 4 | 1 |" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "| linear{n=6} | FLOPs | 4 | 1 |" in (tmp_path / "checkmate.md").read_text(encoding="utf-8")
     with pytest.raises(SystemExit):
         long.main(["--dask", "tcp://127.0.0.1:9", "--jobs", "2"])
 
