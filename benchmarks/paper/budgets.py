@@ -19,7 +19,7 @@ the paper states neither the budgets over which table 2 averages nor the measure
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +29,6 @@ from benchmarks.paper.cells import (
     LEAST_NOTE,
     SHOWN_CELLS,
     compared,
-    curves,
     distance,
     geometric_ratio,
     with_distances,
@@ -81,6 +80,9 @@ _COLUMNS = {
 }
 """The column of the paper's table 2 at which a strategy stands."""
 _LARGEST = "cost of rounding over the optimum's, largest mean (times)"
+_NOT_DRAWN = ("checkmate-lp{formulation=retention}",)
+"""In figure 5: not a method of the paper."""
+_ON_TOP = (_ROUNDED, _ILP, _BEST)
 _DATA_SHEET = "times of a data sheet"
 _METHODS = {"linearized-greedy": "linearized greedy", "linearized-sqrt": "linearized sqrt(n)"}
 """What the caption of figure 5 calls a strategy."""
@@ -142,7 +144,8 @@ SHOWN = (
 PICTURES = (
     Picture(
         "figure5",
-        "Overhead up to 60% against budget for every strategy on VGG16, MobileNet and U-Net, in times on a V100.",
+        "Overhead against budget in GB on VGG16, MobileNet and U-Net, in times on a V100: on the left up to 60%, "
+        "on the right close to the optimum. The grey area is proven to be impossible; what is published is black.",
     ),
 )
 
@@ -240,7 +243,7 @@ def ours(rows: Sequence[Row], part: str = "budgets") -> Ours:
 
 
 def _largest_of_rounding(rows: Sequence[Row]) -> str | None:
-    """The largest mean over budgets of what the published rounding costs over the optimum, with either kind of costs."""
+    """The largest mean over budgets of the cost of the published rounding over the optimum, for both kinds of costs."""
     found = []
     for table, unit in (("cells", "FLOPs"), ("times", "V100 times")):
         ratios_of = []
@@ -318,11 +321,59 @@ def _why(strategy: str, ratio: float | None, told: float | None) -> str:
 
 def draw(rows: list[Row], folder: Path) -> None:
     """The picture of figure 5."""
-    from benchmarks.paper.plots import draw_curves
+    from remat_cli.api import build_graph
+    from remat_cli.graph.analysis import no_remat_peak
 
-    graphs = dict.fromkeys(row["graph"] for row in rows if row["table"] == "times")
-    ordered = [row for row in rows if row["table"] == "times"]
-    ordered.sort(key=lambda row: row["percent"], reverse=True)
-    panels = curves(ordered, "times", graphs)
-    path = folder / "budgets-figure5.svg"
-    draw_curves(panels, "budget, % of no-remat peak", "overhead, %", path, falling=True, top=_TOP)
+    times = [row for row in rows if row["table"] == "times"]
+    wholes = {graph: no_remat_peak(build_graph(graph)) for graph in dict.fromkeys(row["graph"] for row in times)}
+    draw_figure_5(times, wholes, folder / "budgets-figure5.svg", {UNET: _PUBLISHED_POINTS})
+
+
+_PUBLISHED_POINTS = (
+    ("published, ILP: below", "unet", "overhead at 16 GB, batch 32, below (%)", None),
+    ("published, linearized-greedy: times auto", "unet, over linearized greedy", "speed-up at 16 GB (times)", _BEST),
+    ("published, linearized-sqrt: times auto", "unet, over linearized sqrt(n)", "speed-up at 16 GB (times)", _BEST),
+)
+"""Points at 16 GB: name, subject and quantity of the figure, and the strategy whose cost it multiplies."""
+
+
+def draw_figure_5(
+    times: Sequence[Row],
+    wholes: Mapping[str, int],
+    path: Path,
+    told: Mapping[str, Sequence[tuple[str, str, str, str | None]]],
+) -> None:
+    """Overhead against budget in GB, a row for each graph: on the left up to 60%, on the right close to the optimum.
+
+    Args:
+        times: The cells, with distances.
+        wholes: The peak without recomputation of every graph, in bytes.
+        path: The file.
+        told: By graph the published points at 16 GB, see ``_PUBLISHED_POINTS``.
+    """
+    from benchmarks.paper.plots import Panel, draw_curves
+
+    panels = []
+    for graph in dict.fromkeys(row["graph"] for row in times):
+        mine = [r for r in times if r["graph"] == graph and r["strategy"] not in _NOT_DRAWN]
+        unit = wholes[graph] / 100 / 1e9
+        order = sorted({row["strategy"] for row in mine}, key=lambda name: (name in _ON_TOP, name))
+        lines = {
+            name: [(row["percent"] * unit, row["overhead"]) for row in mine if row["strategy"] == name and row["peak"]]
+            for name in order
+        }
+        best = {row["percent"]: row["overhead"] for row in mine if row["strategy"] == _BEST and row["peak"]}
+        floor = sorted({(row["percent"] * unit, row["least"]) for row in mine if row["percent"] in best})
+        points = {}
+        for name, subject, quantity, base in told.get(graph, ()):
+            value = published("budgets", subject, quantity)
+            at16 = [over for percent, over in best.items() if abs(percent * unit - 16) < 0.01]
+            if value is not None and (base is None or at16):
+                points[name] = [(16.0, value if base is None else value * (100 + at16[0]) - 100)]
+        marks = {"16 GB": 16.0} if min(best, default=100.0) * unit < 16 < 100 * unit else {}
+        title = "vgg16 with fused layers" if graph == _VGG16 else graph.partition("{")[0]
+        near = 1.25 * max((least for _, least in floor), default=0.0)
+        panels.append(Panel(title, lines, floor, points, marks, top=_TOP, steps=True))
+        close = f"{title}, from below"
+        panels.append(Panel(close, lines, floor, {}, marks, top=max(near, 0.1), steps=True))
+    draw_curves(panels, "budget, GB", "overhead, %", path, falling=True, columns=2)

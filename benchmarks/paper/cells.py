@@ -142,7 +142,7 @@ def geometric_ratio(rows: Sequence[Mapping[str, Any]], strategy: str, best: str)
 
 
 def curves(rows: Sequence[Mapping[str, Any]], table: str, graphs: Iterable[str], up: str = "overhead") -> list[Panel]:
-    """A panel for each graph: ``up`` against the budget, a line for each strategy."""
+    """A panel for each graph: ``up`` against the budget, a line for each strategy, and what is proven impossible."""
     panels = []
     for graph in graphs:
         mine = [row for row in rows if row["table"] == table and row["graph"] == graph]
@@ -150,5 +150,6 @@ def curves(rows: Sequence[Mapping[str, Any]], table: str, graphs: Iterable[str],
         for row in mine:
             if row[up] is not None:
                 lines[row["strategy"]].append((row["percent"], row[up]))
-        panels.append(Panel(graph, lines))
+        floor = sorted({(row["percent"], row["least"]) for row in mine if row["least"] is not None})
+        panels.append(Panel(graph, lines, floor, steps=True))
     return panels

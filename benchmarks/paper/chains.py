@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from benchmarks.paper.cells import (
     geometric_ratio,
     with_distances,
 )
-from benchmarks.paper.published import Ours
+from benchmarks.paper.published import Ours, published
 
 _LIMIT_S = 6.0
 _PERCENTS = (90.0, 75.0, 60.0, 50.0, 40.0, 30.0)
@@ -67,8 +67,8 @@ _CURVES = (
 """Figures 3 and 4, and two more."""
 _QUICK_CURVES = (("resnet18", 64, 1),)
 _LIMITS = 10
-"""Memory limits, equally far apart from none to the memory of keep-all; on ResNet-1001 to that of the paper's GPU, since
-few of the others are below it."""
+"""Memory limits, equally far apart from none to the memory of keep-all; on ResNet-1001 to that of the paper's GPU,
+since few of the others are below it."""
 _REVOLVE = "revolve-bytes"
 
 TABLES = (
@@ -110,7 +110,7 @@ TABLES = (
             Column("rate", "images/s", "number"),
         ),
         "Ten limits, equally far apart up to the memory of keep-all, and ten numbers of segments, as in the paper. On "
-        "ResNet-1001 the limits go up to the 15.75 GiB of the paper's GPU, since only few of the others are below. Where "
+        "ResNet-1001 the limits go up to the 15.75 GiB of the paper's GPU, since few of the others are below. Where "
         "a line is empty, no plan of that strategy fits.",
         named_by=("network", "size", "batch", "strategy", "setting"),
     ),
@@ -152,9 +152,9 @@ SHOWN = (
     replace(TABLES[-1], columns=SHOWN_CELLS),
 )
 PICTURES = (
-    Picture(
-        "throughput", "Images a second against memory for keep-all, sequential, revolve and Rotor on three networks."
-    ),
+    Picture("figure3", "Images a second against memory on ResNet-101 at four batches, with what the paper states."),
+    Picture("figure4", "Images a second against memory on ResNet-1001 at four batches, up to the memory of the GPU."),
+    Picture("figure5", "Images a second against memory on DenseNet-201 and Inception v3."),
     Picture("curves", "Overhead against budget on ResNet and DenseNet chains for every strategy."),
 )
 
@@ -422,10 +422,51 @@ def draw(rows: list[Row], folder: Path) -> None:
     cells = [row for row in rows if row["table"] == "cells"]
     panels = curves(cells, "cells", dict.fromkeys(row["graph"] for row in cells))
     draw_curves(panels, "budget, % of no-remat peak", "overhead, %", folder / "chains-curves.svg", falling=True)
-    throughput: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for row in rows:
-        if row["table"] == "curve" and row["rate"] is not None:
-            lines = throughput.setdefault(f"{row['network']}, {row['size']}, batch {row['batch']}", {})
-            lines.setdefault(row["strategy"], []).append((row["gib"], row["rate"]))
-    panels = [Panel(title, lines) for title, lines in throughput.items()]
-    draw_curves(panels, "memory, GiB", "images/s", folder / "chains-throughput.svg", scatter=True)
+    for key, wanted in _DRAWN.items():
+        panels = []
+        for network, size, batch in dict.fromkeys((r["network"], r["size"], r["batch"]) for r in rows if "rate" in r):
+            mine = [
+                row
+                for row in rows
+                if row["table"] == "curve" and (row["network"], row["size"], row["batch"]) == (network, size, batch)
+                if row["rate"] is not None and (network != _DEEPEST or row["gib"] * _GIB <= _MEMORY)
+            ]
+            if mine and wanted(network, size):
+                lines: dict[str, list[tuple[float, float]]] = {name: [] for name in _LINES}
+                for row in mine:
+                    lines[row["strategy"]].append((row["gib"], row["rate"]))
+                within = max(x for points in lines.values() for x, _ in points) * _GIB > _MEMORY
+                panel = Panel(
+                    f"{network}, {size}x{size}, batch {batch}",
+                    lines,
+                    published=_told_at(network, size, batch),
+                    marks={"memory of the paper's GPU": _MEMORY / _GIB} if within or network == _DEEPEST else {},
+                    dots=("keep-all", "sequential"),
+                )
+                panels.append(panel)
+        if panels:
+            draw_curves(panels, "memory, GiB", "images/s", folder / f"chains-{key}.svg", columns=2)
+
+
+_LINES = ("keep-all", "sequential", _REVOLVE, _BEST)
+_DRAWN: Mapping[str, Callable[[str, int], bool]] = {
+    "figure3": lambda network, size: (network, size) == (_FIGURE_3, 1000),
+    "figure4": lambda network, size: network == _DEEPEST,
+    "figure5": lambda network, size: network not in {_FIGURE_3, _DEEPEST} or size not in {1000, 224},
+}
+"""The curves of each picture of throughput."""
+
+
+def _told_at(network: str, size: int, batch: int) -> dict[str, list[tuple[float, float]]]:
+    """The published point of sequential with two segments on ResNet-101."""
+    name = f"{network}, {size}x{size}, batch {batch}"
+    used = published("chains", name, "peak of sequential, 2 segments (GiB)")
+    rate = published("chains", name, "throughput of sequential, 2 segments (images/s)")
+    most = published("chains", name, "largest throughput of Rotor (images/s)")
+    if used is None or rate is None or most is None:
+        return {}
+    limit = _MEMORY / _GIB
+    return {
+        "published: sequential, 2 segments": [(used, rate)],
+        "published: Rotor's largest": [(0.0, most), (limit, most)],
+    }

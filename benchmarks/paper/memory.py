@@ -11,13 +11,15 @@ sizes; beside it stands what the strategies of those names declare.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.frame import Column, Picture, Row, Session, Table
 from benchmarks.paper.published import METHODS, Ours
 
-_LAYER_BYTES = 30 * 10**9 // 34
+_WHOLE = 30 * 10**9
+_LAYER_BYTES = _WHOLE // 34
 """34 values of a chain of 32 layers are resident at its peak."""
 _SAVED = 21 * 10**9
 _LIMIT_S = 10.0
@@ -61,6 +63,13 @@ TABLES = (
         "VGG19, whose smallest layer is a softmax in Keras. That is part of the loss here.",
     ),
 )
+_TIMELINE = Table(
+    "timeline",
+    "Figure 1: memory over time",
+    (Column("way", "plan"), Column("step", "compute", "count"), Column("resident_bytes", "memory", "bytes")),
+    "Bytes resident while each node is computed, one after the other.",
+)
+TABLES = (*TABLES, _TIMELINE)
 SHOWN = (
     Table(
         "methods",
@@ -82,7 +91,10 @@ SHOWN = (
     ),
     *TABLES,
 )
-PICTURES = (Picture("figure3", "Memory of activations, parameters and inputs of every network, with a line at 16 GB."),)
+PICTURES = (
+    Picture("figure1", "Memory over time of a network of 32 layers: all kept, and the cheapest plan that saves 21 GB."),
+    Picture("figure3", "Memory of activations, parameters and inputs of every network, with a line at 16 GB."),
+)
 
 
 def run(session: Session) -> list[Row]:
@@ -98,6 +110,7 @@ def _saved() -> list[Row]:
     """Keeping all, and the cheapest plan that saves as much as in figure 1."""
     from remat_cli.api import SolveOptions, build_graph, solve
     from remat_cli.graph.analysis import no_remat_peak
+    from remat_cli.plan.model import Compute
 
     graph = build_graph(f"linear{{n=32,sizes={_LAYER_BYTES}B}}")
     whole = no_remat_peak(graph)
@@ -116,7 +129,20 @@ def _saved() -> list[Row]:
                 "ending": claim.proof,
             }
         )
+        used = residents(graph, [step.node for step in solved.plan.statements if isinstance(step, Compute)])
+        rows += [{"table": "timeline", "way": way, "step": k, "resident_bytes": b} for k, b in enumerate(used, 1)]
     return rows
+
+
+def residents(graph: Any, computes: Sequence[int]) -> list[int]:
+    """Bytes resident while each compute runs, fixed memory included."""
+    from benchmarks.paper.placing import lifetimes
+
+    used = [graph.fixed_memory + graph.nodes[i].workspace for i in computes]
+    for first, last, size in lifetimes(graph, computes):
+        for step in range(first, min(last + 1, len(used))):
+            used[step] += size
+    return used
 
 
 def _filled(spec: str) -> dict[str, Any]:
@@ -176,7 +202,7 @@ def _methods() -> list[Row]:
 
 def draw(rows: list[Row], folder: Path) -> None:
     """The picture of figure 3."""
-    from benchmarks.paper.plots import draw_stacks
+    from benchmarks.paper.plots import Panel, draw_curves, draw_stacks
 
     parts = {
         "activations and their gradients": "values_bytes",
@@ -190,3 +216,12 @@ def draw(rows: list[Row], folder: Path) -> None:
     }
     mark = (_MEMORY / 1e9, "16 GB")
     draw_stacks(groups, "memory without recomputation, GB", folder / "memory-figure3.svg", mark=mark)
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row["table"] == "timeline":
+            lines.setdefault(row["way"], []).append((row["step"], row["resident_bytes"] / 1e9))
+    ends = [1, max(len(points) for points in lines.values())] if lines else []
+    levels = {"published: 30 GB": _WHOLE / 1e9, "published: 21 GB less": (_WHOLE - _SAVED) / 1e9}
+    told = {name: [(float(x), level) for x in ends] for name, level in levels.items()}
+    panel = Panel("a network of 32 equal layers", lines, published=told)
+    draw_curves([panel], "nodes computed, one after the other", "memory, GB", folder / "memory-figure1.svg", plain=True)

@@ -172,8 +172,8 @@ _CHECKMATE_ROUNDING = (
     Figure(
         *("rounding", "vgg16, direct rounding at random", "default budget over the budget", "4", CHECKMATE),
         "section 5.1",
-        "no plan of `vgg16{fused=true}`, on which direct rounding is tried here, takes less than 84.4% of its peak: so this "
-        "budget has none here, and larger ones are tried",
+        "no plan of `vgg16{fused=true}`, on which direct rounding is tried here, takes less than 84.4% of its peak: so "
+        "this budget has none here, and larger ones are tried",
     ),
     Figure("rounding", "all", "budget (GB)", "16", CHECKMATE, "appendix D"),
 )

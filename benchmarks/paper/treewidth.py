@@ -8,16 +8,16 @@ implementation that it names. NoRemat computes everything once. GreedyRemat reco
 pass does by default (`xla-greedy{block=1}`), at the smallest budget that it reaches, found by bisection; `XLA, blocks`
 is the same pass with runs of up to 16 operations, which is stronger than the paper's. TWRemat is the full recursion
 over a tree decomposition, that is TWRemat(1); TWRemat(k) ends at parts with fewer than k bags, and the one with the
-lowest peak has a row of its own, since a smaller k does not always take less. Nothing is kept afterwards to use the rest
-of a budget. Length is the number of computes over that of NoRemat. Peaks are sums of the bytes of live values. Those of
-the paper belong to an optimal static allocation; the column beside has the memory that these values take at fixed
-offsets, and where it equals the peak, it is optimal. What no schedule can go below is proven by
+lowest peak has a row of its own, since a smaller k does not always take less. Nothing is kept afterwards to use the
+rest of a budget. Length is the number of computes over that of NoRemat. Peaks are sums of the bytes of live values.
+Those of the paper belong to an optimal static allocation; the column beside has the memory that these values take at
+fixed offsets, and where it equals the peak, it is optimal. What no schedule can go below is proven by
 `remat solve --minimize peak`, whose plan stands there too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -348,27 +348,71 @@ def draw(rows: list[Row], folder: Path) -> None:
     """The pictures."""
     from benchmarks.paper.plots import Panel, draw_curves
 
-    depth = [row for row in rows if row["table"] == "depth"]
-    for key, label in (("peak", "peak of values, bytes"), ("length", "length / that of NoRemat")):
+    depth = [row for row in rows if row["table"] == "depth" and row["peak_bytes"] is not None]
+    for key, unit, label in (("peak", 1e9, "peak of values, GB"), ("length", 1.0, "length / that of NoRemat")):
         panels = []
         for family in dict.fromkeys(row["family"] for row in depth):
-            if len({row["depth"] for row in depth if row["family"] == family}) < 2:
+            mine = [row for row in depth if row["family"] == family]
+            if len({row["depth"] for row in mine}) < 2:
                 continue
-            lines: dict[str, list[tuple[float, float]]] = {way: [] for way in _WAYS}
-            for row in depth:
-                value = row["peak_bytes" if key == "peak" else "length"]
-                if row["family"] == family and value is not None:
-                    lines[row["way"]].append((row["depth"], value))
-            panels.append(Panel(family, lines))
-        draw_curves(panels, "depth", label, folder / f"treewidth-{key}.svg", logarithmic="xy")
+            lines: dict[str, list[tuple[float, float]]] = {way: [] for way in _WAYS if way != _LOWEST}
+            for row in mine:
+                if row["way"] in lines:
+                    value = row["peak_bytes" if key == "peak" else "length"]
+                    lines[row["way"]].append((row["depth"], value / unit))
+            floor = sorted({(row["depth"], row["bound_bytes"] / unit) for row in mine if row["bound_bytes"]})
+            told = _told_of(family, lines[_NO], {row["depth"] for row in mine}, key)
+            seen = [y for way, points in lines.items() if way != _LEAST for _, y in points]
+            top = None if key == "peak" else 1.2 * max(seen, default=1.0)
+            panels.append(Panel(family, lines, floor if key == "peak" else (), told, top=top))
+        if panels:
+            draw_curves(panels, "depth", label, folder / f"treewidth-{key}.svg")
     names = {spec: (family, depth) for family, members in _FAMILIES.items() for depth, spec in members}
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in rows:
         if row["table"] == "bags":
-            family, depth = names.get(row["graph"], (row["graph"], 0))
-            alone = family.startswith("Transformer") or not depth
+            family, layers = names.get(row["graph"], (row["graph"], 0))
+            alone = family.startswith("Transformer") or not layers
             lines = curves.setdefault(family.partition(" ")[0], {})
-            lines.setdefault(family if alone else f"{family} {depth}", []).append((row["share"], row["length"]))
-    panels = [Panel(f"TWRemat(k), {family}", lines) for family, lines in curves.items()]
+            lines.setdefault(family if alone else f"{family} {layers}", []).append((row["share"], row["length"]))
+    panels = [
+        Panel(f"TWRemat(k), {family}", lines, published=_points_of(family) if family in {"Transformer"} else {})
+        for family, lines in curves.items()
+    ]
     if panels:
         draw_curves(panels, "peak, % of NoRemat's", "length / that of NoRemat", folder / "treewidth-bags.svg")
+
+
+def _told_of(
+    family: str, kept: Sequence[tuple[float, float]], depths: Collection[int], key: str
+) -> dict[str, list[tuple[float, float]]]:
+    """What the text states of figures 2 and 3, as lines over the depth."""
+    if key == "length":
+        ends = (min(depths), max(depths))
+        return {
+            f"published: TWRemat, {which}": [
+                (
+                    float(x),
+                    published("treewidth", f"ResNet and FFN, {which}", "length of TWRemat, about (times)") or 0.0,
+                )
+                for x in ends
+            ]
+            for which in ("least", "most")
+        }
+    half = published("treewidth", "ResNet", "peak of NoRemat over GreedyRemat's, about (times)") or 1.0
+    tenth = published("treewidth", "ResNet and FFN", "peak of NoRemat over TWRemat's, up to (times)") or 1.0
+    told = {"published: TWRemat, at best": [(x, y / tenth) for x, y in sorted(kept)]}
+    if family == "ResNet":
+        told["published: GreedyRemat, about"] = [(x, y / half) for x, y in sorted(kept)]
+    return told
+
+
+def _points_of(family: str) -> dict[str, list[tuple[float, float]]]:
+    """The published TWRemat of the Transformers: peak over that of NoRemat, and length."""
+    told = {}
+    for size in ("Base", "Big"):
+        peak, whole = (published("treewidth", f"{family} {size}", f"peak of {way} (GiB)") for way in (_TREE, _NO))
+        length = published("treewidth", f"{family} {size}", f"length of {_TREE} (times)")
+        if peak is not None and whole is not None and length is not None:
+            told[f"published: {size}"] = [(100 * peak / whole, length)]
+    return told

@@ -84,10 +84,10 @@ class Training:
     def articulation_points(self) -> tuple[int, ...]:
         """Forward nodes that disconnect the forward graph if they are removed, ascending.
 
-        They are the cut vertices of the undirected graph of forward nodes (Checkmate, appendix B.1) in which a node that
-        reads no forward node has an input of its own, and one that no forward node reads has a reader of its own. So on
-        a chain all nodes are articulation points; and several inputs, such as the two texts of a translation, do not
-        connect what reads them.
+        They are the cut vertices of the undirected graph of forward nodes (Checkmate, appendix B.1), in which a node
+        that reads no forward node has an input of its own, and one that no forward node reads has a reader of its own.
+        So on a chain all nodes are articulation points; and several inputs, such as the two texts of a translation, do
+        not connect what reads them.
         """
         around: dict[int, list[int]] = {i: [] for i in self.forward}
         found = set()

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import frame, measure
 from benchmarks.machine import ROOT
-from benchmarks.paper import batches, budgets, chains, gaps, long, memory, placing, treewidth
+from benchmarks.paper import batches, budgets, chains, gaps, long, memory, placing, plots, treewidth
 from benchmarks.paper.__main__ import (
     LONG,
     PAGES,
@@ -151,6 +151,8 @@ def test_quick_run_makes_result_page_and_pictures(name, tmp_path):
     page = "".join(pages)
     for picture in part(name).pictures:
         drawn = tmp_path / "results" / f"{name}-{picture.key}.svg"
+        if name == "chains" and picture.key in {"figure3", "figure4"}:
+            continue  # of networks that are too large for a quick run
         assert drawn.read_bytes().startswith(b"<?xml")
         assert f"](results/{drawn.name})" in page
     assert all(f"benchmarks.paper {other}`" in page for other in PARTS if other != name)
@@ -378,6 +380,25 @@ def test_a_process_that_fails_is_a_row(tmp_path, monkeypatch):
     treewidth.draw(rows, tmp_path)
 
 
+def test_coinciding_lines_bounds_and_published_values_are_in_a_picture(tmp_path):
+    one, same, other = [(1, 2.0), (2, 3.0)], [(1, 2.0), (2, 3.0)], [(1, 4.0), (2, 5.0)]
+    assert plots._meet(one, same)
+    assert not plots._meet(one, other)
+    assert not plots._meet(one, [(1, 2.0), (2, 9.0), (3, 9.0)][:1]), "a single point in common is a crossing"
+    panel = Panel("p", {"x": one, "y": same, "none": []}, [(1, 1.0), (2, 1.0)], {"told": [(1, 3.0)]}, {"16 GB": 1.5})
+    draw_curves([panel], "across", "up", tmp_path / "whole.svg", columns=2)
+    text = (tmp_path / "whole.svg").read_text(encoding="utf-8")
+    for words in ("proven impossible", "told", "16 GB", "x", "y"):
+        assert f"<!-- {words} -->" in text
+    assert "<!-- none -->" not in text
+
+
+def test_memory_over_time_ends_where_the_peak_is():
+    graph = build_graph("linear{n=6}")
+    order = list(range(len(graph.nodes)))
+    assert max(memory.residents(graph, order)) == peak(graph, order)
+
+
 def test_pictures_are_the_same_bytes_every_time(tmp_path):
     for name in ("first", "second"):
         draw_curves([Panel("a", {"x": [(1, 2.0)], "y": []})], "across", "up", tmp_path / f"{name}.svg", falling=True)
@@ -420,7 +441,7 @@ def test_the_strategies_are_what_table_1_says_of_the_methods():
 
 
 def test_what_figure_1_saves_is_saved_at_a_proven_cost():
-    kept, saved = memory._saved()
+    kept, saved = [row for row in memory._saved() if row["table"] == "saved"]
     assert kept["peak_bytes"] == pytest.approx(30e9, rel=1e-6)
     assert (kept["saved_bytes"], kept["overhead"]) == (0, 0)
     assert saved["saved_bytes"] >= 21e9
