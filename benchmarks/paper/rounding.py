@@ -191,7 +191,7 @@ def draw(rows: list[Row], folder: Path) -> None:
 
     panels = []
     rows = [row for row in rows if row["table"] == "rounding"]
-    for graph, budget, _ in _CASES:
+    for graph, budget, _ in (*_CASES, *_QUICK):
         mine = [row for row in rows if row["graph"] == graph and row["peak"] is not None]
         lines: dict[str, list[tuple[float, float]]] = {}
         for row in mine:

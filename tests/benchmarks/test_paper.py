@@ -384,7 +384,8 @@ def test_coinciding_lines_bounds_and_published_values_are_in_a_picture(tmp_path)
     one, same, other = [(1, 2.0), (2, 3.0)], [(1, 2.0), (2, 3.0)], [(1, 4.0), (2, 5.0)]
     assert plots._meet(one, same)
     assert not plots._meet(one, other)
-    assert not plots._meet(one, [(1, 2.0), (2, 9.0), (3, 9.0)][:1]), "a single point in common is a crossing"
+    crossing = [(1, 2.0), (2, 9.0), (3, 9.0)]
+    assert not plots._meet([*one, (3, 4.0)], crossing), "they meet at one of three places"
     panel = Panel("p", {"x": one, "y": same, "none": []}, [(1, 1.0), (2, 1.0)], {"told": [(1, 3.0)]}, {"16 GB": 1.5})
     draw_curves([panel], "across", "up", tmp_path / "whole.svg", columns=2)
     text = (tmp_path / "whole.svg").read_text(encoding="utf-8")
