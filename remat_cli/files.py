@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from remat_cli.errors import InputError, Problem, UsageError
 from remat_cli.registry import suggestion
+from remat_cli.standard_output import stdout
 from remat_cli.units import parse_size
 
 STDIN_NAME = "<stdin>"
@@ -148,11 +149,12 @@ def write_bytes(path: str, data: bytes) -> None:
     """
     if path == "-":
         require_stdout()
-        sys.stdout.flush()
+        stream = stdout()
+        stream.flush()
         rest = memoryview(data)
-        while rest:  # a raw stream (PYTHONUNBUFFERED) may take only a part at a time
-            rest = rest[sys.stdout.buffer.write(rest) :]
-        sys.stdout.buffer.flush()
+        while rest:  # a raw stream (PYTHONUNBUFFERED, in a script) may take only a part at a time
+            rest = rest[stream.buffer.write(rest) :]
+        stream.buffer.flush()
         return
     target = Path(path)
     try:
@@ -185,7 +187,7 @@ def require_stdout() -> None:
     Raises:
         UsageError: If it is.
     """
-    if sys.stdout is None or (sys.__stdout__ is None and getattr(sys.stdout, "name", "") == os.devnull):
+    if stdout() is None or (sys.__stdout__ is None and getattr(stdout(), "name", "") == os.devnull):
         raise UsageError("standard output is closed", hint="name a file with -o")
 
 

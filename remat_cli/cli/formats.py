@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -12,6 +11,7 @@ from click.core import ParameterSource
 
 from remat_cli.errors import UsageError
 from remat_cli.graph.document import Format
+from remat_cli.standard_output import stdout
 
 _SUFFIXES = {
     "text": (".txt",),
@@ -82,5 +82,5 @@ def refuse_terminal(format: str, output: str) -> None:
     Raises:
         UsageError: If they would go there.
     """
-    if format == "png" and output == "-" and sys.stdout.isatty():
+    if format == "png" and output == "-" and stdout().isatty():
         raise UsageError("a PNG is not text, and standard output is a terminal", hint="name a file with -o")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import gc
-import io
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +24,7 @@ from remat_cli.errors import ExitCode, OutOfResources, RematError, UsageError
 from remat_cli.printable import printable
 from remat_cli.registry import suggestion
 from remat_cli.running import interrupt, leave, shortage
+from remat_cli.standard_output import claim, kept
 from remat_cli.version import __version__
 
 _STARTED_S = time.monotonic()
@@ -79,6 +81,24 @@ Every option can be set in the environment, as in REMAT_SOLVE_BUDGET=16GB, or in
 then the environment, then the file."""
 
 
+@functools.cache
+def _command(name: str) -> click.Command:
+    """A command, which keeps standard output for itself while it runs."""
+    command: click.Command = import_module(f"remat_cli.cli.commands.{name.replace('-', '_')}").command
+    assert command.callback is not None
+    command.callback = _alone(command.callback)
+    return command
+
+
+def _alone(callback: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(callback)
+    def run_alone(**options: Any) -> Any:
+        with kept(quiet=bool(options.get("quiet"))):
+            return callback(**options)
+
+    return run_alone
+
+
 class _Commands(click.Group):
     """A group whose commands are imported when they are asked for, so that ``--help`` stays quick."""
 
@@ -88,8 +108,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None  # resolve_command words the error
-        command: click.Command = import_module(f"remat_cli.cli.commands.{cmd_name.replace('-', '_')}").command
-        return command
+        return _command(cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -143,7 +162,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if signal.getsignal(signal.SIGINT) in {signal.SIG_DFL, signal.default_int_handler}:  # and not ignored
             signal.signal(signal.SIGINT, interrupt)
         gc.set_threshold(*_GARBAGE)
-        _prepare_streams()
+        claim()
         code = run(arguments, started_s=_STARTED_S)
         code = _flush(code)
     except KeyboardInterrupt:  # while streams are prepared or flushed
@@ -184,22 +203,6 @@ def _defect(error: Exception) -> int:
     return ExitCode.DEFECT
 
 
-def _prepare_streams() -> None:
-    """Make printing safe when a stream is closed or cannot encode a character."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:  # closed by the caller, as in >&-
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for as long as we live
-            continue
-        with contextlib.suppress(OSError):  # the other end may have left it so that a write takes only a part
-            os.set_blocking(stream.fileno(), True)
-        if isinstance(stream.buffer, io.RawIOBase):  # PYTHONUNBUFFERED: so may a raw file that is full
-            whole = io.BufferedWriter(stream.detach())
-            setattr(sys, name, io.TextIOWrapper(whole, stream.encoding, "backslashreplace", line_buffering=True))
-        else:
-            stream.reconfigure(errors="backslashreplace")
-
-
 def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
     """Run the command line and return its exit code.
 
@@ -229,7 +232,7 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
     except RecursionError:
         _show(UsageError("the input is nested too deeply"), session)
         return ExitCode.USAGE
-    except Exception as error:  # anything but a lack of room is a defect, for which ``main`` has the words
+    except Exception as error:  # anything but a lack is a defect, for which ``main`` has the words
         known = _lack(error)
         if known is None:
             raise
@@ -239,7 +242,7 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
 
 
 def _lack(error: Exception) -> RematError | None:
-    """The error to show if the disk, the memory or the process table is full."""
+    """The error to show if the disk, the memory or the process table is full, or a package is missing."""
     if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
         hint = "make room, or send the output elsewhere with -o"
         return UsageError(f"writing failed: {error.strerror}", hint=hint)
@@ -248,6 +251,10 @@ def _lack(error: Exception) -> RematError | None:
         return OutOfResources("out of memory", hint="take a machine with more, a smaller graph, or another strategy")
     if what:
         return OutOfResources(f"the system gives no more {what}", hint="raise its limit (ulimit -u, pids.max)")
+    if isinstance(error, ImportError):
+        from remat_cli.extras import not_imported
+
+        return not_imported(error)
     return None
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from remat_cli.printable import printable, printable_lines
+from remat_cli.standard_output import stdout
 
 if TYPE_CHECKING:
     from remat_cli.reports.style import Style
@@ -35,7 +36,7 @@ class Output:
     @property
     def report_stream(self) -> TextIO:
         """The stream for reports."""
-        return sys.stderr if self.payload_on_stdout else sys.stdout
+        return sys.stderr if self.payload_on_stdout else stdout()
 
     def style(self, stream: TextIO | None = None) -> Style:
         """The style of reports on a stream, by default on theirs."""

@@ -7,9 +7,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from cli_process import GRAPHS, TOY, Running, environment, remat_process
-
-from remat_cli.cli.main import main
+from cli_process import GRAPHS, TOY, Running, environment, remat_process, run_code
 
 GRAPH = """\
 schema: remat-graph/1
@@ -263,13 +261,9 @@ def test_json_reports_are_for_machines_only(remat, documents):
     assert json.loads(fine.out)["ok"]
 
 
-def test_a_defect_has_an_exit_code_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    left: list[int] = []
-    monkeypatch.setattr("remat_cli.cli.main.run", lambda *_, **__: 1 // 0)
-    monkeypatch.setattr("remat_cli.cli.main.leave", left.append)
-    monkeypatch.delenv("REMAT_DEBUG", raising=False)
-    main([])
-    assert left == [70]
-    shown = capsys.readouterr().err
-    assert "remat: internal error: ZeroDivisionError at test_cli_errors.py:" in shown
-    assert "Traceback" not in shown
+def test_a_defect_has_an_exit_code_of_its_own():
+    code = "from remat_cli.cli import main; main.run = lambda *_, **__: 1 // 0; main.main([])"
+    done = run_code(code)
+    assert (done.code, done.out) == (70, "")
+    assert "remat: internal error: ZeroDivisionError at <string>:1" in done.err
+    assert "Traceback" not in done.err

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from remat_cli.cli.output import Output
+
 _EPILOG = """\b
 To use it, add this line to your shell's start file:
   bash  ~/.bashrc                      eval "$(remat completion bash)"
@@ -20,4 +22,4 @@ def command(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None, shell
-    click.echo(found(cli, {}, "remat", COMPLETION).source())
+    Output().report(f"{found(cli, {}, 'remat', COMPLETION).source()}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -92,8 +91,7 @@ def command(
     build = _builder(source, device, cost, options, lambda text: out.note(f"note: {text}"))
     format = document_format(output)
     require_writable(output)
-    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of a document
-        graphs = build()
+    graphs = build()
     files = _files(output, len(graphs))
     for file, graph in zip(files, graphs, strict=True):
         write_text(file, document_text(graph_to_document(graph), format))

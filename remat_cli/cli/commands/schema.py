@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from remat_cli.cli.output import Output
 from remat_cli.errors import UsageError
 
 _KINDS = (
@@ -40,4 +41,4 @@ def command(document: str, version: int) -> None:
 
     if version > newest(document):
         raise UsageError(f"there is no remat-{document}/{version}", hint=f"the newest is {newest(document)}")
-    click.echo(schema_text(document, version), nl=False)
+    Output().report(schema_text(document, version))
