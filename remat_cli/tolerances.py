@@ -86,7 +86,8 @@ SAME_COST = 1e-9
 SAME_GAP = 1e-6
 """The gap that a plan states may differ by this much from the one that follows from its cost and bound."""
 SAME_OBJECTIVE = 1e-6
-"""The answer to the problem that tests a solver may differ from the optimum, 1.5, by this much."""
+"""The answer to the problem that tests a solver may differ from the optimum, 1.5, by this much, and the objective that
+a solver claims from that of its own values, relatively."""
 
 GAP = 1e-4
 """The default relative gap; a plan with at most the requested gap is called optimal."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,7 +28,7 @@ from remat_cli.solvers.base import (
 from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.worker import Call
-from remat_cli.tolerances import ABSOLUTE_GAP, FEASIBILITY, FEASIBILITY_LEAST
+from remat_cli.tolerances import ABSOLUTE_GAP, FEASIBILITY, FEASIBILITY_LEAST, SAME_OBJECTIVE
 
 _HINT = "pip install highspy"
 _FEASIBLE = 2  # kSolutionStatusFeasible
@@ -86,7 +86,12 @@ class Highs(Solver):
 
         def solve(scaled: Request) -> Outcome:
             with SolverLog(scaled.log_path) as log:
-                return _Run(self, scaled, highspy, log).outcome()
+                run = _Run(self, scaled, highspy, log)
+                first = run.outcome()
+                if not run.misled:
+                    return first
+                log.note("HiGHS counts its start with an objective that it does not have, so it runs again without it")
+                return _joined(first, _Run(self, replace(scaled, start=None), highspy, log).outcome())
 
         return solve_around(request, solve)
 
@@ -101,6 +106,29 @@ def _import() -> Any:
     return highspy
 
 
+def _silent(highspy: Any) -> Any:
+    """A HiGHS that prints nothing, neither in a command nor in a script.
+
+    Its constructor enables callbacks, and the first that does so in a process prints a banner to standard output
+    (highspy 1.16) unless an option forbids it: before the caller can set one.
+    """
+
+    class Silent(highspy.Highs):  # type: ignore[misc]  # mypy does not follow highspy
+        def enableCallbacks(self) -> None:  # noqa: N802 - the name is highspy's
+            self.setOptionValue("log_to_console", False)
+            super().enableCallbacks()
+
+    return Silent()
+
+
+def _joined(misled: Outcome, again: Outcome) -> Outcome:
+    """The answer of the second run, with the values of the first if they are better."""
+    wall_s = misled.wall_s + again.wall_s
+    if misled.objective is None or (again.objective is not None and again.objective <= misled.objective):
+        return replace(again, wall_s=wall_s)
+    return replace(again, values=misled.values, objective=misled.objective, wall_s=wall_s)
+
+
 class _Run:
     """One run of HiGHS: the results of its callbacks, and how it ended."""
 
@@ -112,11 +140,13 @@ class _Run:
         self.started_s = time.monotonic()
         self.stop = threading.Event()
         self.best: Floats | None = None
+        self.misled = False
         self.bound: float | None = None
         self.nodes: int | None = None
 
     def outcome(self) -> Outcome:
-        highs = self.highspy.Highs()
+        highs = _silent(self.highspy)
+        self.log.note(f"HiGHS {highs.version()} (git hash {highs.githash()})")
         self._set_options(highs)
         self._subscribe(highs)
         self._require(highs.passModel(_highs_lp(self.highspy, self.request.model)), "refuses the model")
@@ -136,8 +166,7 @@ class _Run:
         request, solver = self.request, self.solver
         remaining_s = request.control.remaining_s()
         options: dict[str, Any] = {
-            "output_flag": True,  # the log goes to the logging callback ...
-            "log_to_console": False,  # ... and never to the terminal
+            "output_flag": True,  # the log goes to the logging callback, see _silent
             "presolve": solver.presolve,
             "mip_rel_gap": request.gap,
             "mip_abs_gap": ABSOLUTE_GAP,
@@ -184,9 +213,7 @@ class _Run:
         self.bound = _finite(data.mip_dual_bound)
         self.nodes = int(data.mip_node_count)
         if self.request.on_progress is not None:
-            objective = None if values is None else self.request.model.objective(values)
-            if objective is None and self.best is not None:
-                objective = _finite(data.mip_primal_bound)
+            objective = None if self.best is None else self.request.model.objective(self.best)
             self.request.on_progress(SolverProgress(objective, self.bound, values, self.nodes))
 
     def _solve(self, highs: Any) -> Outcome:
@@ -218,10 +245,22 @@ class _Run:
             return self._answer(termination, None, None)
         if self.request.model.integer.any():
             self.nodes = int(info.mip_node_count)
+            self.misled = self._is_misled(values, float(info.objective_function_value))
             return self._answer(termination, values, _finite(info.mip_dual_bound))
         optimal = termination is Termination.OPTIMAL
         duals = np.array(highs.getSolution().row_dual, dtype=np.float64) if optimal else None
         return self._answer(termination, values, float(info.objective_function_value) if optimal else None, duals)
+
+    def _is_misled(self, values: Floats | None, claimed: float) -> bool:
+        """Whether the objective that HiGHS claims is not that of its own solution.
+
+        HiGHS 1.16.0 maps a start into the presolved model, where its objective may come out too low. It then cuts off
+        everything that costs more, the optimum too, and calls the start optimal.
+        """
+        if self.request.start is None or values is None:
+            return False
+        true = self.request.model.objective(values)
+        return abs(claimed - true) > SAME_OBJECTIVE * max(1.0, abs(true))
 
     def _answer(
         self, termination: Termination, values: Floats | None, bound: float | None, duals: Floats | None = None
