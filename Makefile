@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core test-tensorflow test-keras2 test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models torch-versions clean
+.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -97,6 +97,19 @@ build/keras2/.ready: pyproject.toml constraints-keras2.txt tests/keras2_frontend
 # What `make test` runs, without the tests that need a program of the system.
 test-core: setup lint
 	$(BIN)/python -m pytest -n 2 -m 'not system'
+
+# What users get: the newest release of everything that its range in pyproject.toml allows, instead of constraints.txt, with
+# the tests that meet what packages print, warn of and answer. torch alone stays as it is there, because newer ones come with
+# CUDA (5 GB): make torch-versions tries those. Prints what constraints.txt does not have yet.
+NEWEST ?= tests/base tests/cli tests/frontends/test_onnx.py tests/graph tests/milp tests/packaging tests/reports tests/solvers \
+  tests/strategies tests/web tests/test_api.py
+newest: system
+	$(PYTHON) -m venv build/newest
+	grep '^torch==' constraints.txt > build/newest/torch.txt
+	build/newest/bin/python -m pip install -q --upgrade --upgrade-strategy eager -c build/newest/torch.txt \
+	  -e '.[all-solvers,dev]'
+	build/newest/bin/python -m pip freeze --exclude-editable | grep -vxFf constraints.txt || true
+	build/newest/bin/python -m pytest -n 2 $(NEWEST)
 
 # Makes every file in graphs/ again from the architectures in remat_cli/zoo.
 graphs: setup

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.api.arguments import as_path, as_whole
 from remat_cli.api.reading import Source, document_of, graph_of
 from remat_cli.errors import UsageError, wrong_type
+from remat_cli.extras import require_drawing
 from remat_cli.files import write_bytes, write_text
 from remat_cli.graph.document import kind_of
 from remat_cli.graph.model import Graph
@@ -168,6 +169,7 @@ def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
     Raises:
         UsageError: If it has no page, or a package is missing.
     """
+    require_drawing("html")
     shown = getattr(shown, "plan", shown)  # what a search returned
     if isinstance(shown, Plan):
         from remat_cli.reports.web.plan import plan_page
@@ -195,6 +197,7 @@ def figure_of(shown: Any, format: str) -> bytes:
     Raises:
         UsageError: If it has no figure, or Matplotlib is missing.
     """
+    require_drawing(format)
     shown = getattr(shown, "plan", shown)  # what a search returned
     if isinstance(shown, Plan):
         from remat_cli.reports.planfigure import plan_figure

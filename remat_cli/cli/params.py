@@ -194,12 +194,15 @@ def cdn_option(command: F) -> F:
     )(command)
 
 
-def require_html(format: str, cdn: bool) -> None:
-    """Refuse ``--cdn`` for anything but a page.
+def require_drawing(format: str, cdn: bool) -> None:
+    """Refuse a page or a figure for which a package is missing, and ``--cdn`` for anything but a page.
 
     Raises:
-        UsageError: If it is given for another format.
+        UsageError: If it is so.
     """
+    from remat_cli.extras import require_drawing
+
+    require_drawing(format)
     if cdn and format != "html":
         raise UsageError(f"--cdn is for pages, not for --format {format}", hint="add --format html, or leave it out")
 

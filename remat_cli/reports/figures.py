@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.errors import UsageError
-from remat_cli.extras import install_command
 from remat_cli.plan.comparison import Comparison
 from remat_cli.plan.linked import Linked
 from remat_cli.printable import printable
@@ -34,10 +32,8 @@ _DASHES = ("-", "--", ":", "-.")
 @contextmanager
 def matplotlib_settings() -> Iterator[None]:
     """Matplotlib with fixed settings, independent of the user's, and with the same bytes in every run."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise UsageError("matplotlib is not installed", hint=f"install it with: {install_command('plot')}") from None
+    import matplotlib as mpl
+
     settings: dict[str, Any] = {
         "svg.hashsalt": "remat",
         "svg.fonttype": "path",
@@ -57,9 +53,6 @@ def comparison_figure(comparison: Comparison, format: str) -> bytes:
 
     A budget at which a strategy has no plan is a cross on the upper edge; the proven lower bound is a grey area that no
     plan can enter.
-
-    Raises:
-        UsageError: If matplotlib is not installed.
     """
     with matplotlib_settings():
         from matplotlib.figure import Figure
@@ -78,11 +71,7 @@ def comparison_figure(comparison: Comparison, format: str) -> bytes:
 
 
 def linked_figure(linked: Linked, format: str) -> bytes:
-    """Overheads against budget, one panel for each link below the other, as ``svg`` or ``png``.
-
-    Raises:
-        UsageError: If matplotlib is not installed.
-    """
+    """Overheads against budget, one panel for each link below the other, as ``svg`` or ``png``."""
     with matplotlib_settings():
         from matplotlib.figure import Figure
 

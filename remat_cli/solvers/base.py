@@ -45,6 +45,7 @@ class Availability:
         licence: In a few words.
         problem: Why it cannot be used; empty if it can.
         hint: How to install it.
+        optional: Whether it is missing because nobody has asked for it: its extra is not installed, and no path is set.
     """
 
     version: str | None = None
@@ -52,6 +53,7 @@ class Availability:
     licence: str = ""
     problem: str = ""
     hint: str = ""
+    optional: bool = False
 
     @property
     def available(self) -> bool:

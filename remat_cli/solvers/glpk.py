@@ -81,7 +81,8 @@ class Glpk(Solver):
         try:
             way = self._way()
         except SolverUnavailable as error:
-            return Availability(problem=error.message, hint=error.hint)
+            optional = not (self.path or os.environ.get("REMAT_GLPSOL"))
+            return Availability(problem=error.message, hint=error.hint, optional=optional)
         if way == "swiglpk":
             package = installed_package("swiglpk")
             assert package is not None  # or there would not be this way

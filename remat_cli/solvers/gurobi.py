@@ -38,6 +38,7 @@ from remat_cli.solvers.worker import Call
 from remat_cli.tolerances import ABSOLUTE_GAP, FEASIBILITY
 
 _LICENCE_HINT = "set GRB_LICENSE_FILE to a valid licence, or choose another solver with --solver"
+_NO_SCIPY = "gurobipy takes matrices in SciPy's form, and scipy is not installed"
 _RESTRICTED = "restricted (2,000 variables, 2,000 constraints) unless there is a licence file"
 _SIZE_LIMIT_EXCEEDED = 10010
 _LICENCE_ERRORS = frozenset({10009, 10022, 10023, 10024, 10030, 10032})
@@ -80,7 +81,9 @@ class Gurobi(Solver):
         """Whether gurobipy is installed; takes no licence."""
         package = installed_package("gurobipy")
         if package is None:
-            return Availability(problem="gurobipy is not installed", hint=install_command("gurobi"))
+            return Availability(problem="gurobipy is not installed", hint=install_command("gurobi"), optional=True)
+        if installed_package("scipy") is None:
+            return Availability(problem=_NO_SCIPY, hint=install_command("gurobi"))
         file = os.environ.get("GRB_LICENSE_FILE")
         return Availability(
             version=package.version, path=package.path, licence=f"commercial, from {file}" if file else _RESTRICTED
@@ -128,6 +131,7 @@ def check_licence() -> str:
 def _import() -> Any:
     try:
         import gurobipy  # only a run pays for it
+        import scipy.sparse  # noqa: F401 - see _one_sided
     except ImportError as error:
         if shortage(error):
             raise
@@ -317,7 +321,7 @@ def _finite(bound: float) -> float | None:
 
 def _one_sided(model: LinearModel) -> tuple[Any, Any, Floats, Ints]:
     """``(matrix, senses, right-hand sides, row of each)``: two-sided rows become two, rows without sides vanish."""
-    from scipy.sparse import csr_matrix  # 0.1 s; gurobipy takes its matrices in this form only
+    from scipy.sparse import csr_matrix  # gurobipy takes its matrices in this form only
 
     matrix = csr_matrix((model.values, model.indices, model.starts), shape=(model.rows, model.columns))
     equal = model.row_lower == model.row_upper

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 TOY = ROOT / "graphs" / "toy.yaml"
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 HOOKS: list[dict[str, Any]] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
-STEPS = {step["name"]: step for step in ACTION["runs"]["steps"] if "name" in step}
+STEPS = {step["name"]: step for step in ACTION["runs"]["steps"] if "run" in step}
 
 
 @pytest.fixture
@@ -76,6 +76,7 @@ def test_the_action_is_one_that_github_takes():
     assert all(value["description"] for value in ACTION["inputs"].values())
     for part in ACTION["runs"]["steps"]:
         assert "uses" in part or (part["shell"] == "bash" and part["name"])
+        assert re.fullmatch(r"actions/[\w-]+@v\d+", part.get("uses", "actions/none@v1"))
         assert "${{" not in part.get("run", "")  # inputs are data, never part of a script
     used = set(re.findall(r"inputs\.([a-z-]+)", (ROOT / "action.yml").read_text(encoding="utf-8")))
     assert used == set(ACTION["inputs"])
@@ -155,6 +156,7 @@ def test_all_steps_of_the_action_one_after_the_other(checkout, runner, inputs, c
     pip = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     path = f"{runner}:{outside['PATH'].partition(os.pathsep)[2]}"
     told = {**outside, **pip, "PATH": path, "PYTHONPATH": "", "GITHUB_ACTION_PATH": str(ROOT)}
+    told["RUNNER_TEMP"] = str(checkout / ".git-ignored-bin")
     told |= {name: str(file) for name, file in files.items()}
     told |= {f"INPUT_{name.upper()}": value for name, value in inputs.items()}
     values = {key: value.get("default", "plans/*.plan.json") for key, value in ACTION["inputs"].items()} | inputs
@@ -169,6 +171,8 @@ def test_all_steps_of_the_action_one_after_the_other(checkout, runner, inputs, c
         ended = ended or done.returncode
     assert ended == code
     assert (runner / "remat").exists()
+    outputs = dict(line.split("=", 1) for line in files["GITHUB_OUTPUT"].read_text(encoding="utf-8").splitlines())
+    assert outputs.keys() == {"folder", "key"}
     assert "| peak |" in files["GITHUB_STEP_SUMMARY"].read_text(encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -142,14 +143,40 @@ def test_a_pipeline_away_from_the_sources(installed):
     assert "valid plan" in done.stdout
 
 
-def test_a_search_with_every_solver_away_from_the_sources(installed, tmp_path):
-    assert run(installed, "remat export 'zoo:unit-chain{n=9}' -o g.json", str(tmp_path)).returncode == 0
-    for solver in ("highs", "cbc", "glpk", "gurobi"):
-        line = f"remat solve g.json -b 5B -o - --strategy checkmate-ilp --solver {solver} | remat check -"
-        done = run(installed, line, str(tmp_path))
-        assert done.returncode == 0, done.stderr
-        assert solver in done.stdout
-    assert [p.name for p in tmp_path.iterdir()] == ["g.json"]
+@pytest.mark.parametrize(
+    "how",
+    [
+        *(f"--strategy checkmate-ilp --solver '{spec}'" for spec in ("highs", "cbc", "glpk{via=swiglpk}", "gurobi")),
+        pytest.param("--strategy checkmate-ilp --solver 'glpk{via=glpsol}'", marks=pytest.mark.system),
+        "--strategy moccasin",
+    ],
+)
+def test_documents_are_all_that_a_search_away_from_the_sources_prints(installed, tmp_path, how):
+    """Whatever the solver, in the version that is installed here, prints by itself."""
+    search = f"remat solve - -b 5B -q -o - {how}"
+    line = f"remat export 'zoo:unit-chain{{n=9}}' -q | tee g.json | {search} | tee p.json | remat check - --format json"
+    done = run(installed, line, str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["ok"]
+    assert json.loads((tmp_path / "g.json").read_text(encoding="utf-8"))["schema"] == "remat-graph/1"
+    plan = json.loads((tmp_path / "p.json").read_text(encoding="utf-8"))
+    assert plan["schema"] == "remat-plan/1"
+    assert plan["claim"]["status"] == "optimal"
+    told = run(installed, f"remat solve g.json -b 5B -q -o q.json --format json {how}", str(tmp_path))
+    assert (told.returncode, told.stderr) == (0, "")
+    assert json.loads(told.stdout)["schema"] == "remat-report/1"
+    rows = run(installed, f"remat solve g.json --budgets 5B,6B -q -o plans/ --format csv {how}", str(tmp_path))
+    assert (rows.returncode, rows.stderr) == (0, "")
+    assert len(list(csv.DictReader(rows.stdout.splitlines()))) == 2
+
+
+def test_documents_are_all_that_an_export_of_pytorch_prints(installed, tmp_path):
+    model = "import torch\ndef build():\n    return torch.nn.Linear(4, 4), (torch.zeros(2, 4),)\n"
+    (tmp_path / "train.py").write_text(model, encoding="utf-8")
+    line = "remat export torch:train.py:build -q | remat solve - -b none -q -o - | remat check - --format json"
+    done = run(installed, line, str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["ok"]
 
 
 def test_what_the_benchmark_of_packages_asks_of_an_installation(installed, wheel, tmp_path):

@@ -107,7 +107,10 @@ def test_missing_glpk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "glpk-utils" in caught.value.hint
     assert solver_from_spec("glpk").availability().available  # through swiglpk
     monkeypatch.setitem(sys.modules, "swiglpk", None)
-    assert "GLPK is not installed" in solver_from_spec("glpk").availability().problem
+    found = solver_from_spec("glpk").availability()
+    assert ("GLPK is not installed" in found.problem, found.optional) == (True, True)
+    monkeypatch.setenv("REMAT_GLPSOL", "/nowhere/glpsol")  # then somebody has asked for it
+    assert not solver_from_spec("glpk").availability().optional
 
 
 @pytest.mark.system

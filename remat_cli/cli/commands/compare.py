@@ -81,7 +81,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     out = Output(options["color"], options["quiet"])
     format = output_format(output, _FORMATS, options["format"])
     refuse_terminal(format, output)
-    params.require_html(format, options["cdn"])
+    params.require_drawing(format, options["cdn"])
     if options["dask"] is not None and options["jobs"] is not None:
         raise UsageError("--jobs is for this machine", hint="with --dask, the cluster's workers decide")
     linked = options["links"] is not None

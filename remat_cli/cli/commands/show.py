@@ -50,7 +50,7 @@ def command(file: str, output: str, format: str, cdn: bool, keys: str | None, co
     out = Output(color)
     format = output_format(output, _FORMATS, format)
     refuse_terminal(format, output)
-    params.require_html(format, cdn)
+    params.require_drawing(format, cdn)
     document = read_source(file)
     is_plan = kind_of(document) == "plan"
     if is_plan and keys is not None:

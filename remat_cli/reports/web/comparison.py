@@ -41,9 +41,6 @@ def comparison_page(comparison: Comparison, command: str, *, cdn: bool = False) 
         comparison: The comparison.
         command: The command that makes the page.
         cdn: Whether plotly.js comes from its own network instead of from the file.
-
-    Raises:
-        UsageError: If plotly or Jinja2 is not installed.
     """
     first = recommended(comparison)
     note = (

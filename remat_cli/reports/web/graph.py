@@ -27,9 +27,6 @@ def graph_page(graph: Graph, summary: GraphSummary, command: str, *, cdn: bool =
         summary: Its summary.
         command: The command that makes the page.
         cdn: Whether plotly.js comes from its own network instead of from the file.
-
-    Raises:
-        UsageError: If plotly or Jinja2 is not installed.
     """
     whole = blocks(graph)
     items = _items(graph, whole)

@@ -14,9 +14,6 @@ def linked_page(linked: Linked, command: str, *, cdn: bool = False) -> str:
         linked: The comparisons.
         command: The command that makes the page.
         cdn: Whether plotly.js comes from its own network instead of from the file.
-
-    Raises:
-        UsageError: If plotly or Jinja2 is not installed.
     """
     sections: list[Section] = []
     pairs = list(zip(linked.links, linked.comparisons, strict=True))

@@ -16,8 +16,6 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
-from remat_cli.errors import UsageError
-from remat_cli.extras import install_command
 from remat_cli.printable import printable
 from remat_cli.version import __version__
 
@@ -146,7 +144,6 @@ def render_page(page: Page, *, cdn: bool = False) -> str:
         cdn: Whether plotly.js comes from its own network, in exactly the installed version, instead of from the file.
 
     Raises:
-        UsageError: If plotly or Jinja2 is not installed.
         ValueError: If a chart does not follow plotly's schema.
     """
     template = _template()
@@ -225,11 +222,8 @@ def _shown(value: Any) -> Any:
 
 
 def _template() -> Template:
-    try:
-        import plotly  # noqa: F401 - only to test whether it is installed
-        from jinja2 import Environment, StrictUndefined
-    except ImportError as error:
-        raise UsageError(f"{error.name} is not installed", hint=f"install it with: {install_command('plot')}") from None
+    from jinja2 import Environment, StrictUndefined
+
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )

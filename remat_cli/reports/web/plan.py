@@ -36,9 +36,6 @@ def plan_page(report: Report, plan: Plan, command: str, *, cdn: bool = False) ->
         plan: The plan.
         command: The command that makes the page.
         cdn: Whether plotly.js comes from its own network instead of from the file.
-
-    Raises:
-        UsageError: If plotly or Jinja2 is not installed.
     """
     errors = [f.message for f in report.findings if f.code != OVER_BUDGET]
     problems = errors[:_SHOWN_PROBLEMS]
