@@ -4,15 +4,16 @@ Kumar et al., Efficient Rematerialization for Deep Networks, NeurIPS 2019, on it
 224x224), feed-forward networks with weights, ReLU and squared error (1024 items of 1024 features), and the Transformer
 for translation (base: 8 pairs of 256 tokens, big: 16), each with `backward=operator`: gradients read what derivatives
 need. The paper names the networks and prints no batch and no width; for the Transformer ours are the defaults of the
-implementation that it names. NoRemat computes everything once. GreedyRemat recomputes one operation at a time, as XLA's
-pass does by default (`xla-greedy{block=1}`), at the smallest budget that it reaches, found by bisection; `XLA, blocks`
-is the same pass with runs of up to 16 operations, which is stronger than the paper's. TWRemat is the full recursion
-over a tree decomposition, that is TWRemat(1); TWRemat(k) ends at parts with fewer than k bags, and the one with the
-lowest peak has a row of its own, since a smaller k does not always take less. Nothing is kept afterwards to use the
-rest of a budget. Length is the number of computes over that of NoRemat. Peaks are sums of the bytes of live values.
-Those of the paper belong to an optimal static allocation; the column beside has the memory that these values take at
-fixed offsets, and where it equals the peak, it is optimal. What no schedule can go below is proven by
-`remat solve --minimize peak`, whose plan stands there too.
+implementation that it names. NoRemat computes everything once. GreedyRemat recomputes one operation at a time, as
+XLA's pass does by default (`xla-greedy{block=1}`), at the smallest budget that it reaches, found by bisection; `XLA,
+blocks` is the same pass with runs of up to 16 operations, which is stronger than the paper's. TWRemat is the full
+recursion over a tree decomposition, that is TWRemat(1); TWRemat(k) ends at parts with fewer than k bags, and the one
+with the lowest peak has a row of its own, since a smaller k does not always take less. `PWRemat, spine` is the full
+recursion along a path decomposition with a spine (section 5, of which the paper has a sketch and no results):
+`pwremat{spine=true,bags=1}`. Nothing is kept afterwards to use the rest of a budget. Length is the number of computes
+over that of NoRemat. Peaks are sums of the bytes of live values. Those of the paper belong to an optimal static
+allocation; the column beside has the memory that these values take at fixed offsets, and where it equals the peak, it
+is optimal. What no schedule can go below is proven by `remat solve --minimize peak`, whose plan stands there too.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from benchmarks.paper.placing import placed_bytes
 from benchmarks.paper.published import Ours, published
 
 _NO, _GREEDY, _BLOCKS, _TREE, _LEAST = "NoRemat", "GreedyRemat", "XLA, blocks", "TWRemat", "least peak found"
-_LOWEST = "TWRemat(k), lowest"
-_WAYS = (_NO, _GREEDY, _BLOCKS, _TREE, _LOWEST, _LEAST)
+_LOWEST, _SPINE = "TWRemat(k), lowest", "PWRemat, spine"
+_WAYS = (_NO, _GREEDY, _BLOCKS, _TREE, _LOWEST, _SPINE, _LEAST)
 _RESNETS = (18, 34, 50, 101, 152, 200)
 _LAYERS = (10, 25, 50, 75, 100)
 _BIG = "transformer{batch=16,width=1024,heads=16,backward=operator}"
@@ -265,6 +266,8 @@ def measured(spec: str, way: str) -> dict[str, Any]:
     elif way == _LEAST:
         least, bound, ending = _least(graph)
         found = [(0, least)]
+    elif way == _SPINE:
+        found = [(1, _along_spine(graph))]
     else:
         facts_of_graph, found = _recursive(graph)
     wall_s = round(time.monotonic() - started_s, 2)
@@ -318,6 +321,19 @@ def _least(graph: Any) -> tuple[Sequence[int], int, str]:
     assert claim is not None
     computes = [step.node for step in solved.plan.statements if isinstance(step, Compute)]
     return computes, claim.lower_bound_bytes - graph.fixed_memory, f"bound for {claim.scope.value}"
+
+
+def _along_spine(graph: Any) -> Sequence[int]:
+    """The schedule of the full recursion along a spine."""
+    from remat_cli.control import Control
+    from remat_cli.plan.derive import prune
+    from remat_cli.strategies.published.eviction import in_document_order
+    from remat_cli.strategies.published.spine import Spine, spine_schedule
+
+    control, n = Control.within(_LIMIT_S), len(graph.nodes)
+    computes = spine_schedule(graph, Spine.both(graph, control), n, _LONGEST * n, control)
+    assert computes is not None, f"it computes more than {_LONGEST} times as many nodes"
+    return prune(graph, in_document_order(graph, computes))
 
 
 def _recursive(graph: Any) -> tuple[dict[str, int], list[tuple[int, Sequence[int]]]]:

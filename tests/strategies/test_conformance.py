@@ -43,8 +43,15 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=[*STRATEGIES.names(), "pwremat{spine=true}"])
+def spec(request: pytest.FixtureRequest) -> str:
+    """Strategies, and options that make another algorithm of one."""
+    return str(request.param)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-def test_valid_plan_or_honest_refusal(name: str, seed: int) -> None:
+def test_valid_plan_or_honest_refusal(spec: str, seed: int) -> None:
+    name = spec.partition("{")[0]
     graph = graph_of(seed)
     top = no_remat_peak(graph)
     for budget in (None, top, top - 1, top - 3):
@@ -52,7 +59,7 @@ def test_valid_plan_or_honest_refusal(name: str, seed: int) -> None:
             continue
         truth = cheapest(graph, 10**9 if budget is None else budget)
         try:
-            solved = solve(graph, budget, SolveOptions(strategy=name, threads=1))
+            solved = solve(graph, budget, SolveOptions(strategy=spec, threads=1))
         except StrategyMismatch:
             assert STRATEGIES.load(name).needs is not Needs.ANY
             continue
@@ -126,9 +133,9 @@ def test_every_strategy_describes_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("budget", ["100%", "90%"])
-def test_same_input_same_plan(name: str, budget: str) -> None:
+def test_same_input_same_plan(spec: str, budget: str) -> None:
     graph = build_graph("linear{n=12}")
-    options = SolveOptions(strategy=name, threads=1)
+    options = SolveOptions(strategy=spec, threads=1)
 
     def outcome() -> object:
         try:

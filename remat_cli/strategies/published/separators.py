@@ -138,7 +138,7 @@ def path_separators(graph: Graph, control: Control | None = None) -> tuple[Separ
     Raises:
         LimitReached, Interrupted: If it has to stop before there is a decomposition.
     """
-    bags = _path(skeleton(graph), control or Control())
+    bags = path_bags(graph, control or Control())
     width = max((len(bag) for bag in bags), default=1) - 1
 
     def halved(low: int, high: int, above: frozenset[int]) -> Separator:
@@ -152,13 +152,17 @@ def path_separators(graph: Graph, control: Control | None = None) -> tuple[Separ
     return halved(0, len(bags), frozenset()), width
 
 
-def _path(around: Sequence[set[int]], control: Control) -> list[frozenset[int]]:
-    """Bags of a path decomposition: the narrowest of several greedy ones.
+def path_bags(graph: Graph, control: Control) -> list[frozenset[int]]:
+    """Bags of a path decomposition of the skeleton: the narrowest of several greedy ones.
 
     Each is a linear layout of the nodes. The next node is always the one after which the fewest placed nodes have
     neighbours not yet placed (vertex separation, which equals pathwidth for the best layout). They differ in the first
     node.
+
+    Raises:
+        LimitReached, Interrupted: If it has to stop before there is a decomposition.
     """
+    around = skeleton(graph)
     n = len(around)
     thin = sorted(range(n), key=lambda i: (len(around[i]), i))[: _STARTS - 2]
     best: list[frozenset[int]] = []
@@ -252,12 +256,17 @@ def recursive_schedule(
                 if rest := child.nodes & wanted:
                     have(child, rest, levels - 1)
 
-    ends = frozenset(i for i in range(len(graph.nodes)) if not any(graph.readers[v] for v in graph.values_of(i)))
     try:
-        have(root, ends | {graph.producer[v] for v in graph.outputs}, limit)
+        have(root, ends(graph), limit)
     except _TooLong:
         return None
     return computes
+
+
+def ends(graph: Graph) -> frozenset[int]:
+    """The nodes that a schedule has to provide: those of the outputs, and those that no node reads."""
+    unread = (i for i in range(len(graph.nodes)) if not any(graph.readers[v] for v in graph.values_of(i)))
+    return frozenset(unread) | {graph.producer[v] for v in graph.outputs}
 
 
 class _TooLong(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -19,11 +20,25 @@ from remat_cli.strategies.published.separators import (
     recursive_schedule,
     tree_separators,
 )
+from remat_cli.strategies.published.spine import Spine, spine_schedule
 
 _LONGEST = 60
 """Longest schedule, as a multiple of the number of nodes. Untuned."""
 _PATIENCE = 3
 """Levels in a row without a cheaper plan after which the search ends: each takes longer than the last. Untuned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recursion:
+    """A recursion that can end at any level.
+
+    Attributes:
+        depth: Levels of the full recursion, or more.
+        schedule: By the number of levels: the nodes in the order in which they run; None if that is too long.
+    """
+
+    depth: int
+    schedule: Callable[[int], list[int] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +73,18 @@ class _Separating(Strategy):
             )
 
     @abstractmethod
-    def separators(self, graph: Graph, control: Control) -> Separator:
-        """The separators of ``graph``.
+    def recursion(self, graph: Graph, control: Control) -> Recursion:
+        """The recursion over ``graph``.
 
         Raises:
             StrategyMismatch: If the strategy does not accept this graph.
             LimitReached, Interrupted: If it has to stop.
         """
+
+    def over(self, graph: Graph, root: Separator) -> Recursion:
+        """The recursion over separators."""
+        longest, fewest = _LONGEST * len(graph.nodes), self.bags or 1
+        return Recursion(root.depth, lambda levels: recursive_schedule(graph, root, levels, longest, fewest))
 
     def options(self, levels: int) -> str:
         """Text form of this strategy with ``levels``."""
@@ -74,12 +94,12 @@ class _Separating(Strategy):
         """Try levels of recursion, the fewest first."""
         graph = task.graph
         incumbent = Incumbent.empty(task, context)
-        root = self.separators(graph, context.control)
+        recursion = self.recursion(graph, context.control)
         idle = 0
         given = self.levels is not None or self.bags is not None
-        limit = root.depth if self.levels is None else self.levels
-        for levels in (limit,) if given else range(root.depth):
-            computes = recursive_schedule(graph, root, levels, _LONGEST * len(graph.nodes), self.bags or 1)
+        limit = recursion.depth if self.levels is None else self.levels
+        for levels in (limit,) if given else range(recursion.depth):
+            computes = recursion.schedule(levels)
             if computes is None:
                 break
             before = incumbent.cost
@@ -103,25 +123,31 @@ class TwRemat(_Separating):
     name: ClassVar[str] = "twremat"
     summary: ClassVar[str] = "recursion over a tree decomposition, then keep what there is room for"
 
-    def separators(self, graph: Graph, control: Control) -> Separator:
-        """The separators of a min-fill tree decomposition."""
-        return tree_separators(graph, control)[0]
+    def recursion(self, graph: Graph, control: Control) -> Recursion:
+        """Over the separators of a min-fill tree decomposition."""
+        return self.over(graph, tree_separators(graph, control)[0])
 
 
 @dataclass(frozen=True, slots=True)
 class PwRemat(_Separating):
     """The same along a path: a path decomposition is halved, and both sides are made by recursion.
 
-    The paper only sketches its algorithm for pathwidth (section 5). Here every part lies between two resident bags, and
-    the depth is the logarithm of n for every graph. But the bags are those of a greedy path decomposition, often wider
-    than those of a tree, and for each node of a bag both sides are recomputed. So the strategy accepts only graphs of
-    small pathwidth.
+    Every part lies between two resident bags, and the depth is the logarithm of n for every graph. But the bags are
+    those of a greedy path decomposition, often wider than those of a tree, and for each node of a bag both sides are
+    recomputed. So the strategy accepts only graphs of small pathwidth.
+
+    The paper's own algorithm for pathwidth (section 5) also has a spine, and is only sketched there. With ``spine`` it
+    is what follows from that sketch (:mod:`remat_cli.strategies.published.spine`).
 
     Attributes:
-        most_width: Largest width of a path decomposition.
+        most_width: Largest width of a path decomposition, before a spine is added.
+        spine: Whether to run along a spine.
     """
 
     most_width: int = field(default=16, metadata={"help": "largest width of a path decomposition to accept"})
+    spine: bool = field(
+        default=False, metadata={"help": "run along a spine, on which parts get shorter and narrower (section 5)"}
+    )
 
     name: ClassVar[str] = "pwremat"
     summary: ClassVar[str] = "recursion over a narrow path decomposition, then keep what there is room for"
@@ -135,20 +161,34 @@ class PwRemat(_Separating):
     def options(self, levels: int) -> str:
         """Text form of this strategy with ``levels``."""
         width = "" if self.most_width == PwRemat().most_width else f",most_width={self.most_width}"
-        return f"{self.name}{{levels={levels}{width}}}"
+        return f"{self.name}{{levels={levels}{width}{',spine=true' if self.spine else ''}}}"
 
-    def separators(self, graph: Graph, control: Control) -> Separator:
-        """The separators of the narrowest path decomposition found.
+    def recursion(self, graph: Graph, control: Control) -> Recursion:
+        """Over the narrowest path decomposition found.
 
         Raises:
             StrategyMismatch: If it is not narrow.
             LimitReached, Interrupted: If it has to stop.
         """
+        if self.spine:
+            spines = Spine.both(graph, control)
+            self._require_narrow(spines[0].bare_width)
+            return self._along(graph, spines, control)
         root, width = path_separators(graph, control)
+        self._require_narrow(width)
+        return self.over(graph, root)
+
+    def _along(self, graph: Graph, spines: tuple[Spine, ...], control: Control) -> Recursion:
+        """The recursion along spines. Each level halves the parts, so no more levels than nodes change anything."""
+        longest, fewest = _LONGEST * len(graph.nodes), self.bags or 1
+        return Recursion(
+            len(graph.nodes), lambda levels: spine_schedule(graph, spines, levels, longest, control, fewest)
+        )
+
+    def _require_narrow(self, width: int) -> None:
         if width > self.most_width:
             raise StrategyMismatch(
                 f"pwremat is for graphs of small pathwidth, and the narrowest path decomposition that it finds has "
                 f"width {width}, above {self.most_width}",
                 hint=f"take twremat, or pwremat{{most_width={width}}} and patience",
             )
-        return root
