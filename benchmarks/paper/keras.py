@@ -1,12 +1,12 @@
 """Checkmate, figures 5 and 6 and table 2, on the networks as Keras writes them.
 
 Jain et al., Checkmate, MLSys 2020, took its graphs from Keras 2 and its times from a V100. Here Keras 3 wrote the
-networks, `remat export` took the training steps at the paper's batches, and `remat profile` measured times on one core
-of a CPU, at two small batches. At the paper's batch they lie on the line through the two; the bytes are exact. The
-files in `keras/` hold all that, so nothing of TensorFlow is needed here. Nodes are those of a TensorFlow step: bytes
-are what TensorFlow keeps, operations of no use alone are joined, and gradients of parameters stay to the end. The
-tables above have the same networks by the paper's rules for a graph. The U-Net is the one on VGG16 of the published
-experiments.
+networks, `remat export` took the training steps at the batches below, and `remat profile` measured times on one core
+of a CPU, at two small batches. At the whole batch they lie on the line through the two; the bytes are exact. The batch
+of the U-Net is that of section 6.3; the texts print none for the others, so these are those of the zoo. The files in
+`keras/` hold all that, so nothing of TensorFlow is needed here. Nodes are those of a TensorFlow step: bytes are what
+TensorFlow keeps, operations of no use alone are joined, and gradients of parameters stay to the end. The tables above
+have the same networks by the paper's rules for a graph. The U-Net is the one on VGG16 of the published experiments.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The networks of Checkmate's experiments as Keras wrote them, at any batch, with FLOPs or measured times as costs.
 
 ``keras/NAME.json`` is what ``python -m benchmarks.tensorflow.checkmate`` exported and profiled, and needs neither Keras
-nor TensorFlow. It holds the graph at the paper's batch, bytes and FLOPs at a small batch, and the time of each node at
+nor TensorFlow. It holds the graph at the whole batch, bytes and FLOPs at a small batch, and the time of each node at
 two small batches. At every other batch they lie on the line through the two, as ``remat max-batch`` takes them; the
 exporter has checked that of bytes at a third batch.
 """
@@ -28,7 +28,7 @@ class Exported:
     """A network.
 
     Attributes:
-        batch: The paper's batch.
+        batch: The whole batch, of which the tables are.
         profiled: The batches at which the nodes were timed; empty if they were not.
         parameters: Number of its parameters.
         flops: Its graphs with FLOPs as costs.

@@ -1,11 +1,11 @@
 """Checkmate, figures 1 and 3, table 1 and section 2: what fills the memory, what recomputation saves, and the methods.
 
-Jain et al., Checkmate, MLSys 2020. Figure 1 is a network of 32 layers that needs 30 GB in training, and 21 GB less with
-some activations computed again, at a modest cost; the paper does not say which network it is. Here it is a chain of 32
-equal layers of that size, with the cheapest plan that saves as much. Figure 3 compares activations with parameters of
-popular networks; its numbers stand only in the picture. Here they are those of the zoo, at the batches of the paper's
-experiments where it has the network. Table 1 says which graphs the methods take, and whether they mind costs and
-sizes; beside it stands what the strategies of those names declare.
+Jain et al., Checkmate, MLSys 2020. Figure 1 is a network of 32 layers that needs 30 GB in training, and 21 GB less
+with some activations computed again, at a modest cost; the paper does not say which network it is. Here it is a chain
+of 32 equal layers of that size, with the cheapest plan that saves as much. Figure 3 compares activations with
+parameters of popular networks; its numbers stand only in the picture. Here they are those of the zoo, at the batches
+of the other tables. Table 1 says which graphs the methods take, and whether they mind costs and sizes; beside it
+stands what the strategies of those names declare.
 """
 
 from __future__ import annotations

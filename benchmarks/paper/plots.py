@@ -145,7 +145,7 @@ def _meet(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float
     heights = dict(other)
     span = max((abs(y) for _, y in (*one, *other)), default=0.0)
     beside = [abs(heights[x] - y) <= _SEEN * span for x, y in one if x in heights]
-    return 2 * sum(beside) >= max(2, len(beside))
+    return 2 * sum(beside) >= len(beside) and sum(beside) >= min(2, len(one), len(other)) > 0
 
 
 def draw_bars(

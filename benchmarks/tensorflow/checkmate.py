@@ -1,12 +1,12 @@
-"""The networks of Checkmate's experiments as Keras writes them, exported at the paper's batches and profiled.
+"""The networks of Checkmate's experiments as Keras writes them, exported at the batches of `benchmarks/paper` and profiled.
 
     python -m benchmarks.tensorflow.checkmate export [NAME ...]
     python -m benchmarks.tensorflow.checkmate profile [NAME ...]
 
 Jain et al., Checkmate, MLSys 2020, used graphs of Keras 2, profiled on a V100. Here Keras 3 writes the networks, and
-TensorFlow captures the training step at the paper's batch; nothing runs for that. Times are measured on a CPU, which
-would need a day and 50 GB at the paper's batches: so nodes are measured at two small batches, with the same operations
-in each node as at the paper's batch. ``export`` writes ``benchmarks/paper/keras/NAME.json`` and, for ``profile``, the
+TensorFlow captures the training step at that batch; nothing runs for that. Times are measured on a CPU, which
+would need a day and 50 GB at such batches: so nodes are measured at two small batches, with the same operations
+in each node as at the whole batch. ``export`` writes ``benchmarks/paper/keras/NAME.json`` and, for ``profile``, the
 graphs of the small batches into ``build/checkmate``; ``profile`` adds the times. ``make paper`` reads these files.
 """
 
@@ -101,7 +101,7 @@ class Network:
     """A network of the paper.
 
     Attributes:
-        batch: The paper's batch.
+        batch: The whole batch.
         small: The batches at which it is profiled.
         make: Makes the model.
     """
@@ -146,7 +146,7 @@ def smaller(whole: Graph, network: Network, batch: int) -> Graph:
 
 
 def export(name: str) -> None:
-    """Write the graph of a network at the paper's batch, and what changes with the batch."""
+    """Write the graph of a network at the whole batch, and what changes with the batch."""
     network = NETWORKS[name]
     whole = export_model(partial(step, network, network.batch), name, "benchmarks.tensorflow.checkmate")
     small, middle = (smaller(whole, network, batch) for batch in network.small)
