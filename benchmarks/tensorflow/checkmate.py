@@ -1,4 +1,4 @@
-"""The networks of Checkmate's experiments as Keras writes them, exported at the batches of `benchmarks/paper` and profiled.
+"""The networks of Checkmate's experiments as Keras writes them, exported at the batches of the papers' tables.
 
     python -m benchmarks.tensorflow.checkmate export [NAME ...]
     python -m benchmarks.tensorflow.checkmate profile [NAME ...]
