@@ -38,15 +38,15 @@ def device_rates(device: Any, tell: Tell = tell_stderr) -> Rates:
     named = os.environ.get(RATES, "")
     if named:
         return read_rates(*read_text(named))
-    asked = _Asked.of(device)
+    asked = DeviceKey.of(device)
     if asked not in _SEEN:
         _SEEN[asked] = _kept_or_measured(asked, tell)
     return _SEEN[asked]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """All that the rates depend on.
+class DeviceKey:
+    """All that the speed and the workspace of operations depend on.
 
     Attributes:
         device: The device as PyTorch names it.
@@ -63,7 +63,7 @@ class _Asked:
     torch: str
 
     @classmethod
-    def of(cls, device: Any) -> _Asked:
+    def of(cls, device: Any) -> DeviceKey:
         """The device at hand."""
         import torch
 
@@ -73,10 +73,10 @@ class _Asked:
         capability = str(torch.backends.cpu.get_cpu_capability())
         return cls("cpu", processor(), torch.get_num_threads(), capability, version)
 
-    def path(self) -> Path:
-        """The file in which the rates are kept."""
-        key = [self.device.partition(":")[0], self.machine, self.threads, self.vectors, self.torch, _METHOD]
-        return cache_folder("rates") / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
+    def path(self, folder: str, *more: int) -> Path:
+        """The file in the cache folder ``folder`` for what depends on this, and on ``more``."""
+        key = [self.device.partition(":")[0], self.machine, self.threads, self.vectors, self.torch, *more]
+        return cache_folder(folder) / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
 
     def facts(self) -> dict[str, Any]:
         """What is written beside the rates."""
@@ -84,11 +84,11 @@ class _Asked:
         return {"device": self.device.partition(":")[0], "vectors": self.vectors, "torch": self.torch} | threads
 
 
-_SEEN: dict[_Asked, Rates] = {}
+_SEEN: dict[DeviceKey, Rates] = {}
 
 
-def _kept_or_measured(asked: _Asked, tell: Tell) -> Rates:
-    path = asked.path()
+def _kept_or_measured(asked: DeviceKey, tell: Tell) -> Rates:
+    path = asked.path("rates", _METHOD)
 
     def measured() -> Rates:
         tell(f"measuring how fast {asked.machine} is, for {LIMIT_S:g} s; kept in {path}")

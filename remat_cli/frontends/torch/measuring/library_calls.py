@@ -7,13 +7,11 @@ copies weights into a layout of its own meanwhile, and computes their gradient i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-from remat_cli.frontends.captured.profiling import groups
 from remat_cli.frontends.torch.document import Input, Named
+from remat_cli.frontends.torch.measuring.kept_workspaces import counted
 from remat_cli.frontends.torch.measuring.one_operation import Operations
-from remat_cli.frontends.torch.measuring.workspace import workspaces
 from remat_cli.frontends.torch.private import last_call
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
@@ -29,31 +27,13 @@ _CONTIGUOUS = Named("memory_format", "contiguous_format")
 
 
 def with_library_workspaces(graph: Graph) -> Graph:
-    """``graph`` with the workspace of calls of libraries, each kind measured once on this machine's CPU.
-
-    The state of the user's random generators is preserved.
+    """``graph`` with the workspace of calls of libraries on this machine's CPU.
 
     Args:
         graph: A graph that this process captured for Inductor, for a CPU.
-
-    Raises:
-        OutOfMemory: If memory is too small for an operation and its inputs.
-        ExecutionFailed: If an operation fails.
     """
-    import torch
-
     indices = [index for index, node in enumerate(graph.nodes) if node.op in _CALLS]
-    if not indices:
-        return graph
-    operations = _LaidOut(read_step(graph), "cpu")
-    kinds = groups((operations.kind(index), index) for index in indices)
-    with torch.random.fork_rng():
-        measured = workspaces(operations, [members[0] for members in kinds])
-    nodes = list(graph.nodes)
-    for members, workspace in zip(kinds, measured, strict=True):
-        for index in members:
-            nodes[index] = replace(nodes[index], workspace=max(nodes[index].workspace, workspace))
-    return replace(graph, nodes=tuple(nodes))
+    return counted(graph, _LaidOut(read_step(graph), "cpu"), indices) if indices else graph
 
 
 class _LaidOut(Operations):
@@ -81,7 +61,7 @@ class _LaidOut(Operations):
 
     def kind(self, index: int) -> str:
         """As for other operations; a gradient that reads contiguous copies is another kind."""
-        return f"{self._is_told(index)} {super().kind(index)}"
+        return f"laid out {self._is_told(index)} {super().kind(index)}"
 
     def _is_told(self, index: int) -> bool:
         """Whether a gradient of a convolution reads contiguous copies, see :mod:`...capturing.image_layouts`."""

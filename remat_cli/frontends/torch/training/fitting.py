@@ -26,6 +26,7 @@ from remat_cli.frontends.torch.capturing.results import Returns, Use, chosen_res
 from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_device
+from remat_cli.frontends.torch.measuring.kept_workspaces import with_workspaces
 from remat_cli.frontends.torch.measuring.library_calls import with_library_workspaces
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
@@ -37,7 +38,7 @@ from remat_cli.frontends.torch.training.loss import Asked, Loss, asked_by
 from remat_cli.frontends.torch.training.outside import sizes_unknown
 from remat_cli.frontends.torch.training.real_forward import captured_for_real, uncopied
 from remat_cli.frontends.torch.training.remat_backend import backend_with
-from remat_cli.frontends.torch.training.report import Fitted, likely_workspace
+from remat_cli.frontends.torch.training.report import Fitted
 from remat_cli.frontends.torch.training.sharing import Held, crossing_bytes, planned, without_plan
 from remat_cli.frontends.torch.training.trying import try_out
 from remat_cli.frontends.torch.training.uses import Uses, copied_bytes
@@ -186,8 +187,8 @@ class _Plans:
 
     @property
     def counts_workspace(self) -> bool:
-        """Whether to measure the workspace of calls of libraries, and nothing else."""
-        return self.compiler == "inductor" and self.where.type == "cpu"
+        """Whether plans count the workspace of operations."""
+        return self.measured or self.where.type == "cpu"
 
     def budget_bytes(self) -> int | None:
         """The budget in bytes; None if the planner has none, or does not know it yet."""
@@ -261,7 +262,7 @@ class _Plans:
             plan_bytes=max(one.peak_bytes for one in seen),
             least_bytes=max(peak_bound(graph).bytes for graph in self.alone),
             extra_cost=100 * (took / once - 1) if once else 0.0,
-            workspace_bytes=0 if self.measured or self.counts_workspace else max(map(likely_workspace, plans)),
+            counts_workspace=self.counts_workspace,
             assumed=assumed,
             parts=len(plans),
             host_bytes=sum(one.host_peak_bytes for one in seen),
@@ -283,11 +284,11 @@ class _Plans:
         return False
 
     def _prepared(self, graph: Graph) -> Graph:
-        """``graph`` with the reserve, with measured costs if the user chose so, and with workspace if compiled."""
+        """``graph`` with the reserve, with measured costs if the user chose so, and on a CPU with workspace."""
         if self.measured:
             graph = _measured(graph, self.where)
         elif self.counts_workspace:
-            graph = with_library_workspaces(graph)
+            graph = (with_library_workspaces if self.compiler == "inductor" else with_workspaces)(graph)
         return replace(graph, fixed_memory=graph.fixed_memory + self.reserve_bytes)
 
     def add(self, graph: Graph, planner: Planner) -> Plan:
