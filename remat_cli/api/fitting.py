@@ -87,9 +87,9 @@ def fit(
             each graph; on CUDA up to six, until one fits with its gaps.
         cost: What recomputation should spare. ``device``: time on the module's device, by rates that are measured once,
             in two seconds, and kept in the user's cache folder; the file that ``REMAT_RATES`` names replaces them.
-            ``measured``: time of every operation, measured now. ``flops``, or time by the model ``roofline:a100``. Plans
-            for a CPU count the workspace of operations in any case. On CUDA only ``measured`` does, so take it there for
-            a budget that must not be exceeded.
+            ``measured``: time of every operation, measured now. ``flops``, or time by the model ``roofline:a100``.
+            Plans for a CPU count the workspace of operations in any case. On CUDA only ``measured`` does, so take it
+            there for a budget that must not be exceeded.
         reserve: Memory to leave for things outside the graph, such as the optimizer's state or accumulated gradients.
         cache: Folder for plans, made if missing; None for the user's cache folder, ``""`` for none. Plans for measured
             costs are not cached.
