@@ -403,7 +403,7 @@ def ours(rows: Sequence[Mapping[str, Any]]) -> Ours:
         (_DEEPEST, "throughput, printed as that of PyTorch (images/s)", _largest(deepest, "rotor_rate"), slower),
         (_DEEPEST, "length of the chain", deepest.get(8, {}).get("blocks"), "other ends of the network"),
         ("all", "slots", float(Rotor().slots), ""),
-        ("most networks", "time of the programme, below (s)", _median(sets), "median; a shared core"),
+        ("most networks", "time of the programme, below (s)", _median(sets), "a shared core, and Python around it"),
         (
             *(_DEEPEST, "time of the programme, below (s)"),
             *(_largest(deepest, "wall_s"), "a shared core, and Python around it"),

@@ -181,7 +181,7 @@ def ours(rows: list[Row]) -> Ours:
         ("32 layers", "memory saved (GB)"): (round(saved["saved_bytes"] / 1e9, 2), ""),
         ("vgg19", "orders of magnitude between the costs of layers"): (
             vgg19,
-            "nearly seven: the smallest is the softmax, with three FLOPs an entry here",
+            "the smallest is the softmax, with three FLOPs an entry here",
         ),
     }
 

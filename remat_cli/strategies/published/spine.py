@@ -26,7 +26,7 @@ from remat_cli.strategies.published.separators import ends, path_bags
 
 _LOOK_EVERY = 256
 """Computes between two checks of the clock."""
-_DEEPEST = 300
+_DEEPEST = 250
 """Levels of recursion: three calls each, within the thousand that Python allows. The paper's Transformer takes 33."""
 
 
