@@ -6,6 +6,8 @@ import argparse
 import csv
 import io
 import json
+import re
+import string
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -186,7 +188,19 @@ def paged(page: Page, results: Mapping[str, Mapping[str, Any]]) -> str:
     head = [f"# {page.title}\n", f"{page.about} [All pages](README.md) has the summary, and what is not here.\n"]
     if len(page.parts) > 1:
         head.append("\n".join(f"- [{part(name).title}](#{anchor(part(name).title)})" for name in page.parts) + "\n")
-    return "\n".join([*head, *(_section(name, results) for name in page.parts)])
+    return _machines_last("\n".join([*head, *(_section(name, results) for name in page.parts)]))
+
+
+def _machines_last(text: str) -> str:
+    """A page that names each machine with its versions once, at its end, and by a letter in its sections."""
+    machines = dict.fromkeys(re.findall(r"^Measured on: (.*)$", text, flags=re.MULTILINE))
+    if not machines:
+        return text
+    ends = ["## Machines and versions\n"]
+    for letter, machine in zip(string.ascii_uppercase, machines, strict=False):
+        text = text.replace(f"Measured on: {machine}", f"Measured on {letter}.")
+        ends.append(f"- {letter}: {machine}")
+    return "\n".join([text, *ends, ""])
 
 
 def _section(name: str, results: Mapping[str, Mapping[str, Any]]) -> str:

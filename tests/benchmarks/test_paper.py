@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import frame, measure
 from benchmarks.machine import ROOT
+from benchmarks.page import measured_on
 from benchmarks.paper import batches, budgets, chains, gaps, long, memory, placing, plots, treewidth
 from benchmarks.paper.__main__ import (
     LONG,
@@ -98,6 +99,16 @@ def test_the_stored_pages_are_those_of_the_stored_results(results):
         assert all(line in first for line in summarised(beside(name, results)) if name != "keras")
     pages = [(folder / file).read_text(encoding="utf-8") for file in ("README.md", *(f"{p.name}.md" for p in PAGES))]
     assert max(text.count("\n") for text in pages) < 600
+
+
+def test_a_page_names_each_machine_once(results):
+    for page in PAGES:
+        text = paged(page, results)
+        letters = re.findall(r"^Measured on ([A-Z])\.$", text, flags=re.MULTILINE)
+        told = dict(re.findall(r"^- ([A-Z]): (.*)$", text.partition("## Machines")[2], flags=re.MULTILINE))
+        assert set(letters) == set(told)
+        assert all(text.count(machine) == 1 for machine in told.values())
+        assert measured_on(results[page.parts[0]]) in told.values()
 
 
 def summarised(rows):
