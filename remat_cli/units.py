@@ -21,6 +21,9 @@ _IEC = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50, "E
 _UNITS = {name.lower(): factor for name, factor in (_SI | _IEC | {"byte": 1, "bytes": 1}).items()}
 _BITS = re.compile(r"[KMGTPE]i?b")
 """Bits to most readers, bytes to some."""
+_PARTS = re.compile(r"[0-9.]+ *[A-Za-z]+")
+_COMPOUND = re.compile(r"(?:[0-9.]+ *[A-Za-z]+ *){2,}")
+"""Durations of several parts, such as 1h30m."""
 _SECONDS = {
     "ms": Fraction(1, 1000),
     "s": Fraction(1),
@@ -348,18 +351,24 @@ def _too_many(text: str) -> UsageError:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration such as ``60s``, ``1.5m``, ``2h``, ``500ms`` or ``60``.
+    """Seconds of a duration such as ``60s``, ``1.5m``, ``1h30m``, ``500ms`` or ``60``.
 
     Raises:
         UsageError: If ``text`` is not a duration, or is more than 10^9 seconds.
     """
-    number, unit = _split(text, "duration", "60s, 5m or 1h")
-    factor = _SECONDS.get(unit.lower()) if unit else Fraction(1)
-    if factor is None:
-        raise UsageError(f'"{text}" has the unknown unit "{unit}"', hint="known units: ms, s, m, h")
-    if number * factor > MOST_SECONDS:
+    parts = _PARTS.findall(text) if len(text) <= _LONGEST and _COMPOUND.fullmatch(text.strip()) else [text]
+    seconds, last = Fraction(0), None
+    for part in parts:
+        number, unit = _split(part, "duration", "60s, 5m or 1h30m")
+        factor = _SECONDS.get(unit.lower()) if unit else Fraction(1)
+        if factor is None:
+            raise UsageError(f'"{text}" has the unknown unit "{unit}"', hint="known units: ms, s, m, h")
+        if last is not None and factor >= last:
+            raise UsageError(f'"{text}" is not a duration', hint="write larger units first, each once: 1h30m")
+        seconds, last = seconds + number * factor, factor
+    if seconds > MOST_SECONDS:
         raise UsageError(f'"{text}" is longer than {MOST_SECONDS} seconds', hint="leave it out for no limit")
-    return float(number * factor)
+    return float(seconds)
 
 
 def format_bytes(count: int, *, system: Literal["si", "iec"] = "si") -> str:

@@ -13,6 +13,8 @@ from remat_cli.errors import UsageError
 from remat_cli.graph.document import Format
 from remat_cli.standard_output import stdout
 
+_TRACE = ".trace.json"
+"""The one suffix of two parts."""
 _SUFFIXES = {
     "text": (".txt",),
     "json": (".json",),
@@ -23,7 +25,7 @@ _SUFFIXES = {
     "html": (".html", ".htm"),
     "svg": (".svg",),
     "png": (".png",),
-    "trace": (".json",),
+    "trace": (_TRACE, ".json"),
 }
 """Every format of a file, with its suffixes."""
 _FOREIGN = frozenset({".gml", ".graphml", ".jpeg", ".jpg", ".md", ".onnx", ".pdf", ".pt2", ".xml"})
@@ -47,6 +49,8 @@ def output_format(output: str, formats: Sequence[str], asked: str | None, *, opt
         UsageError: If the suffix belongs to another format, or neither it nor the option says one.
     """
     suffix = "" if output == "-" else Path(output).suffix.lower()
+    if output.lower().endswith(_TRACE) and "trace" in formats:
+        suffix = _TRACE
     by_suffix = [name for name in formats if suffix in _SUFFIXES[name]]
     context = click.get_current_context(silent=True)
     source = None if context is None else context.get_parameter_source(option)

@@ -22,7 +22,15 @@ def pipeline_text(name: str, stages: Sequence[Stage], style: Style) -> str:
         style: Where it goes.
     """
     rows = [("stage", "of the time left", "why, and when"), *_planned(stages, 0)]
-    return render(style, title(f"stages of {name}"), columns(rows, style))
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    for cells in zip(*rows, strict=True):
+        last = cells[0] == rows[0][-1]
+        grid.add_column(no_wrap=not last, overflow="fold", ratio=1 if last else None)
+    for name_of, share, why in rows:
+        grid.add_row(f"  {name_of}", share, why)
+    return render(style, title(f"stages of {name}"), grid)
 
 
 def _planned(stages: Sequence[Stage], depth: int) -> Iterator[tuple[str, str, str]]:

@@ -265,6 +265,8 @@ def test_a_budget_remembers_how_it_was_written():
         ("2h", 7200.0),
         ("500ms", 0.5),
         ("1min", 60.0),
+        ("1h30m", 5400.0),
+        ("1h 30m 1.5s", 5401.5),
         ("5 S", 5.0),
         ("0", 0.0),
     ],
@@ -273,7 +275,9 @@ def test_durations(text, seconds):
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["-1s", "1d", "1:30", "1h30m", "", "s", "1e400", "1e300", "300000h", "inf"])
+@pytest.mark.parametrize(
+    "text", ["-1s", "1d", "1:30", "30m1h", "1h1h", "1h30", "1h2d", "1h.m", "", "s", "1e400", "1e300", "300000h", "inf"]
+)
 def test_what_is_no_duration_is_refused(text):
     with pytest.raises(UsageError):
         parse_duration(text)

@@ -51,6 +51,21 @@ def test_the_stages_of_a_strategy_are_listed(remat):
     assert "dtr is one method, without stages" in refused.err
 
 
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_reasons_of_stages_are_never_cut(remat, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    listed = remat("strategies", "auto").out
+    assert max(map(len, listed.splitlines())) <= columns
+    assert "…" not in listed
+    words = "".join(listed.split())
+    rows = json.loads(remat("strategies", "auto", "--format", "json").out)["stages"]
+    if columns == 200:
+        for row in rows:
+            assert row["why"][:60].replace(" ", "") in words
+    for word in (word for row in rows for word in row["why"].split()):
+        assert word in words
+
+
 def test_solvers_are_listed_and_all_four_work_here(remat):
     listed = remat("solvers", "--check")
     assert listed.code == 0

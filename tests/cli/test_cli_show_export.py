@@ -255,7 +255,7 @@ def test_pages_and_figures(remat, file):
     remat("solve", TOY, "-b", "80%")
     for format, begins in (("html", b"<!DOCTYPE html>"), ("svg", b"<?xml"), ("png", b"\x89PNG")):
         shown = remat("show", file, "--format", format, "-o", "made")
-        assert (shown.code, shown.out, shown.err) == (0, "", "")
+        assert (shown.code, shown.out, shown.err) == (0, "", "wrote made\n")
         assert Path("made").read_bytes().startswith(begins)
 
 
@@ -266,8 +266,11 @@ def test_pages_name_the_command_that_made_them(remat):
 
 def test_a_plan_is_shown_as_a_trace_and_a_graph_is_not(remat):
     remat("solve", TOY, "-b", "80%")
-    shown = remat("show", "toy.plan.json", "--format", "trace", "-o", "toy.trace.json")
+    shown = remat("show", "toy.plan.json", "-o", "toy.trace.json", "--quiet")
     assert (shown.code, shown.out, shown.err) == (0, "", "")
+    contradicts = remat("show", "toy.plan.json", "--format", "json", "-o", "toy.trace.json")
+    assert contradicts.code == 2
+    assert "--format json contradicts the suffix .trace.json" in contradicts.err
     trace = json.loads(Path("toy.trace.json").read_text(encoding="utf-8"))
     named = [event["name"] for event in trace["traceEvents"] if event["ph"] == "X"]
     assert named.count("conv1") == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+import pytest
 from families import random_graph
 from hypothesis import given
 from report_cases import checkpointed, plan_of, plans, training_chain
@@ -14,6 +15,7 @@ from remat_cli.plan.bands import Band, bands, lifetimes
 from remat_cli.plan.check import check
 from remat_cli.plan.model import Allocate, Compute, Plan
 from remat_cli.plan.occupancy import Kind
+from remat_cli.reports.web.lifetimes import lifetimes_section
 
 
 def floors(band: Band) -> dict[int, int]:
@@ -78,3 +80,21 @@ def test_a_recomputed_value_has_a_band_for_each_time():
     again = [found for found in kinds.values() if len(found) > 1]
     assert again
     assert all(found == [Kind.FORWARD, Kind.RECOMPUTED] for found in again)
+
+
+@pytest.mark.parametrize("nodes", [12, 600])
+def test_thin_bands_have_no_edges_and_every_kind_has_one_swatch(nodes):
+    graph = random_graph(random.Random(1), nodes, phases=True)
+    plan = plan_of(graph, list(range(nodes)), None)
+    report = check(plan)
+    traces = lifetimes_section(report, plan)[0].charts[0].traces
+    drawn = bands(graph, plan.statements).drawn
+    edged = [trace["line"]["width"] > 0 for trace in traces if "meta" in trace]
+    assert len(edged) == len(drawn)
+    assert any(edged) == (nodes == 12)
+    for band, has_edge in zip(drawn, edged, strict=True):
+        height_px = 400 * graph.size[band.lifetime.value] / report.replay.peak_bytes
+        width_px = 330 * (band.lifetime.end - band.lifetime.first) / len(plan.statements)
+        assert has_edge <= (min(height_px, width_px) >= 3)
+    shown = [trace["name"] for trace in traces if "name" in trace and trace.get("showlegend", True)]
+    assert len(shown) == len(set(shown))

@@ -26,7 +26,7 @@ Examples:
   remat show graph.plan.json -o plan.html
   remat show graph.plan.json -o plan.svg
   remat show graph.plan.json --format png | display
-  remat show graph.plan.json --format trace -o plan.trace.json"""
+  remat show graph.plan.json -o plan.trace.json"""
 
 
 @click.command("show", epilog=_EPILOG)
@@ -35,8 +35,9 @@ Examples:
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.cdn_option
 @params.node_link_option
+@params.quiet_option
 @params.color_option
-def command(file: str, output: str, format: str, cdn: bool, keys: str | None, color: str) -> None:
+def command(file: str, output: str, format: str, cdn: bool, keys: str | None, quiet: bool, color: str) -> None:
     """Describe a graph or a plan.
 
     For a graph: nodes, sizes, working sets, lower bounds on its memory, and budgets to try. For a plan: its memory over
@@ -47,7 +48,7 @@ def command(file: str, output: str, format: str, cdn: bool, keys: str | None, co
     from remat_cli.graph.document import kind_of
     from remat_cli.plan.io import plan_from_document
 
-    out = Output(color)
+    out = Output(color, quiet)
     format = output_format(output, _FORMATS, format)
     refuse_terminal(format, output)
     params.require_drawing(format, cdn)
@@ -63,6 +64,8 @@ def command(file: str, output: str, format: str, cdn: bool, keys: str | None, co
         out.report(shown)
     else:
         write_text(output, shown)
+    if output != "-":
+        out.note(f"wrote {output}")
 
 
 def _shown(shown: Graph | Plan, format: str, out: Output, *, cdn: bool) -> str | bytes:

@@ -46,7 +46,7 @@ once.
 
 With --cache, a plan for the same graph, budget, options and version of remat is not searched for again if an earlier
 search for it came to its end. It is replayed before it is used. A search starts from the newest plans for other budgets
-in the cache, and finds nothing dearer than one of these that fits.
+in the cache, and finds nothing more expensive than one of these that fits.
 
 With --budgets, each plan goes to GRAPH.BUDGET.plan.json; -o names a folder, or a pattern with {budget} in it. The time
 limit is for all budgets together."""

@@ -17,8 +17,9 @@ from remat_cli.reports.words import count, size_column
 from remat_cli.units import format_bytes
 
 _ROWS = 40
-_THINNEST = 200
-"""A band below this part of the peak is about two pixels high, and its edges would hide it."""
+_THINNEST = 110
+"""A band below this part of the peak, or of the statements, is less than about three pixels high, or wide in a narrow
+window (of 420 pixels, which leave 330): its edges would hide its colour."""
 _MOMENTS = 2000
 """More are closer together than the pixels of a chart."""
 _ANEW = {Kind.RECOMPUTED: "recomputed", Kind.FETCHED: "from the host"}
@@ -76,8 +77,10 @@ def _traces(report: Report, seen: Bands) -> Iterator[dict[str, Any]]:
         # The legend entry of all bands of its kind.
         yield {**_area([None], [None], kind), "name": kind.value, "legendgroup": kind.value, "fill": "toself"}
     for band in seen.drawn:
-        thin = graph.size[band.lifetime.value] * _THINNEST < report.replay.peak_bytes
-        yield _polygon(graph, band, 0.0 if thin else 0.6)
+        life = band.lifetime
+        low = graph.size[life.value] * _THINNEST < report.replay.peak_bytes
+        narrow = (life.end - life.first) * _THINNEST < end
+        yield _polygon(graph, band, 0.0 if low or narrow else 0.6)
     yield from _rest(report, seen)
 
 
@@ -95,15 +98,16 @@ def _rest(report: Report, seen: Bands) -> Iterator[dict[str, Any]]:
     layers = [(kind, [amounts[at] for at in chosen]) for kind, amounts in seen.rest.items()]
     small = [sum(amounts[k] for _, amounts in layers) for k in range(len(chosen))]
     layers.append((Kind.WORKSPACE, [profile[at] - level[k] - small[k] for k, at in enumerate(chosen)]))
+    banded = {band.lifetime.kind for band in seen.drawn}
     base = {"type": "scatter", "mode": "lines", "x": x, "hoverinfo": "skip", "legendgroup": "rest"}
     line = {"width": 0, "shape": "hv"}
     yield {**base, "y": [*level, *level[-1:]], "line": line, "showlegend": False}
     for kind, amounts in layers:
         level = [low + amount for low, amount in zip(level, amounts, strict=True)]
         if any(amounts):
-            name = kind.value if kind is Kind.WORKSPACE else f"{kind.value}, smaller values"
-            fill = {**_area(x, [*level, *level[-1:]], kind), "fill": "tonexty", "name": name}
-            yield {**base, **fill, "line": {**line, "color": KINDS[kind]}}
+            fill = {**_area(x, [*level, *level[-1:]], kind), "fill": "tonexty", "name": kind.value}
+            # One swatch for each kind: bands of it already have one.
+            yield {**base, **fill, "line": {**line, "color": KINDS[kind]}, "showlegend": kind not in banded}
 
 
 def _area(x: list[Any], y: list[Any], kind: Kind, edge: float = 0.6) -> dict[str, Any]:
