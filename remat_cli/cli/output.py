@@ -27,11 +27,13 @@ class Output:
         color: ``auto``, ``always`` or ``never``.
         quiet: Whether to print only errors on stderr.
         payload_on_stdout: Whether a document goes to stdout, so that reports go to stderr.
+        file: Where the one report of a command goes instead; ``-`` for the streams.
     """
 
     color: str = "auto"
     quiet: bool = False
     payload_on_stdout: bool = False
+    file: str = "-"
 
     @property
     def report_stream(self) -> TextIO:
@@ -42,6 +44,8 @@ class Output:
         """The style of reports on a stream, by default on theirs."""
         from remat_cli.reports.style import Style
 
+        if stream is None and self.file != "-":
+            return self.file_style()
         stream = stream or self.report_stream
         return Style(
             width=max(_NARROWEST, _width(stream)),
@@ -64,7 +68,13 @@ class Output:
         return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
     def report(self, text: str) -> None:
-        """Print a report, which must end in a newline."""
+        """Print a report, which must end in a newline, or write it to the file."""
+        if self.file != "-":
+            from remat_cli.files import write_text
+
+            write_text(self.file, text)
+            self.note(f"wrote {self.file}")
+            return
         if self.quiet and self.payload_on_stdout:
             return
         try:

@@ -130,7 +130,10 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
     findings = list(seen.findings)
     if budget is not None and seen.peak_bytes > budget:
         at, over = seen.peak_statement, seen.peak_bytes - budget
-        message = f"statement {at}: peak memory {seen.peak_bytes} bytes is {over} over the budget {budget}"
+        message = (
+            f"statement {at}: peak memory {format_bytes(seen.peak_bytes)} is {format_bytes(over)} over the budget of "
+            f"{format_bytes(budget)} ({seen.peak_bytes} bytes, budget {budget})"
+        )
         findings.append(Finding(OVER_BUDGET, message, at))
     if plan.host is not None and plan.host.memory_bytes is not None and seen.host_peak_bytes > plan.host.memory_bytes:
         over = seen.host_peak_bytes - plan.host.memory_bytes

@@ -56,3 +56,24 @@ def test_an_invalid_plan_is_said_to_be(remat, plan):
     assert told.code == 1
     assert "This plan is invalid" in told.out
     assert "If it were" not in told.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "format"),
+    [
+        (("explain", "toy.plan.json", "conv1"), "json"),
+        (("check", "toy.plan.json"), "text"),
+        (("check", "toy.plan.json"), "sarif"),
+        (("diff", "toy.plan.json", "toy.plan.json"), "markdown"),
+    ],
+)
+def test_reports_go_to_a_file_too_and_say_so_unless_quiet(remat, plan, arguments, format):
+    printed = remat(*arguments, "--format", format)
+    written = remat(*arguments, "--format", format, "-o", "report.out")
+    assert (written.code, written.out, written.err) == (printed.code, "", "wrote report.out\n")
+    assert Path("report.out").read_text(encoding="utf-8") == printed.out
+    quiet = remat(*arguments, "--format", format, "-q", "-o", "report.out")
+    assert (quiet.code, quiet.out, quiet.err) == (printed.code, "", "")
+    refused = remat(*arguments, "-o", "toy.plan.json/report.out")
+    assert refused.code == 2
+    assert "Traceback" not in refused.err

@@ -15,6 +15,10 @@ import time
 from pathlib import Path
 
 import pytest
+from cli_process import TOY
+from click.shell_completion import ShellComplete
+
+from remat_cli.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?>=]*[A-Za-z]|\][^\x07]*\x07|[()=>][A-Z0-9]?)|[\x00\r\x07]")
@@ -117,3 +121,16 @@ def test_fish_offers_commands_with_their_summaries(settings, tmp_path):
     )
     assert [offer.split("\t")[0] for offer in done.stdout.splitlines()] == ["solve", "solvers"]
     assert "Find the cheapest plan" in done.stdout
+
+
+def _offered(words: list[str], incomplete: str) -> list[str]:
+    shell = ShellComplete(cli, {}, "remat", "_REMAT_COMPLETE")
+    return [item.value for item in shell.get_completions(words, incomplete)]
+
+
+def test_architectures_and_nodes_are_completed(remat):
+    assert "zoo:resnet152" in _offered(["export"], "zoo:res")
+    assert not any(name.startswith("zoo:vgg") for name in _offered(["export"], "zoo:res"))
+    assert remat("solve", TOY, "-b", "80%", "-q", "-o", "toy.plan.json").code == 0
+    assert _offered(["explain", "toy.plan.json"], "conv") == ["conv1", "conv2"]
+    assert _offered(["explain", "missing.json"], "conv") == []

@@ -222,6 +222,8 @@ def test_the_architectures_are_listed(remat):
         ("zoo:vgg16{batch=1", "is not a name with options"),
         ("zoo:", "is not a name with options"),
         ("vgg16", "write zoo:NAME"),
+        ("train.py", "write torch:train.py:NAME"),
+        ("train.py:step", "write torch:train.py:step"),
         ("torch:resnet50", "write it like torch:train.py:build"),
         ("torch:missing.py:build", "missing.py: there is no such file"),
         ("torch:no_such_module:build", "cannot be imported"),

@@ -155,6 +155,11 @@ def test_what_cannot_be_is_refused():
         policy(graph, "80%", "hf-every-n", SolveOptions(strategy="dtr"))
     with pytest.raises(StrategyMismatch, match="needs modules in the names of nodes"):
         policy(build_graph("vgg16"), "80%", "torch-checkpoint", FAST)
+    flat = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    flat_graph = export_model(lambda: (flat, (torch.zeros(2, 8),)), name="flat", source="torch:flat", cost="flops")
+    with pytest.raises(StrategyMismatch, match="finds no module whose recomputation as a whole frees memory") as told:
+        policy(flat_graph, "100%", "torch-checkpoint", FAST)
+    assert "remat export" not in told.value.hint
     with pytest.raises(StrategyMismatch, match="and this one is not exported from a framework"):
         policy(build_graph("vgg16"), "80%", "torch-tags", FAST)
     with pytest.raises(StrategyMismatch, match=r"jax-names needs a graph of remat export jax:.*this one is of"):

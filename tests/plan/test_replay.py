@@ -149,7 +149,7 @@ def test_check_holds_a_plan_against_another_budget() -> None:
     assert report.valid
     assert not report.within_budget
     assert [f.message for f in report.findings] == [
-        "statement 8: peak memory 175 bytes is 1 over the budget 174",
+        "statement 8: peak memory 175 B is 1 B over the budget of 174 B (175 bytes, budget 174)",
     ]
     assert check(plan(), budget_bytes=175).ok
 

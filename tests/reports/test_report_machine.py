@@ -103,8 +103,8 @@ def test_github_names_the_line() -> None:
     at = OVER.replay.peak_statement
     assert at is not None
     assert text == (
-        f"::error file=p.json,line={at + 3},title=remat%3A over-budget::statement {at}: peak memory {PEAK} bytes is 1 "
-        f"over the budget {PEAK - 1}\n"
+        f"::error file=p.json,line={at + 3},title=remat%3A over-budget::statement {at}: peak memory 10.84 GB is 1 B "
+        f"over the budget of 10.84 GB ({PEAK} bytes, budget {PEAK - 1})\n"
     )
 
 
@@ -161,7 +161,7 @@ def test_junit_over_budget_fails_one_case() -> None:
     assert kinds(cases["valid plan"]) == ["system-out"]
     failure: Any = cases["within budget"].find("failure")
     assert failure.get("type") == "over-budget"
-    assert "is 1 over the budget" in failure.get("message")
+    assert "is 1 B over the budget" in failure.get("message")
 
 
 def test_junit_invalid_plan() -> None:

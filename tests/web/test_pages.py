@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -21,7 +22,7 @@ from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
 from remat_cli.reports.graphfigure import graph_figure
 from remat_cli.reports.planfigure import plan_figure
-from remat_cli.reports.web.comparison import comparison_page
+from remat_cli.reports.web.comparison import comparison_page, plans_table
 from remat_cli.reports.web.graph import graph_page
 from remat_cli.reports.web.page import INK, PAPER
 from remat_cli.reports.web.plan import plan_page
@@ -233,6 +234,15 @@ def compared() -> Comparison:
     rows.sort(key=lambda row: names.index(row.strategy))
     budgets = tuple((str(b), b) for b in (4, 5, 6))
     return Comparison(graph, 6, names, budgets, {"solver": "highs", "threads": None}, tuple(rows))
+
+
+def test_optimal_is_said_of_what_is_proven_and_no_more():
+    comparison = compared()
+    [row] = [row for row in comparison.rows if row.strategy == "optimal" and row.budget == "4"]
+    near = dataclasses.replace(row, optimal=True, lower_bound=row.cost * (1 - 1e-5))
+    for one, words in ((row, "a plan"), (near, "within the gap"), (dataclasses.replace(row, optimal=True), "optimal")):
+        table = plans_table(dataclasses.replace(comparison, rows=(one,)))
+        assert table.rows[0][table.head.index("result")] == words
 
 
 def test_a_comparison_s_page_has_every_strategy_and_the_bound():

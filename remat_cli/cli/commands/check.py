@@ -9,6 +9,7 @@ import click
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.errors import ExitCode, UsageError
+from remat_cli.files import require_writable
 from remat_cli.units import Budget
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ Examples:
   remat check graph.plan.json --budget 16GB --format github
   remat check graph.plan.json --graph graph.json
   remat check plans/
-  remat check 'plans/**/*.plan.json' --budget 16GB --format sarif > plans.sarif
+  remat check 'plans/**/*.plan.json' --budget 16GB --format sarif -o plans.sarif
 
 A folder stands for all *.plan.json and *.plan.yaml in it, at any depth. Several plans, a folder, or a pattern in quotes
 give a row for each plan and a summary. A file that cannot be read is a row too, and the others are still checked.
@@ -40,11 +41,20 @@ Exits with 0 if every plan is valid and within the budget, with 1 if one is not,
     "-b", "--budget", type=params.BUDGET, help="Check the plan against this budget instead of the plan's own."
 )
 @click.option("--graph", type=params.READABLE, help="Also check that the plan is for this graph.")
+@params.output_option
 @params.format_option("text", "json", "github", "junit", "sarif")
 @params.node_link_option
+@params.quiet_option
 @params.color_option
 def command(
-    plans: tuple[str, ...], budget: Budget | None, graph: str | None, format: str, keys: str | None, color: str
+    plans: tuple[str, ...],
+    budget: Budget | None,
+    graph: str | None,
+    output: str,
+    format: str,
+    keys: str | None,
+    quiet: bool,
+    color: str,
 ) -> int:
     """Replay every PLAN statement by statement: is it valid, and does it fit?
 
@@ -60,7 +70,8 @@ def command(
         raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")
     if keys is not None and graph is None:
         raise UsageError("--keys is for the graph of --graph", hint="add --graph, or leave --keys out")
-    out = Output(color)
+    require_writable(output)
+    out = Output(color, quiet, file=output)
     if format == "text" and matches(plans[0]) == list(plans):  # one file, named: the full report, for people
         from remat_cli.reports.text import plan_text
 

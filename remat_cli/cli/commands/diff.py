@@ -10,6 +10,7 @@ import click
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.errors import ExitCode, UsageError
+from remat_cli.files import require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,14 +35,18 @@ tolerance, a plan that got worse passes too, and is marked with ! instead of a t
 @click.argument("new", type=params.READABLE)
 @click.option("--max-cost-increase", type=params.PERCENT, help="Percentage by which the cost may grow.  [default: any]")
 @click.option("--max-peak-increase", type=params.PERCENT, help="Percentage by which the peak may grow.  [default: any]")
+@params.output_option
 @params.format_option("text", "json", "github", "markdown")
+@params.quiet_option
 @params.color_option
 def command(
     old: str,
     new: str,
     max_cost_increase: Fraction | None,
     max_peak_increase: Fraction | None,
+    output: str,
     format: str,
+    quiet: bool,
     color: str,
 ) -> int:
     """Show what changed from the plan OLD to the plan NEW: peak, cost, recomputed nodes, and claims.
@@ -53,13 +58,14 @@ def command(
 
     if old == new == "-":
         raise UsageError("the two plans cannot both come from standard input", hint="give one as a file")
+    require_writable(output)
     difference = diff(old, new)
     if max_cost_increase is not None and not difference.same_unit:
         units = f"{difference.old.graph.cost_unit} and {difference.new.graph.cost_unit}"
         hint = "leave --max-cost-increase out"
         raise UsageError(f"the costs cannot be compared: their units differ, {units}", hint=hint)
     found = beyond(difference, max_cost_increase=max_cost_increase, max_peak_increase=max_peak_increase)
-    out = Output(color)
+    out = Output(color, quiet, file=output)
     tolerant = max_cost_increase is not None or max_peak_increase is not None
     out.report(_formatted(difference, found, tolerant, format, old, new, out))
     return ExitCode.NO if found else ExitCode.OK

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import click
+from click.shell_completion import CompletionItem
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.errors import ExitCode
+from remat_cli.files import require_writable
 
 _EPILOG = """\b
 Examples:
@@ -16,12 +18,29 @@ Examples:
 Exits with 0, or with 1 if the plan is invalid."""
 
 
+def _nodes(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The nodes of the plan that is on the command line; none if it cannot be read, for a shell takes no errors."""
+    from remat_cli.errors import RematError
+    from remat_cli.plan.io import load_plan
+
+    plan = ctx.params.get("plan")
+    if plan is None or plan == "-":
+        return []
+    try:
+        nodes = load_plan(plan)[0].graph.nodes
+    except RematError:
+        return []
+    return [CompletionItem(node.id) for node in nodes if node.id.startswith(incomplete)]
+
+
 @click.command("explain", epilog=_EPILOG)
 @click.argument("plan", type=params.READABLE)
-@click.argument("node")
+@click.argument("node", shell_complete=_nodes)
+@params.output_option
 @params.format_option("text", "json")
+@params.quiet_option
 @params.color_option
-def command(plan: str, node: str, format: str, color: str) -> int:
+def command(plan: str, node: str, output: str, format: str, quiet: bool, color: str) -> int:
     """Explain what PLAN does with NODE: when it is computed, read and dropped, and how long its values stay.
 
     The report also has alternatives, each from replaying a changed plan: keep the node's values instead of recomputing
@@ -31,7 +50,8 @@ def command(plan: str, node: str, format: str, color: str) -> int:
     from remat_cli.reports.explanation import explanation_document, explanation_text
     from remat_cli.reports.jsonform import document_json
 
-    out, explanation = Output(color), explain(plan, node)
+    require_writable(output)
+    out, explanation = Output(color, quiet, file=output), explain(plan, node)
     if format == "json":
         out.report(document_json(explanation_document(explanation)))
     else:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
 from remat_cli.cli import params
 from remat_cli.cli.formats import document_format
@@ -31,8 +32,17 @@ Examples:
 `remat export --list` names the architectures and their options."""
 
 
+def _sources(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The architectures of the zoo, which alone are known by name, and what begins the sources of models."""
+    from remat_cli.frontends.frameworks import FRAMEWORKS
+    from remat_cli.zoo.registry import ARCHITECTURES
+
+    names = [*(f"zoo:{name}" for name in ARCHITECTURES.names()), *(f"{name}:" for name in FRAMEWORKS.names())]
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
 @click.command("export", epilog=_EPILOG)
-@click.argument("source", required=False)
+@click.argument("source", required=False, shell_complete=_sources)
 @params.output_option
 @click.option("--list", "listing", is_flag=True, help="List the architectures and their options.")
 @click.option("--device", type=params.DEVICE, help="torch, jax, tf: device for the step.  [default: cpu]")
@@ -149,6 +159,12 @@ def _builder(
         cost = cost or framework.default_cost
         framework.require_options(options)
         return lambda: framework.export(rest, device=device, cost=cost, tell=tell, **options)
+    if scheme.endswith(".py"):
+        name = rest or "NAME"
+        raise UsageError(
+            f'"{source}" does not say which framework it is for',
+            hint=f"write torch:{scheme}:{name}, jax:{scheme}:{name} or tf:{scheme}:{name}; {name} is your function",
+        )
     if not separator or scheme != "zoo":
         raise UsageError(
             f'"{source}" is not a source',

@@ -11,6 +11,7 @@ from remat_cli.cli import params
 from remat_cli.cli.output import Output, complain
 from remat_cli.cores import usable_cores
 from remat_cli.errors import ExitCode
+from remat_cli.files import require_writable
 
 if TYPE_CHECKING:
     from remat_cli.plan.comparison import Row
@@ -48,6 +49,7 @@ there is no plan at all."""
     type=click.Path(path_type=Path, dir_okay=False),
     help="Save results to this file, and reuse saved ones.",
 )
+@params.output_option
 @params.format_option("text", "json", "csv")
 @params.node_link_option
 @params.quiet_option
@@ -63,7 +65,8 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
     from remat_cli.planning.comparing.executors import LocalExecutor
     from remat_cli.reports.worth import worth_csv, worth_json, worth_text
 
-    out = Output(options["color"], options["quiet"])
+    require_writable(options["output"])
+    out = Output(options["color"], options["quiet"], file=options["output"])
     model = read_graph(graph, options["keys"])
     limits = Limits(
         solver=options["solver"],

@@ -239,9 +239,20 @@ def _line(curve: Curve, heights: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def _proof(row: Row) -> str:
+    """``plan``, ``gap`` if no plan costs less by more than the accepted gap, or ``least`` if none costs less."""
+    if not row.optimal or row.cost is None:
+        return "plan"
+    return "least" if row.lower_bound is not None and row.cost <= row.lower_bound * (1 + SAME_COST) else "gap"
+
+
+_ANSWERS = {"plan": "a plan", "gap": "within the gap", "least": "optimal"}
+"""How much is proven of a plan."""
+
+
 def _hover(row: Row) -> str:
     more = "" if row.overhead is None else f"{format_percent(row.overhead)} over no-remat"
-    sure = "<br>proven optimal" + (f" ({row.scope})" if row.scope else "") if row.optimal else ""
+    sure = f"<br>{_ANSWERS[_proof(row)]}" + (f" ({row.scope})" if row.scope else "") if row.optimal else ""
     return (
         f"budget {row.budget}: {more}{sure}<br>peak {format_bytes(row.peak_bytes or 0)}, {format_duration(row.wall_s)}"
     )
@@ -272,8 +283,8 @@ def _layout(title: str, *, size: bool = False) -> dict[str, Any]:
 
 
 TABLE_NOTE = (
-    "Optimal: proven within the gap, among the plans in the last column. No plan among those can cost less than the "
-    "bound, which is given over no-remat as well."
+    "Optimal: no plan among those in the last column costs less. Within the gap: none costs less by more than the "
+    "accepted gap. The bound is what no plan among those can cost less than, over no-remat as well."
 )
 
 
@@ -291,7 +302,7 @@ def plans_table(comparison: Comparison) -> Table:
         if row.lower_bound is not None and row.scope and (row.optimal or row.lower_bound > base * (1 + SAME_COST)):
             bound = format_percent(max(0.0, row.lower_bound / base - 1)) if base else cost_words(row.lower_bound, "")
             among = AMONG[Scope(row.scope)]
-        answer = "optimal" if row.optimal else "a plan"
+        answer = _ANSWERS[_proof(row)]
         rows.append((row.strategy, row.budget, over, next(peaks), format_duration(row.wall_s), answer, bound, among))
     head = ("strategy", "budget", "over no-remat", "peak", "time", "result", "proven bound", "bound holds among")
     return Table(head, rows, numbers=3, words_after=3)

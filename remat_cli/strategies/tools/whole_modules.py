@@ -157,6 +157,11 @@ def chosen_from(task: Task, strategy: str, *, whole: bool = False) -> ModuleChoi
     """
     training = Training.of(task.graph, strategy)
     modules = modules_of(training, whole=whole)
+    if not modules and isinstance(task.graph.metadata, dict) and "frontend" in task.graph.metadata:
+        raise StrategyMismatch(
+            f"{strategy} finds no module whose recomputation as a whole frees memory",
+            hint="put several layers into a module of their own, such as an nn.Sequential inside the nn.Sequential",
+        )
     if not modules:
         raise StrategyMismatch(
             f"{strategy} needs modules in the names of nodes, as in blocks.0/mm and grad/blocks.0/mm",
