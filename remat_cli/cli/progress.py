@@ -49,13 +49,14 @@ class ProgressLine:
     def text(self) -> str:
         """The latest progress in one line."""
         now = self._latest
-        parts = [f"{format_duration(time.monotonic() - self._started_s)}", now.activity]
+        parts = [f"{format_duration(time.monotonic() - self._started_s)}"]
         if now.cost is not None:
             parts.append(f"best {self._overhead(now.cost)}")
         if now.bound is not None:
             parts.append(f"bound {self._overhead(max(now.bound, self._base))}")
         if now.gap is not None:
             parts.append(f"gap {format_percent(now.gap)}")
+        parts.append(now.activity)  # behind the figures, because a narrow terminal cuts off the end
         if now.nodes:
             parts.append(f"{format_count(now.nodes)} nodes")
         return printable("  ".join(parts))

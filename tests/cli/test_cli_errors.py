@@ -94,7 +94,7 @@ _CASES = [
     (("show", "cycle.yaml"), 2, ["cycle.yaml:", "a", "b"]),
     # One kind of document in place of another
     (("check", "graph.yaml"), 2, ["this is a graph, expected a plan"]),
-    (("solve", "plan.json", *_BUDGET), 2, ["this is a plan, expected a graph"]),
+    (("solve", "plan.json", *_BUDGET, "--keys", "cost=w"), 2, ["--keys is for node-link graphs, but this is a plan"]),
     (("check", "plan.json", "--graph", "plan.json"), 2, ["this is a plan, expected a graph"]),
     (("check", "report.json"), 2, ["this is a report, expected a plan"]),
     (("solve", "report.json", *_BUDGET), 2, ["this is a report, expected a graph"]),

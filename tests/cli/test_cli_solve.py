@@ -516,3 +516,14 @@ def test_unwritable_files_are_refused_before_the_search(remat, monkeypatch, opti
     assert "/dev/null/x.lp: cannot be written: Not a directory" in solved.err
     assert f"choose another file with {option}" in solved.err
     assert not list(Path().iterdir())
+
+
+def test_of_a_plan_the_graph_is_solved(remat):
+    assert remat("solve", TOY, "-b", "none", "-q", "-o", "kept.plan.json").code == 0
+    solved = remat("solve", "kept.plan.json", "-b", "80%", "-o", "tight.plan.json")
+    assert solved.code == 0
+    assert "remat: kept.plan.json is a plan; solving the graph in it\n" in solved.err
+    assert remat("check", "tight.plan.json", "--graph", TOY).code == 0
+    assert remat("solve", TOY, "-b", "80%", "-q", "-o", "direct.plan.json").code == 0
+    made, direct = (json.loads(Path(name).read_text("utf-8")) for name in ("tight.plan.json", "direct.plan.json"))
+    assert made["statements"] == direct["statements"]

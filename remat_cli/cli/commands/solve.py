@@ -98,9 +98,9 @@ limit is for all budgets together."""
 def command(graph: str, output: str | None, verbose: bool, require_optimal: bool, **options: Any) -> int:
     """Find the cheapest plan of GRAPH within a memory budget, or within each of several.
 
-    GRAPH is a JSON or YAML file (JSON is faster for big graphs), or - for standard input.
+    GRAPH is a JSON or YAML file (JSON is faster for big graphs), or - for standard input. Of a plan, its graph is
+    solved.
     """
-    from remat_cli.api.reading import read_graph
     from remat_cli.planning.options import SolveOptions
 
     asked = _asked(options)
@@ -120,7 +120,7 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
     )
     if graph == options["start"] == "-":
         raise UsageError("the graph and the plan cannot both come from standard input", hint="give one as a file")
-    model = read_graph(graph, options["keys"])
+    model = _graph_in(graph, options["keys"], out)
     if options["start"] is not None:
         from remat_cli.plan.io import load_plan
 
@@ -146,6 +146,23 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
         complain("remat: the plan is not proven optimal, as --require-optimal asks")
         return ExitCode.NO
     return ExitCode.OK
+
+
+def _graph_in(path: str, keys: str | None, out: Output) -> Graph:
+    """The graph in a file, which may be a plan: plans contain theirs."""
+    from remat_cli.api.reading import graph_of, read_source
+    from remat_cli.graph.document import kind_of
+
+    document = read_source(path)
+    if kind_of(document) != "plan":
+        return graph_of(document, keys)
+    from remat_cli.plan.io import plan_from_document
+
+    if keys is not None:
+        raise UsageError("--keys is for node-link graphs, but this is a plan", hint="leave it out")
+    graph = plan_from_document(document).graph
+    out.note(f"remat: {path} is a plan; solving the graph in it")
+    return graph
 
 
 def _one(
