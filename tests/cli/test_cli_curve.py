@@ -135,7 +135,7 @@ def test_unproven_plans_fail_require_optimal_by_name(remat):
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent the POSIX way")
 def test_ctrl_c_keeps_the_plans_that_are_there(tmp_path):
     with Running("solve", str(GRAPHS / "unet.json"), "--budgets", "30%,50%,70%,90%", cwd=tmp_path) as running:
-        running.wait_for(r"\(\d of 4\).*best \+")
+        running.wait_for(r"best \+.*\(\d of 4\)")
         os.kill(running.pid, signal.SIGINT)
         done = running.finish()
     assert done.code == 0

@@ -49,7 +49,7 @@ def assert_interrupted_with_plan(done: Done, folder: Path) -> None:
 
 def test_ctrl_c_at_the_terminal_keeps_the_best_plan(chain, tmp_path):
     with Running("solve", chain, "-b", "6B", *LONG, cwd=tmp_path) as running:
-        running.wait_for(r"HiGHS  best \+")
+        running.wait_for(r"best \+.*HiGHS")
         running.press_ctrl_c()
         done = running.finish()
     assert_interrupted_with_plan(done, tmp_path)
@@ -62,7 +62,7 @@ def test_a_signal_to_the_process_alone_keeps_the_best_plan_of_a_solver_outside(c
     with Running(
         "solve", chain, "-b", "6B", *LONG, "--solver", "cbc", cwd=tmp_path, TMPDIR=str(tmp_path / "temporary")
     ) as running:
-        running.wait_for(r"CBC  best \+")
+        running.wait_for(r"best \+.*CBC")
         children = running.descendants()
         running.signal(number)
         done = running.finish()
