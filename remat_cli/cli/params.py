@@ -164,7 +164,9 @@ def color_option(command: F) -> F:
 
 def quiet_option(command: F) -> F:
     """``--quiet``."""
-    return click.option("-q", "--quiet", is_flag=True, help="No progress and no notes on standard error.")(command)
+    return click.option(
+        "-q", "--quiet", is_flag=True, help="No progress and no notes; solve and check print no report."
+    )(command)
 
 
 def library_option(command: F) -> F:

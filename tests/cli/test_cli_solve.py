@@ -527,3 +527,14 @@ def test_of_a_plan_the_graph_is_solved(remat):
     assert remat("solve", TOY, "-b", "80%", "-q", "-o", "direct.plan.json").code == 0
     made, direct = (json.loads(Path(name).read_text("utf-8")) for name in ("tight.plan.json", "direct.plan.json"))
     assert made["statements"] == direct["statements"]
+
+
+def test_quiet_prints_nothing_but_what_was_asked_for(remat):
+    solved = remat("solve", TOY, "-b", "80%", "-q")
+    assert (solved.code, solved.out, solved.err) == (0, "", "")
+    checked = remat("check", "toy.plan.json", "-q")
+    assert (checked.code, checked.out, checked.err) == (0, "", "")
+    over = remat("check", "toy.plan.json", "-b", "1B", "-q")
+    assert (over.code, over.out, over.err) == (1, "", "")
+    assert json.loads(remat("solve", TOY, "-b", "80%", "-q", "--format", "json").out)["valid"]
+    assert "bytes" in remat("solve", TOY, "-b", "1B", "-q").err

@@ -76,7 +76,8 @@ def command(
         from remat_cli.reports.text import plan_text
 
         report = judged(load_plan(plans[0])[0], budget, graph=_graph(graph, keys))
-        out.report(plan_text(report, out.style(), checking=True))
+        if not quiet or output != "-":  # otherwise the exit code is the answer
+            out.report(plan_text(report, out.style(), checking=True))
         return ExitCode.OK if report.ok else ExitCode.NO
     given = _graph(graph, keys)
     checked = check_files(plans, load_plan, lambda plan: judged(plan, budget, graph=given))

@@ -301,6 +301,8 @@ def _report(solved: Solved, path: str, out: Output, format: str, cached: str | N
 
         out.report(report_json(solved.report))
         return
+    if out.quiet:  # the document that was asked for is the plan
+        return
     from remat_cli.reports.text import plan_text
 
     shown = None if path == "-" else path
