@@ -36,7 +36,7 @@ def check(
     >>> smaller.valid, smaller.within_budget
     (True, False)
     >>> [finding.message for finding in smaller.findings]
-    ['statement ...: peak memory 6 bytes is 1 over the budget 5']
+    ['statement 22: peak memory 6 B is 1 B over the budget of 5 B (6 bytes, budget 5)']
 
     Args:
         plan: The plan: an object, the result of :func:`solve`, a path, or the data of a document.

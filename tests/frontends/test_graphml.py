@@ -115,7 +115,7 @@ def test_every_command_that_reads_graphs_reads_graphml(tmp_path, capsys, monkeyp
     networkx.write_graphml_xml(_small(), "g.graphml")
     assert run(["show", "g.graphml"]) == 0
     assert "net: 3 nodes" in capsys.readouterr().out
-    assert run(["solve", "g.graphml", "-b", "none", "-q"]) == 0
+    assert run(["solve", "g.graphml", "-b", "none"]) == 0
     assert Path("g.plan.json").exists()
     assert "valid plan: peak 77 B" in capsys.readouterr().out
 
