@@ -1,7 +1,7 @@
 """Sizes, budgets and times as people write them, converted to and from integers and floats.
 
-``16GB`` is 16 * 10^9 bytes, ``16GiB`` is 16 * 2^30 bytes, and a bare number is bytes; the command line refuses bare
-numbers (:func:`require_unit`). ``16G`` and ``16Gb`` are refused, because they are ambiguous.
+``16GB`` is 16 * 10^9 bytes, ``16GiB`` is 16 * 2^30 bytes. A bare number in a document is bytes; in what a user types it
+is refused (:func:`require_unit`). ``16G`` and ``16Gb`` are refused, because they are ambiguous.
 """
 
 from __future__ import annotations
@@ -196,12 +196,14 @@ def as_budget(given: Budget | str | float, argument: str = "budget") -> Budget:
     """The budget that an argument of a function stands for: a budget, a text, or a number of bytes.
 
     Raises:
-        UsageError: If it is nothing of these; or if it is a number below 1, which may be meant as a share.
+        UsageError: If it is nothing of these, if a text has no unit, or if a number is below 1: a share?
     """
     if isinstance(given, Budget):
         return given
     if isinstance(given, str):
-        return parse_budget(given)
+        budget = parse_budget(given)
+        require_unit(given)
+        return budget
     amount = _number_of_bytes(given, argument, 'a budget such as "16GB" or "60%", or a number of bytes')
     if 0 < amount < 1:
         raise UsageError(
@@ -260,7 +262,9 @@ def as_budgets(given: Any) -> list[Budget]:
         UsageError: As :func:`as_budget` and :func:`parse_budgets`.
     """
     if isinstance(given, str):
-        return list(parse_budgets(given))
+        budgets = parse_budgets(given)
+        require_unit(given)
+        return list(budgets)
     several = given if isinstance(given, Iterable) and not isinstance(given, bytes) else [given]
     return [as_budget(each, "budgets") for each in several]
 
@@ -269,10 +273,12 @@ def as_size(given: str | float, argument: str) -> int:
     """Bytes of an argument of a function: a size as :func:`parse_size` reads it, or a number of bytes, rounded up.
 
     Raises:
-        UsageError: If it is neither.
+        UsageError: If it is neither, or a text has no unit.
     """
     if isinstance(given, str):
-        return parse_size(given)
+        size = parse_size(given)
+        require_unit(given, percent=False)
+        return size
     return math.ceil(_number_of_bytes(given, argument, 'a size such as "16GB", or a number of bytes'))
 
 

@@ -144,6 +144,8 @@ PLAN_BUDGET = remat.Budget(Fraction(60), relative=True, text="60%")
         (10**400, '"inf" is more than 9223372036854775807 bytes', "unit"),
         pytest.param(-(10**5000), "budget is -inf, which is negative", "16GB", id="too long to write"),
         ("16G", "ambiguous", "16GB"),
+        ("6", '"6" has no unit', "write 6GB or 6GiB or 6% or 6B"),
+        (" 0.5", '"0.5" has no unit', "50%"),
     ],
 )
 def test_a_budget_that_cannot_be_meant(budget, message, hint) -> None:
@@ -151,6 +153,47 @@ def test_a_budget_that_cannot_be_meant(budget, message, hint) -> None:
         with pytest.raises(remat.UsageError, match=message) as refused:
             call()
         assert hint in refused.value.hint
+
+
+def test_numbers_in_texts_need_a_unit_in_every_function() -> None:
+    """As on the command line; a number that is no text is bytes."""
+    for call in (
+        lambda: remat.solve_curve(CHAIN, "6:8:1"),
+        lambda: remat.solve_curve(CHAIN, ["6B", "8"]),
+        lambda: remat.compare(CHAIN, "6", "keep-all"),
+        lambda: remat.policy(CHAIN, "6", "torch-checkpoint"),
+        lambda: remat.max_batch(CHAIN, "80", graph_batch=1),
+        lambda: remat.fit(None, None, "8"),
+        lambda: remat.fit(None, None, "8GB", reserve="1"),
+        lambda: remat.RematPartitioner("8"),
+        lambda: remat.Host.of("25GB/s", memory="64"),
+    ):
+        with pytest.raises(remat.UsageError, match="has no unit") as refused:
+            call()
+        assert re.search(r"write \d+GB", refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("budget", "hint"),
+    [(8, 'write "8GB", or "8%"'), (23.5, '"23.5GB"'), (512, 'write "512GB"'), (0, '"8GB"'), (np.int64(40), '"40%"')],
+)
+def test_no_training_step_fits_into_a_few_bytes(budget, hint) -> None:
+    """At once, and not after a capture: the module and the batch are not even looked at."""
+    for call in (lambda: remat.fit(None, None, budget), lambda: remat.RematPartitioner(budget)):
+        with pytest.raises(remat.UsageError, match=f"is {budget}, and a number is bytes") as refused:
+            call()
+        assert hint in refused.value.hint
+
+
+def test_a_budget_in_the_place_of_the_batch_and_none_at_all() -> None:
+    for batch in ("8GB", 8e9, 8, PLAN_BUDGET):
+        for more in ((), ("80%",)):
+            with pytest.raises(remat.UsageError, match="in the place of the batch") as refused:
+                remat.fit(None, batch, *more)
+            assert "fit(module, None, " in refused.value.hint
+    with pytest.raises(remat.UsageError, match="needs a budget") as refused:
+        remat.fit(None, None)
+    assert 'fit(module, batch, "8GB")' in refused.value.hint
 
 
 @pytest.mark.parametrize("number", [10**400, -(10**400)])
@@ -226,6 +269,8 @@ def test_pytorch_functions_refuse_wrong_types_too() -> None:
         (lambda: remat.fit(None, None, "8GB", reserve=[1]), r"reserve is list \[1\]"),
         (lambda: remat.fit(None, None, "8GB", options="optimal"), "options is str 'optimal', expected SolveOptions"),
         (lambda: remat.fit(None, None, "8GB", cost=5), "cost is int 5"),
+        (lambda: remat.fit(None, None, "8GB", buckets=3), "buckets is int 3, expected lengths"),
+        (lambda: remat.fit(None, None, "8GB", host=3), "host is int 3, expected a Host such as Host.of"),
         (lambda: remat.profile(None), "graph is NoneType None"),
         (lambda: remat.profile(CHAIN, repeats="ten"), "repeats is str 'ten'"),
         (lambda: remat.run_plan(5), "plan is int 5"),

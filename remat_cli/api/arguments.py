@@ -6,11 +6,14 @@ from numbers import Integral, Real
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.errors import wrong_type
-from remat_cli.units import as_float
+from remat_cli.errors import UsageError, wrong_type
+from remat_cli.units import Budget, as_budget, as_float
 
 if TYPE_CHECKING:
     from remat_cli.planning.options import SolveOptions
+
+_LEAST_BYTES = 1000
+"""A smaller number, as the budget of a training step, is meant to be gigabytes or a percentage."""
 
 
 def as_path(given: str | PathLike[str], argument: str = "path") -> str:
@@ -56,6 +59,40 @@ def as_whole(given: Any, argument: str, least: int = 1, most: int = 2**31 - 1) -
     if isinstance(given, bool) or not isinstance(given, Integral) or not least <= int(given) <= most:
         raise wrong_type(argument, given, f"a whole number from {least} to {most:,}")
     return int(given)
+
+
+def as_training_budget(given: Any, argument: str = "budget") -> Budget:
+    """The budget of a training step: as :func:`as_budget`, but a number of bytes that no step fits into is refused.
+
+    Raises:
+        UsageError: If it is no budget, or such a number.
+    """
+    budget = as_budget(given, argument)
+    if isinstance(given, Budget | str) or budget.amount >= _LEAST_BYTES:
+        return budget
+    number = f"{float(given):g}"
+    share = f', or "{number}%" of what a step needs without recomputation' if 1 <= given <= 100 else ""
+    raise UsageError(
+        f"{argument} is {number}, and a number is bytes: no training step fits into that",
+        hint=f'write "{number}GB"{share}' if given else 'write a size such as "8GB"',
+    )
+
+
+def require_order(batch: Any, budget: Any) -> None:
+    """Check that there is a budget, and that it does not stand in the place of the batch.
+
+    Raises:
+        UsageError: If not.
+    """
+    if isinstance(batch, str | int | float | Budget):
+        told = f'"{batch}"' if isinstance(batch, str) else batch.text if isinstance(batch, Budget) else str(batch)
+        raise UsageError(
+            f"{told} stands in the place of the batch, which is what the module is called with",
+            hint=f"fit(module, batch, {told}) has the budget after it; fit(module, None, {told}) takes the first batch "
+            "of the training",
+        )
+    if budget is None:
+        raise UsageError("fit needs a budget", hint='fit(module, batch, "8GB"), or "80%" of the peak as it is')
 
 
 def options_of(given: Any, default: SolveOptions | None = None) -> SolveOptions:

@@ -6,13 +6,13 @@ import contextlib
 import gc
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.api.arguments import as_path, as_text, as_whole, options_of
-from remat_cli.errors import Infeasible, LimitReached, UsageError
+from remat_cli.api.arguments import as_path, as_text, as_training_budget, as_whole, options_of, require_order
+from remat_cli.errors import Infeasible, LimitReached, UsageError, wrong_type
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
@@ -23,7 +23,7 @@ from remat_cli.planning.forms import carried
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
 from remat_cli.planning.starting import Start
-from remat_cli.units import Budget, as_budget, as_size
+from remat_cli.units import Budget, as_size
 
 if TYPE_CHECKING:
     from remat_cli.frontends.torch.training.fitting import Unknown
@@ -51,7 +51,7 @@ _WORDS = {
 def fit(
     module: Any,
     batch: Any,
-    budget: Budget | str | float,
+    budget: Budget | str | float | None = None,
     *,
     options: SolveOptions | None = None,
     cost: str = "device",
@@ -121,6 +121,7 @@ def fit(
         LimitReached, Interrupted: If the search has to stop before it has found a plan.
         CaptureFailed, FrameworkUnavailable, UsageError: As their names say.
     """
+    require_order(batch, budget)
     options = options_of(options, SolveOptions(time_limit_s=TIME_LIMIT_S))
     if options.reorder:
         raise UsageError("fit keeps the order of operations", hint="another order draws other random numbers")
@@ -132,17 +133,22 @@ def fit(
         options = replace(options, host=Host.of(host) if isinstance(host, str) else host)
     if loss is not None:
         _require_loss(loss, returns, buckets)
-    asked, kept = as_budget(budget), as_size(reserve, "reserve")
+    asked, kept = as_training_budget(budget), as_size(reserve, "reserve")
+    if not isinstance(buckets, Iterable):
+        raise wrong_type("buckets", buckets, "lengths such as [128, 256]")
     ends = sorted({as_whole(end, "buckets") for end in buckets}, reverse=True)
     as_text(cost, "cost")
     as_text(compiler, "compiler")
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
+    from remat_cli.frontends.torch.training.arguments import require_batch, require_module, require_results
     from remat_cli.frontends.torch.training.first_batch import fit_first_call
     from remat_cli.frontends.torch.training.fitting import MEASURED
     from remat_cli.frontends.torch.training.processes import inside, require_whole
 
+    require_module(module, batch)
+    require_results(returns)
     part = inside(module)
     require_whole(part)
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
@@ -172,6 +178,7 @@ def fit(
     if batch is None:
         fit_first_call(part, fit_now)
     else:
+        require_batch(batch)
         fit_now(batch)
     return module
 

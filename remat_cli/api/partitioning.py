@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from remat_cli.api.arguments import as_text, options_of
+from remat_cli.api.arguments import as_text, as_training_budget, options_of
 from remat_cli.api.fitting import TIME_LIMIT_S, CachedPlanner, plan_folder
 from remat_cli.api.reading import as_plan
 from remat_cli.errors import UsageError
@@ -18,7 +18,7 @@ from remat_cli.graph.io import graph_sha256
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.job import Solved
 from remat_cli.planning.options import SolveOptions
-from remat_cli.units import Budget, as_budget, as_size
+from remat_cli.units import Budget, as_size
 
 
 class RematPartitioner(Partitioner):
@@ -54,7 +54,7 @@ class RematPartitioner(Partitioner):
             find, refuse = finder_of(given)
             super().__init__(finder(find), refuse, _digest(given))
             return
-        asked, kept = as_budget(plan), as_size(reserve, "reserve")
+        asked, kept = as_training_budget(plan, "plan"), as_size(reserve, "reserve")
         solving = options_of(options, SolveOptions(time_limit_s=TIME_LIMIT_S))
         if solving.reorder:
             raise UsageError("a partitioner keeps the order of operations", hint="leave reorder out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from os import PathLike
@@ -65,7 +66,10 @@ def document_of(given: Source, argument: str, expected: str = "a path or a docum
     if isinstance(given, Mapping):
         return _checked_data(given, argument)
     if not callable(getattr(given, "read", None)):
-        raise wrong_type(argument, given, expected)
+        torch = sys.modules.get("torch")  # nothing is a module of it before it is imported
+        module = torch is not None and isinstance(given, torch.nn.Module)
+        hint = "fit(module, batch, budget) plans a module, and export_torch makes a graph of one" if module else ""
+        raise wrong_type(argument, given, expected, hint=hint)
     text, name = given.read(), getattr(given, "name", None)
     source = name if isinstance(name, str) else f"<{argument}>"
     if not isinstance(text, str | bytes):

@@ -19,14 +19,13 @@ from remat_cli.cli.session import Session
 from remat_cli.errors import UsageError
 from remat_cli.units import (
     Budget,
+    as_budget,
+    as_budgets,
+    as_size,
     parse_bandwidths,
-    parse_budget,
-    parse_budgets,
     parse_duration,
     parse_percentage,
     parse_share,
-    parse_size,
-    require_unit,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,25 +78,15 @@ def _solver_names() -> list[str]:
 
 
 def _budget_or_none(text: str) -> Budget | str:
-    return "none" if text.strip().lower() == "none" else _budget(text)
-
-
-def _budget(text: str) -> Budget:
-    budget = parse_budget(text)
-    require_unit(text)
-    return budget
+    return "none" if text.strip().lower() == "none" else as_budget(text)
 
 
 def _budgets(text: str) -> tuple[Budget, ...]:
-    budgets = parse_budgets(text)
-    require_unit(text)
-    return budgets
+    return tuple(as_budgets(text))
 
 
 def _size(text: str) -> int:
-    size = parse_size(text)
-    require_unit(text, percent=False)
-    return size
+    return as_size(text, "size")
 
 
 def _batches(text: str) -> tuple[int, ...]:
@@ -124,7 +113,7 @@ BATCHES = _Parsed("batches", _batches)
 OVERHEAD = _Parsed("overhead", _overhead)
 PERCENT = _Parsed("percentage", parse_percentage)
 SHARE = _Parsed("share", parse_share)
-BUDGET = _Parsed("budget", _budget)
+BUDGET = _Parsed("budget", as_budget)
 BUDGET_OR_NONE = _Parsed("budget", _budget_or_none)
 SIZE = _Parsed("size", _size)
 BANDWIDTHS = _Parsed("bandwidth", parse_bandwidths)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from remat_cli.errors import UsageError
-from remat_cli.units import TIME_UNITS, format_bandwidth, format_bytes, format_cost, parse_bandwidths, parse_size
+from remat_cli.units import TIME_UNITS, as_size, format_bandwidth, format_bytes, format_cost, parse_bandwidths
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Host:
             UsageError: If a text is not a bandwidth or a size.
         """
         out, back = parse_bandwidths(bandwidth)
-        return cls(out, back, latency_s, None if memory is None else parse_size(memory))
+        return cls(out, back, latency_s, None if memory is None else as_size(memory, "memory"))
 
     def times(self, sizes: tuple[int, ...], cost_unit: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """How long a copy of each size takes, to the host and back, in the unit of costs.

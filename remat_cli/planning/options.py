@@ -29,7 +29,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str, bool]] = {
     "started_s": ((Real,), _SECONDS, True),
     "reorder": ((bool,), "True or False", False),
     "start": ((Plan,), "a plan, as load_plan reads it", True),
-    "host": ((Host,), "a Host", True),
+    "host": ((Host,), 'a Host such as Host.of("25GB/s")', True),
 }
 """For each option: its types, the same in words, and whether it may be None."""
 

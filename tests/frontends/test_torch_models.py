@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from test_torch_fitting import by_hand
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 from torch_plans import plan_of, repeated
 
+import remat_cli
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.document import TensorSpec
@@ -19,6 +21,7 @@ from remat_cli.frontends.torch.measuring.profile import profile
 from remat_cli.frontends.torch.measuring.run import run_plan
 from remat_cli.frontends.torch.training.fitting import fit_module
 from remat_cli.frontends.torch.training.remat_backend import remat_backend
+from remat_cli.zoo.registry import build_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -371,6 +374,39 @@ def test_what_is_no_module_or_no_batch_is_refused(module, batch, words, hint):
     with pytest.raises(UsageError, match=words) as raised:
         fit_module(module, batch, by_hand)
     assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("module", "batch", "words", "hint"),
+    [
+        (lambda x: x, torch.ones(2), "takes a torch.nn.Module, but this is function", "forward method"),
+        (torch.ones(2), nn.Linear(2, 2), "but this is Tensor", "the module comes first: fit(module, batch, budget)"),
+        (nn.Linear, torch.ones(2), "but this is the class Linear", "make one: Linear(...)"),
+        (None, torch.ones(2), "but this is NoneType", "fit(module, batch, budget)"),
+        (None, None, "but this is NoneType", "fit(module, batch, budget)"),
+        (nn.Linear(2, 2).state_dict(), torch.ones(2), "but this is OrderedDict", "load_state_dict"),
+        (torch.optim.SGD([torch.ones(2)]), torch.ones(2), "but this is SGD", "parameters"),
+        (build_graph("unit-chain{n=5}"), torch.ones(2), "but this is Graph", "solve(graph, budget)"),
+        (nn.Linear(2, 2), np.ones((1, 2)), "a batch is .* but this is ndarray", "torch.from_numpy"),
+        (nn.Linear(2, 2), iter([]), "a batch is .* but this is list_iterator", "next(iter(loader))"),
+    ],
+)
+def test_fit_refuses_what_is_no_module_or_no_batch_in_a_sentence(module, batch, words, hint):
+    with pytest.raises(UsageError, match=words) as raised:
+        remat_cli.fit(module, batch, "80%")
+    assert hint in raised.value.hint
+
+
+def test_fit_refuses_names_of_results_that_are_none():
+    for wrong in (3.5, ["loss", None], {"loss": 1}, True):
+        with pytest.raises(UsageError, match=r"returns is .* expected names or positions"):
+            remat_cli.fit(nn.Linear(2, 2), torch.ones(1, 2), "80%", returns=wrong)
+
+
+def test_a_module_is_no_graph_and_the_hint_says_what_takes_one():
+    with pytest.raises(UsageError, match="graph is Linear") as raised:
+        remat_cli.solve(nn.Linear(2, 2), "80%")
+    assert "fit(module, batch, budget)" in raised.value.hint
 
 
 def test_modules_that_cannot_be_copied_are_refused():

@@ -7,7 +7,6 @@ another device, or run the module under autocast. What the module is called with
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import UsageError
@@ -19,15 +18,8 @@ from remat_cli.frontends.torch.private import (
     set_call,
     undistributed,
 )
+from remat_cli.frontends.torch.training.arguments import Arguments, require_module
 from remat_cli.frontends.torch.training.in_place import OwnCall, require_uncompiled
-
-
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """The arguments of one call of a module: a batch for :func:`fit_module`."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
 
 
 class FirstCall(OwnCall):
@@ -62,13 +54,7 @@ def fit_first_call(module: Any, fitted: Callable[[Arguments], Any]) -> Any:
     Raises:
         UsageError: If it is not a module, or compiled already.
     """
-    import torch
-
-    if not isinstance(module, torch.nn.Module):
-        raise UsageError(
-            f"fit takes a torch.nn.Module, but this is {type(module).__name__}",
-            hint="put a function into the forward method of a module",
-        )
+    require_module(module)
     require_uncompiled(module)
     set_call(module, FirstCall(module, fitted))
     return module

@@ -29,10 +29,10 @@ from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.measuring.kept_workspaces import with_workspaces
 from remat_cli.frontends.torch.measuring.library_calls import with_library_workspaces
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
+from remat_cli.frontends.torch.training.arguments import Arguments, require_batch, require_module
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
 from remat_cli.frontends.torch.training.course import course_of
 from remat_cli.frontends.torch.training.eager import eager_peak
-from remat_cli.frontends.torch.training.first_batch import Arguments
 from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
 from remat_cli.frontends.torch.training.loss import Asked, Loss, asked_by
 from remat_cli.frontends.torch.training.outside import sizes_unknown
@@ -97,7 +97,8 @@ def fit_module(
     """
     require_device("cpu")
     way = _way(unknown, compiler, cost)
-    _require_module(module, batch)
+    require_module(module, batch)
+    require_batch(batch)
     require_uncompiled(module)
     model = _model(module, batch)
     where = _device(module)
@@ -461,26 +462,6 @@ def _model(module: Any, batch: Any) -> Model:
     if isinstance(batch, Arguments):
         return Model(module, batch.args, batch.kwargs, None)
     return as_model((module, batch), "fit")
-
-
-def _require_module(module: Any, batch: Any) -> None:
-    """Check that the arguments are a module and a batch.
-
-    Raises:
-        UsageError: If one of them is not.
-    """
-    import torch
-
-    if not isinstance(module, torch.nn.Module):
-        raise UsageError(
-            f"fit takes a torch.nn.Module, but this is {type(module).__name__}",
-            hint="put a function into the forward method of a module",
-        )
-    if not isinstance(batch, torch.Tensor | Mapping | tuple | list | Arguments):
-        raise UsageError(
-            f"a batch is a tensor, a tuple, or a mapping of keyword arguments, but this is {type(batch).__name__}",
-            hint="one batch of a loader will do: next(iter(loader))",
-        )
 
 
 def _device(module: Any) -> Any:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.training.first_batch import Arguments
+from remat_cli.frontends.torch.training.arguments import Arguments
 
 
 def stretched(batch: Any, lengths: Sequence[int]) -> Iterator[Any]:
