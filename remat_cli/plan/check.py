@@ -137,12 +137,19 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
         findings.append(Finding(OVER_BUDGET, message, at))
     if plan.host is not None and plan.host.memory_bytes is not None and seen.host_peak_bytes > plan.host.memory_bytes:
         over = seen.host_peak_bytes - plan.host.memory_bytes
-        message = f"host memory of {seen.host_peak_bytes} bytes is {over} over its limit {plan.host.memory_bytes}"
+        message = (
+            f"host memory {format_bytes(seen.host_peak_bytes)} is {format_bytes(over)} over its limit of "
+            f"{format_bytes(plan.host.memory_bytes)} ({seen.host_peak_bytes} bytes, limit {plan.host.memory_bytes})"
+        )
         findings.append(Finding(OVER_HOST_MEMORY, message))
     findings += _claim_findings(plan.claim, seen.time)
     if plan.claim.peak is not None and plan.claim.peak.lower_bound_bytes > seen.peak_bytes:
-        message = f"the plan claims that no peak is below {plan.claim.peak.lower_bound_bytes} bytes; the replay gives "
-        findings.append(Finding("claimed-peak", f"{message}{seen.peak_bytes}"))
+        least = plan.claim.peak.lower_bound_bytes
+        message = (
+            f"the plan claims that no peak is below {format_bytes(least)}; the replay gives "
+            f"{format_bytes(seen.peak_bytes)} ({least} bytes claimed, {seen.peak_bytes} replayed)"
+        )
+        findings.append(Finding("claimed-peak", message))
     graph = plan.graph
     recomputed = [
         Recomputed(node.id, times, (times - 1) * node.cost)

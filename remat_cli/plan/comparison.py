@@ -34,6 +34,17 @@ class Ended(StrEnum):
     """It was stopped before it had an answer, or never started."""
 
 
+class Proof(StrEnum):
+    """How much is proven of a plan, in the words of reports."""
+
+    NONE = "a plan"
+    """Nothing: there may be a cheaper one."""
+    GAP = "within the gap"
+    """No plan costs less by more than the accepted gap."""
+    OPTIMAL = "optimal"
+    """No plan costs less."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One strategy at one budget.
@@ -87,6 +98,14 @@ class Row:
     def without_plan(cls, cell: Cell, ended: Ended, message: str, wall_s: float = 0.0) -> Row:
         """The row of a cell that has no plan."""
         return cls(cell.strategy, cell.budget, cell.budget_bytes, ended, message=message, wall_s=round(wall_s, 3))
+
+    @property
+    def proof(self) -> Proof:
+        """How much is proven of its plan."""
+        if not self.optimal or self.cost is None:
+            return Proof.NONE
+        exact = self.lower_bound is not None and self.cost <= self.lower_bound * (1 + SAME_COST)
+        return Proof.OPTIMAL if exact else Proof.GAP
 
     def document(self) -> dict[str, Any]:
         """The row as JSON values."""

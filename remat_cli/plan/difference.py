@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from remat_cli.plan.check import OVER_BUDGET, Report, graphs_differ
+from remat_cli.plan.check import OVER_BUDGET, OVER_HOST_MEMORY, Report, graphs_differ
 from remat_cli.plan.replay import Finding
 from remat_cli.units import format_bytes, format_percent
 
@@ -107,9 +107,14 @@ def beyond(
     found = []
     if not new.valid:
         found.append(Finding("invalid-plan", "the new plan is invalid"))
-    if not new.within_budget and new.budget_bytes is not None:
-        over = format_bytes(new.replay.peak_bytes - new.budget_bytes)
-        found.append(Finding(OVER_BUDGET, f"the new plan is over its budget by {over}"))
+    host_bytes = None if new.host is None else new.host.memory_bytes
+    limits = (
+        (OVER_BUDGET, "budget", new.replay.peak_bytes, new.budget_bytes),
+        (OVER_HOST_MEMORY, "limit of host memory", new.replay.host_peak_bytes, host_bytes),
+    )
+    for code, name, used, most in limits:
+        if most is not None and used > most:
+            found.append(Finding(code, f"the new plan is over its {name} by {format_bytes(used - most)}"))
     if not old.valid and (max_cost_increase is not None or max_peak_increase is not None):
         found.append(Finding("invalid-plan", "the old plan is invalid, so the new plan cannot be compared with it"))
     tolerances = (

@@ -6,7 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.plan.comparison import Comparison, Ended, Row
+from remat_cli.plan.comparison import Comparison, Ended, Proof, Row
 from remat_cli.plan.model import Scope
 from remat_cli.printable import printable
 from remat_cli.reports.jsonform import document_json
@@ -111,19 +111,26 @@ def _cell(row: Row, best: float | None, style: Style) -> Text:
     if row.cost is None:
         return Text(_WORDS[row.ended] + " ", style=_COLOURS[row.ended])
     words = format_percent(row.overhead) if row.overhead is not None else "0%"
-    words += style.glyph("✓", "=") if row.optimal else " "
+    words += _mark(row.proof, style)
     leads = best is not None and row.cost <= best * (1 + 1e-9)
     return Text(words, style="bold green" if leads else "")
 
 
+def _mark(proof: Proof, style: Style) -> str:
+    return {Proof.OPTIMAL: style.glyph("✓", "="), Proof.GAP: style.glyph("≈", "~")}.get(proof, " ")
+
+
 def _legend(comparison: Comparison, style: Style) -> list[str]:
     lines = []
-    if any(row.optimal for row in comparison.rows):
-        mark = style.glyph("✓", "=")
-        lines.append(f"{mark} claimed optimal by the strategy, among the schedules for which its bound holds")
-        claims = dict.fromkeys((row.strategy, row.scope) for row in comparison.rows if row.optimal and row.scope)
-        narrow = [(strategy, Scope(scope)) for strategy, scope in claims if scope not in _EVERY]
-        lines += [f"  {strategy}: only among {AMONG[scope]} ({scope})" for strategy, scope in narrow]
+    words = {
+        Proof.OPTIMAL: "claimed optimal by the strategy, among the schedules for which its bound holds",
+        Proof.GAP: "claimed within the accepted gap of the optimum among these",
+    }
+    proofs = {row.proof for row in comparison.rows}
+    lines += [f"{_mark(proof, style)} {meaning}" for proof, meaning in words.items() if proof in proofs]
+    claims = dict.fromkeys((row.strategy, row.scope) for row in comparison.rows if row.optimal and row.scope)
+    narrow = [(strategy, Scope(scope)) for strategy, scope in claims if scope not in _EVERY]
+    lines += [f"  {strategy}: only among {AMONG[scope]} ({scope})" for strategy, scope in narrow]
     seen = {row.ended for row in comparison.rows}
     lines += [meaning for ended, meaning in _MEANING.items() if ended in seen]
     reasons = dict.fromkeys(

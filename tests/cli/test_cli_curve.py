@@ -195,6 +195,9 @@ def test_a_false_claim_on_the_peak_is_found(remat):
     checked = remat("check", "toy.plan.json")
     assert checked.code == 1
     assert "[claimed-peak]" in checked.out
+    said = "no peak is below 203.4 MB; the replay gives 203.4 MB (203424261 bytes claimed, 203424260 replayed)"
+    assert said in " ".join(checked.out.split())
+    assert said in remat("check", "toy.plan.json", "--format", "github").out
 
 
 @pytest.mark.parametrize(

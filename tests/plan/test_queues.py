@@ -13,6 +13,7 @@ from seeded import seeded
 from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.check import check
+from remat_cli.plan.difference import beyond, compare_plans
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import (
     Allocate,
@@ -139,8 +140,13 @@ def test_host_memory_has_a_limit() -> None:
     report = check(plan)
     assert report.valid
     assert not report.within_budget
-    assert [f.code for f in report.findings] == ["over-host-memory"]
-    assert check(replace(plan, host=replace(HOST, memory_bytes=10))).ok
+    assert [(f.code, f.message) for f in report.findings] == [
+        ("over-host-memory", "host memory 10 B is 1 B over its limit of 9 B (10 bytes, limit 9)")
+    ]
+    roomy = check(replace(plan, host=replace(HOST, memory_bytes=10)))
+    assert roomy.ok
+    [found] = beyond(compare_plans(roomy, report))
+    assert found.message == "the new plan is over its limit of host memory by 1 B"
 
 
 @seeded(range(200))

@@ -20,8 +20,10 @@ from remat_cli.plan.check import check
 from remat_cli.plan.comparison import Comparison, Ended, Row
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
+from remat_cli.reports.comparison import comparison_text
 from remat_cli.reports.graphfigure import graph_figure
 from remat_cli.reports.planfigure import plan_figure
+from remat_cli.reports.style import Style
 from remat_cli.reports.web.comparison import comparison_page, plans_table
 from remat_cli.reports.web.graph import graph_page
 from remat_cli.reports.web.page import INK, PAPER
@@ -29,6 +31,8 @@ from remat_cli.reports.web.plan import plan_page
 from remat_cli.zoo.registry import build_graph
 
 NASTY = "</script><script>alert(1)</script><b>&"
+
+PLAIN = Style(width=80, color=False, unicode=True)
 
 
 class Document(HTMLParser):
@@ -243,6 +247,33 @@ def test_optimal_is_said_of_what_is_proven_and_no_more():
     for one, words in ((row, "a plan"), (near, "within the gap"), (dataclasses.replace(row, optimal=True), "optimal")):
         table = plans_table(dataclasses.replace(comparison, rows=(one,)))
         assert table.rows[0][table.head.index("result")] == words
+        text = comparison_text(
+            dataclasses.replace(comparison, rows=(one,), strategies=("optimal",), budgets=(("4", 4),)), PLAIN
+        )
+        line = next(line for line in text.splitlines() if line.startswith("optimal"))
+        assert {"✓": "optimal", "≈": "within the gap"}.get(line.rstrip()[-1], "a plan") == words
+        assert ("✓ claimed optimal" in text, "≈ claimed within" in text) == ("✓" in line, "≈" in line)
+
+
+def test_a_strategy_without_any_plan_is_in_the_legend_by_its_crosses():
+    comparison = compared()
+    rows = [
+        dataclasses.replace(row, ended=Ended.NONE, peak_bytes=None, cost=None, overhead=None, computes=None)
+        if row.strategy == "chen-sqrt"
+        else row
+        for row in comparison.rows
+    ]
+    page = Document(comparison_page(dataclasses.replace(comparison, rows=tuple(rows)), "c"))
+    [crosses] = [t for c in page.charts if c["id"] == "overhead" for t in c["data"] if t["mode"] == "markers"]
+    assert (crosses["name"], crosses["showlegend"], crosses["x"]) == ("chen-sqrt", True, [4, 5, 6])
+    [crosses] = [
+        t
+        for c in Document(comparison_page(comparison, "c")).charts
+        if c["id"] == "overhead"
+        for t in c["data"]
+        if t["mode"] == "markers"
+    ]
+    assert not crosses["showlegend"]
 
 
 def test_a_comparison_s_page_has_every_strategy_and_the_bound():

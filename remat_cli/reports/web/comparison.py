@@ -186,7 +186,10 @@ def _overheads(comparison: Comparison, scale: Scale) -> list[dict[str, Any]]:
 
 
 def _crosses(comparison: Comparison, scale: Scale) -> list[dict[str, Any]]:
-    """Budgets at which a strategy that takes the graph has no plan, above all lines."""
+    """Budgets at which a strategy that takes the graph has no plan, above all lines.
+
+    A strategy without any plan has no line, and the legend names its crosses instead.
+    """
     tops = [100 * row.overhead for row in comparison.rows if row.overhead is not None]
     traces = []
     for k, (strategy, rows) in enumerate(comparison.by_strategy().items()):
@@ -197,7 +200,8 @@ def _crosses(comparison: Comparison, scale: Scale) -> list[dict[str, Any]]:
                     "mode": "markers",
                     "name": label(strategy),
                     "legendgroup": strategy,
-                    "showlegend": False,
+                    "legendrank": 2 + k,
+                    "showlegend": all(row.cost is None for row in rows),
                     "x": [row.budget_bytes for row in missing],
                     "y": [scale.above(max([1e-3, *tops]), k)] * len(missing),
                     "marker": {"symbol": "x-thin-open", "size": 8, "color": _colour(k)},
@@ -239,20 +243,9 @@ def _line(curve: Curve, heights: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _proof(row: Row) -> str:
-    """``plan``, ``gap`` if no plan costs less by more than the accepted gap, or ``least`` if none costs less."""
-    if not row.optimal or row.cost is None:
-        return "plan"
-    return "least" if row.lower_bound is not None and row.cost <= row.lower_bound * (1 + SAME_COST) else "gap"
-
-
-_ANSWERS = {"plan": "a plan", "gap": "within the gap", "least": "optimal"}
-"""How much is proven of a plan."""
-
-
 def _hover(row: Row) -> str:
     more = "" if row.overhead is None else f"{format_percent(row.overhead)} over no-remat"
-    sure = f"<br>{_ANSWERS[_proof(row)]}" + (f" ({row.scope})" if row.scope else "") if row.optimal else ""
+    sure = f"<br>{row.proof.value}" + (f" ({row.scope})" if row.scope else "") if row.optimal else ""
     return (
         f"budget {row.budget}: {more}{sure}<br>peak {format_bytes(row.peak_bytes or 0)}, {format_duration(row.wall_s)}"
     )
@@ -302,7 +295,8 @@ def plans_table(comparison: Comparison) -> Table:
         if row.lower_bound is not None and row.scope and (row.optimal or row.lower_bound > base * (1 + SAME_COST)):
             bound = format_percent(max(0.0, row.lower_bound / base - 1)) if base else cost_words(row.lower_bound, "")
             among = AMONG[Scope(row.scope)]
-        answer = _ANSWERS[_proof(row)]
-        rows.append((row.strategy, row.budget, over, next(peaks), format_duration(row.wall_s), answer, bound, among))
+        rows.append(
+            (row.strategy, row.budget, over, next(peaks), format_duration(row.wall_s), row.proof.value, bound, among)
+        )
     head = ("strategy", "budget", "over no-remat", "peak", "time", "result", "proven bound", "bound holds among")
     return Table(head, rows, numbers=3, words_after=3)
