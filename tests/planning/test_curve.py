@@ -105,7 +105,7 @@ def test_a_curve_says_what_single_solves_say(seed):
 def test_budgets_are_sorted_and_told_apart_by_bytes():
     graph = build_graph("linear{n=4}")
     top = no_remat_peak(graph)
-    curve = solve_curve(graph, f"100%,{top},200%,{2 * top}")
+    curve = solve_curve(graph, f"100%,{top}B,200%,{2 * top}B")
     assert [point.asked.text for point in curve.points] == ["100%", "200%"]
     assert [point.status for point in curve.points] == [PointStatus.OPTIMAL] * 2
     assert [point.solved.plan.provenance["budget"] for point in curve.points] == ["100%", "200%"]
@@ -113,7 +113,7 @@ def test_budgets_are_sorted_and_told_apart_by_bytes():
 
 def test_a_graph_that_nothing_fits():
     graph = build_graph("linear{n=4}")
-    (point,) = solve_curve(graph, "1").points
+    (point,) = solve_curve(graph, "1B").points
     assert (point.status, point.solved) == (PointStatus.INFEASIBLE, None)
     assert "too much" in point.refusal.message
 
@@ -128,7 +128,7 @@ def test_one_run_is_enough_for_a_strategy_that_ignores_budgets():
 def test_values_kept_on_principle_count_for_the_peak():
     graph = load_graph(str(GRAPHS / "vgg16.json"))
     alone = solve(graph, None, SolveOptions(strategy="checkpoint-all{to_end=true}")).report.replay.peak_bytes
-    curve = solve_curve(graph, f"{alone - 1},{alone}", SolveOptions(strategy="checkpoint-all{to_end=true}"))
+    curve = solve_curve(graph, f"{alone - 1}B,{alone}B", SolveOptions(strategy="checkpoint-all{to_end=true}"))
     assert [point.status for point in curve.points] == [PointStatus.INFEASIBLE, PointStatus.OPTIMAL]
 
 
