@@ -212,6 +212,8 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
     """
     session = Session() if started_s is None else Session(started_s)
     session.arguments = tuple(sys.argv[1:] if arguments is None else arguments)
+    if COMPLETION in os.environ:
+        import remat_cli.cli.completion  # noqa: F401 - for Click, which knows it from then on
     try:
         code: Any = cli.main(args=arguments, prog_name="remat", standalone_mode=False, obj=session)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -101,6 +101,32 @@ def test_the_tab_key_completes(shell, settings, tmp_path):
         terminal.close()
 
 
+LINES = {
+    "export zoo:unit-cha\t -o x.json": ("unit-chain", "wrote x.json"),
+    "export 'zoo:unit-cha\t -o x.json": ("unit-chain'", "wrote x.json"),
+    "strategies --format=js\t": ("=json", '"strategies":'),
+    "check mis\t": ("missing.json", "error: missing.json:1"),
+}
+"""What is typed after ``remat``, with the tab key; what that completes, and what the command then prints."""
+
+
+@pytest.mark.parametrize("before", ["", "A=b ", "true | "])
+@pytest.mark.parametrize("line", LINES)
+def test_bash_completes_words_with_its_word_breaks(line, before, settings, tmp_path):
+    (tmp_path / "missing.json").write_text("none")
+    terminal = Terminal(SHELLS["bash"][0], settings, tmp_path)
+    (typed, _, rest), (completed, printed) = line.partition("\t"), LINES[line]
+    try:
+        terminal.type(f"{SHELLS['bash'][1]}; echo rea''dy\n")
+        terminal.until(r"(?m)^ready")
+        terminal.type(f"{before}remat {typed}\t")
+        terminal.until(completed)
+        terminal.type(f"{rest}\n")
+        terminal.until(re.escape(printed))
+    finally:
+        terminal.close()
+
+
 @pytest.mark.parametrize("shell", EACH)
 def test_the_script_is_one_that_the_shell_takes(shell, settings, tmp_path):
     program = SHELLS[shell][0][0]

@@ -18,6 +18,7 @@ To use it, add this line to your shell's start file:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print the completion script for a shell."""
+    import remat_cli.cli.completion  # noqa: F401 - for Click, which knows it from then on
     from remat_cli.cli.main import COMPLETION, cli
 
     found = get_completion_class(shell)
