@@ -99,3 +99,72 @@ MODELS = (
     *_of("images and words", "transformers", "retrieval", "blip llava trocr decision_transformer patch_tst"),
 )
 """In the order in which they are measured and shown."""
+
+FOREIGN = (
+    *_of(
+        "decoder",
+        "transformers",
+        "foreign_words",
+        "opt gpt_neo gpt_neox gptj ctrl falcon stablelm olmo2 cohere2 gemma2 mpt biogpt lfm2 granite_hybrid olmoe",
+    ),
+    *_of(
+        "encoder",
+        "transformers",
+        "foreign_words",
+        "roberta electra roformer convbert mobilebert squeezebert xlnet funnel nystromformer big_bird esm reformer",
+    ),
+    *_of(
+        "encoder-decoder",
+        "transformers",
+        "foreign_words",
+        "marian m2m_100 blenderbot_small led longt5 prophetnet",
+    ),
+    *_of(
+        "vision",
+        "transformers",
+        "foreign_images",
+        "beit deit pvt_v2 mobilenet_v2 levit focalnet swiftformer mobilevit_v2 upernet vilt",
+    ),
+    *_of(
+        "speech",
+        "transformers",
+        "foreign_images",
+        "sew wav2vec2_conformer dac",
+    ),
+    *_of(
+        "series",
+        "transformers",
+        "foreign_images",
+        "informer time_series_transformer patch_mixer",
+    ),
+    *_of(
+        "vision",
+        "timm",
+        "foreign_images",
+        "edgenext hrnet res2net repvit twins_svt gated_mlp conv_mixer inception_next",
+    ),
+    *_of(
+        "diffusion",
+        "diffusers",
+        "foreign_images",
+        "unet1d unet3d kandinsky_unet tiny_autoencoder asymmetric_autoencoder",
+    ),
+    *_of(
+        "layers",
+        "by hand",
+        "foreign_layers",
+        "experts_by_where volume_unet wave_net dropout_mlp scattered_writes pyramid_pooling capsules "
+        "unet_of_sounds siamese packed_gru adaptive_softmax spectral_critic tied_words "
+        "dictionary_of_results cells_by_hand transformer_of_torch checkpointed_inside",
+    ),
+    *_of(
+        "sciences",
+        "by hand",
+        "foreign_sciences",
+        "complex_layers fourier_operator euler_steps physics_informed graph_means graph_attention "
+        "coupling_flow variational_autoencoder codebook radiance_field recommender splines_on_edges "
+        "long_convolution decaying_memory point_cloud warped_image transcriber contrastive "
+        "optimal_transport upscaler weights_from_weights",
+    ),
+)
+"""A hundred models that are not in the suite, whose losses the loop computes: ``make foreign``."""

@@ -14,7 +14,18 @@ from benchmarks.models.listing import Listed
 
 STEPS = ("export", "fullgraph", "solve60", "run60", "solve80", "run80", "fit", "checkpoint")
 """All steps, in the order in which they run for a model."""
-LIMITS_S = {"export": 300, "fullgraph": 300, "solve": 60, "run": 200, "fit": 500, "checkpoint": 400}
+FOREIGN_STEPS = ("told", "untold")
+"""Those of the foreign models."""
+LIMITS_S = {
+    "export": 300,
+    "fullgraph": 300,
+    "solve": 60,
+    "run": 200,
+    "fit": 500,
+    "checkpoint": 400,
+    "told": 400,
+    "untold": 400,
+}
 _LIBRARIES = {"transformers": "transformers.integrations.moe"}
 """The modules that define operators of a namespace."""
 _LONGEST = 600
@@ -65,7 +76,10 @@ def perform(step: str, model: Listed, limit_s: float) -> dict[str, Any]:
         path = Path(folder) / "answer.json"
 
         def work() -> None:
-            from benchmarks.models.training import answer
+            if step in FOREIGN_STEPS:
+                from benchmarks.models.foreign import answer
+            else:
+                from benchmarks.models.training import answer
 
             path.write_text(json.dumps(answer(kind, model, limit_s)), encoding="utf-8")
 

@@ -130,7 +130,7 @@ def differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     parts = []
     if found["losses"] != wanted["losses"]:
         parts.append(f"losses {found['losses']} against {wanted['losses']}")
-    for what in ("gradients", "buffers"):
+    for what in (key for key in wanted if key != "losses"):
         pairs = [(found[what][name], value) for name, value in wanted[what].items()]
         bad = [(a, b) for a, b in pairs if not _same(a, b)]
         if bad:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.models import foreign_page
 from benchmarks.models.forking import command, forked
-from benchmarks.models.listing import MODELS
+from benchmarks.models.listing import FOREIGN, MODELS
 from benchmarks.models.page import page
 from benchmarks.models.steps import wanted
 
@@ -20,10 +21,50 @@ def test_every_model_has_a_builder_and_every_builder_is_on_the_list():
     names = [model.name for model in MODELS]
     assert len(names) == len(set(names)) >= 60
     assert {model.library for model in MODELS} >= {"torchvision", "timm", "transformers", "diffusers", "peft"}
-    for file in {model.file for model in MODELS}:
+    assert len(FOREIGN) == len({model.name for model in FOREIGN}) == 100
+    assert not {model.name for model in FOREIGN} & set(names)
+    for file in {model.file for model in (*MODELS, *FOREIGN)}:
         functions = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
         public = {function.name for function in functions if not function.name.startswith("_")}
-        assert public == {model.name for model in MODELS if model.file == file}
+        assert public == {model.name for model in (*MODELS, *FOREIGN) if model.file == file}
+
+
+def test_a_foreign_model_trains_with_the_bits_of_eager_mode_and_by_its_budget():
+    from benchmarks.models.foreign import answer
+
+    [model] = [model for model in FOREIGN if model.name == "coupling_flow"]
+    found = answer("told", model, 30)
+    assert (found["outcome"], found["same_as"]) == ("trained", "eager")
+    assert found["peak_bytes"] <= found["budget_bytes"] == int(found["share"] * found["eager_bytes"])
+    assert found["fixed_bytes"] < 2e6 < 10e6 < found["predicted_bytes"]
+
+
+def test_a_foreign_model_over_its_budget_is_silent_unless_something_was_said():
+    from benchmarks.models.foreign import _judged
+
+    found = {"peak_bytes": 110, "budget_bytes": 100, "same_as": "eager", "differs": "", "said": []}
+    assert _judged(found)["outcome"] == "silent"
+    assert _judged(found | {"said": ["remat: more than the plan"]})["outcome"] == "announced"
+    assert _judged(found | {"peak_bytes": 100})["outcome"] == "trained"
+    assert _judged(found | {"peak_bytes": 90, "same_as": "", "differs": "1 of 2 parameters"})["outcome"] == "failed"
+
+
+def test_the_page_of_foreign_models_counts_outcomes():
+    trained = {"outcome": "trained", "eager_bytes": 100, "budget_bytes": 60, "tried": [60], "over": -0.1}
+    silent = trained | {"outcome": "silent", "tried": [60, 70], "budget_bytes": 70, "over": 0.25}
+    first, second, third = FOREIGN[:3]
+    rows = {
+        first.name: {"told": trained | {"same_as": "eager"}},
+        second.name: {"told": silent | {"same_as": "aot_eager"}},
+        third.name: {"told": {"outcome": "refused", "problem": "no plan fits"}, "untold": {"problem": "late"}},
+    }
+    text = foreign_page.page({"rows": rows})
+    assert "models measured: 3 of 100" in text
+    assert "loss told: trained 1, silent 1, refused 1; bits of eager mode 1, of aot_eager 1, others 0" in text
+    assert "largest excess 25.0%" in text
+    assert "loss untold: failed 1" in text
+    assert "| 70%* |" in text
+    assert "| refused | no plan fits |" in text
 
 
 def test_the_committed_answers_are_of_listed_models_and_make_the_committed_page():
