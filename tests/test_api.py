@@ -57,7 +57,7 @@ def test_a_check_loads_no_search(tmp_path: Path) -> None:
     assert "remat_cli.plan.check" in loaded
     assert {name.split(".")[1] for name in loaded if "." in name} <= {
         *("api", "brief", "errors", "files", "graph", "plan", "printable", "registry", "standard_output", "tolerances"),
-        *("units", "version"),
+        *("tracebacks", "units", "version"),
     }
 
 

@@ -12,6 +12,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan import check as judging
 from remat_cli.plan.check import Report, other_graph
 from remat_cli.plan.model import Plan
+from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_budget
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from remat_cli.planning.job import Solved
 
 
+@door
 def check(
     plan: Plan | Solved | Source,
     budget: Budget | str | float | None = None,
@@ -63,6 +65,7 @@ def check(
     return replace(report, findings=(*other_graph(judged.graph, as_graph(graph)), *report.findings))
 
 
+@door
 def diff(old: Plan | Solved | Source, new: Plan | Solved | Source) -> Difference:
     """What changed from the plan ``old`` to the plan ``new``: peak, cost, recomputed nodes. Both are replayed.
 
@@ -84,6 +87,7 @@ def diff(old: Plan | Solved | Source, new: Plan | Solved | Source) -> Difference
     return compare_plans(judging.check(as_plan(old, "old")), judging.check(as_plan(new, "new")))
 
 
+@door
 def explain(plan: Plan | Solved | Source, node: str) -> Explanation:
     """What ``plan`` does with ``node``: when it is computed, read and dropped, and what the alternatives would cost.
 

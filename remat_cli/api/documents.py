@@ -15,11 +15,13 @@ from remat_cli.graph.document import format_of
 from remat_cli.graph.model import Graph
 from remat_cli.plan import io as plans
 from remat_cli.plan.model import Plan
+from remat_cli.tracebacks import door
 
 if TYPE_CHECKING:
     from remat_cli.planning.job import Solved
 
 
+@door
 def load_graph(source: Source, *, keys: str | Mapping[str, str] | None = None) -> Graph:
     """The graph in a JSON or YAML document, or in node-link JSON or GraphML as networkx writes them.
 
@@ -45,6 +47,7 @@ def load_graph(source: Source, *, keys: str | Mapping[str, str] | None = None) -
     return as_graph(source, "source", keys)
 
 
+@door
 def load_plan(source: Source) -> Plan:
     """The plan in a document. Its claims are not verified; use :func:`check` for that.
 
@@ -64,6 +67,7 @@ def load_plan(source: Source) -> Plan:
     return as_plan(source, "source")
 
 
+@door
 def save_graph(graph: Graph, path: str | PathLike[str]) -> None:
     """Write ``graph`` in its canonical form: the same bytes for the same graph. YAML for ``.yaml``, else JSON.
 
@@ -76,6 +80,7 @@ def save_graph(graph: Graph, path: str | PathLike[str]) -> None:
     write_text(target, graphs.document_text(graphs.graph_to_document(graph), format_of(target) or "json"))
 
 
+@door
 def save_plan(plan: Plan | Solved, path: str | PathLike[str]) -> None:
     """Write ``plan``, or the plan of a search, as a document that ``remat check`` and :func:`load_plan` read.
 

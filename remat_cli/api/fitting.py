@@ -23,6 +23,7 @@ from remat_cli.planning.forms import carried
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
 from remat_cli.planning.starting import Start
+from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_size
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ _WORDS = {
 """Words of the command line, and what they are here."""
 
 
+@door
 def fit(
     module: Any,
     batch: Any,
@@ -176,7 +178,7 @@ def fit(
             sys.stderr.write(f"remat: {report}\n")
 
     if batch is None:
-        fit_first_call(part, fit_now)
+        fit_first_call(part, door(fit_now))
     else:
         require_batch(batch)
         fit_now(batch)
@@ -225,6 +227,7 @@ def _fit_together(
     planner.searches = arguments["unknown"] == "plan"
 
 
+@door
 def fitted(module: Any) -> Fitted | None:
     """What a training step of a fitted ``module`` needs, by plan, in eager mode, and at least.
 
@@ -245,6 +248,7 @@ def fitted(module: Any) -> Fitted | None:
     return found
 
 
+@door
 def unfit(module: Any) -> Any:
     """``module`` itself, which runs again as it did before ``fit``.
 
@@ -262,6 +266,7 @@ def unfit(module: Any) -> Any:
     return module
 
 
+@door
 def plans_of(module: Any) -> tuple[Plan, ...]:
     """The plans that a fitted module has so far: one for each graph of each form in which it was called.
 

@@ -9,6 +9,7 @@ from remat_cli.api.arguments import as_text, as_whole
 from remat_cli.api.reading import Source, as_graph, as_plan
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
+from remat_cli.tracebacks import door
 
 if TYPE_CHECKING:
     from remat_cli.frontends.ran import Ran
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from remat_cli.planning.job import Solved
 
 
+@door
 def build_graph(spec_text: str, *, cost: str = "flops") -> Graph:
     """The training graph of a known architecture.
 
@@ -38,6 +40,7 @@ def build_graph(spec_text: str, *, cost: str = "flops") -> Graph:
     return zoo.build_graph(as_text(spec_text, "spec_text"), cost=as_text(cost, "cost"))
 
 
+@door
 def export_torch(text: str, *, device: str = "cpu", cost: str = "device", compiler: str = "eager") -> Graph:
     """The graph of the training step that ``FILE.py:NAME`` builds.
 
@@ -58,6 +61,7 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "device", compil
     return export.export_torch(as_text(text, "text"), device=device, cost=as_text(cost, "cost"), compiler=compiler)
 
 
+@door
 def export_torch_parts(
     text: str, *, device: str = "cpu", cost: str = "device", compiler: str = "eager"
 ) -> tuple[Graph, ...]:
@@ -82,6 +86,7 @@ def export_torch_parts(
     )
 
 
+@door
 def profile(
     graph: Graph | Source,
     *,
@@ -138,6 +143,7 @@ def _modules(libraries: Sequence[str]) -> list[str]:
     return [as_text(name, "a library") for name in ([libraries] if isinstance(libraries, str) else libraries)]
 
 
+@door
 def run_plan(
     plan: Plan | Solved | Source,
     *,
@@ -177,6 +183,7 @@ def run_plan(
     return framework.run(loaded, device=device, steps=steps, seed=seed, graph=wanted, force=force, libraries=modules)
 
 
+@door
 def remat_backend(
     *plans: Plan | Solved | Source, unknown: Unplanned = "error", compiler: str = "eager"
 ) -> Callable[[Any, list[Any]], Any]:

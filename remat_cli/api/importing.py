@@ -12,9 +12,11 @@ from remat_cli.frontends.imported import Wishes
 from remat_cli.frontends.models import import_model as imported
 from remat_cli.frontends.models import model_format
 from remat_cli.graph.model import Graph
+from remat_cli.tracebacks import door
 from remat_cli.zoo.training import Backward
 
 
+@door
 def import_model(
     path: str | PathLike[str],
     *,

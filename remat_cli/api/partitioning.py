@@ -18,6 +18,7 @@ from remat_cli.graph.io import graph_sha256
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.job import Solved
 from remat_cli.planning.options import SolveOptions
+from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_size
 
 
@@ -40,6 +41,7 @@ class RematPartitioner(Partitioner):
         FrameworkUnavailable: If PyTorch is missing.
     """
 
+    @door
     def __init__(
         self,
         plan: Plan | Solved | Budget | Path | str | float,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from remat_cli.api.arguments import as_text, options_of
 from remat_cli.api.reading import Source, as_graph
 from remat_cli.graph.model import Graph
+from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_budget
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from remat_cli.planning.policies import Policy
 
 
+@door
 def policy(
     graph: Graph | Source,
     budget: Budget | str | float,

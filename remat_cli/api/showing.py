@@ -22,6 +22,7 @@ from remat_cli.plan.io import plan_from_document
 from remat_cli.plan.linked import Linked
 from remat_cli.plan.model import Plan
 from remat_cli.reports.style import Style
+from remat_cli.tracebacks import door
 
 if TYPE_CHECKING:
     from remat_cli.planning.batches import MaxBatch
@@ -37,6 +38,7 @@ MOST_COLUMNS = 10_000
 """The widest text: a chart in it has so many columns, and each takes time. Untuned."""
 
 
+@door
 def describe(shown: Described | Source, *, width: int = 100) -> str:
     """What the command line prints of a graph, a plan, or a result of another function of this package.
 
@@ -54,6 +56,7 @@ def describe(shown: Described | Source, *, width: int = 100) -> str:
     return text_of(_loaded(shown), Style(as_whole(width, "width", most=MOST_COLUMNS), color=False, unicode=True))
 
 
+@door
 def page(shown: Drawn | Source, *, cdn: bool = False) -> str:
     """A page for a browser, as HTML without links to other files: of a graph, a plan or a comparison.
 
@@ -67,6 +70,7 @@ def page(shown: Drawn | Source, *, cdn: bool = False) -> str:
     return page_of(_loaded(shown), "remat.page()", cdn=cdn)
 
 
+@door
 def save_page(shown: Drawn | Source, path: str | PathLike[str], *, cdn: bool = False) -> None:
     """Write the :func:`page` of ``shown`` to a file.
 
@@ -76,6 +80,7 @@ def save_page(shown: Drawn | Source, path: str | PathLike[str], *, cdn: bool = F
     write_text(as_path(path), page(shown, cdn=cdn))
 
 
+@door
 def figure(shown: Drawn | Source, format: str = "svg") -> bytes:
     """A figure for a paper: of a graph, a plan or a comparison. The same bytes every time.
 
@@ -91,6 +96,7 @@ def figure(shown: Drawn | Source, format: str = "svg") -> bytes:
     return figure_of(_loaded(shown), format)
 
 
+@door
 def save_figure(shown: Drawn | Source, path: str | PathLike[str]) -> None:
     """Write the :func:`figure` of ``shown`` to a file whose name ends in ``.svg`` or ``.png``.
 

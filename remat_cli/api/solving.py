@@ -12,6 +12,7 @@ from remat_cli.api.reading import Source, as_graph
 from remat_cli.errors import UsageError, wrong_type
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph
+from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_budget, as_size, parse_budget
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ ONE_FORWARD = "one-forward"
 """The limit of cost that allows to recompute one forward pass."""
 
 
+@door
 def solve(
     graph: Graph | Source,
     budget: Budget | str | float | None,
@@ -81,6 +83,7 @@ def solve(
     )
 
 
+@door
 def solve_curve(
     graph: Graph | Source,
     budgets: Iterable[Budget | str | float] | Budget | str | float,
@@ -118,6 +121,7 @@ def solve_curve(
     )
 
 
+@door
 def solve_smallest(
     graph: Graph | Source,
     options: SolveOptions | None = None,
@@ -143,6 +147,7 @@ def solve_smallest(
     return smallest.solve_smallest(as_graph(graph), options_of(options), listener=listener)
 
 
+@door
 def max_batch(
     graph: Graph | Source | Sequence[Graph | Source] | Callable[[int], Graph],
     memory: str | float,
@@ -221,6 +226,7 @@ def _address(dask: Any) -> str | None:
     return None if dask is None else as_text(dask, "dask")
 
 
+@door
 def one_forward(graph: Graph | Source) -> float:
     """The cost of one training step of ``graph`` with one more forward pass, a common limit on recomputation.
 
@@ -233,6 +239,7 @@ def one_forward(graph: Graph | Source) -> float:
     return batches.one_forward(as_graph(graph))
 
 
+@door
 def compare(
     graph: Graph | Source,
     budgets: Iterable[Budget | str | float] | Budget | str | float,
@@ -287,6 +294,7 @@ def compare(
     )
 
 
+@door
 def compare_links(
     graph: Graph | Source,
     budgets: Iterable[Budget | str | float] | Budget | str | float,
@@ -339,6 +347,7 @@ def compare_links(
     )
 
 
+@door
 def worth(
     graph: Graph | Source,
     budgets: Iterable[Budget | str | float] | Budget | str | float,

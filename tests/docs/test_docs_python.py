@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import subprocess
 import sys
 from typing import Any
@@ -32,9 +33,19 @@ FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    for test in _Finder(exclude_empty=True).find(importlib.import_module(name)):
+        runner.run(test)
+    result = runner.summarize(verbose=False)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+class _Finder(doctest.DocTestFinder):
+    """Finds the examples of functions behind decorators, too."""
+
+    def _from_module(self, module, object):
+        return super()._from_module(module, inspect.unwrap(object))
 
 
 def test_the_page_runs(tmp_path, monkeypatch):

@@ -11,8 +11,10 @@ from typing import Any
 
 from remat_cli.plan.io import load_plan
 from remat_cli.plan.model import Plan
+from remat_cli.tracebacks import door
 
 
+@door
 def value_and_grad(
     function: Callable[..., Any],
     argnums: int | Sequence[int] = 0,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.plan.model import Plan
+from remat_cli.tracebacks import door
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     Source = Plan | str | PathLike[str]
 
 
+@door
 def compile(train_step: Callable[..., Any], *plans: Source, unknown: str = "error") -> Callable[..., Any]:
     """``train_step``, run by plan: the same results, variables and random numbers, in less memory.
 
@@ -41,6 +43,7 @@ def compile(train_step: Callable[..., Any], *plans: Source, unknown: str = "erro
     return PlannedStep(train_step, read_plans(plans), unknown)
 
 
+@door
 def attach(model: Any, *plans: Source, unknown: str = "error") -> None:
     """Let ``model.fit`` train a Keras model by plan, from now on.
 

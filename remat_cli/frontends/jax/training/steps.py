@@ -19,6 +19,7 @@ from remat_cli.frontends.jax.private import is_tracer, key_implementation, traci
 from remat_cli.frontends.jax.reading import read_step
 from remat_cli.plan.model import Plan
 from remat_cli.printable import printable
+from remat_cli.tracebacks import door
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class PlannedStep:
     plan: Plan
     prepared: dict[Hashable, _Prepared] = field(default_factory=dict)
 
+    @door
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """What ``jax.value_and_grad`` of the function returns.
 

@@ -24,6 +24,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.io import load_plan
 from remat_cli.plan.model import Plan
 from remat_cli.printable import printable
+from remat_cli.tracebacks import door
 
 UNKNOWN = ("error", "warn")
 
@@ -93,6 +94,7 @@ class PlannedStep:
         self._unknown = unknown
         self._compiled: dict[Any, _Compiled | None] = {}
 
+    @door
     def __call__(self, *args: Any) -> Any:
         """Run a step.
 
@@ -137,7 +139,7 @@ class PlannedStep:
                 hint="export and solve the step with the shapes that it is called with; several plans may be given, "
                 'and unknown="warn" runs other shapes without one',
             )
-        warnings.warn(f"this step runs without a plan: {'; '.join(reasons)}", stacklevel=3)
+        warnings.warn(f"this step runs without a plan: {'; '.join(reasons)}", stacklevel=4)
         return None
 
 

@@ -24,6 +24,7 @@ from remat_cli.frontends.torch.private import (
 )
 from remat_cli.frontends.torch.warning import warn
 from remat_cli.printable import printable
+from remat_cli.tracebacks import shortened
 
 MOST_FORMS = 64
 """Forms of arguments, modes and autocast in which a module is compiled; PyTorch's limit, if that is larger. Untuned."""
@@ -97,7 +98,7 @@ class PlannedCall(OwnCall):
         except Exception as error:
             wrapped = getattr(error, "inner_exception", None)  # PyTorch wraps what its backends raise
             if isinstance(wrapped, RematError):
-                raise wrapped from None
+                raise shortened(wrapped)  # noqa: B904 - its cause is what ``shortened`` leaves
             raise
 
     def _without_more(self, *args: Any, **kwargs: Any) -> Any:
