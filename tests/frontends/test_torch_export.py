@@ -10,12 +10,15 @@ import pytest
 import torch
 import torch_models
 import torch_plans
+from torch import nn
 
+from remat_cli import fit
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.executing.program import program
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.measuring.run import run_plan
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document
@@ -208,6 +211,27 @@ def test_integers_that_serve_as_indices_have_a_limit():
     assert places["targets"]["below"] == 50
 
 
+class Placed(nn.Module):
+    """Positions out of a mask, beyond two entries that stand for something else: 34 are enough for 32 words."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(50, 8), nn.Embedding(34, 8)
+
+    def forward(self, ids, mask, fields):
+        places = (torch.cumsum(mask, 1) * mask - 1) + 2
+        return (self.words(ids) + self.places(places) + self.words((fields.int() + 40).long())).square().mean()
+
+
+def test_integers_that_become_indices_by_arithmetic_stay_in_range():
+    ids = torch.randint(0, 50, (3, 32))
+    build = lambda: (Placed(), (ids, torch.ones_like(ids), torch.randint(0, 10, (3, 32))))  # noqa: E731
+    graph = export_model(build, name="placed", source="torch:x")
+    limits = {place["name"]: place.get("below") for place in graph.metadata["places"] if place["kind"] == "input"}
+    assert limits == {"0": 50, "1": 2, "2": 10}
+    assert run_plan(torch_plans.plain(graph), steps=2).identical
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_export_gives_the_same_bytes(name):
     """Sizes above all: PyTorch's cache of fake results would make them smaller the second time."""
@@ -250,3 +274,25 @@ def test_payloads_are_plain_json():
     text = json.dumps([node.payload for node in graph.nodes] + [graph.metadata])
     assert "torch.float" not in text
     assert str(Path.cwd()) not in text
+
+
+class Chosen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        chosen = torch.cond(x.sum() > 0, torch.sin, torch.cos, (self.inner(x),))
+        return self.outer(chosen).square().mean()
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_control_flow_with_graphs_of_its_own_is_refused_at_its_line():
+    build = lambda: (Chosen(), torch.randn(64, 8))  # noqa: E731
+    for capturing in (
+        lambda: export_model(build, name="chosen", source="torch:x"),
+        lambda: fit(*build(), "90%", cache=""),
+    ):
+        with pytest.raises(CaptureFailed, match=r"test_torch_export\.py:\d+ in forward: the model uses cond, ") as told:
+            capturing()
+        assert "torch.where" in told.value.hint

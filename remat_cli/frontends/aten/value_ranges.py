@@ -27,6 +27,11 @@ INDEXING_FLAT = ("aten.take.default", "aten.put.default")
 """Operators whose arguments are the indexed tensor, taken as one-dimensional, and the indices."""
 OFFSETS = {"aten._embedding_bag.default": 2}
 """Operators that read integers as offsets, which start at 0 and never decrease: only zeros are always valid."""
+GROWING = {
+    *("add", "addmm", "bitwise_left_shift", "bitwise_not", "bmm", "cumprod", "cumsum", "dot", "mm", "mul", "mv", "neg"),
+    *("pow", "prod", "rsub", "scatter_add", "sub", "sum"),
+}
+"""Operators whose integers may leave the range of those in their arguments."""
 SHARES = {
     "aten.binary_cross_entropy.default": (0, 1),
     "aten.binary_cross_entropy_backward.default": (1, 2),

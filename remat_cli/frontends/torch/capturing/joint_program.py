@@ -18,12 +18,16 @@ from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.fusion import Fusion, fusion
 from remat_cli.frontends.torch.capturing.naming import module_path
 from remat_cli.frontends.torch.capturing.placeholders import JointInput
+from remat_cli.frontends.torch.capturing.places import place_in, places_told
 from remat_cli.frontends.torch.capturing.plannable import require_plannable
 from remat_cli.frontends.torch.codec import spec_of
 from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.private import is_operator, schema
 from remat_cli.frontends.torch.tensors import dense_bytes, is_random, storage, storage_bytes, tensors_in
 from remat_cli.graph.model import Phase
+
+_BRANCHES = ("cond", "while_loop", "scan", "map_impl", "associative_scan")
+"""Control flow of PyTorch that holds graphs of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,8 @@ class _Calls:
         """The calls of ``nodes``, in their order; constants and items of results are not calls."""
         calls = []
         for node in nodes:
+            if node.op == "get_attr" and "val" not in node.meta:
+                raise _unknown(next(iter(node.users)))  # it holds a graph for that operator, such as a branch
             if node.op == "get_attr":
                 self.constants.append(node)
                 self.specs[node.name] = spec_of(node.meta["val"])
@@ -147,7 +153,7 @@ class _Calls:
         """The call of an FX node; None if it makes no tensor."""
         result = node.meta.get("val")
         if not is_operator(node.target):
-            raise CaptureFailed(f"the model uses {node.target}, which remat cannot run again on its own")
+            raise _unknown(node)
         tensors = tensors_in(result)
         require_plannable(node, tensors)
         if not tensors:
@@ -176,6 +182,17 @@ class _Calls:
             random=is_random(node),
             inlined=node in self.inlined,
         )
+
+
+def _unknown(node: Any) -> CaptureFailed:
+    """The error for a node that calls something other than an operator."""
+    place = place_in(places_told(node.meta.get("stack_trace") or ""))
+    return CaptureFailed(
+        f"{place + ': ' if place else ''}the model uses {node.target}, which remat cannot run again on its own",
+        hint="torch.where computes both sides of a branch, and a loop in Python is captured step by step"
+        if str(node.target) in _BRANCHES
+        else "",
+    )
 
 
 def _require_tensor(node: Any) -> None:

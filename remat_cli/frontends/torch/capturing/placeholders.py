@@ -8,6 +8,7 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.aten.value_ranges import (
+    GROWING,
     INDEXING,
     INDEXING_ALONG,
     INDEXING_EACH,
@@ -128,8 +129,8 @@ def _leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
 def _limits(graph: Any) -> dict[Any, int | None]:
     """For each node with one tensor: a limit that its numbers must be below, given by the operators that read them.
 
-    An operator whose result has the same type is assumed to pass numbers on, so the limit of its result applies to its
-    arguments too. Limits only make random inputs valid, so one that is too low does no harm.
+    Operators pass integers on, except for arithmetic, so the limit of a result applies to the arguments too. Limits
+    only make random inputs valid, so one that is too low does no harm.
     """
     limits: dict[Any, int | None] = {}
     for node in reversed(graph.nodes):
@@ -141,10 +142,33 @@ def _limits(graph: Any) -> dict[Any, int | None]:
         for user in node.users:
             if user.op == "call_function":
                 found += used(user, node)
-                handed_on = getattr(user.meta.get("val"), "dtype", None) == dtype
-                found.append(limits.get(user) if handed_on else None)
+                found.append(_handed_back(user, node, limits.get(user)))
         limits[node] = min((limit for limit in found if limit is not None), default=None)
     return limits
+
+
+def _handed_back(user: Any, node: Any, limit: int | None) -> int | None:
+    """The limit of ``node`` that keeps the result of ``user``, an operator that reads it, below ``limit``."""
+    if limit is None:
+        return None
+    import torch
+
+    read, made = node.meta["val"], user.meta["val"]
+    if any(t.dtype == torch.bool or t.dtype.is_floating_point or t.dtype.is_complex for t in (read, made)):
+        return limit if read.dtype == made.dtype else None
+    name = str(user.target).split(".")[1]
+    if name not in GROWING:
+        return limit
+    other = user.args[1] if len(user.args) > 1 else None
+    if name in {"add", "sub"} and user.args[0] is node and isinstance(other, int):
+        return max(1, limit - other if name == "add" else limit + other)
+    if name == "mul" and node.op != "placeholder":  # most often by a mask
+        return limit
+    # Of other arithmetic, zeros and ones hardly leave a range, unless many are added up.
+    added_up = read.numel() // max(1, made.numel()) if name == "sum" else 1
+    if name == "cumsum":
+        added_up = read.shape[other] if read.dim() else 1
+    return 2 if added_up < limit else 1
 
 
 def _used_as_index(user: Any, node: Any) -> list[int]:

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from remat_cli.errors import CaptureFailed, NotOneGraph
 from remat_cli.frontends.source import Frame, frames_of
-from remat_cli.frontends.torch.capturing.places import place_in
+from remat_cli.frontends.torch.capturing.places import place_in, places_told
 from remat_cli.frontends.torch.private import needs_numbers
 
 _OWN_ERROR = "when making fake tensor call"
 """Part of PyTorch's error if the user's code failed, and not its capture."""
 _USER_CODE, _TRACED = "from user code:", "Original traceback:"
 """What comes before the places in the user's code, in an error of the capture and in one of what compiles a graph."""
-_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _EXPLAINED = re.compile(r"^ *Explanation: ")
 _HINTED = re.compile(r"^ *Hint: ")
 _END = re.compile(r"^ *(Developer debug context:|For more details about|from user code:|User Stack|Set TORCHDYNAMO)")
@@ -70,7 +69,7 @@ def refusal_of(error: BaseException) -> Refusal:
     """What an error says that ended a capture."""
     text = str(error)
     told = text.partition(_USER_CODE)[2] or text.partition(_TRACED)[2]
-    frames = [(file, int(line), name) for file, line, name in _PLACE.findall(told)]
+    frames = places_told(told)
     if needs_numbers(error):
         what = f"what it does depends on the numbers in a tensor ({_first_line(text)})"
         return Refusal(place_in(frames or frames_of(error)), what)
