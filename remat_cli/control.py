@@ -15,12 +15,19 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from remat_cli.errors import Interrupted, LimitReached
+from remat_cli.errors import Interrupted, LimitReached, Worded
 
 _LOOK_EVERY = 4096
 """Items between two checks of the clock: a few milliseconds where a row of a model is stated."""
 
 Item = TypeVar("Item")
+
+
+MORE_TIME = Worded(
+    "give more time: time_limit_s",
+    "give more time with --time-limit",
+    fit="give more time: options=remat.SolveOptions(time_limit_s=300)",
+)
 
 
 class Outcome(StrEnum):
@@ -159,7 +166,7 @@ class Control:
         if self.cancelled.is_set():
             raise Interrupted("interrupted before a plan was found")
         if self.out_of_time():
-            raise LimitReached("the time limit came before any plan", hint="give more time with --time-limit")
+            raise LimitReached("the time limit came before any plan", hint=MORE_TIME)
 
     def watched(self, items: Iterable[Item]) -> Iterator[Item]:
         """``items``, with a check every few thousand.

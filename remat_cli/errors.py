@@ -6,9 +6,10 @@ it is a defect of remat.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from remat_cli.printable import printable
 
@@ -40,6 +41,47 @@ class ExitCode(IntEnum):
     """Interrupted before any plan was found."""
 
 
+class Worded(str):
+    """A text as it reads in Python, where options are arguments, with other words for other places.
+
+    Attributes:
+        command: The same on the command line; by default as in Python.
+        fit: The same in ``fit``, for somebody who trains and has neither a document nor a graph; as in Python.
+    """
+
+    command: str
+    fit: str
+
+    def __new__(cls, python: str, command: str | None = None, fit: str | None = None) -> Worded:
+        """A text with its other words."""
+        text = super().__new__(cls, python)
+        text.command = python if command is None else command
+        text.fit = python if fit is None else fit
+        return text
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        """What to make a copy of, in another process, too."""
+        return str(self), self.command, self.fit
+
+
+def on_command_line(text: str) -> str:
+    """``text`` as the command line words it."""
+    return text.command if isinstance(text, Worded) else text
+
+
+def in_fit(text: str) -> str:
+    """``text`` as ``fit`` words it."""
+    return text.fit if isinstance(text, Worded) else text
+
+
+def worded(words: Callable[..., str], *texts: str) -> str:
+    """What ``words`` makes of texts, for each place of what it says there."""
+    python = words(*texts)
+    if not any(isinstance(text, Worded) for text in texts):
+        return python
+    return Worded(python, words(*map(on_command_line, texts)), words(*map(in_fit, texts)))
+
+
 class RematError(Exception):
     """Base class of all errors of remat.
 
@@ -48,15 +90,15 @@ class RematError(Exception):
 
     Args:
         message: What is wrong, in one line, without a final stop.
-        hint: What the user can do about it; may be empty.
+        hint: What the user can do about it; may be empty. It and the message may be ``Worded``.
         details: Lines that follow the message.
     """
 
     exit_code: ExitCode = ExitCode.USAGE
 
     def __init__(self, message: str, *, hint: str = "", details: Sequence[str] = ()) -> None:
-        self.message = "\n".join(map(printable, (message, *details)))
-        self.hint = printable(hint)
+        self.message = worded(lambda *lines: "\n".join(map(printable, lines)), message, *details)
+        self.hint = worded(printable, hint)
         super().__init__(self.message)
         if hint:
             self.add_note(f"hint: {self.hint}")  # shown below a traceback in Python
@@ -100,16 +142,20 @@ class Problem:
 
     def __post_init__(self) -> None:
         """Escape what a terminal would obey."""
-        object.__setattr__(self, "message", printable(self.message))
-        object.__setattr__(self, "hint", printable(self.hint))
+        object.__setattr__(self, "message", worded(printable, self.message))
+        object.__setattr__(self, "hint", worded(printable, self.hint))
 
     def text(self, source: str) -> str:
         """The problem in one line: ``source:line:column: pointer: message (hint)``."""
         place = source
         if self.line is not None:
             place += f":{self.line}" + (f":{self.column}" if self.column is not None else "")
-        parts = [place, *([self.pointer] if self.pointer else []), self.message]
-        return printable(": ".join(parts) + (f" ({self.hint})" if self.hint else ""))
+        parts = [place, *([self.pointer] if self.pointer else [])]
+
+        def line(message: str, hint: str) -> str:
+            return printable(": ".join([*parts, message]) + (f" ({hint})" if hint else ""))
+
+        return worded(line, self.message, self.hint)
 
 
 class InputError(RematError):

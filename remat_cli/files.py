@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
-from remat_cli.errors import InputError, Problem, UsageError
+from remat_cli.errors import InputError, Problem, UsageError, Worded
 from remat_cli.registry import suggestion
 from remat_cli.standard_output import stdout
 from remat_cli.units import parse_size
@@ -178,7 +178,7 @@ def write_bytes(path: str, data: bytes) -> None:
             raise
     except (OSError, RuntimeError) as error:  # RuntimeError: how older Pythons report a loop of links
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"{path}: cannot be written: {reason}", hint="choose another file with -o") from None
+        raise UsageError(f"{path}: cannot be written: {reason}", hint=_another("-o")) from None
 
 
 def require_stdout() -> None:
@@ -219,9 +219,11 @@ def require_writable(path: str, *, option: str = "-o") -> None:
     except (OSError, RuntimeError) as error:  # a loop of links, a name that is too long
         problem = getattr(error, "errno", None) or errno.ELOOP
     if problem is not None:
-        raise UsageError(
-            f"{path}: cannot be written: {os.strerror(problem)}", hint=f"choose another file with {option}"
-        )
+        raise UsageError(f"{path}: cannot be written: {os.strerror(problem)}", hint=_another(option))
+
+
+def _another(option: str) -> str:
+    return Worded("choose another path", f"choose another file with {option}")
 
 
 def make_folders(path: str, *, option: str) -> None:
@@ -233,9 +235,7 @@ def make_folders(path: str, *, option: str) -> None:
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written: {error.strerror}", hint=f"choose another file with {option}"
-        ) from None
+        raise UsageError(f"{path}: cannot be written: {error.strerror}", hint=_another(option)) from None
 
 
 def _resolved(path: Path) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_path, as_text, as_training_budget, as_whole, options_of, require_order
-from remat_cli.errors import Infeasible, LimitReached, UsageError, wrong_type
+from remat_cli.errors import Infeasible, LimitReached, UsageError, in_fit, wrong_type
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
@@ -34,19 +34,6 @@ TIME_LIMIT_S = 60.0
 """Seconds that ``fit`` searches for each plan by default. Untuned."""
 _TRIES = 6
 """Most plans to make, each with a smaller budget than the one before, until one fits with its gaps. Untuned."""
-
-_WORDS = {
-    "no schedule in document order fits": "no plan that keeps the order of operations fits",
-    "every plan in document order": "every plan that keeps the order of operations",
-    "no plan: stopped before any schedule was found": "the search stopped before it found a plan",
-    "no plan: no schedule within the budget was found": "the search found no plan within the budget",
-    "; --minimize peak looks for a smaller one": "",
-    "; --minimize peak finds the least that works": "",
-    "give more time with --time-limit, a larger --budget, or another --strategy": (
-        "give a larger budget, or more time: options=remat.SolveOptions(time_limit_s=300)"
-    ),
-}
-"""Words of the command line, and what they are here."""
 
 
 @door
@@ -422,11 +409,4 @@ class CachedPlanner:
         try:
             return solve(graph, budget_bytes, self.options, near=near).plan
         except (Infeasible, LimitReached) as error:
-            raise type(error)(_in_python(error.message), hint=_in_python(error.hint)) from error
-
-
-def _in_python(text: str) -> str:
-    """A message for somebody who trains in Python, and knows neither documents nor options of a command."""
-    for words, others in _WORDS.items():
-        text = text.replace(words, others)
-    return text
+            raise type(error)(in_fit(error.message), hint=in_fit(error.hint)) from None

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import IO, TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_path
-from remat_cli.errors import InputError, Problem, UsageError, wrong_type
+from remat_cli.errors import InputError, Problem, UsageError, Worded, wrong_type
 from remat_cli.files import decoded, read_text
 from remat_cli.graph.document import Document, format_of, parse_document
 from remat_cli.graph.io import graph_from_document
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _FOREIGN = re.compile(r"(?:\s|#[^\n]*\n|//[^\n]*\n|Creator[^\n]*\n)*(?:strict\s+)?(?:di)?graph\b[^:\[{]*([\[{])")
 """The beginning of DOT or GML, up to the bracket that tells which."""
 _NODE_LINK = "read it with networkx, and write json.dumps(networkx.node_link_data(graph)) or GraphML"
+
+_NOT_NODE_LINK = "is for node-link graphs, but this is not one"
 
 Source = str | PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes]
 """A document: its path (``-`` for standard input), its data, or a file open for reading."""
@@ -141,7 +143,7 @@ def graph_of(document: Document, keys: str | Mapping[str, str] | None) -> Graph:
         if field in document.data and "schema" not in document.data:
             raise document.error("", f"this is {name} JSON of networkx, which remat does not read", _NODE_LINK)
     if keys is not None:
-        raise UsageError("--keys is for node-link graphs, but this is not one", hint="leave it out")
+        raise UsageError(Worded(f"keys {_NOT_NODE_LINK}", f"--keys {_NOT_NODE_LINK}"), hint="leave it out")
     return graph_from_document(document)
 
 
@@ -151,12 +153,16 @@ def node_link_keys(given: str | Mapping[str, str]) -> NodeLinkKeys:
     chosen: dict[str, str] = {}
     for item, key, name in _pairs(given):
         if not isinstance(name, str) or not name:
-            raise UsageError(f'--keys: "{item}" is not key=name', hint="write it like cost=weight,memory=size")
+            raise UsageError(_keys(f'"{item}" is not key=name'), hint="write it like cost=weight,memory=size")
         if key not in known:
             hint = suggestion(str(key), known) or f"known: {', '.join(known)}"
-            raise UsageError(f'--keys: there is no key "{key}"', hint=hint)
+            raise UsageError(_keys(f'there is no key "{key}"'), hint=hint)
         chosen[key] = name
     return NodeLinkKeys(**chosen)
+
+
+def _keys(message: str) -> Worded:
+    return Worded(f"keys: {message}", f"--keys: {message}")
 
 
 def _pairs(given: str | Mapping[str, str]) -> Iterable[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_path, as_whole
 from remat_cli.api.reading import Source, document_of, graph_of
-from remat_cli.errors import UsageError, wrong_type
+from remat_cli.errors import UsageError, on_command_line, wrong_type
 from remat_cli.extras import require_drawing
 from remat_cli.files import write_bytes, write_text
 from remat_cli.graph.document import kind_of
@@ -235,7 +235,7 @@ def curve_rows(curve: Curve) -> list[CurveRow]:
             point.status.value,
             None if point.solved is None else point.solved.report,
             reason="" if point.refusal is None else point.refusal.message,
-            hint="" if point.refusal is None else point.refusal.hint,
+            hint="" if point.refusal is None else on_command_line(point.refusal.hint),
         )
         for point in curve.points
     ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from remat_cli.api.arguments import as_number, as_path, as_text, as_whole, options_of
 from remat_cli.api.reading import Source, as_graph
-from remat_cli.errors import UsageError, wrong_type
+from remat_cli.errors import UsageError, Worded, wrong_type
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph
 from remat_cli.tracebacks import door
@@ -474,5 +474,6 @@ def _batch_of(graph: Graph) -> int:
         if isinstance(found, int) and not isinstance(found, bool) and found > 0:
             return found
     raise UsageError(
-        "the graph does not say for which batch it was made", hint="say it with --batch, or graph_batch in Python"
+        "the graph does not say for which batch it was made",
+        hint=Worded("say it with graph_batch", "say it with --batch"),
     )

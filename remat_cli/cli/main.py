@@ -20,7 +20,7 @@ from click.core import ParameterSource
 
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.session import Session
-from remat_cli.errors import ExitCode, OutOfResources, RematError, UsageError
+from remat_cli.errors import ExitCode, OutOfResources, RematError, UsageError, on_command_line
 from remat_cli.printable import printable
 from remat_cli.registry import suggestion
 from remat_cli.running import interrupt, leave, shortage
@@ -283,6 +283,6 @@ def _show(error: RematError, session: Session) -> None:
     color = Output(session.color).colourful(sys.stderr)
     label = click.style("error", fg="red", bold=True) if color else "error"
     with contextlib.suppress(OSError):  # if stderr is closed, the exit code must do
-        complain(f"remat: {label}: {error.message}", color=color)
+        complain(f"remat: {label}: {on_command_line(error.message)}", color=color)
         if error.hint:
-            complain(f"  hint: {error.hint}")
+            complain(f"  hint: {on_command_line(error.hint)}")

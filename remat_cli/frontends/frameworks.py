@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import UsageError, Worded
 from remat_cli.frontends.ran import Ran
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
@@ -117,9 +117,11 @@ class Framework(ABC):
         for name, word in options.items():
             known = self.options.get(name)
             if known is None:
-                raise UsageError(f"--{name} is not for {self.title}", hint="leave it out")
+                said = f"{name} is not for {self.title}"
+                raise UsageError(Worded(said, f"--{said}"), hint="leave it out")
             if word not in known:
-                raise UsageError(f'"{word}" is no --{name}', hint=f"choose {' or '.join(known)}")
+                said = Worded(f'"{word}" is no {name}', f'"{word}" is no --{name}')
+                raise UsageError(said, hint=f"choose {' or '.join(known)}")
 
     def require_device(self, device: str) -> None:
         """Refuse a device that this framework does not know.

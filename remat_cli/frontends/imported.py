@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat_cli.errors import InputError, Problem, UsageError
+from remat_cli.errors import InputError, Problem, UsageError, Worded
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.reader import MAX_BYTES, MAX_COST
 from remat_cli.printable import CONTROLS
@@ -24,6 +24,10 @@ from remat_cli.zoo.training import Backward, to_graph
 Made = tuple[int, int]
 """A value: the position of the operation that makes it, and the number of the output."""
 LARGEST_DIMENSION = 2**40
+_CHECKMATE = Worded(
+    'take backward="checkmate", which needs no derivatives',
+    "take --backward checkmate, which needs no derivatives",
+)
 _PORT = re.compile(r":(\d+)$", re.ASCII)
 
 
@@ -107,7 +111,7 @@ class Wishes:
                     hint=f"give a whole number from 1 to {LARGEST_DIMENSION}",
                 )
         if self.default_cost is not None and self.default_cost < 1:
-            raise UsageError("--default-cost is not positive", hint="no operation is free: choose 1 or more")
+            raise UsageError("the default cost is not positive", hint="no operation is free: choose 1 or more")
 
     def facts(self, notes: Sequence[str]) -> dict[str, Any]:
         """What the metadata of a graph keep of this: also the batch, if a dimension is called that."""
@@ -152,11 +156,15 @@ def dimensions(texts: Sequence[str]) -> dict[str, int]:
     for text in texts:
         name, separator, size = (part.strip() for part in text.rpartition("="))
         if not separator or not name or not re.fullmatch("[0-9]{1,13}", size) or not 0 < int(size) <= LARGEST_DIMENSION:
-            raise UsageError(f'--dim: "{text}" is not a dimension and its size', hint="write it like batch=32")
+            raise UsageError(_of_dim(f'"{text}" is not a dimension and its size'), hint="write it like batch=32")
         if name in found:
-            raise UsageError(f'--dim: "{name}" is given twice', hint="leave one of them out")
+            raise UsageError(_of_dim(f'"{name}" is given twice'), hint="leave one of them out")
         found[name] = int(size)
     return found
+
+
+def _of_dim(message: str) -> Worded:
+    return Worded(f"sizes: {message}", f"--dim: {message}")
 
 
 def model_graph(model: Model, backward: Backward, source: str) -> Graph:
@@ -234,8 +242,8 @@ def _training(model: Model, backward: Backward, source: str) -> Graph:
     results = [made for made in model.outputs if model.operations[made[0]].differentiable[made[1]]]
     if not results:
         raise UsageError(
-            f"{source}: --backward derives gradients, and no output of the model is a floating-point number",
-            hint="leave --backward out",
+            f"{source}: a backward rule derives gradients, and no output of the model is a floating-point number",
+            hint=Worded("leave backward out", "leave --backward out"),
         )
     model = live(model, results)
     if backward is Backward.OPERATOR:
@@ -293,16 +301,16 @@ def _refuse_lost_gradients(model: Model, source: str) -> None:
     if unknown:
         raise UsageError(
             f"{source}: what the derivatives of {', '.join(unknown)} read is not known",
-            hint="take --backward checkmate, which needs no derivatives",
+            hint=_CHECKMATE,
         )
     reads = [(i, slot) for operation in model.operations for i, slot in operation.reads]
     for i, slot in (*reads, *model.outputs):
         operation = model.operations[i]
         if slot and operation.differentiable[slot]:
             raise UsageError(
-                f"{source}: output {slot} of {operation.id} ({operation.op}) is read, and --backward operator"
+                f"{source}: output {slot} of {operation.id} ({operation.op}) is read, and the rule operator"
                 " differentiates first outputs alone",
-                hint="take --backward checkmate",
+                hint=_CHECKMATE,
             )
 
 

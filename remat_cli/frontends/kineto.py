@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_cli.errors import InputError, Problem
+from remat_cli.errors import InputError, Problem, Worded
 from remat_cli.graph.jsontext import load_json
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.quoting import quote
@@ -102,7 +102,10 @@ def measured_costs(graph: Graph, text: str, source: str, *, scale: bool = False)
             source,
             f"{len(kept)} of {len(graph.nodes)} nodes have no event, {quote(kept[0])} first: "
             f"their costs in {graph.cost_unit} would stand beside microseconds",
-            "measure all nodes, or give the others a scaled cost with --scale-unmatched",
+            Worded(
+                "measure all nodes, or give the others a scaled cost with scale_unmatched",
+                "measure all nodes, or give the others a scaled cost with --scale-unmatched",
+            ),
         )
     nodes = tuple(replace(node, cost=_new(node, costs[node.id], factor)) for node in graph.nodes)
     if not sum(node.cost for node in nodes) <= MAX_COST:  # "not <=" so that NaN is refused too

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from remat_cli.errors import InputError, Problem, UsageError
+from remat_cli.errors import InputError, Problem, UsageError, Worded
 from remat_cli.files import read_text, write_text
 from remat_cli.registry import suggestion
 
@@ -138,7 +138,10 @@ def read_rates(text: str, name: str) -> Rates:
         raise InputError(name, [Problem(f"is not JSON: {error}")]) from None
     problems = _problems(document)
     if problems:
-        hint = "remat export --cost device writes such a file when it measures; see docs/python.md"
+        hint = Worded(
+            'cost="device" writes such a file when it measures; see docs/python.md',
+            "remat export --cost device writes such a file when it measures; see docs/python.md",
+        )
         raise InputError(name, [Problem(problem, hint=hint) for problem in problems[:3]])
     known = {"schema", "machine", "launch_us", "view_us", "per_s"}
     return Rates(
@@ -230,7 +233,11 @@ def roofline(name: str) -> tuple[Rates, dict[str, Any]]:
         known = list(MACHINES)
         raise UsageError(
             f'the roofline model knows no device "{name}"',
-            hint=suggestion(name, known) or f"known: {', '.join(known)}; --cost device measures the device at hand",
+            hint=suggestion(name, known)
+            or Worded(
+                f"known: {', '.join(known)}; the cost device measures the device at hand",
+                f"known: {', '.join(known)}; --cost device measures the device at hand",
+            ),
         )
     machine = MACHINES[name]
     peaks = {dtype: machine.per_s.get(f"{PRODUCT} {dtype}") for dtype in DTYPES}

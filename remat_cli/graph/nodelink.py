@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from remat_cli.errors import Worded
 from remat_cli.graph.document import Document, join
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.quoting import quote
@@ -122,7 +123,10 @@ def _check_shape(fields: Fields, keys: NodeLinkKeys) -> str:
                 continue
             for role, end in ends:
                 if end not in entry:
-                    hint = f"if it has another name, add --keys {role}=NAME"
+                    hint = Worded(
+                        f'if it has another name, give keys="{role}=NAME"',
+                        f"if it has another name, add --keys {role}=NAME",
+                    )
                     fields.report(join("", key, i), f"no attribute {quote(end)}", hint)
     return present[0]
 
@@ -161,8 +165,12 @@ def _check_attributes(fields: Fields, keys: NodeLinkKeys) -> None:
         for i in without[:1] if everywhere else without:
             close = suggestion(key, list(nodes[i]))
             others = ", ".join(quote(k) for k in nodes[i] if k != keys.id) or "none"
-            hint = f"{close} " if close else ""
-            hint += f"say which attribute is the {what} with --keys {what}=NAME; attributes here: {others}"
+            said = f"{close} " if close else ""
+            said += f"say which attribute is the {what} with"
+            hint = Worded(
+                f'{said} keys="{what}=NAME"; attributes here: {others}',
+                f"{said} --keys {what}=NAME; attributes here: {others}",
+            )
             who, where = (
                 ("no node", "/nodes") if everywhere else (f"node {quote(nodes[i][keys.id])}", join("/nodes", i))
             )

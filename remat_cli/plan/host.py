@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import UsageError, Worded
 from remat_cli.units import TIME_UNITS, as_size, format_bandwidth, format_bytes, format_cost, parse_bandwidths
 
 
@@ -80,7 +80,10 @@ def seconds_in(cost_unit: str) -> int:
     if cost_unit not in TIME_UNITS:
         raise UsageError(
             f"costs are {cost_unit}, and copies take time: with a host, costs have to be times",
-            hint="give cost_unit s, ms, us or ns; remat profile measures them, remat export --cost "
-            "roofline:a100 estimates them",
+            hint=Worded(
+                'give cost_unit s, ms, us or ns; profile measures them, cost="roofline:a100" estimates them',
+                "give cost_unit s, ms, us or ns; remat profile measures them, remat export --cost roofline:a100 "
+                "estimates them",
+            ),
         )
     return round(1.0 / TIME_UNITS[cost_unit])

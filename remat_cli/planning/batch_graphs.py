@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
-from remat_cli.control import Control, Ending, Outcome, Progress
+from remat_cli.control import MORE_TIME, Control, Ending, Outcome, Progress
 from remat_cli.errors import Infeasible, Interrupted, LimitReached, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.batched import Batched, alike
@@ -303,7 +303,7 @@ class _Search:
         if self.low == 0 and outcome is Outcome.INTERRUPTED:
             raise Interrupted("interrupted before a plan for any batch was found")
         if self.low == 0 and runs.over():
-            raise LimitReached("the time limit came before a plan for any batch", hint="give more with --time-limit")
+            raise LimitReached("the time limit came before a plan for any batch", hint=MORE_TIME)
         above = tuple(sorted(batch for batch in self.refuted if batch > self.low))
         return MaxBatch(
             graph=runs.job.graph,

@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from remat_cli.control import Control, Ending, Outcome, Progress
-from remat_cli.errors import Infeasible, Interrupted, LimitReached, StrategyMismatch, UsageError
+from remat_cli.control import MORE_TIME, Control, Ending, Outcome, Progress
+from remat_cli.errors import Infeasible, Interrupted, LimitReached, StrategyMismatch, UsageError, Worded
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.plan.batches import BatchFacts
@@ -113,6 +113,9 @@ class MaxBatch:
         return fixed + -(-(peak_bytes - fixed) * self.found // self.graph_batch)
 
 
+_PROPORTION = "times and bytes of one batch then hold for every other in proportion"
+
+
 def one_forward(graph: Graph) -> float:
     """C0 plus the cost of all forward nodes: the cost limit that allows recomputing one forward pass.
 
@@ -123,7 +126,10 @@ def one_forward(graph: Graph) -> float:
     if not forward:
         raise UsageError(
             "the graph does not say which nodes are forward, so one forward pass has no cost",
-            hint='give nodes "phase": "forward", or a percentage: --max-overhead 30%',
+            hint=Worded(
+                'give nodes "phase": "forward", or a percentage: max_overhead="30%"',
+                'give nodes "phase": "forward", or a percentage: --max-overhead 30%',
+            ),
         )
     return math.fsum([graph.total_cost, *forward])
 
@@ -169,8 +175,10 @@ def max_batch(
     if host is not None and (host.latency_s or host.memory_bytes is not None):
         raise UsageError(
             "a search for the largest batch needs a host without latency and without a limit of its memory",
-            hint="times and bytes of one batch then hold for every other in proportion: leave --host-latency and "
-            "--host-memory out",
+            hint=Worded(
+                f"{_PROPORTION}: leave latency_s and memory_bytes out",
+                f"{_PROPORTION}: leave --host-latency and --host-memory out",
+            ),
         )
     search = _Search(Runs(job, Pool(graph, host)), scale, most_cost, listener)
     with interruptible(search.runs.control):
@@ -308,7 +316,7 @@ class _Search:
         if self.low == 0 and outcome is Outcome.INTERRUPTED:
             raise Interrupted("interrupted before a plan for any batch was found")
         if self.low == 0 and over:
-            raise LimitReached("the time limit came before a plan for any batch", hint="give more with --time-limit")
+            raise LimitReached("the time limit came before a plan for any batch", hint=MORE_TIME)
         solved, budget = None, self.scale.budget(max(1, self.low))
         if self.best is not None:
             found = replace(self.best, bounds=self.runs.pool.bounds_at(budget))

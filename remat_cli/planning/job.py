@@ -17,6 +17,7 @@ from remat_cli.errors import (
     SolverFailed,
     StrategyMismatch,
     UsageError,
+    Worded,
 )
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report, check
@@ -27,7 +28,7 @@ from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Claim, ClaimStatus, Copies, PeakClaim, Plan
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.published import published_for, quicker
-from remat_cli.planning.refusals import over_budget
+from remat_cli.planning.refusals import STOPPED, over_budget
 from remat_cli.planning.starting import Start
 from remat_cli.running import Abandoned, run
 from remat_cli.solvers.registry import usable_solver
@@ -184,7 +185,7 @@ class Job:
             grace_s = _GRACE_S + _GRACE_SHARE * _reserve_s(self.options.time_limit_s)
             answer = run(lambda: self._answer(chosen, task, context), self.context.control, grace_s=grace_s)
         except (Abandoned, LimitReached, Interrupted):
-            answer = NotFound("stopped before any schedule was found")
+            answer = NotFound(STOPPED)
         except SolverFailed as error:
             best = published.best()
             if best is None:
@@ -275,12 +276,15 @@ def _check_host(graph: Graph, strategy: Strategy, options: SolveOptions) -> None
     if not strategy.copies:
         raise StrategyMismatch(
             f"{strategy.name} copies nothing to a host",
-            hint="take --strategy auto or offload, or leave --host-bandwidth out",
+            hint=Worded(
+                "take the strategy auto or offload, or leave host out",
+                "take --strategy auto or offload, or leave --host-bandwidth out",
+            ),
         )
     if options.reorder:
         raise UsageError(
             "with a host, nodes run in the document's order, for which its bounds hold",
-            hint="leave --reorder or the host out",
+            hint=Worded("leave reorder or the host out", "leave --reorder or the host out"),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remat_cli.control import Control
-from remat_cli.errors import Infeasible, Interrupted, LimitReached, RematError
+from remat_cli.errors import Infeasible, Interrupted, LimitReached, RematError, Worded, worded
 from remat_cli.graph.analysis import PeakBound, no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
@@ -36,7 +36,13 @@ def _least_words(needed: int, kept: int) -> str:
     if needed == kept:
         return f"recomputation saves nothing here: {_exact(kept)} is needed, and is enough without any"
     works = f"{_exact(kept)} works without recomputation"
-    return f"no budget below {_exact(needed)} can work; {works}; --minimize peak finds the least that works"
+    return _and_the_least(f"no budget below {_exact(needed)} can work; {works}", "finds the least that works")
+
+
+def _and_the_least(known: str, does: str) -> str:
+    """What is known of the least budget, and what finds or looks for it; ``fit`` has nothing that does."""
+    finder = Worded(f"; solve_smallest {does}", f"; --minimize peak {does}", fit="")
+    return worded(lambda known, more: known + more, known, finder)
 
 
 def no_plan(
@@ -48,12 +54,13 @@ def no_plan(
         if answer.bounds:
             highest = max(answer.bounds, key=lambda b: b.cost)
             bound = f"; {_EVERY[highest.scope]} costs at least {format_cost(highest.cost, graph.cost_unit)}"
-        hint = answer.hint or "give more time with --time-limit, a larger --budget, or another --strategy"
+        hint = answer.hint or _MORE
         if control.cancelled.is_set():
             return Interrupted(f"interrupted before a plan was found{bound}", hint=hint)
-        return LimitReached(f"no plan: {answer.reason}{bound}", hint=hint)
+        return LimitReached(worded(lambda reason: f"no plan: {reason}{bound}", answer.reason), hint=hint)
+    budget = _budget_words(budget_bytes, asked)
     return Infeasible(
-        f"{answer.reason} {_budget_words(budget_bytes, asked)}", hint=_what_works(graph, answer, budget_bytes)
+        worded(lambda reason: f"{reason} {budget}", answer.reason), hint=_what_works(graph, answer, budget_bytes)
     )
 
 
@@ -63,20 +70,36 @@ def _what_works(graph: Graph, answer: NotFound, budget_bytes: int | None) -> str
     if answer.best is not None:
         works = min(works, peak_of(graph, answer.best))
     if budget_bytes is not None and works <= budget_bytes:  # this method makes no such plan, and others do
-        return f"{_exact(works)} is known to work: take --strategy auto, or --strategy keep-all to recompute nothing"
+        known = f"{_exact(works)} is known to work: take"
+        return Worded(
+            f'{known} strategy="auto", or strategy="keep-all" to recompute nothing',
+            f"{known} --strategy auto, or --strategy keep-all to recompute nothing",
+        )
     needs, who = peak_bound(graph).bytes, "every plan"
     if answer.peak_bound_bytes is not None and answer.peak_bound_bytes > needs:
         needs, who = answer.peak_bound_bytes, _EVERY[answer.scope or Scope.RESTRICTED]
-    least = f"; {_LOOK}" if needs < works else ""
-    return f"the smallest budget known to work is {_exact(works)}; {who} needs at least {_exact(needs)}{least}"
+    known = f"the smallest budget known to work is {_exact(works)}"
+    said = worded(lambda who: f"{known}; {who} needs at least {_exact(needs)}", who)
+    return said if needs >= works else _and_the_least(said, "looks for a smaller one")
 
 
-_LOOK = "--minimize peak looks for a smaller one"
-
+STOPPED = Worded(
+    "stopped before any schedule was found",
+    fit="the search stopped before it found a plan",
+)
+"""Why there is no plan of a search that had too little time."""
+_MORE = Worded(
+    "give more time (time_limit_s), a larger budget, or another strategy",
+    "give more time with --time-limit, a larger --budget, or another --strategy",
+    fit="give a larger budget, or more time: options=remat.SolveOptions(time_limit_s=300)",
+)
 
 _EVERY = {
     Scope.ANY_ORDER: "every plan",
-    Scope.DOCUMENT_ORDER: "every plan in document order",
+    Scope.DOCUMENT_ORDER: Worded(
+        "every plan in document order",
+        fit="every plan that keeps the order of operations",
+    ),
     Scope.FRONTIER: "every frontier-advancing plan",
     Scope.CHAIN_PERSISTENT: "every memory-persistent plan",
     Scope.RESTRICTED: "every plan of the kind searched",
@@ -90,7 +113,7 @@ def over_budget(report: Report) -> Infeasible:
     return Infeasible(
         f"the plan of {report.strategy} needs {_exact(report.replay.peak_bytes)}, "
         f"{format_bytes(over)} more than the budget of {_exact(report.budget_bytes)}",
-        hint="take a strategy that minds the budget, such as auto, or raise --budget",
+        hint="take a strategy that minds the budget, such as auto, or a larger budget",
     )
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from remat_cli.control import Ending, Outcome, Progress
-from remat_cli.errors import SolverFailed, StrategyMismatch
+from remat_cli.errors import SolverFailed, StrategyMismatch, Worded
 from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.milp.cover_running import least_peak
@@ -60,7 +60,10 @@ def solve_smallest(
     if not job.strategy.minds_budget:
         raise StrategyMismatch(
             f"{job.strategy.name} makes one plan, whatever the budget, so it has no cheapest plan at the least peak",
-            hint="leave --strategy out, or take one that minds the budget, such as auto",
+            hint=Worded(
+                "leave strategy out, or take one that minds the budget, such as auto",
+                "leave --strategy out, or take one that minds the budget, such as auto",
+            ),
         )
     descent = _Descent(Runs(job, Pool(graph, host)), _plain_bounds(graph, copies=host is not None))
     with interruptible(job.context.control):

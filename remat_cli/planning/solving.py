@@ -10,7 +10,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.planning.job import Job, Solved
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.pool import Pool
-from remat_cli.planning.refusals import no_plan, refuse_impossible
+from remat_cli.planning.refusals import STOPPED, no_plan, refuse_impossible
 from remat_cli.planning.runs import Runs
 from remat_cli.planning.starting import Start
 from remat_cli.running import interruptible
@@ -72,5 +72,5 @@ def _spread(
         if start is not None:
             pool.add(start.found)
     outcomes = spread_on(address, Runs(job, pool), [budget_bytes], listener)
-    answer = pool.answer(budget_bytes) or NotFound("stopped before any schedule was found")
+    answer = pool.answer(budget_bytes) or NotFound(STOPPED)
     return answer, Ending(outcomes[budget_bytes])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from remat_cli.errors import StrategyMismatch, UsageError
+from remat_cli.errors import StrategyMismatch, UsageError, Worded
 from remat_cli.graph.model import Graph
 from remat_cli.graph.reader import plain_number
 from remat_cli.plan.check import check, graphs_differ
@@ -54,7 +54,10 @@ class Start:
             StrategyMismatch: If the strategy makes plans of its own, and starts from none.
         """
         if not isinstance(strategy, Pipelined) and not strategy.copies:
-            hint = "leave --start out, or take one that searches, such as auto"
+            hint = Worded(
+                "leave start out, or take one that searches, such as auto",
+                "leave --start out, or take one that searches, such as auto",
+            )
             raise StrategyMismatch(f"{strategy.name} does not start from a plan", hint=hint)
         other = graphs_differ(plan.graph, graph)
         if other is not None:
@@ -68,11 +71,16 @@ class Start:
         if host is not None:
             return _with_host(plan, graph, host)
         if plan.copies:
-            raise UsageError("the plan to start from copies values to a host", hint="add --host-bandwidth")
+            raise UsageError(
+                "the plan to start from copies values to a host", hint=Worded("give a host", "add --host-bandwidth")
+            )
         schedule = priced(graph, [s.node for s in plan.statements if isinstance(s, Compute)])
         firsts = list(dict.fromkeys(schedule.computes))
         if firsts != sorted(firsts) and not reorder:
-            raise UsageError("the plan to start from runs the nodes in another order", hint="add --reorder")
+            raise UsageError(
+                "the plan to start from runs the nodes in another order",
+                hint=Worded("set reorder=True", "add --reorder"),
+            )
         found = Found(Schedule(schedule.computes), exhausted=False, maker=_known_maker(plan.strategy))
         return cls(found, schedule.cost, schedule.peak_bytes)
 
@@ -103,7 +111,10 @@ def _with_host(plan: Plan, graph: Graph, host: Host) -> Start:
     if host.memory_bytes is not None and before.host_peak_bytes > host.memory_bytes:
         raise UsageError(
             f"the plan to start from needs {format_bytes(before.host_peak_bytes)} of host memory",
-            hint=f"there are {format_bytes(host.memory_bytes)}: give more with --host-memory",
+            hint=Worded(
+                f"there are {format_bytes(host.memory_bytes)}: give the host more memory_bytes",
+                f"there are {format_bytes(host.memory_bytes)}: give more with --host-memory",
+            ),
         )
     try:
         seen = replay(graph, derive(graph, computes, copying=schedule.copying), host=host)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.errors import SHOWN_PROBLEMS
+from remat_cli.errors import SHOWN_PROBLEMS, on_command_line
 from remat_cli.plan.checks import Checked
 from remat_cli.reports.style import Style, columns, render, title
 from remat_cli.reports.words import count, overhead_words, peak_words, verdict
@@ -129,7 +129,7 @@ def checks_github(plans: Sequence[Checked]) -> str:
             continue
         for problem in checked.problems[:SHOWN_PROBLEMS]:
             words = ": ".join(part for part in (problem.pointer, problem.message) if part)
-            words += f" ({problem.hint})" if problem.hint else ""
+            words += f" ({on_command_line(problem.hint)})" if problem.hint else ""
             place = {"line": problem.line, "col": problem.column}
             text += command("error", words, file=checked.name, **place, title="remat: unreadable") + "\n"
         if rest := checked.problems[SHOWN_PROBLEMS:]:

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
-from remat_cli.errors import Problem
+from remat_cli.errors import Problem, on_command_line
 from remat_cli.plan.checks import Checked
 from remat_cli.plan.replay import Finding
 from remat_cli.reports.jsonform import document_json
@@ -88,7 +88,7 @@ def _finding(checked: Checked, finding: Finding) -> dict[str, Any]:
 
 def _problem(checked: Checked, problem: Problem) -> dict[str, Any]:
     words = ": ".join(part for part in (problem.pointer, problem.message) if part)
-    words += f" ({problem.hint})" if problem.hint else ""
+    words += f" ({on_command_line(problem.hint)})" if problem.hint else ""
     place = None if problem.line is None else (problem.line, problem.column or 1)
     return _result(checked, UNREADABLE, "error", words, place)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from remat_cli.control import Control
-from remat_cli.errors import SolverFailed
+from remat_cli.errors import SolverFailed, Worded
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.solvers.base import Outcome, Request, Solver, SolverProgress, Termination
 from remat_cli.solvers.dual_bound import dual_bound
@@ -221,7 +221,10 @@ def failed(solver: Solver, message: str, log: str) -> SolverFailed:
     return SolverFailed(
         f"{solver.title} {message}" + ("; the last lines of its log:" if tail else ""),
         details=tail,
-        hint="see the whole log with --solver-log FILE, or choose another solver with --solver",
+        hint=Worded(
+            'see the whole log with solver_log="FILE", or choose another solver, such as solver="cbc"',
+            "see the whole log with --solver-log FILE, or choose another solver with --solver",
+        ),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat_cli.errors import LicenceLimit, SolverUnavailable, UsageError
+from remat_cli.errors import LicenceLimit, SolverUnavailable, UsageError, Worded
 from remat_cli.extras import install_command
 from remat_cli.mip import Floats, Ints, LinearModel
 from remat_cli.running import shortage
@@ -37,7 +37,10 @@ from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.worker import Call
 from remat_cli.tolerances import ABSOLUTE_GAP, FEASIBILITY
 
-_LICENCE_HINT = "set GRB_LICENSE_FILE to a valid licence, or choose another solver with --solver"
+_LICENCE_HINT = Worded(
+    'set GRB_LICENSE_FILE to a valid licence, or choose another solver, such as solver="highs"',
+    "set GRB_LICENSE_FILE to a valid licence, or choose another solver with --solver",
+)
 _NO_SCIPY = "gurobipy takes matrices in SciPy's form, and scipy is not installed"
 _RESTRICTED = "restricted (2,000 variables, 2,000 constraints) unless there is a licence file"
 _SIZE_LIMIT_EXCEEDED = 10010
@@ -148,7 +151,10 @@ def _licence_errors(gurobi: Any) -> Iterator[None]:
         if error.errno == _SIZE_LIMIT_EXCEEDED:
             raise LicenceLimit(
                 "Gurobi's licence covers models of up to 2,000 variables and 2,000 constraints, and this one is larger",
-                hint="set GRB_LICENSE_FILE to a full licence, or choose another solver with --solver",
+                hint=Worded(
+                    'set GRB_LICENSE_FILE to a full licence, or choose another solver, such as solver="highs"',
+                    "set GRB_LICENSE_FILE to a full licence, or choose another solver with --solver",
+                ),
             ) from None
         if error.errno in _LICENCE_ERRORS:
             raise SolverUnavailable(f"Gurobi has no valid licence: {error}", hint=_LICENCE_HINT) from None

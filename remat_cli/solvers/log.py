@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import UsageError, Worded
 
 KEPT_LINES = 40
 """The number of last lines in an outcome."""
@@ -31,7 +31,7 @@ class SolverLog:
         except OSError as error:
             raise UsageError(
                 f"{path}: the solver's log cannot be written: {error.strerror or error}",
-                hint="choose another file with --solver-log",
+                hint=Worded("choose another file as solver_log", "choose another file with --solver-log"),
             ) from None
 
     def write(self, text: str) -> list[str]:

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from remat_cli.control import Control
-from remat_cli.errors import Interrupted, LimitReached
+from remat_cli.errors import Interrupted, LimitReached, Worded
 from remat_cli.kernels import compiling
 from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import Scope
@@ -170,13 +170,23 @@ class Pipelined(Strategy):
         if incumbent.computes is not None:
             return incumbent.found(exhausted=incumbent.exhausted())
         if incumbent.verdict is Verdict.IMPOSSIBLE:
-            least, reason = least_peak(task.graph), "no schedule in document order fits"
-            return incumbent.not_found(incumbent.certified(reason), Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
+            least = least_peak(task.graph)
+            return incumbent.not_found(incumbent.certified(_NOTHING_FITS), Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
         if incumbent.refusal is not None:
             return incumbent.refusal
         if incumbent.verdict is Verdict.CLASS:
             return incumbent.not_found(incumbent.certified("no frontier-advancing schedule fits"), Scope.FRONTIER)
-        return incumbent.not_found("no schedule within the budget was found")
+        return incumbent.not_found(_NOTHING_FOUND)
+
+
+_NOTHING_FITS = Worded(
+    "no schedule in document order fits",
+    fit="no plan that keeps the order of operations fits",
+)
+_NOTHING_FOUND = Worded(
+    "no schedule within the budget was found",
+    fit="the search found no plan within the budget",
+)
 
 
 def pursue(pipeline: tuple[Stage, ...], incumbent: Incumbent) -> None:

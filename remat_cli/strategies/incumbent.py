@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from remat_cli.control import Control, Progress
+from remat_cli.errors import worded
 from remat_cli.graph.model import Graph
 from remat_cli.kernels import compiling
 from remat_cli.plan.derive import prune
@@ -295,7 +296,9 @@ class Incumbent:
 
     def certified(self, reason: str) -> str:
         """``reason``, that no schedule fits, with the name of the solver if only that says so."""
-        return f"according to {self.context.solver.title} alone, {reason}" if self.uncertified else reason
+        if not self.uncertified:
+            return reason
+        return worded(lambda reason: f"according to {self.context.solver.title} alone, {reason}", reason)
 
     def answer(self, name: str) -> Found | NotFound:
         """The incumbent of the method ``name``; else a refusal for the plans of this method alone."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from remat_cli import files
-from remat_cli.errors import InputError, UsageError
+from remat_cli.errors import InputError, UsageError, on_command_line
 from remat_cli.files import read_text, require_writable, write_text
 
 
@@ -94,7 +94,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), str(target)], capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"{target}: cannot be written: File too large|choose another file with -o\n"
+    assert done.stdout == f"{target}: cannot be written: File too large|choose another path\n"
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -197,7 +197,7 @@ def test_unwritable_targets_are_clean_errors_early_and_late(tmp_path, case):
     with pytest.raises(UsageError, match="cannot be written") as early:
         require_writable(target, option="--write-model")
     assert early.value.message.startswith(target)
-    assert early.value.hint == "choose another file with --write-model"
+    assert on_command_line(early.value.hint) == "choose another file with --write-model"
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -223,7 +223,7 @@ def test_missing_folders_are_made_when_something_is_written(tmp_path):
     assert (tmp_path / "logs").is_dir()
     with pytest.raises(UsageError, match="cannot be written") as caught:
         files.make_folders(str(target / "log.txt"), option="--solver-log")
-    assert caught.value.hint == "choose another file with --solver-log"
+    assert caught.value.hint == "choose another path"
 
 
 def test_good_targets_are_left_alone(tmp_path):

@@ -191,7 +191,7 @@ def test_a_limit_counts_from_the_start_it_is_given():
     assert control.stopping()
     with pytest.raises(LimitReached) as caught:
         control.check()
-    assert "--time-limit" in caught.value.hint
+    assert "time_limit_s" in caught.value.hint
 
 
 def test_an_interruption_comes_before_a_limit():

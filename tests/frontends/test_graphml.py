@@ -47,7 +47,7 @@ def test_other_names_of_attributes_and_declared_defaults(tmp_path):
     (tmp_path / "g.xml").write_text(text, encoding="utf-8")
     graph = read_graph(str(tmp_path / "g.xml"), "cost=weight,memory=bytes")
     assert [(n.id, n.cost, n.outputs) for n in graph.nodes] == [("a", 1.0, (1,)), ("b", 5.0, (2,))]
-    with pytest.raises(InputError, match="--keys cost=NAME"):
+    with pytest.raises(InputError, match='keys="cost=NAME"'):
         read_graph(str(tmp_path / "g.xml"), None)
 
 

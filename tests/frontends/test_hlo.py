@@ -182,7 +182,7 @@ def test_a_library_without_a_formula_needs_a_default(tmp_path):
         imported(path)
     graph = imported(path, default_cost=3)
     assert graph.total_cost == 24
-    assert "costs by --default-cost: secret (1)" in graph.metadata["notes"]
+    assert "costs by the default cost: secret (1)" in graph.metadata["notes"]
 
 
 def test_side_effects_happen_once_and_calls_are_put_in_place(tmp_path):

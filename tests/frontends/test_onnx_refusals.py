@@ -35,8 +35,8 @@ def test_what_is_not_known_is_refused_in_one_message(tmp_path):
     with pytest.raises(InputError) as caught:
         import_onnx(path, Wishes({"bach": 3}))
     words = caught.value.message
-    assert 'symbolic dimension "batch" (say --dim batch=SIZE)' in words
-    assert "(say --dim x:1=SIZE)" in words
+    assert 'symbolic dimension "batch" (say sizes={"batch": SIZE})' in words
+    assert '(say sizes={"x:1": SIZE})' in words
     assert 'no symbolic dimension "bach" (did you mean "batch"?)' in words
     graph = import_onnx(path, Wishes({"batch": 3, "x:1": 5})).graph
     assert graph.nodes[0].outputs == (3 * 5 * 4 * 4,)
@@ -46,7 +46,7 @@ def test_sizes_that_depend_on_data_can_be_given(tmp_path):
     b = Builder()
     found = b.node("NonZero", b.input("x", 3, 4))
     y = b.node("Cast", b.node("Transpose", found, perm=[1, 0]), to=TensorProto.FLOAT)
-    with pytest.raises(InputError, match=r'sizes of 3 tensors are unknown: "nonzero1" \(NonZero\).*--dim TENSOR:AXIS'):
+    with pytest.raises(InputError, match=r'sizes of 3 tensors are unknown: "nonzero1" \(NonZero\).*TENSOR:AXIS'):
         imported(tmp_path, b, y)
     graph = imported(tmp_path, b, y, sizes={f"{found}:1": 7})
     assert [n.outputs for n in graph.nodes] == [(2 * 7 * 8,), (2 * 7 * 8,), (2 * 7 * 4,)]
@@ -62,7 +62,7 @@ def test_operators_of_others_need_shapes_and_a_price(tmp_path):
     path = str(tmp_path / "net.onnx")
     onnx.save(model, path)
     with pytest.raises(
-        InputError, match=r"without a rule for their cost: com\.example\.Fancy \(1 times\).*--default-cost"
+        InputError, match=r"without a rule for their cost: com\.example\.Fancy \(1 times\).*default_cost=1"
     ):
         import_onnx(path, Wishes())
     found = import_onnx(path, Wishes(default_cost=5))
@@ -112,7 +112,7 @@ def test_axes_that_are_not_there_or_have_a_size_of_their_own_are_refused(tmp_pat
     b = Builder()
     y = b.node("Relu", b.input("x", "batch", 4))
     for name, size in ((f"{y}:7", 3), (f"{y}:1", 5)):
-        with pytest.raises(InputError, match=rf"--dim {name}={size}"):
+        with pytest.raises(InputError, match=rf"the size {size} of {name} is another"):
             imported(tmp_path, b, y, sizes={"batch": 2, name: size})
     b = Builder()
     y = b.node("Relu", b.input("x", 0, 4))

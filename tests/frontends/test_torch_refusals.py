@@ -42,7 +42,7 @@ def test_what_was_exported_for_elsewhere_is_refused_unless_it_is_forced(facts, w
         with pytest.raises(UsageError, match="the graph mlp is not for here") as raised:
             action()
         assert words in raised.value.message
-        assert "export it again here, with --device cpu" in raised.value.hint
+        assert 'export it again here, with device="cpu"' in raised.value.hint
         assert action(force=True) is not None
 
 

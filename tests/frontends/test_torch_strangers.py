@@ -131,7 +131,7 @@ def test_operators_of_a_library_run_if_the_user_names_it(tmp_path, monkeypatch):
     plan = plan_of(graph, repeated(graph))
     with pytest.raises(ExecutionFailed, match="not one of the operators") as raised:
         run_plan(plan, steps=1)
-    assert "--library" in raised.value.hint
+    assert "libraries" in raised.value.hint
     with pytest.raises(ExecutionFailed, match="not one of the operators"):
         profile(graph, repeats=1, warmup=0)
     ran = api.run_plan(plan, steps=1, libraries="remat_test_library")

@@ -172,7 +172,7 @@ def test_without_time_there_are_refusals_and_no_crash():
     curve = solve_curve(graph, "30%,50%,100%", SolveOptions(threads=1, time_limit_s=0.001))
     well_formed(curve)
     assert [point.status for point in curve.points] == [PointStatus.UNKNOWN] * 3
-    assert all("--time-limit" in point.refusal.hint for point in curve.points)
+    assert all("time_limit_s" in point.refusal.hint for point in curve.points)
 
 
 def test_an_interruption_keeps_what_is_there():

@@ -27,13 +27,13 @@ def test_a_smaller_peak_is_looked_for_only_where_there_may_be_one():
     for needs, looks in ((least - 1, True), (least, False)):
         answer = NotFound("none fits", Scope.FRONTIER, Schedule(tuple(range(17))), peak_bound_bytes=needs)
         refusal = no_plan(GRAPH, None, 2, answer, Control())
-        assert ("--minimize peak looks for a smaller one" in refusal.hint) is looks
+        assert ("solve_smallest looks for a smaller one" in refusal.hint) is looks
 
 
 def test_a_method_that_finds_none_names_what_does():
     answer = NotFound("no plan that checkmate-lp makes fits", Scope.RESTRICTED)
     refusal = no_plan(GRAPH, None, no_remat_peak(GRAPH), answer, Control())
-    assert refusal.hint.endswith("is known to work: take --strategy auto, or --strategy keep-all to recompute nothing")
+    assert refusal.hint.endswith('is known to work: take strategy="auto", or strategy="keep-all" to recompute nothing')
 
 
 def test_without_any_plan_none_is_called_the_best():

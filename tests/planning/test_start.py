@@ -130,7 +130,7 @@ def test_a_plan_in_another_order_starts_a_search_for_orders_only() -> None:
     old = planned(graph, "1100B", reorder=True)
     with pytest.raises(UsageError, match="in another order") as caught:
         solve(graph, "1100B", SolveOptions(start=old))
-    assert caught.value.hint == "add --reorder"
+    assert caught.value.hint == "set reorder=True"
     for strategy in (old.strategy, "someone-elses"):
         again = solve(graph, "1100B", SolveOptions(start=replace(old, strategy=strategy), reorder=True))
         assert again.plan.claim.cost == old.claim.cost == 5

@@ -186,7 +186,7 @@ def test_intervals_that_would_take_all_the_time_are_not_stated() -> None:
         LimitReached, match=r"about \d+(\.\d+)? k constraints, and building it .* and \d+ seconds"
     ) as refusal:
         solve(graph, "60%", SolveOptions(strategy="moccasin", time_limit_s=3))
-    assert "allow a longer --time-limit, or take auto" in refusal.value.hint
+    assert "allow a longer time_limit_s, or take auto" in refusal.value.hint
     assert too_many_intervals(graph, Control.within(3600), 2) is None
     assert too_many_intervals(build_graph("unit-chain{n=1001}"), Control.within(10), 2) is None
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat_cli.errors import InputError, Problem
+from remat_cli.errors import InputError, Problem, Worded
 from remat_cli.frontends.aten.program import Call, Ref, TensorType
 from remat_cli.frontends.formulas import einsum_flops
 from remat_cli.printable import printable
@@ -85,7 +85,10 @@ class Costs:
             told = printable(", ".join(f"{op} ({times} times)" for op, times in sorted(self.foreign.items())))
             problem = Problem(
                 f"operators that are not PyTorch's own, without a rule for their cost: {told}",
-                hint="say --default-cost 1 for one FLOP per element of the largest tensor that they touch",
+                hint=Worded(
+                    "say default_cost=1 for one FLOP per element of the largest tensor that they touch",
+                    "say --default-cost 1 for one FLOP per element of the largest tensor that they touch",
+                ),
             )
             raise InputError(self.source, [problem])
 

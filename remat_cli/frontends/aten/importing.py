@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import UsageError, Worded
 from remat_cli.files import read_text
 from remat_cli.frontends.aten.dump import read_dump
 from remat_cli.frontends.aten.flops import Costs
@@ -38,7 +38,9 @@ def import_aten(path: str, format: str, wishes: Wishes) -> Imported:
     program = with_phases(program)
     backward = wishes.backward
     if backward is not Backward.NONE and any(call.phase is not Phase.FORWARD for call in program.calls):
-        raise UsageError(f"{path}: it has a backward pass already", hint="leave --backward out")
+        raise UsageError(
+            f"{path}: it has a backward pass already", hint=Worded("leave backward out", "leave --backward out")
+        )
     costs = Costs(path, wishes.default_cost)
     lowered = lower(program, path, costs.of)
     costs.require_known()
@@ -110,7 +112,8 @@ def _notes(
         if any(kind.stride is None for kind in lowered.types.values()):
             notes.append("strides: not in the file; whether a reshape copies is derived from the views before it")
     if costs.defaults:
-        notes.append("costs by --default-cost: " + ", ".join(f"{op} ({n})" for op, n in sorted(costs.defaults.items())))
+        told = ", ".join(f"{op} ({n})" for op, n in sorted(costs.defaults.items()))
+        notes.append(f"costs by the default cost: {told}")
     if lowered.views or dead:
         notes.append(
             f"left out: {count(len(lowered.views), 'view')} (their readers read the memory behind them), "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from remat_cli.errors import InputError, Problem
+from remat_cli.errors import InputError, Problem, Worded
 from remat_cli.frontends.aten.symbols import evaluate, symbols
 from remat_cli.graph.quoting import quote
 from remat_cli.registry import suggestion
@@ -68,13 +68,20 @@ class Sizes:
             if value is None:
                 words = [f"{self.hints[name]} in the example"] if name in self.hints else []
                 told = f" ({', '.join(words + bounds)})" if words or bounds else ""
-                problems.append(Problem(f"{quote(name)} is a symbolic dimension{told}", hint=f"say --dim {name}=SIZE"))
+                problems.append(
+                    Problem(
+                        f"{quote(name)} is a symbolic dimension{told}",
+                        hint=Worded(f'say sizes={{"{name}": SIZE}}', f"say --dim {name}=SIZE"),
+                    )
+                )
             elif (low is not None and value < low) or (high is not None and value > high):
-                problems.append(Problem(f"--dim {name}={value}: the model takes {' and '.join(bounds)}"))
+                problems.append(
+                    Problem(f"the size {value} of {name} is no good: the model takes {' and '.join(bounds)}")
+                )
         known = sorted(self.used)
         for name in self.given.keys() - self.used.keys():
             hint = suggestion(name, known) or f"known: {', '.join(known) or 'none'}"
-            problems.append(Problem(f"--dim: there is no symbolic dimension {quote(name)}", hint=hint))
+            problems.append(Problem(f"there is no symbolic dimension {quote(name)}", hint=hint))
         if problems:
             raise InputError(source, problems)
         return {name: value for name, value in self.used.items() if value is not None}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import UsageError, Worded
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
 from remat_cli.printable import printable
@@ -111,7 +111,10 @@ class Frontend:
         if reason is not None:
             raise UsageError(
                 f"the graph {graph.name} is not for here: {reason}",
-                hint=f"export it again here, with --device {device}; or --force, and {self.forced}",
+                hint=Worded(
+                    f'export it again here, with device="{device}"; or force=True, and {self.forced}',
+                    f"export it again here, with --device {device}; or --force, and {self.forced}",
+                ),
             )
 
 

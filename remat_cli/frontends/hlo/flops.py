@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+from remat_cli.errors import Worded
 from remat_cli.frontends.hlo.read import Computation, Instruction, Module
 from remat_cli.frontends.hlo.shapes import Array, leaves
 
@@ -166,7 +167,10 @@ class Costs:
             raise self.module.error(
                 instruction.line,
                 f"{instruction.name} calls {target or 'a library'}, without a rule for its cost",
-                hint="say --default-cost 1 for one FLOP per element of what it makes",
+                hint=Worded(
+                    "say default_cost=1 for one FLOP per element of what it makes",
+                    "say --default-cost 1 for one FLOP per element of what it makes",
+                ),
             )
         self.defaults[target] += 1
         return max(1, self.default_cost * made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import UsageError, Worded
 from remat_cli.files import read_text
 from remat_cli.frontends.hlo.flops import Costs
 from remat_cli.frontends.hlo.lower import Given, Lowered, lower
@@ -31,10 +31,11 @@ def import_hlo(path: str, wishes: Wishes) -> Imported:
     """
     if wishes.backward is not Backward.NONE:
         raise UsageError(
-            f"{path}: an HLO module is a whole program, with its gradients if it has any", hint="leave --backward out"
+            f"{path}: an HLO module is a whole program, with its gradients if it has any",
+            hint=Worded("leave backward out", "leave --backward out"),
         )
     if wishes.sizes:
-        raise UsageError(f"{path}: all sizes are in the file", hint="leave --dim out")
+        raise UsageError(f"{path}: all sizes are in the file", hint=Worded("leave sizes out", "leave --dim out"))
     module = read_module(*read_text(path))
     costs = Costs(module, wishes.default_cost)
     lowered = lower(module, costs)
@@ -76,7 +77,8 @@ def _notes(module: Module, lowered: Lowered, costs: Costs) -> list[str]:
         names = ", ".join(costs.guessed[:_SHOWN])
         notes.append(f"costs of one turn, because the file does not tell how often they run: {names}")
     if costs.defaults:
-        notes.append("costs by --default-cost: " + ", ".join(f"{op} ({n})" for op, n in sorted(costs.defaults.items())))
+        told = ", ".join(f"{op} ({n})" for op, n in sorted(costs.defaults.items()))
+        notes.append(f"costs by the default cost: {told}")
     if lowered.views:
         notes.append(f"left out: {count(lowered.views, 'view')} (tuples, their items, bitcasts and reshapes)")
     if once := [operation.id for operation in lowered.operations if not operation.recompute]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import util
 
-from remat_cli.errors import FrameworkUnavailable, UsageError
+from remat_cli.errors import FrameworkUnavailable, UsageError, Worded
 from remat_cli.extras import install_command
 from remat_cli.frontends.captured.installed import require_known, require_version
 
@@ -46,7 +46,10 @@ def require_present(device: str) -> None:
     except RuntimeError:
         raise FrameworkUnavailable(
             f"JAX knows no {device} device here",
-            hint="install a JAX with CUDA where there is one, or take --device cpu",
+            hint=Worded(
+                'install a JAX with CUDA where there is one, or take device="cpu"',
+                "install a JAX with CUDA where there is one, or take --device cpu",
+            ),
         ) from None
 
 
@@ -64,4 +67,7 @@ def refuse_libraries(libraries: Sequence[str]) -> None:
         UsageError: If there is one.
     """
     if libraries:
-        raise UsageError("libraries of operators are for PyTorch, and this graph is of JAX", hint="leave --library out")
+        raise UsageError(
+            "libraries of operators are for PyTorch, and this graph is of JAX",
+            hint=Worded("leave libraries out", "leave --library out"),
+        )

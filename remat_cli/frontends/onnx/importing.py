@@ -106,7 +106,7 @@ def _notes(read: Read, lowered: Lowered, model: Model, alive: Model, backward: B
     ]
     if lowered.defaults:
         told = ", ".join(f"{op} ({times})" for op, times in sorted(lowered.defaults.items()))
-        notes.append(f"costs by --default-cost, because there is no rule: {told}")
+        notes.append(f"costs by the default cost, because there is no rule: {told}")
     dead = len(model.operations) - len(alive.operations)
     left_out = [
         *([f"{count(lowered.views, 'view')} (their readers read the memory behind them)"] if lowered.views else []),
@@ -122,7 +122,7 @@ def _notes(read: Read, lowered: Lowered, model: Model, alive: Model, backward: B
 
 def _backward_note(model: Model, lowered: Lowered, backward: Backward) -> str:
     if backward is Backward.NONE:
-        return "forward pass only, as the file has it; --backward derives a training step"
+        return "forward pass only, as the file has it; a backward rule derives a training step"
     return (
         f"backward pass: derived by rule {backward}, not read; gradients of "
         f"{count(len(lowered.trained), 'initializer')} (floating point, more than one number, no tracked statistics) "

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat_cli.errors import InputError, Problem
+from remat_cli.errors import InputError, Problem, Worded
 from remat_cli.frontends.imported import Made, Names, Operation
 from remat_cli.frontends.onnx.derivatives import Operand, derivative_of
 from remat_cli.frontends.onnx.flops import flops, per_element
@@ -105,7 +105,10 @@ class _Lowering:
                 [
                     Problem(
                         f"operators without a rule for their cost: {told}",
-                        hint="say --default-cost 1 for one FLOP per element of the largest tensor that they touch",
+                        hint=Worded(
+                            "say default_cost=1 for one FLOP per element of the largest tensor that they touch",
+                            "say --default-cost 1 for one FLOP per element of the largest tensor that they touch",
+                        ),
                     )
                 ],
             )

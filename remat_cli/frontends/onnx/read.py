@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from remat_cli.errors import InputError, Problem
+from remat_cli.errors import InputError, Problem, Worded
 from remat_cli.frontends.onnx.fold import folded
 from remat_cli.frontends.onnx.tensors import TensorType, element_bits
 from remat_cli.graph.quoting import quote
@@ -174,14 +174,14 @@ def _set_sizes(model: Any, sizes: Mapping[str, int], data: frozenset[str], path:
                 problems.append(
                     Problem(
                         f"axis {axis} of input {quote(value.name)} is a {told}",
-                        hint=f"say --dim {name}=SIZE",
+                        hint=Worded(f'say sizes={{"{name}": SIZE}}', f"say --dim {name}=SIZE"),
                     )
                 )
     for name in sizes:
         if name not in symbols and name.rpartition(":")[0] not in tensors:
             known = sorted(symbols)
             hint = suggestion(name, known) or printable(f"known: {', '.join(known) or 'none'}, or TENSOR:AXIS")
-            problems.append(Problem(f"--dim: there is no symbolic dimension {quote(name)}", hint=hint))
+            problems.append(Problem(f"there is no symbolic dimension {quote(name)}", hint=hint))
     if problems:
         raise InputError(path, problems)
     return tensors
@@ -209,7 +209,9 @@ def _check_axes(axes: Mapping[str, Mapping[int, int]], types: Mapping[str, Tenso
         for axis, size in wanted.items():
             if axis >= len(shape) or shape[axis] != size:
                 told = f"{quote(name)} has the shape {list(shape)}"
-                problems.append(Problem(f"--dim {name}:{axis}={size}: {told}", hint="choose another axis or size"))
+                problems.append(
+                    Problem(f"the size {size} of {name}:{axis} is another: {told}", hint="choose another axis or size")
+                )
     if problems:
         raise InputError(path, problems)
 
@@ -322,12 +324,15 @@ def _reason(model: Any) -> list[Problem]:
 def _unknown(unknown: Mapping[str, str]) -> list[Problem]:
     """One problem for all tensors without a shape. Only the first are named: the others usually depend on them."""
     names = [f"{quote(name)} ({printable(op)})" for name, op in list(unknown.items())[:_SHOWN]]
+    rest = "the first tensor first; tensors of operators outside ONNX need their shapes in the file"
     more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
     return [
         Problem(
             f"the sizes of {len(unknown)} tensors are unknown: {', '.join(names)}{more}",
-            hint="give sizes that depend on data with --dim TENSOR:AXIS=SIZE, the first tensor first; tensors of "
-            "operators outside ONNX need their shapes in the file",
+            hint=Worded(
+                f'give sizes that depend on data as sizes={{"TENSOR:AXIS": SIZE}}, {rest}',
+                f"give sizes that depend on data with --dim TENSOR:AXIS=SIZE, {rest}",
+            ),
         )
     ]
 

@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 
-from remat_cli.errors import FrameworkUnavailable
+from remat_cli.errors import FrameworkUnavailable, Worded
 from remat_cli.frontends.captured.installed import require_known, require_version
 
 OLDEST = (2, 15)
@@ -41,7 +41,10 @@ def require_device(device: str) -> None:
 
     if device == "gpu" and not tf.config.list_physical_devices("GPU"):
         raise FrameworkUnavailable(
-            f"TensorFlow {tf.__version__} sees no GPU here", hint="run it where there is one, or --device cpu"
+            f"TensorFlow {tf.__version__} sees no GPU here",
+            hint=Worded(
+                'run it where there is one, or with device="cpu"', "run it where there is one, or --device cpu"
+            ),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remat_cli.errors import FrameworkUnavailable
+from remat_cli.errors import FrameworkUnavailable, Worded
 from remat_cli.frontends.captured.installed import require_known, require_version
 
 OLDEST = (2, 11)
@@ -36,7 +36,10 @@ def require_device(device: str) -> None:
     if device == "cuda" and not torch.backends.cuda.is_built():
         raise FrameworkUnavailable(
             f"torch {torch.__version__} was built without CUDA",
-            hint="install a build with CUDA, or take --device cpu; graphs of one are not those of the other",
+            hint=Worded(
+                'install a build with CUDA, or take device="cpu"; graphs of one are not those of the other',
+                "install a build with CUDA, or take --device cpu; graphs of one are not those of the other",
+            ),
         )
 
 
@@ -50,4 +53,9 @@ def require_present(device: str) -> None:
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        raise FrameworkUnavailable("there is no CUDA device here", hint="run it where there is one, or --device cpu")
+        raise FrameworkUnavailable(
+            "there is no CUDA device here",
+            hint=Worded(
+                'run it where there is one, or with device="cpu"', "run it where there is one, or --device cpu"
+            ),
+        )

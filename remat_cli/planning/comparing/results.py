@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from remat_cli.errors import InputError, Problem, UsageError
+from remat_cli.errors import InputError, Problem, UsageError, Worded
 from remat_cli.files import read_bytes
 from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
@@ -73,7 +73,11 @@ class ResultsFile:
             except (ValueError, RecursionError) as error:
                 left_out.append((number, _reason(error)))
         if len(left_out) == sum(map(bool, lines)) and not _BEGINNING.startswith(data[: len(_BEGINNING)]):
-            problem = Problem("is not a row of a comparison", line=1, hint="give another file with --results")
+            problem = Problem(
+                "is not a row of a comparison",
+                line=1,
+                hint=Worded("give another file as results", "give another file with --results"),
+            )
             raise InputError(name, [problem])
         self._report(name, left_out)
         return found
@@ -104,7 +108,8 @@ class ResultsFile:
                 stream.write(b"\n" + line if torn else line)
         except OSError as error:
             raise UsageError(
-                f"{self.path}: cannot be written: {error.strerror}", hint="choose another file with --results"
+                f"{self.path}: cannot be written: {error.strerror}",
+                hint=Worded("choose another file as results", "choose another file with --results"),
             ) from None
 
 

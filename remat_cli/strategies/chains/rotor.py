@@ -125,7 +125,7 @@ class Rotor(Strategy):
                 once = next(node.id for node in nodes if not node.recompute)
                 raise StrategyMismatch(
                     f"{self.name} has no plan of this graph at any budget, since {once} may be computed only once",
-                    hint="take --strategy rotor, or auto",
+                    hint="take the strategy rotor, or auto",
                 )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from remat_cli.control import Control, Progress
-from remat_cli.errors import Interrupted, LimitReached, StrategyMismatch
+from remat_cli.errors import Interrupted, LimitReached, StrategyMismatch, Worded
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.kernels import compiling
 from remat_cli.plan.host import Host
@@ -51,7 +51,7 @@ class Offload(Strategy):
     copy: bool = field(default=True, metadata={"help": "whether values may be copied to the host"})
 
     name: ClassVar[str] = "offload"
-    summary: ClassVar[str] = "keep, recompute or copy to the host, by time; needs --host-bandwidth"
+    summary: ClassVar[str] = "keep, recompute or copy to the host, by time; needs a host"
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
     copies: ClassVar[bool] = True
@@ -60,7 +60,10 @@ class Offload(Strategy):
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Open, bound, walk and prove until the gap is reached."""
         if task.host is None:
-            raise StrategyMismatch("offload needs a host to copy to", hint="add --host-bandwidth, such as 25GB/s")
+            raise StrategyMismatch(
+                "offload needs a host to copy to",
+                hint=Worded('give a host, such as Host.of("25GB/s")', "add --host-bandwidth, such as 25GB/s"),
+            )
         graph = task.graph
         if task.budget_bytes is None or no_remat_peak(graph) <= task.budget_bytes:
             bound = Bound(graph.total_cost, Scope.ANY_ORDER, Copies.ANY)

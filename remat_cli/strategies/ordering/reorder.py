@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from remat_cli.control import Control, Progress
-from remat_cli.errors import Interrupted, LimitReached, StrategyMismatch
+from remat_cli.errors import Interrupted, LimitReached, StrategyMismatch, Worded
 from remat_cli.graph.model import Graph
 from remat_cli.graph.order import Reordered, has_one_order, reordered
 from remat_cli.kernels.compiling import wait
@@ -69,7 +69,10 @@ def solve_reordered(strategy: Strategy, task: Task, context: Context) -> Found |
     if strategy.needs is not Needs.ANY:
         raise StrategyMismatch(
             f"{strategy.name} does not go with another order of the nodes: it takes {strategy.needs.value}",
-            hint="leave --reorder out, or take a strategy that takes any DAG, such as auto",
+            hint=Worded(
+                "leave reorder out, or take a strategy that takes any DAG, such as auto",
+                "leave --reorder out, or take a strategy that takes any DAG, such as auto",
+            ),
         )
     graph, budget = task.graph, task.budget_bytes
     if has_one_order(graph):

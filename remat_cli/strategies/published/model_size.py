@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from remat_cli.control import Control
+from remat_cli.errors import Worded
 from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import NotFound
 from remat_cli.strategies.published.instances import instance_counts, last_stages
@@ -65,7 +66,11 @@ def _refused(what: str, takes_bytes: int, takes_s: float, margin: float, control
     return NotFound(
         f"the model would have about {what}, and building it would take about {format_bytes(takes_bytes)} and "
         f"{_duration(takes_s)}",
-        hint=f"take {instead}" if too_much else f"allow a longer --time-limit, or take {instead}",
+        hint=f"take {instead}"
+        if too_much
+        else Worded(
+            f"allow a longer time_limit_s, or take {instead}", f"allow a longer --time-limit, or take {instead}"
+        ),
     )
 
 

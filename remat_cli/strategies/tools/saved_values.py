@@ -95,7 +95,7 @@ class SaveOnly(Strategy):
             "no set of values to save fits",
             scope=Scope.RESTRICTED,
             best=None if best.lowest is None else Schedule(best.lowest[1]),
-            hint="other strategies recompute more than once: remat solve without --strategy",
+            hint="other strategies, such as auto, recompute more than once",
         )
 
 

@@ -245,5 +245,5 @@ def _nothing_fits(choice: ModuleChoice, budget: int) -> NotFound:
         "no set of modules, each recomputed as a whole, fits",
         scope=Scope.RESTRICTED,
         best=Schedule(tuple(best)),
-        hint="other strategies recompute single operations: remat solve without --strategy",
+        hint="other strategies, such as auto, recompute single operations",
     )

@@ -160,7 +160,7 @@ def _notes(flat: Flat, dissolved: Counter[str], scans: str) -> tuple[str, ...]:
     if flat.loops["divided"]:
         notes.append(
             f"divided: {flat.loops['divided']} scans, into blocks of steps; the plan tells their blocks apart "
-            "(--scans unrolled: their steps)"
+            "(scans unrolled: their steps)"
         )
     for kind in ("scan", "while", "cond"):
         if flat.loops[kind]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from remat_cli.errors import ExecutionFailed, UsageError
+from remat_cli.errors import ExecutionFailed, UsageError, Worded
 from remat_cli.frontends.captured.origin import damaged
 from remat_cli.frontends.jax.document import ArraySpec, Step
 from remat_cli.frontends.jax.installed import device_named
@@ -121,7 +121,7 @@ def _read(step: Step, written: bytes, number: int, device: str) -> Function:
     if device not in exported.platforms:
         raise UsageError(
             f"the graph {step.graph.name} was exported for {' and '.join(exported.platforms)}, not {device}",
-            hint=f"export it again with --device {device}",
+            hint=Worded(f'export it again for device="{device}"', f"export it again with --device {device}"),
         )
     if exported.nr_devices != 1 or exported.ordered_effects or exported.unordered_effects:
         raise damaged(step.graph, at, "it is not for one device, or has side effects")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from remat_cli.errors import Worded
 from remat_cli.files import cache_folder, read_text
 from remat_cli.frontends.rates import Rates, kept_rates, processor, read_rates
 from remat_cli.frontends.torch.costing.measure import LIMIT_S, measure
@@ -93,7 +94,11 @@ def _kept_or_measured(asked: DeviceKey, tell: Tell) -> Rates:
     def measured() -> Rates:
         tell(f"measuring how fast {asked.machine} is, for {LIMIT_S:g} s; kept in {path}")
         device = asked.device.partition(":")[0]
-        with memory_told(device, "measuring its speed", "take --cost flops, or make room on it"):
+        with memory_told(
+            device,
+            "measuring its speed",
+            Worded('take cost="flops", or make room on it', "take --cost flops, or make room on it"),
+        ):
             return Rates(asked.machine, *measure(asked.device), facts=asked.facts())
 
     return kept_rates(path, measured, tell)

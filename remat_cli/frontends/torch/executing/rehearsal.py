@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from remat_cli.errors import ExecutionFailed, RematError, UsageError
+from remat_cli.errors import ExecutionFailed, RematError, UsageError, Worded
 from remat_cli.frontends.captured.origin import damaged
 from remat_cli.frontends.torch.codec import decode_data, dtype_named, spec_of
 from remat_cli.frontends.torch.document import ITEM_BYTES, Argument, Operation, Returned, Step, TensorSpec, View
@@ -66,12 +66,17 @@ def _require_operators(step: Step, namespaces: frozenset[str]) -> None:
         _require_views(result.tensor, f"metadata.results[{number}]", namespaces)
 
 
+_TRUST = "if you trust both; if this graph should hold no operators of other libraries, do not trust it"
+
+
 def _require_known(called: Operation | View, where: str, namespaces: frozenset[str]) -> None:
     if called.call not in OPERATORS and str(called.call).partition(".")[0] not in namespaces:
         raise ExecutionFailed(
             f"{where} calls {quote(called.call)}, which is not one of the operators that graphs hold",
-            hint="name the module that defines it with --library if you trust both; if this graph should hold no "
-            "operators of other libraries, do not trust it",
+            hint=Worded(
+                f"name the module that defines it in libraries {_TRUST}",
+                f"name the module that defines it with --library {_TRUST}",
+            ),
         )
     for argument in (*called.args, *called.kwargs.values()):
         _require_views(argument, where, namespaces)
