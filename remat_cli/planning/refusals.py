@@ -5,6 +5,7 @@ from __future__ import annotations
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, Interrupted, LimitReached, RematError, Worded, worded
 from remat_cli.graph.analysis import PeakBound, no_remat_peak, peak_bound
+from remat_cli.graph.contents import PARAMETERS, fixed_bytes, fixed_words, gradient_bytes, outputs_are_gradients
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Scope
@@ -23,20 +24,38 @@ def refuse_impossible(graph: Graph, budget_bytes: int, asked: Budget | None) -> 
     if budget_bytes >= bound.bytes:
         return
     missing = bound.bytes - budget_bytes
-    fixed = f" beside {format_bytes(graph.fixed_memory)} of fixed memory" if graph.fixed_memory else ""
+    fixed = f" beside {fixed_words(graph)}" if graph.fixed_memory else ""
     raise Infeasible(
         f"no plan fits {_budget_words(budget_bytes, asked)}: {_bound_words(graph, bound)}{fixed}, "
         f"{_exact(missing)} too much",
-        hint=_least_words(bound.bytes, no_remat_peak(graph)),
+        hint=_least_words(graph, bound.bytes, no_remat_peak(graph)),
     )
 
 
-def _least_words(needed: int, kept: int) -> str:
+def _least_words(graph: Graph, needed: int, kept: int) -> str:
     """What is known of the least budget: what every plan needs, and what keeping everything takes."""
-    if needed == kept:
-        return f"recomputation saves nothing here: {_exact(kept)} is needed, and is enough without any"
+    if needed >= _HOPELESS * kept:
+        enough = "and is enough" if needed == kept else f"and {_exact(kept)} is enough"
+        return f"recomputation cannot help: {_exact(needed)} is needed, {enough} without any{_what_helps(graph)}"
     works = f"{_exact(kept)} works without recomputation"
     return _and_the_least(f"no budget below {_exact(needed)} can work; {works}", "finds the least that works")
+
+
+_HOPELESS = 0.99
+"""The share of the peak without recomputation from which on, if every plan needs it, recomputation is no help."""
+
+
+def _what_helps(graph: Graph) -> str:
+    """What needs less where recomputation is no help; empty if the graph does not say what it holds."""
+    bound, gradients = peak_bound(graph), gradient_bytes(graph)
+    if 2 * (fixed_bytes(graph).get(PARAMETERS, 0) + gradients) >= bound.bytes:
+        return (
+            "; parameters and their gradients are most of it, and a smaller batch leaves them as they are: train fewer "
+            "of them, in a smaller type, or spread over more devices"
+        )
+    if bound.node is not None and gradients:
+        return "; a smaller batch, or this operation in parts, needs less"
+    return ""
 
 
 def _and_the_least(known: str, does: str) -> str:
@@ -120,7 +139,8 @@ def over_budget(report: Report) -> Infeasible:
 def _bound_words(graph: Graph, bound: PeakBound) -> str:
     need = format_bytes(bound.bytes - graph.fixed_memory)
     if bound.node is None:
-        return f"the graph outputs alone take {need} at the end"
+        outputs = "the gradients of the parameters" if outputs_are_gradients(graph) else "the graph outputs"
+        return f"{outputs} alone take {need} at the end"
     return f"node {graph.nodes[bound.node].id} alone needs {need} (its inputs, outputs and workspace)"
 
 

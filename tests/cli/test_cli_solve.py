@@ -391,7 +391,7 @@ def test_where_nothing_can_be_saved_the_hint_says_so(remat):
     Path("two.json").write_text(json.dumps({"schema": "remat-graph/1", "nodes": nodes}))
     solved = remat("solve", "two.json", "-b", "9B")
     assert solved.code == 1
-    assert "hint: recomputation saves nothing here: 10 bytes is needed, and is enough without any" in solved.err
+    assert "hint: recomputation cannot help: 10 bytes is needed, and is enough without any" in solved.err
 
 
 def test_a_budget_between_the_bound_and_the_best_plan_is_infeasible(remat):

@@ -109,7 +109,7 @@ def test_infeasible_names_the_node_and_the_missing_bytes() -> None:
         "no plan fits a budget of 29 bytes: node b alone needs 30 B (its inputs, outputs and workspace), "
         "1 byte too much"
     )
-    assert caught.value.hint == "recomputation saves nothing here: 30 bytes is needed, and is enough without any"
+    assert caught.value.hint == "recomputation cannot help: 30 bytes is needed, and is enough without any"
 
 
 def test_infeasible_for_the_milp_gives_the_smallest_budget_that_works() -> None:
