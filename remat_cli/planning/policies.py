@@ -9,17 +9,20 @@ from typing import Any
 
 from remat_cli.control import Progress
 from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch, UsageError
+from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.graph.tags import Tagged
-from remat_cli.plan.model import Plan
+from remat_cli.plan.liveness import priced
+from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.job import Solved
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
+from remat_cli.planning.starting import Start
 from remat_cli.planning.tools import TOOLS, Chosen, Tool
-from remat_cli.strategies.base import Task
+from remat_cli.strategies.base import Found, Schedule, Task
 from remat_cli.strategies.tools.saved_values import SaveOnly
 from remat_cli.strategies.tools.whole_modules import EveryNLayers, chosen_from, layers_of
-from remat_cli.units import Budget
+from remat_cli.units import Budget, as_budget
 
 _CLASS_SHARE, _OTHERS_SHARE = 0.4, 0.2
 """Shares of the time limit for the best plan of the tool, and for those of the framework's other tools. The rest is for
@@ -33,7 +36,7 @@ class Policy:
     Attributes:
         tool: Name of the tool.
         graph: The graph.
-        solved: The plan, replayed; its bound holds for all plans of the tool's class.
+        solved: The plan, replayed as the tool holds memory; its bound holds for all plans of the tool's class.
         settings: What is recomputed: names of modules, or the distance of layers.
         candidates: Number of modules, or of layers, to choose from.
         snippet: Lines to paste.
@@ -106,41 +109,49 @@ def policy(
     if to not in TOOLS:
         raise UsageError(f'there is no tool "{to}"', hint=f"choose {', '.join(TOOLS)}")
     tool, asked = TOOLS[to], options or SolveOptions()
-    _require_frontend(graph, tool)
+    _require(graph, tool)
     if asked.strategy not in {"auto", tool.strategy}:
         raise UsageError(f"plans for {to} are those of {tool.strategy}", hint="leave the strategy out")
+    limit = as_budget(budget).bytes_for(no_remat_peak(graph))
     began_s = time.monotonic() if asked.started_s is None else asked.started_s
     limit_s = asked.time_limit_s
     first = replace(asked, strategy=tool.strategy, started_s=began_s)
     if limit_s is not None:
         first = replace(first, time_limit_s=_CLASS_SHARE * limit_s)
-    solved = solve(graph, budget, first, listener=listener)
-    others = _others(graph, budget, tool, asked, listener)
+    solved = solve(tool.memory(graph), limit, first, listener=listener)
+    others = _others(graph, limit, tool, asked, listener)
+    anything = replace(asked, strategy="auto", started_s=began_s)
     try:
-        best: Solved | None = solve(
-            graph, budget, replace(asked, strategy="auto", started_s=began_s, start=solved.plan), listener=listener
-        )
+        best: Solved | None = solve(graph, limit, anything, listener=listener, near=_starts(graph, solved.plan))
     except LimitReached:
         best = None
     chosen = Chosen.of(graph, solved.plan)
     return Policy(to, graph, solved, chosen.settings, _candidates(graph, tool), tool.snippet(chosen), others, best)
 
 
+def _starts(graph: Graph, plan: Plan) -> tuple[Start, ...]:
+    """The schedule of a plan, whose graph may hold more than ``graph`` does, for other strategies to start from."""
+    schedule = priced(graph, [s.node for s in plan.statements if isinstance(s, Compute)])
+    found = Found(Schedule(schedule.computes), exhausted=False, maker=plan.strategy)
+    return (Start(found, schedule.cost, schedule.peak_bytes),)
+
+
 def _others(
     graph: Graph,
-    budget: Budget | str | float,
+    limit: int,
     tool: Tool,
     asked: SolveOptions,
     listener: Callable[[Progress], None] | None,
 ) -> tuple[tuple[str, Plan], ...]:
     """The best plans of other tools of the graph's framework, as far as they are found in time."""
     beside = [other for other in TOOLS.values() if other is not tool and other.frontend == _frontend(graph) is not None]
+    beside = [other for other in beside if other.needs is None or graph.metadata.get(other.needs)]
     limit_s = None if asked.time_limit_s is None else _OTHERS_SHARE * asked.time_limit_s / max(1, len(beside))
     found = []
     for other in beside:
         options = replace(asked, strategy=other.strategy, started_s=time.monotonic(), time_limit_s=limit_s)
         try:
-            found.append((other.name, solve(graph, budget, options, listener=listener).plan))
+            found.append((other.name, solve(other.memory(graph), limit, options, listener=listener).plan))
         except (Infeasible, LimitReached, StrategyMismatch):  # then there is nothing to say about it
             continue
     return tuple(found)
@@ -159,11 +170,11 @@ def _candidates(graph: Graph, tool: Tool) -> int:
     return len(layers_of(choice) if tool.strategy == EveryNLayers.name else choice.modules)
 
 
-def _require_frontend(graph: Graph, tool: Tool) -> None:
-    """Refuse a graph of another framework.
+def _require(graph: Graph, tool: Tool) -> None:
+    """Refuse a graph of another framework, or without what the tool chooses from.
 
     Raises:
-        StrategyMismatch: If it is of one.
+        StrategyMismatch: If it is one.
     """
     given = _frontend(graph)
     if given != tool.frontend and not tool.others:
@@ -171,4 +182,9 @@ def _require_frontend(graph: Graph, tool: Tool) -> None:
             f"{tool.name} needs a graph of remat export {tool.frontend}:..., and this one is "
             + (f"of {given}:..." if isinstance(given, str) else "not exported from a framework"),
             hint=f"export the training step: remat export {tool.frontend}:train.py:build",
+        )
+    if tool.needs is not None and not graph.metadata.get(tool.needs):
+        raise StrategyMismatch(
+            f"{tool.name} is for models of Transformers, and this one has no GradientCheckpointingLayer",
+            hint="--to torch-checkpoint takes any modules",
         )

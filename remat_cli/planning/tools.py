@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from remat_cli.graph.autograd import as_autograd_holds
 from remat_cli.graph.model import Graph
 from remat_cli.graph.tags import Tagged
 from remat_cli.plan.model import Compute, Plan
@@ -49,9 +50,11 @@ class Tool:
         title: What it is.
         unit: What it chooses: ``modules``, ``layers`` or ``names``.
         frontend: The frontend whose graphs it is for.
-        others: Whether it takes graphs of another origin, too, if their names are as it needs them.
         strategy: The strategy whose plans it can carry out.
         snippet: The lines that say so to the tool.
+        memory: The graph as the tool holds its values.
+        others: Whether it takes graphs of another origin, too, if their names are as it needs them.
+        needs: The metadata of the graph that it needs; None for none.
     """
 
     name: str
@@ -60,7 +63,9 @@ class Tool:
     frontend: str
     strategy: str
     snippet: Callable[[Chosen], str]
+    memory: Callable[[Graph], Graph] = lambda graph: graph
     others: bool = False
+    needs: str | None = None
 
 
 def _torch_checkpoint(chosen: Chosen) -> str:
@@ -76,10 +81,15 @@ for name in {json.dumps(chosen.settings)}:
 
 def _hf_every_n(chosen: Chosen) -> str:
     return f"""\
-TrainingArguments(
-    gradient_checkpointing=True,
-    gradient_checkpointing_kwargs={{"use_reentrant": False, "every_n_layers": {chosen.options["n"]}}},
-)
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+# With a Trainer, leave gradient_checkpointing of its arguments off: it would choose the layers anew.
+enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+enable({{"use_reentrant": False}})
+layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
+for part in model.modules():
+    if hasattr(part, "gradient_checkpointing"):
+        part.gradient_checkpointing = part in layers[::{chosen.options["n"]}]
 """
 
 
@@ -165,10 +175,18 @@ TOOLS = {
             "torch",
             "module-checkpoint",
             _torch_checkpoint,
+            memory=as_autograd_holds,
             others=True,
         ),
         Tool(
-            "hf-every-n", "Transformers' every_n_layers", "layers", "torch", "every-n-layers", _hf_every_n, others=True
+            "hf-every-n",
+            "every n-th layer of Transformers",
+            "layers",
+            "torch",
+            "every-n-layers",
+            _hf_every_n,
+            memory=as_autograd_holds,
+            needs="layers",
         ),
         Tool(
             "torch-tags",

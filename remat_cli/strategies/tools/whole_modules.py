@@ -107,7 +107,7 @@ class EveryNLayers(Strategy):
 
     name: ClassVar[str] = "every-n-layers"
     summary: ClassVar[str] = "recompute every n-th layer as a whole, for the best n"
-    reference: ClassVar[str] = "Hugging Face Transformers, gradient_checkpointing_kwargs"
+    reference: ClassVar[str] = "Hugging Face Transformers, GradientCheckpointingLayer"
     needs: ClassVar[Needs] = Needs.PHASES
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ def clean_path(path: str) -> str:
 
 
 def checkpointed_layers(module: Any) -> list[str]:
-    """The modules that Transformers counts for ``every_n_layers``, in its order; empty for other models."""
+    """The layers that Transformers can recompute, in the order in which it counts them; empty for other models."""
     return [
         clean_path(name)
         for name, part in module.named_modules()
