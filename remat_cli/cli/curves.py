@@ -10,13 +10,12 @@ from remat_cli.cli.formats import document_format
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.targets import plan_path
 from remat_cli.errors import ExitCode, Interrupted
-from remat_cli.files import write_text
 from remat_cli.plan.io import dump_plan
 from remat_cli.planning.curve import Curve, PointStatus
 from remat_cli.reports.curve import CurveRow, curve_csv, curve_json, curve_text
 
 
-def write_plans(curve: Curve, pattern: str) -> list[CurveRow]:
+def write_plans(curve: Curve, pattern: str, out: Output) -> list[CurveRow]:
     """Write every plan of ``curve`` to its file, and return the rows of the report."""
     rows = []
     for point, row in zip(curve.points, curve_rows(curve), strict=True):
@@ -24,7 +23,7 @@ def write_plans(curve: Curve, pattern: str) -> list[CurveRow]:
             rows.append(row)
             continue
         path = plan_path(pattern, point.asked.text)
-        write_text(path, dump_plan(point.solved.plan, document_format(path)))
+        out.write(path, dump_plan(point.solved.plan, document_format(path)))
         rows.append(replace(row, path=path))
     return rows
 
@@ -36,7 +35,7 @@ def report_curve(curve: Curve, rows: Sequence[CurveRow], out: Output, format: st
     elif format == "csv":
         out.report(curve_csv(rows))
     else:
-        out.report(curve_text(curve.graph, rows, out.style(), curve.outcome, curve.wall_s))
+        out.report(curve_text(curve.graph, rows, out.style(), curve.outcome, curve.wall_s), beside=True)
 
 
 def exit_code(curve: Curve, *, require_optimal: bool) -> ExitCode:

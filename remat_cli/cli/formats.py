@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from remat_cli.errors import UsageError
+from remat_cli.files import require_writable
 from remat_cli.graph.document import Format
 from remat_cli.standard_output import stdout
 
@@ -26,9 +27,13 @@ _SUFFIXES = {
     "svg": (".svg",),
     "png": (".png",),
     "trace": (_TRACE, ".json"),
+    "github": (".txt",),
+    "junit": (".xml",),
+    "markdown": (".md",),
+    "sarif": (".sarif", ".json"),
 }
 """Every format of a file, with its suffixes."""
-_FOREIGN = frozenset({".gml", ".graphml", ".jpeg", ".jpg", ".md", ".onnx", ".pdf", ".pt2", ".xml"})
+_FOREIGN = frozenset({".gml", ".graphml", ".jpeg", ".jpg", ".onnx", ".pdf", ".pt2"})
 """Suffixes of files that no command writes."""
 _KNOWN = _FOREIGN.union(*_SUFFIXES.values())
 
@@ -69,6 +74,17 @@ def output_format(output: str, formats: Sequence[str], asked: str | None, *, opt
     if suffix in _KNOWN:
         raise UsageError(f"{output}: this command writes no {suffix} files", hint=f"it writes {known}")
     raise UsageError(f"{output}: cannot tell the format from the suffix", hint=f"name it {known}, or add --{option}")
+
+
+def report_format(output: str, formats: Sequence[str], asked: str) -> str:
+    """:func:`output_format` for a report, which is refused now, before the work, if it cannot be written.
+
+    Raises:
+        UsageError: If it is so.
+    """
+    format = output_format(output, formats, asked)
+    require_writable(output)
+    return format
 
 
 def document_format(output: str) -> Format:

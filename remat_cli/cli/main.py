@@ -76,6 +76,10 @@ Exit codes:
   70   a defect of remat itself (REMAT_DEBUG=1 shows where)
   130  interrupted before any plan was found, or twice
 
+With -q, a command prints only errors and its answer. The answer of solve is its plan, and that of check, diff, run and
+warm-up is the exit code, so their reports are not printed; documents (--format json, -o FILE) are. A file that is
+written is named on standard error: "wrote FILE".
+
 Every option can be set in the environment, as in REMAT_SOLVE_BUDGET=16GB, or in a configuration file, as in budget =
 "16GB" in the table [solve] of remat.toml, or in [tool.remat.solve] of pyproject.toml. The command line comes first,
 then the environment, then the file."""

@@ -25,7 +25,7 @@ class Output:
 
     Attributes:
         color: ``auto``, ``always`` or ``never``.
-        quiet: Whether to print only errors on stderr.
+        quiet: Whether to print only errors, and what was asked for.
         payload_on_stdout: Whether a document goes to stdout, so that reports go to stderr.
         file: Where the one report of a command goes instead; ``-`` for the streams.
     """
@@ -67,15 +67,17 @@ class Output:
             return False
         return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
-    def report(self, text: str) -> None:
-        """Print a report, which must end in a newline, or write it to the file."""
-        if self.file != "-":
-            from remat_cli.files import write_text
+    def report(self, text: str, *, beside: bool = False) -> None:
+        """Print a report, which must end in a newline, or write it to the file.
 
-            write_text(self.file, text)
-            self.note(f"wrote {self.file}")
+        Args:
+            text: The report.
+            beside: Whether the answer is elsewhere, in a plan or in the exit code: then it is not printed if quiet.
+        """
+        if self.file != "-":
+            self.write(self.file, text)
             return
-        if self.quiet and self.payload_on_stdout:
+        if self.quiet and (beside or self.payload_on_stdout):
             return
         try:
             shown = printable_lines(text, colours=self.colourful(self.report_stream))
@@ -83,6 +85,21 @@ class Output:
         except BrokenPipeError:
             # The reader has seen enough (head, grep -q). The exit code still gives the result.
             _forget(self.report_stream)
+
+    def write(self, path: str, data: str | bytes, more: str = "") -> None:
+        """Write a document to ``path`` (``-`` for standard output), and say so, with ``more`` about it."""
+        from remat_cli.files import write_bytes, write_text
+
+        if isinstance(data, bytes):
+            write_bytes(path, data)
+        else:
+            write_text(path, data)
+        self.wrote(path, more)
+
+    def wrote(self, path: str, more: str = "") -> None:
+        """Say that ``path`` was written, unless it is standard output."""
+        if path != "-":
+            self.note(f"wrote {path}{more}")
 
     def note(self, text: str) -> None:
         """Print a note of one line on stderr, unless quiet."""

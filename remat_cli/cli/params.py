@@ -154,7 +154,11 @@ def color_option(command: F) -> F:
 def quiet_option(command: F) -> F:
     """``--quiet``."""
     return click.option(
-        "-q", "--quiet", is_flag=True, help="No progress and no notes; solve and check print no report."
+        "-q",
+        "--quiet",
+        is_flag=True,
+        help="Print only errors and the answer: no progress, no notes, and no report beside "
+        "a plan or an exit code that is the answer.",
     )(command)
 
 

@@ -83,7 +83,7 @@ def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, outcome: Ou
 
 
 def _summary(graph: Graph, rows: Sequence[CurveRow], style: Style, wall_s: float) -> list[tuple[str, str]]:
-    """The graph, the strategies, the time and the files, as labelled lines."""
+    """The graph, the strategies and the time, as labelled lines."""
     cost = cost_words(graph.total_cost, graph.cost_unit)
     lines = [
         ("graph", f"{style.clean(graph.name)}: {graph_words(graph)}"),
@@ -94,9 +94,6 @@ def _summary(graph: Graph, rows: Sequence[CurveRow], style: Style, wall_s: float
         lines.append(("made by", style.clean(", ".join(makers))))
     if wall_s:
         lines.append(("time", format_duration(wall_s)))
-    paths = [row.path for row in rows if row.path]
-    if paths:
-        lines.append(("plans", paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]}, {len(paths)} files"))
     return lines
 
 

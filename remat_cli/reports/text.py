@@ -45,7 +45,6 @@ def plan_text(
     style: Style,
     *,
     run: Mapping[str, Any] | None = None,
-    path: str | None = None,
     ending: Ending | None = None,
     checking: bool = False,
     cached: str | None = None,
@@ -56,7 +55,6 @@ def plan_text(
         report: The plan as replayed.
         style: Where it goes.
         run: Timings in seconds under names that end in ``_s``; the largest is the whole.
-        path: Name of the plan's file.
         ending: How the search ended; None for a plan that comes from a file.
         checking: Whether a plan is checked rather than made, so that its claim is only reported.
         cached: Name of the file of the plan cache that it was found in; None for a plan that was just made.
@@ -69,7 +67,7 @@ def plan_text(
         parts.append(_plain(style.clean(ended)))
     if not report.valid:
         parts += findings_lines(report, style)
-    parts += ["", fields(_summary(report, style, run or {}, path, checking, cached), style), ""]
+    parts += ["", fields(_summary(report, style, run or {}, checking, cached), style), ""]
     parts += memory_bar(report, style.columns, style)
     parts += peak_section(report, style)
     parts += recomputed_section(report, style)
@@ -95,7 +93,7 @@ def _plain(words: str) -> Text:
 
 
 def _summary(
-    report: Report, style: Style, run: Mapping[str, Any], path: str | None, checking: bool, cached: str | None
+    report: Report, style: Style, run: Mapping[str, Any], checking: bool, cached: str | None
 ) -> list[tuple[str, str]]:
     """The budget and the results, as labelled lines."""
     graph = report.graph
@@ -117,8 +115,6 @@ def _summary(
         rows.append(("cached", f"not solved again, only replayed: {style.clean(cached)}"))
     elif timing := _timing(run):
         rows.append(("time", timing))
-    if path:
-        rows.append(("plan", style.clean(path)))
     return rows
 
 

@@ -217,10 +217,8 @@ def test_completion_scripts_are_printed(remat, shell, words):
 
 def completions(line: str) -> list[str]:
     """What bash would offer for the last word of ``line``, by the protocol of the completion script."""
-    words = line.split(" ")
-    done = remat_process(
-        env=environment(_REMAT_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1))
-    )
+    asked = {"COMP_LINE": line, "COMP_WORD": line.rpartition(" ")[2], "COMP_WORDBREAKS": " \t\n\"'><=;|&(:"}
+    done = remat_process(env=environment(_REMAT_COMPLETE="bash_complete", **asked))
     assert (done.code, done.err) == (0, "")
     return [row.partition(",")[2] for row in done.out.splitlines() if row]
 
@@ -278,7 +276,8 @@ def test_completed_in_a_real_bash(remat, tmp_path):
     wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from remat_cli.cli.main import main; main()" "$@"\n')
     wrapper.chmod(0o755)
     script = remat("completion", "bash").out + (
-        '\nCOMP_WORDS=(remat schema re) COMP_CWORD=2\n_remat_completion remat re schema\necho "${COMPREPLY[@]}"\n'
+        "\nCOMP_WORDS=(remat schema re) COMP_CWORD=2 COMP_LINE='remat schema re' COMP_POINT=15\n"
+        '_remat_completion remat re schema\necho "${COMPREPLY[@]}"\n'
     )
     path = f"{tmp_path}:{environment()['PATH']}"
     done = subprocess.run(

@@ -22,7 +22,7 @@ def test_from_a_graph_to_a_checked_plan(remat):
     solved = remat("solve", TOY, "--budget", "80%")
     assert solved.code == 0
     assert "fits: peak 203.4 MB of 216.4 MB, 12.4% over no-remat" in solved.out
-    assert "toy.plan.json" in solved.out
+    assert "wrote toy.plan.json\n" in solved.err
     assert plan()["claim"]["status"] == "optimal"
     assert plan()["claim"]["cost"] == 10_892_000_003
     checked = remat("check", PLAN)
@@ -155,7 +155,7 @@ def test_the_plan_is_named_after_the_graph_and_lies_in_the_current_folder(remat,
     solved = remat("solve", source, "-b", "none")
     assert solved.code == 0
     assert Path(target).is_file()
-    assert target in solved.out
+    assert f"wrote {target}\n" in solved.err
 
 
 @pytest.mark.parametrize(
@@ -255,6 +255,10 @@ def test_files_that_no_solver_wrote_are_spoken_of(remat):
     assert "m.lp was not written: keep-all builds no model" in solved.err
     assert "log.txt was not written: keep-all uses no solver" in solved.err
     assert [p.name for p in Path().iterdir()] == [PLAN]
+    solved = remat("solve", TOY, "-b", "80%", "--strategy", "checkmate-ilp", "--write-model", "m.lp")
+    assert "wrote m.lp" in solved.err
+    again = remat("solve", TOY, "-b", "none", "--write-model", "m.lp")
+    assert "m.lp was not written: keep-all builds no model" in again.err
 
 
 def test_a_proven_plan_satisfies_require_optimal(remat):
@@ -492,12 +496,12 @@ def test_the_graph_is_not_overwritten(remat):
 
 
 def test_a_plan_for_another_budget_is_not_replaced_in_silence(remat):
-    assert remat("solve", TOY, "-b", "80%").err == ""
-    assert remat("solve", TOY, "-b", "80%").err == ""
+    assert remat("solve", TOY, "-b", "80%").err == "wrote toy.plan.json\n"
+    assert remat("solve", TOY, "-b", "80%").err == "wrote toy.plan.json\n"
     words = "toy.plan.json held a plan for a budget of 216.4 MB, which this one replaced"
     assert words in remat("solve", TOY, "-b", "none").err
     assert "held a plan for no budget" in remat("solve", TOY, "-b", "80%").err
-    assert remat("solve", TOY, "-b", "90%", "-o", PLAN).err == ""
+    assert remat("solve", TOY, "-b", "90%", "-o", PLAN).err == "wrote toy.plan.json\n"
 
 
 def test_an_old_plan_is_replaced_only_by_a_new_one(remat):

@@ -57,7 +57,7 @@ def test_text_reports_stay_in_their_width(plan: Plan, style: Style) -> None:
     run = {"wall_s": 1e9, "n": 3, "odd_s": "x"}
     ending = Ending(Outcome.SOLVER_FAILED, "x " * 99)
     for checking in (False, True):
-        assert_fits(plan_text(report, style, run=run, path="a b/ü.json", ending=ending, checking=checking), style)
+        assert_fits(plan_text(report, style, run=run, ending=ending, checking=checking), style)
     assert_fits(timeline_text(report, plan.statements, style), style)
     assert_fits(plan_show(report, plan, style), style)
     assert_fits(graph_text(summarize(plan.graph), style), style)

@@ -67,7 +67,7 @@ RUN = {"wall_s": 12.3, "build_s": 1.2, "solver_s": 10.8}
 
 
 def solved(plan: Plan) -> Callable[[Style], str]:
-    return lambda style: plan_text(check(plan), style, run=RUN, path="vgg-like.plan.json")
+    return lambda style: plan_text(check(plan), style, run=RUN)
 
 
 def checked(plan: Plan) -> Callable[[Style], str]:

@@ -196,12 +196,10 @@ def test_the_ending_is_told_where_it_matters(ending: Ending | None, line: str) -
     assert plan_text(report, Style(80, False, True), ending=ending).splitlines()[1] == line
 
 
-def test_path_and_timings_are_named() -> None:
+def test_timings_are_named() -> None:
     text = plan_text(
         check(plan_of(GRAPH, COMPUTES, PEAK)),
         Style(80, False, True),
         run={"outcome": "finished", "build_s": 1, "wall_s": 75.5},
-        path="a.json",
     )
-    assert "plan      a.json\n" in text
     assert "time      1 min 16 s (build 1.00 s)\n" in text

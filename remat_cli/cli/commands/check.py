@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from remat_cli.cli import params
-from remat_cli.cli.output import Output
+from remat_cli.cli.formats import report_format
+from remat_cli.cli.output import Output, complain
 from remat_cli.errors import ExitCode, UsageError
-from remat_cli.files import require_writable
 from remat_cli.units import Budget
 
 if TYPE_CHECKING:
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
     from remat_cli.plan.checks import Checked
 
+_FORMATS = ("text", "json", "github", "junit", "sarif")
 _EPILOG = """\b
 Examples:
   remat check graph.plan.json
   remat check graph.plan.json --budget 16GB --format github
   remat check graph.plan.json --graph graph.json
   remat check plans/
-  remat check 'plans/**/*.plan.json' --budget 16GB --format sarif -o plans.sarif
+  remat check 'plans/**/*.plan.json' --budget 16GB -o plans.sarif
 
 A folder stands for all *.plan.json and *.plan.yaml in it, at any depth. Several plans, a folder, or a pattern in quotes
 give a row for each plan and a summary. A file that cannot be read is a row too, and the others are still checked.
@@ -42,7 +43,7 @@ Exits with 0 if every plan is valid and within the budget, with 1 if one is not,
 )
 @click.option("--graph", type=params.READABLE, help="Also check that the plan is for this graph.")
 @params.output_option
-@params.format_option("text", "json", "github", "junit", "sarif")
+@params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
 @params.quiet_option
 @params.color_option
@@ -70,18 +71,20 @@ def command(
         raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")
     if keys is not None and graph is None:
         raise UsageError("--keys is for the graph of --graph", hint="add --graph, or leave --keys out")
-    require_writable(output)
+    format = report_format(output, _FORMATS, format)
     out = Output(color, quiet, file=output)
     if format == "text" and matches(plans[0]) == list(plans):  # one file, named: the full report, for people
         from remat_cli.reports.text import plan_text
 
         report = judged(load_plan(plans[0])[0], budget, graph=_graph(graph, keys))
-        if not quiet or output != "-":  # otherwise the exit code is the answer
-            out.report(plan_text(report, out.style(), checking=True))
+        out.report(plan_text(report, out.style(), checking=True), beside=True)
         return ExitCode.OK if report.ok else ExitCode.NO
     given = _graph(graph, keys)
     checked = check_files(plans, load_plan, lambda plan: judged(plan, budget, graph=given))
-    out.report(_formatted(checked, format, out))
+    out.report(_formatted(checked, format, out), beside=format == "text")
+    if quiet and format == "text" and output == "-":
+        for problem, name in ((problem, one.name) for one in checked for problem in one.problems):
+            complain(f"remat: error: {problem.text(name)}")
     return worst_code(checked)
 
 

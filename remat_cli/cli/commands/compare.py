@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from remat_cli.cli import params
-from remat_cli.cli.formats import output_format, refuse_terminal
+from remat_cli.cli.formats import refuse_terminal, report_format
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.session import current
 from remat_cli.cores import usable_cores
@@ -74,12 +74,11 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     """
     from remat_cli.api.reading import read_graph
     from remat_cli.api.solving import compare, compare_links
-    from remat_cli.files import require_writable
     from remat_cli.planning.comparing.cell import Limits
     from remat_cli.planning.comparing.executors import DaskExecutor, LocalExecutor
 
     out = Output(options["color"], options["quiet"])
-    format = output_format(output, _FORMATS, options["format"])
+    format = report_format(output, _FORMATS, options["format"])
     refuse_terminal(format, output)
     params.require_drawing(format, options["cdn"])
     if options["dask"] is not None and options["jobs"] is not None:
@@ -87,7 +86,6 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     linked = options["links"] is not None
     if linked and options["host_bandwidth"] is not None:
         raise UsageError("--links has bandwidths of its own", hint="leave --host-bandwidth out")
-    require_writable(output)
     model = read_graph(graph, options["keys"])
     limits = Limits(
         solver=options["solver"],
@@ -164,20 +162,17 @@ def _words(row: Row) -> str:
 
 def _write(comparison: Comparison | Linked, format: str, output: str, out: Output, *, cdn: bool) -> None:
     from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
-    from remat_cli.files import write_bytes, write_text
     from remat_cli.plan.linked import Linked
     from remat_cli.reports.comparison import comparison_csv, comparison_json
     from remat_cli.reports.linked import linked_csv, linked_json
 
     if format in FIGURES:
-        write_bytes(output, figure_of(comparison, format))
+        out.write(output, figure_of(comparison, format))
     elif format == "html":
-        write_text(output, page_of(comparison, current().command_line(), cdn=cdn))
+        out.write(output, page_of(comparison, current().command_line(), cdn=cdn))
     elif format == "text":
-        write_text(output, text_of(comparison, out.style() if output == "-" else out.file_style()))
+        out.write(output, text_of(comparison, out.style() if output == "-" else out.file_style()))
     elif isinstance(comparison, Linked):
-        write_text(output, (linked_json if format == "json" else linked_csv)(comparison))
+        out.write(output, (linked_json if format == "json" else linked_csv)(comparison))
     else:
-        write_text(output, (comparison_json if format == "json" else comparison_csv)(comparison))
-    if output != "-":
-        out.note(f"wrote {output}")
+        out.write(output, (comparison_json if format == "json" else comparison_csv)(comparison))

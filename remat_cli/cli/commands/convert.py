@@ -95,7 +95,7 @@ def command(
     With --costs, the cost of a node is the mean time of the events with its id, or else with the name of its operation.
     It is device time if the trace has any, else host time.
     """
-    from remat_cli.files import require_writable, write_text
+    from remat_cli.files import require_writable
 
     out = Output(color, quiet)
     if scale_unmatched and costs is None:
@@ -116,9 +116,7 @@ def command(
             notes += measured
         text, lost = _graph_text(graph, target)
         notes += lost
-    write_text(output, text)
-    if output != "-":
-        out.note(f"wrote {output}")
+    out.write(output, text)
     for note in notes:
         out.note(f"note: {note}")
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
 from remat_cli.errors import ExitCode, UsageError
-from remat_cli.files import require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from remat_cli.plan.difference import Difference
     from remat_cli.plan.replay import Finding
 
+_FORMATS = ("text", "json", "github", "markdown")
 _EPILOG = """\b
 Examples:
   remat diff old.plan.json new.plan.json
@@ -36,7 +37,7 @@ tolerance, a plan that got worse passes too, and is marked with ! instead of a t
 @click.option("--max-cost-increase", type=params.PERCENT, help="Percentage by which the cost may grow.  [default: any]")
 @click.option("--max-peak-increase", type=params.PERCENT, help="Percentage by which the peak may grow.  [default: any]")
 @params.output_option
-@params.format_option("text", "json", "github", "markdown")
+@params.format_option(*_FORMATS, by_suffix=True)
 @params.quiet_option
 @params.color_option
 def command(
@@ -58,7 +59,7 @@ def command(
 
     if old == new == "-":
         raise UsageError("the two plans cannot both come from standard input", hint="give one as a file")
-    require_writable(output)
+    format = report_format(output, _FORMATS, format)
     difference = diff(old, new)
     if max_cost_increase is not None and not difference.same_unit:
         units = f"{difference.old.graph.cost_unit} and {difference.new.graph.cost_unit}"
@@ -67,7 +68,7 @@ def command(
     found = beyond(difference, max_cost_increase=max_cost_increase, max_peak_increase=max_peak_increase)
     out = Output(color, quiet, file=output)
     tolerant = max_cost_increase is not None or max_peak_increase is not None
-    out.report(_formatted(difference, found, tolerant, format, old, new, out))
+    out.report(_formatted(difference, found, tolerant, format, old, new, out), beside=format == "text")
     return ExitCode.NO if found else ExitCode.OK
 
 

@@ -6,10 +6,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
 from remat_cli.errors import ExitCode
-from remat_cli.files import require_writable
 
+_FORMATS = ("text", "json")
 _EPILOG = """\b
 Examples:
   remat explain vgg16.plan.json conv1_1
@@ -37,7 +38,7 @@ def _nodes(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[Comp
 @click.argument("plan", type=params.READABLE)
 @click.argument("node", shell_complete=_nodes)
 @params.output_option
-@params.format_option("text", "json")
+@params.format_option(*_FORMATS, by_suffix=True)
 @params.quiet_option
 @params.color_option
 def command(plan: str, node: str, output: str, format: str, quiet: bool, color: str) -> int:
@@ -50,7 +51,7 @@ def command(plan: str, node: str, output: str, format: str, quiet: bool, color: 
     from remat_cli.reports.explanation import explanation_document, explanation_text
     from remat_cli.reports.jsonform import document_json
 
-    require_writable(output)
+    format = report_format(output, _FORMATS, format)
     out, explanation = Output(color, quiet, file=output), explain(plan, node)
     if format == "json":
         out.report(document_json(explanation_document(explanation)))

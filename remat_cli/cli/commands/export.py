@@ -14,6 +14,7 @@ from remat_cli.cli import params
 from remat_cli.cli.formats import document_format
 from remat_cli.cli.output import Output
 from remat_cli.errors import UsageError
+from remat_cli.files import require_writable
 
 if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
@@ -88,13 +89,14 @@ def command(
     are FLOPs; remat profile measures times. Those of zoo:NAME are FLOPs; --cost roofline:NAME makes them times on a GPU
     by its data sheet.
     """
-    out = Output(color, quiet)
     if listing:
+        out = Output(color, quiet, file=output)
+        require_writable(output)
         out.report(_architectures(out))
         return
+    out = Output(color, quiet)
     if source is None:
         raise UsageError("there is no SOURCE", hint="name one, such as zoo:vgg16; remat export --list names all")
-    from remat_cli.files import require_writable, write_text
     from remat_cli.graph.io import document_text, graph_to_document
 
     options = {name: word for name, word in (("compiler", compiler), ("scans", scans)) if word is not None}
@@ -104,9 +106,8 @@ def command(
     graphs = build()
     files = _files(output, len(graphs))
     for file, graph in zip(files, graphs, strict=True):
-        write_text(file, document_text(graph_to_document(graph), format))
-        if file != "-":
-            out.note(f"wrote {file}: {graph.name}, {len(graph.nodes)} nodes{_timed_on(graph)}")
+        more = f": {graph.name}, {len(graph.nodes)} nodes{_timed_on(graph)}"
+        out.write(file, document_text(graph_to_document(graph), format), more)
     for note in [
         note for graph in graphs if isinstance(graph.metadata, dict) for note in graph.metadata.get("notes", [])
     ]:

@@ -7,10 +7,12 @@ from typing import Any
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
 from remat_cli.errors import ExitCode, UsageError
 
 _ONE_FORWARD = "one-forward"
+_FORMATS = ("text", "json")
 _EPILOG = """\b
 Examples:
   remat max-batch vgg16.json --memory 16GB
@@ -46,7 +48,8 @@ nearest two. Exits with 1 if not even one sample fits."""
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
 @params.seed_option
 @params.host_options
-@params.format_option("text", "json")
+@params.output_option
+@params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
 @params.quiet_option
 @params.color_option
@@ -67,7 +70,8 @@ def command(
     from remat_cli.reports.batches import batch_json, batch_text
 
     started_s = current().started_s
-    out = Output(options["color"], options["quiet"])
+    format = report_format(options["output"], _FORMATS, options["format"])
+    out = Output(options["color"], options["quiet"], file=options["output"])
     if graphs.count("-") > 1:
         raise UsageError("standard input is one graph", hint="give the others as files")
     models = [read_graph(graph, options["keys"]) for graph in graphs]
@@ -98,5 +102,5 @@ def command(
             listener=line.update,
         )
     facts = answer.facts()
-    out.report(batch_json(facts) if options["format"] == "json" else batch_text(facts, answer.graph, out.style()))
+    out.report(batch_json(facts) if format == "json" else batch_text(facts, answer.graph, out.style()))
     return ExitCode.OK if answer.found else ExitCode.NO

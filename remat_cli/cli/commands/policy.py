@@ -7,9 +7,11 @@ from typing import Any
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
 from remat_cli.errors import ExitCode
 
+_FORMATS = ("text", "json")
 _EPILOG = """\b
 Examples:
   remat export torch:train.py:build -o step.json
@@ -34,7 +36,8 @@ Exits with 1 if nothing that the tool can express fits the budget."""
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for all of it.")
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
 @params.seed_option
-@params.format_option("text", "json")
+@params.output_option
+@params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
 @params.quiet_option
 @params.color_option
@@ -55,7 +58,8 @@ def command(graph: str, to: str, **options: Any) -> int:
     from remat_cli.reports.policytext import policy_text
 
     started_s = current().started_s
-    out = Output(options["color"], options["quiet"])
+    format = report_format(options["output"], _FORMATS, options["format"])
+    out = Output(options["color"], options["quiet"], file=options["output"])
     model = read_graph(graph, options["keys"])
     chosen = SolveOptions(
         solver=options["solver"],
@@ -68,5 +72,5 @@ def command(graph: str, to: str, **options: Any) -> int:
     with showing(line, quiet=out.quiet):
         found = policy(model, options["budget"], to, chosen, listener=line.update)
     document = found.document()
-    out.report(document_json(document) if options["format"] == "json" else policy_text(document, out.style()))
+    out.report(document_json(document) if format == "json" else policy_text(document, out.style()))
     return ExitCode.OK

@@ -50,7 +50,7 @@ def command(
     allocated (JAX: that XLA states). Inputs are random. A graph that was exported with another minor version of its
     framework, or for another device, is refused. Needs the extra remat[torch], remat[jax] or remat[tensorflow].
     """
-    from remat_cli.files import require_writable, write_text
+    from remat_cli.files import require_writable
     from remat_cli.frontends.frameworks import framework_of
     from remat_cli.graph.io import document_text, graph_to_document, load_graph
 
@@ -70,7 +70,5 @@ def command(
         libraries=library,
         progress=None,
     )
-    write_text(output, document_text(graph_to_document(measured), format))
-    if output != "-":
-        facts = measured.metadata["profile"]
-        out.note(f"wrote {output}: {len(measured.nodes)} nodes, {facts['kinds']} kinds of operations measured")
+    more = f": {len(measured.nodes)} nodes, {measured.metadata['profile']['kinds']} kinds of operations measured"
+    out.write(output, document_text(graph_to_document(measured), format), more)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
 from remat_cli.errors import ExitCode, UsageError
 
+_FORMATS = ("text", "json")
 _EPILOG = """\b
 Examples:
   remat run step.plan.json
@@ -26,7 +28,9 @@ device runs out of memory."""
 @click.option("--graph", type=params.READABLE, help="Also check that the plan is for this graph.")
 @click.option("--force", is_flag=True, help="Accept a PLAN that was exported for another version or device.")
 @params.library_option
-@params.format_option("text", "json")
+@params.output_option
+@params.format_option(*_FORMATS, by_suffix=True)
+@params.quiet_option
 @params.color_option
 def command(
     plan: str,
@@ -36,7 +40,9 @@ def command(
     graph: str | None,
     force: bool,
     library: tuple[str, ...],
+    output: str,
     format: str,
+    quiet: bool,
     color: str,
 ) -> int:
     """Run PLAN with random weights and inputs, and compare it with the same graph without recomputation.
@@ -56,11 +62,15 @@ def command(
     from remat_cli.reports.jsonform import document_json
     from remat_cli.reports.runtext import run_text
 
-    out = Output(color)
+    format = report_format(output, _FORMATS, format)
+    out = Output(color, quiet, file=output)
     loaded, _ = load_plan(plan)
     wanted = None if graph is None else load_graph(graph)
     framework = framework_of(loaded.graph)
     framework.require_device(device)
     ran = framework.run(loaded, device=device, steps=steps, seed=seed, graph=wanted, force=force, libraries=library)
-    out.report(document_json(ran.document()) if format == "json" else run_text(ran.document(), out.style()))
+    if format == "json":
+        out.report(document_json(ran.document()))
+    else:
+        out.report(run_text(ran.document(), out.style()), beside=True)
     return ExitCode.NO if ran.identical is False else ExitCode.OK

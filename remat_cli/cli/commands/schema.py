@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from remat_cli.cli import params
+from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
 from remat_cli.errors import UsageError
 
@@ -25,7 +27,7 @@ _KINDS = (
 """The kinds of ``graph.document``, repeated here because importing that module would slow down ``--help``."""
 
 
-@click.command("schema", epilog="Example: remat schema graph > graph-v1.json")
+@click.command("schema", epilog="Example: remat schema graph -o graph-v1.json")
 @click.argument("document", type=click.Choice(_KINDS))
 @click.option(
     "--version",
@@ -35,10 +37,13 @@ _KINDS = (
     show_default=True,
     help="Its version: plans with copies are remat-plan/2.",
 )
-def command(document: str, version: int) -> None:
+@params.output_option
+@params.quiet_option
+def command(document: str, version: int, output: str, quiet: bool) -> None:
     """Print the JSON Schema (2020-12) of a kind of document."""
     from remat_cli.graph.document import newest, schema_text
 
     if version > newest(document):
         raise UsageError(f"there is no remat-{document}/{version}", hint=f"the newest is {newest(document)}")
-    Output().report(schema_text(document, version))
+    report_format(output, ("json",), "json")
+    Output(quiet=quiet, file=output).report(schema_text(document, version))

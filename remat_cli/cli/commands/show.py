@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from remat_cli.cli import params
-from remat_cli.cli.formats import output_format, refuse_terminal
+from remat_cli.cli.formats import refuse_terminal, report_format
 from remat_cli.cli.output import Output
 from remat_cli.cli.session import current
 from remat_cli.errors import UsageError
-from remat_cli.files import require_writable, write_bytes, write_text
 
 if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
@@ -49,23 +48,18 @@ def command(file: str, output: str, format: str, cdn: bool, keys: str | None, qu
     from remat_cli.plan.io import plan_from_document
 
     out = Output(color, quiet)
-    format = output_format(output, _FORMATS, format)
+    format = report_format(output, _FORMATS, format)
     refuse_terminal(format, output)
     params.require_drawing(format, cdn)
     document = read_source(file)
     is_plan = kind_of(document) == "plan"
     if is_plan and keys is not None:
         raise UsageError("--keys is for node-link graphs, but this is a plan", hint="leave it out")
-    require_writable(output)
     shown = _shown(plan_from_document(document) if is_plan else graph_of(document, keys), format, out, cdn=cdn)
-    if isinstance(shown, bytes):
-        write_bytes(output, shown)
-    elif output == "-" and format not in {"html", "trace"}:
+    if output == "-" and isinstance(shown, str) and format in {"text", "json"}:
         out.report(shown)
     else:
-        write_text(output, shown)
-    if output != "-":
-        out.note(f"wrote {output}")
+        out.write(output, shown)
 
 
 def _shown(shown: Graph | Plan, format: str, out: Output, *, cdn: bool) -> str | bytes:

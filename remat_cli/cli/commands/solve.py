@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -198,11 +199,11 @@ def _one(
         write_text(path, dump_plan(solved.plan, document_format(path)))
         if note:
             out.note(f"remat: {note}")
-        _report(solved, path, out, options["format"], cached)
+        _report(solved, out, options["format"], cached)
+        out.wrote(path)
     if options["start"] is not None:
         _note_start(out, solved, options["start"])
-    if solved.plan.solver is None:
-        _note_unused(out, solved.plan.strategy, chosen)
+    _note_solver_files(out, solved.plan.strategy, chosen)
     return solved
 
 
@@ -244,7 +245,7 @@ def _curve(
     with showing(line, quiet=out.quiet):
         curve = solve_curve(graph, budgets, options, jobs=_jobs(options), dask=given["dask"], listener=line.update)
     with interruptible(Control()):  # there are plans: the first Ctrl-C comes too late
-        report_curve(curve, write_plans(curve, pattern), out, given["format"])
+        report_curve(curve, write_plans(curve, pattern, out), out, given["format"])
     return exit_code(curve, require_optimal=require_optimal)
 
 
@@ -293,7 +294,7 @@ def _refuse_files(options: dict[str, Any], purpose: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is for {purpose}", hint="leave it out")
 
 
-def _report(solved: Solved, path: str, out: Output, format: str, cached: str | None) -> None:
+def _report(solved: Solved, out: Output, format: str, cached: str | None) -> None:
     if format == "json":
         if cached is not None:
             out.note(f"remat: not solved again, only replayed: {cached}")
@@ -301,13 +302,11 @@ def _report(solved: Solved, path: str, out: Output, format: str, cached: str | N
 
         out.report(report_json(solved.report))
         return
-    if out.quiet:  # the document that was asked for is the plan
-        return
     from remat_cli.reports.text import plan_text
 
-    shown = None if path == "-" else path
     out.report(
-        plan_text(solved.report, out.style(), run=solved.plan.run, path=shown, ending=solved.ending, cached=cached)
+        plan_text(solved.report, out.style(), run=solved.plan.run, ending=solved.ending, cached=cached),
+        beside=True,
     )
 
 
@@ -325,9 +324,10 @@ def _note_start(out: Output, solved: Solved, path: str) -> None:
         out.note(f"remat: nothing cheaper was found than the plan in {path}")
 
 
-def _note_unused(out: Output, strategy: str, options: SolveOptions) -> None:
-    """Name the requested files that were not written, because no solver ran."""
-    if options.write_model is not None:
-        out.note(f"remat: {options.write_model} was not written: {strategy} builds no model")
-    if options.solver_log is not None and not options.solver_log.exists():
-        out.note(f"remat: {options.solver_log} was not written: {strategy} uses no solver")
+def _note_solver_files(out: Output, strategy: str, options: SolveOptions) -> None:
+    """Name the requested files of a solver: those that were written, and those that were not, because none ran."""
+    began = time.time() - (time.monotonic() - current().started_s)
+    for path, why in ((options.write_model, "builds no model"), (options.solver_log, "uses no solver")):
+        if path is not None:
+            new = path.exists() and path.stat().st_mtime >= began
+            out.note(f"wrote {path}" if new else f"remat: {path} was not written: {strategy} {why}")

@@ -7,9 +7,11 @@ from typing import Any
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
 from remat_cli.errors import ExitCode
 
+_FORMATS = ("text", "json")
 _EPILOG = """\b
 Examples:
   remat solvers --check
@@ -20,16 +22,19 @@ Examples:
 @click.option(
     "--check", is_flag=True, help="Also solve a tiny MILP with each; exit with 3 if one that is installed cannot."
 )
-@params.format_option("text", "json")
+@params.output_option
+@params.format_option(*_FORMATS, by_suffix=True)
+@params.quiet_option
 @params.color_option
-def command(check: bool, format: str, color: str) -> int:
+def command(check: bool, output: str, format: str, quiet: bool, color: str) -> int:
     """List the MIP solvers: version, path, licence, and whether each can be used here.
 
     A solver of an extra that is not installed is listed, and no failure of --check.
     """
     from remat_cli.solvers.registry import SOLVERS
 
-    out = Output(color)
+    format = report_format(output, _FORMATS, format)
+    out = Output(color, quiet, file=output)
     rows = [_facts(name, SOLVERS.load(name), check=check) for name in SOLVERS.names()]
     if format == "json":
         from remat_cli.reports.jsonform import document_json

@@ -5,9 +5,11 @@ from __future__ import annotations
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
 from remat_cli.errors import UsageError
 
+_FORMATS = ("text", "json")
 _EPILOG = """\b
 Examples:
   remat strategies
@@ -17,9 +19,11 @@ Examples:
 
 @click.command("strategies", epilog=_EPILOG)
 @click.argument("strategy", required=False)
-@params.format_option("text", "json")
+@params.output_option
+@params.format_option(*_FORMATS, by_suffix=True)
+@params.quiet_option
 @params.color_option
-def command(strategy: str | None, format: str, color: str) -> None:
+def command(strategy: str | None, output: str, format: str, quiet: bool, color: str) -> None:
     """List the strategies: what each does, which graphs it takes, and its options.
 
     With the name of one that goes through stages, such as auto, list these: when each has its turn, for how long, and
@@ -29,7 +33,8 @@ def command(strategy: str | None, format: str, color: str) -> None:
     from remat_cli.strategies.base import IGNORABLE
     from remat_cli.strategies.registry import STRATEGIES
 
-    out = Output(color)
+    format = report_format(output, _FORMATS, format)
+    out = Output(color, quiet, file=output)
     if strategy is not None:
         _stages(strategy, format, out)
         return

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from remat_cli.cli import params
+from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output, complain
 from remat_cli.cores import usable_cores
 from remat_cli.errors import ExitCode
-from remat_cli.files import require_writable
 
 if TYPE_CHECKING:
     from remat_cli.plan.comparison import Row
     from remat_cli.units import Budget
 
+_FORMATS = ("text", "json", "csv")
 _EPILOG = """\b
 Examples:
   remat worth unet.json --budgets 40%:80%:20%
@@ -50,7 +51,7 @@ there is no plan at all."""
     help="Save results to this file, and reuse saved ones.",
 )
 @params.output_option
-@params.format_option("text", "json", "csv")
+@params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
 @params.quiet_option
 @params.color_option
@@ -65,7 +66,7 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
     from remat_cli.planning.comparing.executors import LocalExecutor
     from remat_cli.reports.worth import worth_csv, worth_json, worth_text
 
-    require_writable(options["output"])
+    format = report_format(options["output"], _FORMATS, options["format"])
     out = Output(options["color"], options["quiet"], file=options["output"])
     model = read_graph(graph, options["keys"])
     limits = Limits(
@@ -87,9 +88,9 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
         listener=None if out.quiet else _said,
         note=out.note,
     )
-    if options["format"] == "json":
+    if format == "json":
         out.report(worth_json(found))
-    elif options["format"] == "csv":
+    elif format == "csv":
         out.report(worth_csv(found))
     else:
         out.report(worth_text(found, out.style()))
