@@ -21,6 +21,7 @@ from remat_cli.plan.explanation import Explanation
 from remat_cli.plan.io import plan_from_document
 from remat_cli.plan.linked import Linked
 from remat_cli.plan.model import Plan
+from remat_cli.plan.worth import Worth
 from remat_cli.reports.style import Style
 from remat_cli.tracebacks import door
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     Described = Graph | Plan | Solved | Report | Curve | MaxBatch | Comparison | Linked | Difference | Explanation
     Drawn = Graph | Plan | Solved | Comparison | Linked
+    Paged = Drawn | Curve | Worth
 
 FIGURES = ("svg", "png")
 MOST_COLUMNS = 10_000
@@ -57,11 +59,12 @@ def describe(shown: Described | Source, *, width: int = 100) -> str:
 
 
 @door
-def page(shown: Drawn | Source, *, cdn: bool = False) -> str:
-    """A page for a browser, as HTML without links to other files: of a graph, a plan or a comparison.
+def page(shown: Paged | Source, *, cdn: bool = False) -> str:
+    """A page for a browser, as HTML without links to other files: of a graph, a plan or a result.
 
     Args:
-        shown: A graph, a plan, the result of :func:`solve` or :func:`compare`, or the path or the data of a document.
+        shown: A graph, a plan, the result of :func:`solve`, :func:`solve_curve`, :func:`compare` or :func:`worth`, or
+            the path or the data of a document.
         cdn: Load plotly.js from its own network, for a small page.
 
     Raises:
@@ -71,7 +74,7 @@ def page(shown: Drawn | Source, *, cdn: bool = False) -> str:
 
 
 @door
-def save_page(shown: Drawn | Source, path: str | PathLike[str], *, cdn: bool = False) -> None:
+def save_page(shown: Paged | Source, path: str | PathLike[str], *, cdn: bool = False) -> None:
     """Write the :func:`page` of ``shown`` to a file.
 
     Raises:
@@ -194,7 +197,17 @@ def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
         from remat_cli.reports.web.linked import linked_page
 
         return linked_page(shown, made_by, cdn=cdn)
-    raise wrong_type("shown", shown, "a graph, a plan or a comparison")
+    if isinstance(shown, Worth):
+        from remat_cli.reports.web.worth import worth_page
+
+        return worth_page(shown, made_by, cdn=cdn)
+    from remat_cli.planning.curve import Curve
+
+    if isinstance(shown, Curve):
+        from remat_cli.reports.web.curve import curve_page
+
+        return curve_page(shown.graph, curve_rows(shown), made_by, cdn=cdn)
+    raise wrong_type("shown", shown, "a graph, a plan, a comparison, a curve or a worth")
 
 
 def figure_of(shown: Any, format: str) -> bytes:

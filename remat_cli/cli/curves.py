@@ -8,6 +8,7 @@ from dataclasses import replace
 from remat_cli.api.showing import curve_rows
 from remat_cli.cli.formats import document_format
 from remat_cli.cli.output import Output, complain
+from remat_cli.cli.session import current
 from remat_cli.cli.targets import plan_path
 from remat_cli.errors import ExitCode, Interrupted
 from remat_cli.plan.io import dump_plan
@@ -28,10 +29,14 @@ def write_plans(curve: Curve, pattern: str, out: Output) -> list[CurveRow]:
     return rows
 
 
-def report_curve(curve: Curve, rows: Sequence[CurveRow], out: Output, format: str) -> None:
+def report_curve(curve: Curve, rows: Sequence[CurveRow], out: Output, format: str, *, cdn: bool) -> None:
     """Print the report on ``curve``."""
     if format == "json":
         out.report(curve_json(curve.graph, rows))
+    elif format == "html":
+        from remat_cli.reports.web.curve import curve_page  # loads Plotly's checks
+
+        out.write("-", curve_page(curve.graph, rows, current().command_line(), cdn=cdn))
     elif format == "csv":
         out.report(curve_csv(rows))
     else:

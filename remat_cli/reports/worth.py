@@ -30,29 +30,39 @@ def worth_text(worth: Worth, style: Style) -> str:
         Text.assemble((style.clean(graph.name or "graph"), "bold"), f": {graph_words(graph)}; a step takes {base}"),
         "Time over that, by memory budget; and what the next GB of memory spares, as found and as far as proven:",
     ]
-    sizes = size_column([amount for _, amount in worth.budgets])
     for at, (name, host) in enumerate(worth.links):
-        head = ("budget", "in bytes", "recompute", "copy", "both", "at least", "next GB", "proven between")
-        cells: list[tuple[str, ...]] = [head]
-        for place, (budget, _) in enumerate(worth.budgets):
-            offer = worth.offer(at, place)
-            times = [_over(time, graph.total_cost) for time in (offer.recompute, offer.copy, offer.both, offer.bound)]
-            cells.append((budget, sizes[place], *times, *_slope(worth.memory(at, place), graph.cost_unit)))
-        parts += [title(style.clean(name), f"  {host.words}"), columns(cells, style)]
+        parts += [title(style.clean(name), f"  {host.words}"), columns(memory_cells(worth, at), style)]
     if len(worth.links) > 1:
-        parts += [title("A faster link", " spares, for each GB/s more in both directions"), _links(worth, style)]
+        parts += [
+            title("A faster link", " spares, for each GB/s more in both directions"),
+            columns(link_cells(worth), style),
+        ]
     if worth.interrupted:
         parts += ["", Text("interrupted: some links or budgets have no plan for that reason", style="yellow")]
     return render(style, *parts)
 
 
-def _links(worth: Worth, style: Style) -> RenderableType:
+def memory_cells(worth: Worth, link: int) -> list[tuple[str, ...]]:
+    """A head, and for each budget the times of plans over no-remat and what the next GB is worth."""
+    head = ("budget", "in bytes", "recompute", "copy", "both", "at least", "next GB", "proven between")
+    cells: list[tuple[str, ...]] = [head]
+    sizes = size_column([amount for _, amount in worth.budgets])
+    graph = worth.graph
+    for place, (budget, _) in enumerate(worth.budgets):
+        offer = worth.offer(link, place)
+        times = [_over(time, graph.total_cost) for time in (offer.recompute, offer.copy, offer.both, offer.bound)]
+        cells.append((budget, sizes[place], *times, *_slope(worth.memory(link, place), graph.cost_unit)))
+    return cells
+
+
+def link_cells(worth: Worth) -> list[tuple[str, ...]]:
+    """A head, and for each pair of neighbouring links and each budget what a faster link is worth."""
     cells: list[tuple[str, ...]] = [("from, to", "budget", "next GB/s", "proven between")]
     for at in range(len(worth.links) - 1):
         for place, (budget, _) in enumerate(worth.budgets):
             step = f"{worth.links[at][0]}, {worth.links[at + 1][0]}"
             cells.append((step if place == 0 else "", budget, *_slope(worth.speed(at, place), worth.graph.cost_unit)))
-    return columns(cells, style)
+    return cells
 
 
 def _over(time: float | None, base: float) -> str:

@@ -51,6 +51,19 @@ def test_as_json(remat):
     assert high["scope"] == "any-order"
 
 
+def test_as_a_page(remat):
+    asked = ("solve", TOY, "--budgets", "220MB,250MB", "--format", "html")
+    done = remat(*asked, "-o", "plans/")
+    assert done.code == 0
+    assert done.out.startswith("<!DOCTYPE html>")
+    assert "--format html -o plans/" in done.out
+    assert "wrote plans/toy.220MB.plan.json" in done.err
+    assert len(remat(*asked, "-o", "plans/", "--cdn").out) < 100_000
+    refused = remat("solve", TOY, "-b", "220MB", "--format", "html")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--format html is for --budgets" in refused.err
+
+
 def test_as_csv(remat):
     solved = remat("solve", TOY, "--budgets", "200MB,250MB", "--format", "csv")
     low, high = csv.DictReader(io.StringIO(solved.out))

@@ -125,7 +125,7 @@ def test_on_a_terminal_one_line_is_drawn_again_and_again():
     assert "\n" not in terminal.text[: terminal.text.rindex("building")]  # always the same line
     assert terminal.text.index("\x1b[?25l") < terminal.text.index("building")  # the cursor is hidden ...
     assert terminal.text.rindex("\x1b[?25h") > terminal.text.rindex("building")  # ... and comes back
-    assert terminal.text.rstrip("\r").endswith("\x1b[2K")  # and nothing is left of it
+    assert terminal.text.rstrip("\r").endswith("\x1b[2Kwrote linear32.plan.json\r\n")  # and nothing is left of it
 
 
 @pytest.mark.parametrize(("arguments", "variables"), [((*SOLVE, "-q"), {}), (("check", "none.json", "-q"), {})])

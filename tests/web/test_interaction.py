@@ -10,7 +10,9 @@ from itertools import combinations
 import pytest
 from browser import Browser
 from test_pages import NASTY, compared, nasty_graph, page_of
+from test_result_pages import curve_text, worth
 
+import remat_cli as remat
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.comparison import Comparison
 from remat_cli.reports.web.comparison import comparison_page
@@ -33,6 +35,8 @@ def pages(tmp_path_factory):
         "nasty": page_of(nasty_graph(), [0, 1, 0, 2]),
         "nasty graph": graph_page(nasty_graph(), summarize(nasty_graph()), "c"),
         "vgg": graph_page(vgg := build_graph("vgg16"), summarize(vgg), "c"),
+        "curve": curve_text(),
+        "worth": remat.page(worth()),
         "resnet": graph_page(resnet := build_graph("resnet50"), summarize(resnet), "c"),
     }
     for name, text in texts.items():
@@ -300,13 +304,36 @@ def test_without_any_overhead_there_is_no_logarithmic_scale():
     assert "logarithmic</label>" in comparison_page(whole, "c")
 
 
-@pytest.mark.parametrize("page", ["plan", "comparison", "large", "nasty", "resnet"])
+@pytest.mark.parametrize("page", ["plan", "comparison", "large", "nasty", "resnet", "curve", "worth"])
 def test_a_narrow_window_breaks_no_words_and_nothing_sticks_out(browser, pages, page):
     browser.open(pages[page], width=360, height=740)
     assert browser.ask("document.documentElement.scrollWidth") <= 360
     # A short name on two lines would be a name broken apart.
     cells = "[...document.querySelectorAll('td, tbody th')].map((t) => [t.textContent, t.offsetHeight])"
     assert not [cell for cell in browser.ask(cells) if len(cell[0]) < 30 and cell[1] > 40]
+
+
+@pytest.mark.parametrize("page", ["plan", "comparison", "large", "vgg", "resnet", "curve", "worth"])
+def test_nothing_of_a_chart_is_cut_off_on_a_phone(browser, pages, page):
+    browser.open(pages[page], width=420, height=900)
+    fits = (
+        "[...document.querySelectorAll('.chart')].every((c) =>"
+        " Math.abs(c.querySelector('.main-svg').getBoundingClientRect().width - c.clientWidth) <= 1)"
+    )
+    browser.until(fits)
+    words = ".xtick text, .ytick text, .xtitle, .ytitle, .legendtext, .modebar-btn, .cbaxis text"
+    edges = (
+        f"[...document.querySelectorAll('{words}')].map((t) => [t, t.getBoundingClientRect()])"
+        ".filter(([_, b]) => b.width && (b.left < 0 || b.right > 420))"
+        ".map(([t, b]) => [t.textContent, b.left, b.right])"
+    )
+    assert browser.ask(edges) == []
+
+
+def test_charts_follow_the_width_of_their_place(browser, pages):
+    browser.open(pages["curve"], width=1200)
+    browser.ask("document.querySelector('main').style.width = '500px'")
+    browser.until("document.querySelector('#peak .main-svg').getBoundingClientRect().width <= 500")
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -35,6 +35,7 @@ Examples:
   remat solve graph.json --minimize peak
   remat solve graph.json --budgets 50%:95%:5%
   remat solve graph.json --budgets 8GB,16GB,24GB -o 'plans/{budget}.plan.json'
+  remat solve graph.json --budgets 50%:95%:5% -o plans/ --format html > budgets.html
   remat solve graph.json --budget 60% --host-bandwidth 25GB/s
   remat solve graph.json --budget 60% --reorder
   remat solve graph.json --budget 60% --start graph.plan.json --time-limit 10m
@@ -92,7 +93,8 @@ limit is for all budgets together."""
 @click.option("--solver-log", type=click.Path(path_type=Path), help="Also write the solver's log to this file.")
 @click.option("-v", "--verbose", is_flag=True, help="Also show each stage of the search: its time, and what it gained.")
 @click.option("--require-optimal", is_flag=True, help="Exit with 1 unless the plan is proven optimal.")
-@params.format_option("text", "json", "csv")
+@params.format_option("text", "json", "csv", "html")
+@params.cdn_option
 @params.node_link_option
 @params.quiet_option
 @params.color_option
@@ -105,6 +107,7 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
     from remat_cli.planning.options import SolveOptions
 
     asked = _asked(options)
+    params.require_drawing(options["format"], options["cdn"])
     out = Output(options["color"], options["quiet"], payload_on_stdout=output == "-")
     chosen = SolveOptions(
         strategy=options["strategy"],
@@ -245,7 +248,7 @@ def _curve(
     with showing(line, quiet=out.quiet):
         curve = solve_curve(graph, budgets, options, jobs=_jobs(options), dask=given["dask"], listener=line.update)
     with interruptible(Control()):  # there are plans: the first Ctrl-C comes too late
-        report_curve(curve, write_plans(curve, pattern, out), out, given["format"])
+        report_curve(curve, write_plans(curve, pattern, out), out, given["format"], cdn=given["cdn"])
     return exit_code(curve, require_optimal=require_optimal)
 
 
@@ -274,6 +277,8 @@ def _asked(options: dict[str, Any]) -> Budget | tuple[Budget, ...] | None:
             raise UsageError("--dask is for --budget and --budgets", hint="leave it out")
     if options["format"] == "csv":
         raise UsageError("--format csv is for --budgets", hint="take --format json")
+    if options["format"] == "html":
+        raise UsageError("--format html is for --budgets", hint="remat show PLAN --format html draws a plan")
     if chosen == ["--minimize peak"]:
         _refuse_files(options, "--minimize cost")
         return None

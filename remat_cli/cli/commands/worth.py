@@ -10,6 +10,7 @@ import click
 from remat_cli.cli import params
 from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output, complain
+from remat_cli.cli.session import current
 from remat_cli.cores import usable_cores
 from remat_cli.errors import ExitCode
 
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from remat_cli.plan.comparison import Row
     from remat_cli.units import Budget
 
-_FORMATS = ("text", "json", "csv")
+_FORMATS = ("text", "json", "csv", "html")
 _EPILOG = """\b
 Examples:
   remat worth unet.json --budgets 40%:80%:20%
   remat worth unet.json --budgets 8GB,12GB,16GB --links pcie4,pcie5,400GB/s:300GB/s --time-limit 30s
+  remat worth unet.json --budgets 40%:80%:10% -o worth.html
 
 For each link and budget: the time of the best plan that only recomputes, that only copies, and that does both; the
 bound on the time of any plan; and the time that one GB more spares, up to the next budget. Exits with 0, or with 1 if
@@ -52,6 +54,7 @@ there is no plan at all."""
 )
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
+@params.cdn_option
 @params.node_link_option
 @params.quiet_option
 @params.color_option
@@ -61,12 +64,14 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
     GRAPH is a JSON or YAML file with costs that are times, or - for standard input.
     """
     from remat_cli.api.reading import read_graph
+    from remat_cli.api.showing import page_of
     from remat_cli.api.solving import worth
     from remat_cli.planning.comparing.cell import Limits
     from remat_cli.planning.comparing.executors import LocalExecutor
     from remat_cli.reports.worth import worth_csv, worth_json, worth_text
 
     format = report_format(options["output"], _FORMATS, options["format"])
+    params.require_drawing(format, options["cdn"])
     out = Output(options["color"], options["quiet"], file=options["output"])
     model = read_graph(graph, options["keys"])
     limits = Limits(
@@ -92,6 +97,8 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
         out.report(worth_json(found))
     elif format == "csv":
         out.report(worth_csv(found))
+    elif format == "html":
+        out.write(options["output"], page_of(found, current().command_line(), cdn=options["cdn"]))
     else:
         out.report(worth_text(found, out.style()))
     if found.interrupted:

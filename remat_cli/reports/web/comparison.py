@@ -25,7 +25,7 @@ from remat_cli.units import format_bytes, format_duration, format_percent
 
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon", "star", "cross", "hexagon")
 _DASHES = ("solid", "dash", "dot", "dashdot")
-_MISSING = {
+MISSING = {
     Ended.NONE: "no plan fits",
     Ended.LIMIT: "no plan within the time limit",
     Ended.REFUSED: "does not take this graph",
@@ -50,18 +50,6 @@ def comparison_page(comparison: Comparison, command: str, *, cdn: bool = False) 
         + "No plan can lie in the grey area: that is proven. Crosses at the top are budgets without a plan. Click a "
         "name to hide its line, double-click to see it alone."
     )
-    charts = (
-        overhead_chart(comparison, "overhead", 520),
-        Chart(
-            "peak",
-            _peaks(comparison),
-            _layout("peak of the plan", size=True),
-            380,
-            f"Peak against budget: {_size(comparison)}. The table below has the numbers.",
-            numbers=_numbers(comparison, lambda row: None if row.peak_bytes is None else format_bytes(row.peak_bytes)),
-            numbers_title="Peaks in numbers",
-        ),
-    )
     return render_page(
         Page(
             title=f"Strategies on {comparison.graph.name or 'graph'}",
@@ -69,8 +57,8 @@ def comparison_page(comparison: Comparison, command: str, *, cdn: bool = False) 
             good=None,
             facts=comparison_facts(comparison),
             sections=[
-                Section("Overhead against budget", note, charts[:1]),
-                Section("Peak against budget", "How much of its budget each plan uses.", charts[1:]),
+                Section("Overhead against budget", note, (overhead_chart(comparison, "overhead", 520),)),
+                Section("Peak against budget", "How much of its budget each plan uses.", (peak_chart(comparison),)),
                 Section("All plans", TABLE_NOTE, table=plans_table(comparison)),
             ],
             command=command,
@@ -102,6 +90,19 @@ def overhead_chart(comparison: Comparison, id: str, height: int) -> Chart:
     )
 
 
+def peak_chart(comparison: Comparison) -> Chart:
+    """The chart of the peaks of plans against budget."""
+    return Chart(
+        "peak",
+        _peaks(comparison),
+        budget_layout("peak of the plan", size=True),
+        380,
+        f"Peak against budget: {_size(comparison)}. The table below has the numbers.",
+        numbers=_numbers(comparison, lambda row: None if row.peak_bytes is None else format_bytes(row.peak_bytes)),
+        numbers_title="Peaks in numbers",
+    )
+
+
 def _size(comparison: Comparison) -> str:
     return f"{count(len(comparison.strategies), 'line')}, {count(len(comparison.budgets), 'budget')}"
 
@@ -109,7 +110,7 @@ def _size(comparison: Comparison) -> str:
 def _numbers(comparison: Comparison, amount: Callable[[Row], str | None]) -> Table:
     """A row for each strategy, a column for each budget."""
     rows = [
-        (strategy, *(amount(row) or _MISSING.get(row.ended, row.ended.value) for row in found))
+        (strategy, *(amount(row) or MISSING.get(row.ended, row.ended.value) for row in found))
         for strategy, found in comparison.by_strategy().items()
     ]
     return Table(("strategy", *(text for text, _ in comparison.budgets)), rows, numbers=len(comparison.budgets))
@@ -121,14 +122,15 @@ def comparison_facts(comparison: Comparison) -> list[tuple[str, str]]:
     if (seconds := comparison.limits.get("time_limit_s")) is not None:
         named["time limit"] = format_duration(seconds)
     limits = ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
+    return [*graph_facts(comparison), ("each cell", limits)]
+
+
+def graph_facts(comparison: Comparison) -> list[tuple[str, str]]:
+    """The graph, and what it takes without recomputation."""
+    base = cost_words(comparison.graph.total_cost, comparison.graph.cost_unit)
     return [
         ("graph", count(len(comparison.graph.nodes), "node")),
-        (
-            "no-remat",
-            f"{cost_words(comparison.graph.total_cost, comparison.graph.cost_unit)}, "
-            f"peak {exact_bytes(comparison.no_remat_peak_bytes)}",
-        ),
-        ("each cell", limits),
+        ("no-remat", f"{base}, peak {exact_bytes(comparison.no_remat_peak_bytes)}"),
     ]
 
 
@@ -205,7 +207,7 @@ def _crosses(comparison: Comparison, scale: Scale) -> list[dict[str, Any]]:
                     "x": [row.budget_bytes for row in missing],
                     "y": [scale.above(max([1e-3, *tops]), k)] * len(missing),
                     "marker": {"symbol": "x-thin-open", "size": 8, "color": _colour(k)},
-                    "text": [f"{row.budget}: {_MISSING[row.ended]}" for row in missing],
+                    "text": [f"{row.budget}: {MISSING[row.ended]}" for row in missing],
                     "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
                 }
             )
@@ -246,13 +248,13 @@ def _line(curve: Curve, heights: Sequence[float]) -> dict[str, Any]:
 def _hover(row: Row) -> str:
     more = "" if row.overhead is None else f"{format_percent(row.overhead)} over no-remat"
     sure = f"<br>{row.proof.value}" + (f" ({row.scope})" if row.scope else "") if row.optimal else ""
-    return (
-        f"budget {row.budget}: {more}{sure}<br>peak {format_bytes(row.peak_bytes or 0)}, {format_duration(row.wall_s)}"
-    )
+    made = [] if row.peak_bytes is None else [f"peak {format_bytes(row.peak_bytes)}"]
+    made += [format_duration(row.wall_s)] if row.wall_s else []
+    return f"budget {row.budget}: {more}{sure}" + (f"<br>{', '.join(made)}" if made else "")
 
 
 def _overhead_layout(scale: Scale) -> dict[str, Any]:
-    layout = _layout("cost over no-remat, %")
+    layout = budget_layout("cost over no-remat, %")
     if scale.decades:
         places, texts = zip(*scale.ticks(), strict=True)
         layout["yaxis"] = {
@@ -264,7 +266,8 @@ def _overhead_layout(scale: Scale) -> dict[str, Any]:
     return layout
 
 
-def _layout(title: str, *, size: bool = False) -> dict[str, Any]:
+def budget_layout(title: str, *, size: bool = False) -> dict[str, Any]:
+    """The layout of a chart over budgets; ``size``: of bytes."""
     amounts = {"tickformat": "~s", "ticksuffix": "B"}
     return {
         "margin": {"l": 60, "r": 12, "t": 8, "b": 45},
@@ -281,6 +284,14 @@ TABLE_NOTE = (
 )
 
 
+def proven_bound(row: Row, base: float) -> tuple[str, str]:
+    """The bound on the cost of a plan over ``base``, and the plans for which it holds."""
+    if row.lower_bound is None or not row.scope or not (row.optimal or row.lower_bound > base * (1 + SAME_COST)):
+        return "none", ""
+    bound = format_percent(max(0.0, row.lower_bound / base - 1)) if base else cost_words(row.lower_bound, "")
+    return bound, AMONG[Scope(row.scope)]
+
+
 def plans_table(comparison: Comparison) -> Table:
     """A row for each strategy and budget, the numbers first, so that a narrow window shows them."""
     peaks = iter(size_column([row.peak_bytes or 0 for row in comparison.rows if row.cost is not None]))
@@ -288,15 +299,10 @@ def plans_table(comparison: Comparison) -> Table:
     rows = []
     for row in comparison.rows:
         if row.cost is None:
-            rows.append((row.strategy, row.budget, "", "", "", _MISSING.get(row.ended, row.ended.value), "", ""))
+            rows.append((row.strategy, row.budget, "", "", "", MISSING.get(row.ended, row.ended.value), "", ""))
             continue
         over = "" if row.overhead is None else format_percent(row.overhead)
-        bound, among = "none", ""
-        if row.lower_bound is not None and row.scope and (row.optimal or row.lower_bound > base * (1 + SAME_COST)):
-            bound = format_percent(max(0.0, row.lower_bound / base - 1)) if base else cost_words(row.lower_bound, "")
-            among = AMONG[Scope(row.scope)]
-        rows.append(
-            (row.strategy, row.budget, over, next(peaks), format_duration(row.wall_s), row.proof.value, bound, among)
-        )
+        found = (row.strategy, row.budget, over, next(peaks), format_duration(row.wall_s), row.proof.value)
+        rows.append((*found, *proven_bound(row, base)))
     head = ("strategy", "budget", "over no-remat", "peak", "time", "result", "proven bound", "bound holds among")
     return Table(head, rows, numbers=3, words_after=3)

@@ -23,7 +23,7 @@ const inked = (value, night) => {
     return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, inked(part, night)]));
   return value;
 };
-const config = { displaylogo: false, responsive: true, scrollZoom: false,
+const config = { displaylogo: false, responsive: false, scrollZoom: false,
   // Named one by one: plotly's own set has a button that sends the chart to a server.
   modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
 const shown = (chart) => {
@@ -73,6 +73,10 @@ const cue = (scroll) => {
   scroll.previousElementSibling.hidden = !wide;
   if (wide) scroll.tabIndex = 0; else scroll.removeAttribute("tabindex");
 };
+// A chart follows the width of its place, not only that of the window: a scroll bar may come or go. On paper it has its own.
+const fitted = new ResizeObserver((seen) => seen.forEach(({ target }) => {
+  if (!target.layout.width && Math.abs(target.clientWidth - target._fullLayout.width) > 1) Plotly.Plots.resize(target);
+}));
 const begin = async (prepare) => {
   const embedded = document.getElementById("plotly-js");
   if (embedded) {
@@ -91,6 +95,7 @@ const begin = async (prepare) => {
   addEventListener("afterprint", () => draw(dark.matches));
   await draw(dark.matches);
   remember();
+  charts.forEach(({ id }) => fitted.observe(document.getElementById(id)));
   charts.forEach(({ id, ready }) => ready?.(document.getElementById(id)));
   document.body.dataset.drawn = charts.length;
 };

@@ -1,0 +1,87 @@
+"""The pages of a curve and of what memory is worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from test_pages import Document
+
+import remat_cli as remat
+from remat_cli.graph.model import Graph, Node
+from remat_cli.plan.host import Host
+from remat_cli.plan.model import Copies
+from remat_cli.plan.worth import Offer, Worth
+from remat_cli.reports.curve import CurveRow
+from remat_cli.reports.web.curve import curve_page
+from remat_cli.zoo.registry import build_graph
+
+
+def curve_text() -> str:
+    return remat.page(remat.solve_curve(build_graph("unit-chain{n=17}"), "2B,5B,8B,18B"))
+
+
+def worth() -> Worth:
+    """Two links and two budgets; no plan that only copies in the small one."""
+    slow, fast = Host(1e9, 1e9), Host(5e9, 5e9)
+    budgets = (("1GB", 10**9), ("3GB", 3 * 10**9))
+    offers = (
+        Offer("slow", slow, "1GB", 10**9, 16.0, None, 15.0, 12.0),
+        Offer("slow", slow, "3GB", 3 * 10**9, 12.0, 11.0, 11.0, 10.5),
+        Offer("fast", fast, "1GB", 10**9, 16.0, None, 12.0, 12.0),
+        Offer("fast", fast, "3GB", 3 * 10**9, 12.0, 10.0, 10.0, 10.0),
+    )
+    graph = Graph("net", (Node("a", 10.0, (), (5 * 10**9,)),), (0,), cost_unit="s")
+    return Worth(graph, (("slow", slow), ("fast", fast)), budgets, offers)
+
+
+def test_a_curve_s_page_has_lines_bounds_crosses_and_a_row_for_each_budget():
+    text = curve_text()
+    page = Document(text)
+    [chart] = [c for c in page.charts if c["id"] == "overhead"]
+    bound, line, crosses = chart["data"]
+    assert (bound["name"], line["name"], crosses["mode"]) == ("no plan (proven)", "cheapest plan found", "markers")
+    assert (line["x"], crosses["x"]) == ([5, 8, 18], [2])
+    overheads = line["y"]
+    assert sorted(overheads, reverse=True) == overheads
+    assert overheads[-1] == 0
+    assert bound["y"][1:] == pytest.approx(overheads)
+    assert page.traces("peak")["cheapest plan found"]["y"][-1] == 10
+    said = " ".join(" ".join(page.words).split())
+    for words in ("a plan for 3 of 4 budgets", "no plan fits a budget of 2 bytes", "optimal", "all schedules"):
+        assert words in said
+    assert text == curve_text()
+
+
+def test_a_bound_that_holds_without_copies_alone_is_none_for_plans_with_copies():
+    [point] = remat.solve_curve(build_graph("unit-chain{n=17}"), "5B").points
+    report = point.solved.report
+    for copies, proven in ((Copies.NONE, False), (Copies.ANY, True)):
+        told = replace(report, host=Host(1e9, 1e9), claim=replace(report.claim, copies=copies))
+        page = Document(curve_page(report.graph, [CurveRow("5B", 5, "feasible", told)], "c"))
+        assert (page.traces("overhead")["no plan (proven)"]["y"] == [0]) == (not proven)
+
+
+def test_a_page_says_what_memory_and_links_are_worth():
+    page = Document(remat.page(worth()))
+    slopes = page.traces("slopes")
+    assert slopes["slow"]["y"] == [2.0]
+    assert slopes["slow"]["error_y"]["array"] == [pytest.approx((15 - 10.5) / 2 - 2)]
+    assert slopes["slow"]["error_y"]["arrayminus"] == [pytest.approx(2 - (12 - 11) / 2)]
+    assert slopes["fast"]["y"] == [1.0]
+    lines = page.traces("link0")
+    assert lines["both"]["y"] == pytest.approx([50, 10])
+    assert lines["recompute"]["y"] == pytest.approx([60, 20])
+    assert lines["no plan (proven)"]["y"] == pytest.approx([20, 5])
+    assert page.traces("link1")["both"]["y"] == pytest.approx([20, 0])
+    said = " ".join(" ".join(page.words).split())
+    for words in ("What memory is worth for net", "Link slow", "Link fast", "A faster link", "750 ms"):
+        assert words in said
+
+
+def test_one_link_and_one_budget_have_a_page_too():
+    whole = worth()
+    one = Worth(whole.graph, whole.links[:1], whole.budgets[:1], whole.offers[:1], interrupted=True)
+    page = Document(remat.page(one))
+    assert [chart["id"] for chart in page.charts] == ["link0"]
+    assert "interrupted" in " ".join(page.words)
