@@ -236,23 +236,11 @@ def esm() -> tuple[Any, ...]:
     return _every_word(hf.EsmForMaskedLM(config))
 
 
-def reformer() -> tuple[Any, ...]:
-    """Attention in buckets, layers that can be undone."""
-    config = hf.ReformerConfig(
-        vocab_size=_WORDS,
-        attention_head_size=32,
-        num_attention_heads=4,
-        hidden_size=128,
-        attn_layers=["local", "lsh", "local"],
-        feed_forward_size=256,
-        axial_pos_shape=[8, 8],
-        axial_pos_embds_dim=[64, 64],
-        lsh_attn_chunk_length=16,
-        local_attn_chunk_length=16,
-        num_buckets=4,
-        is_decoder=False,
-    )
-    return _every_word(hf.ReformerForMaskedLM(config), 4, 64)
+def layout_lm() -> tuple[Any, ...]:
+    """Words, and where on a page they stand."""
+    boxes = torch.randint(0, 500, (8, 96, 4)).sort(-1).values
+    config = _labelled(hf.LayoutLMConfig(**_WIDE))
+    return _sentence(hf.LayoutLMForSequenceClassification(config), bbox=boxes)
 
 
 def marian() -> tuple[Any, ...]:

@@ -111,7 +111,7 @@ FOREIGN = (
         "encoder",
         "transformers",
         "foreign_words",
-        "roberta electra roformer convbert mobilebert squeezebert xlnet funnel nystromformer big_bird esm reformer",
+        "roberta electra roformer convbert mobilebert squeezebert xlnet funnel nystromformer big_bird esm layout_lm",
     ),
     *_of(
         "encoder-decoder",

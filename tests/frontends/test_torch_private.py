@@ -333,6 +333,13 @@ def test_whether_tangents_can_be_freed():
     assert freed == [private.frees_tangents()]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_gradient_of_dropout_is_two_products(dtype):
+    gradient, mask = torch.randn(32, 17, dtype=dtype), torch.rand(32, 17) > 0.15
+    kernel = torch.ops.aten.native_dropout_backward(gradient, mask, 1 / 0.85)
+    assert torch.equal(private.dropout_backward(gradient, mask, 1 / 0.85), kernel)
+
+
 def test_a_module_may_have_another_call():
     module = torch.nn.Linear(2, 2)
     assert private.call_of(module) is None

@@ -149,9 +149,25 @@ def is_fake(tensor: Any) -> bool:
 
 def aot(graph_module: Any, inputs: Any, *, compiler: Callable[[Any, Any], Any], partition: Partition) -> Any:
     """The result of AOTAutograd: ``partition`` splits the joint graph, ``compiler`` compiles both parts."""
+    import torch
     from torch._dynamo.backends.common import aot_autograd
 
-    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)(graph_module, inputs)
+    backend = aot_autograd(
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        partition_fn=partition,
+        decompositions={torch.ops.aten.native_dropout_backward.default: dropout_backward},
+    )
+    return backend(graph_module, inputs)
+
+
+def dropout_backward(gradient: Any, mask: Any, scale: float) -> Any:
+    """What PyTorch's kernel computes, product by product.
+
+    Without data, PyTorch takes the result for contiguous, and a copy into that layout would change the order of later
+    sums. And a plan sees the first product, which the kernel holds beside the second one.
+    """
+    return gradient * mask * scale
 
 
 def partitioner_base() -> Any:
