@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from remat_cli.api import SolveOptions, fit, plans_of
-from remat_cli.errors import Infeasible
+from remat_cli.errors import CaptureFailed, Infeasible
 from remat_cli.frontends.torch.capturing.capture import Model, capture, fake_mode
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.training.in_place import report_of
@@ -417,3 +417,65 @@ def test_a_function_in_python_that_does_not_stand_alone_is_told():
 
     with pytest.warns(UserWarning, match="the backward pass of Fails is code of its own, which could not be tried out"):
         fit(Failing(), (torch.randn(8, 16, WIDTH),), "100%", options=FAST, cost="flops", cache="")
+
+
+class Untraceable(nn.Module):
+    """Adds what does not go together, but only when it is compiled."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 1)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        return self.second(h + torch.zeros(3, 5) if torch.compiler.is_compiling() else h).square().mean()
+
+
+class Differentiated(Untraceable):
+    """The second derivative of its output, as in a network that solves an equation."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(self.first, nn.Tanh(), self.second)
+
+    def forward(self, x):
+        x = x.requires_grad_()
+        u = self.net(torch.cat([x, x], 1)[:, :16])
+        once = torch.autograd.grad(u.sum(), x, create_graph=True)[0]
+        return (u + torch.autograd.grad(once.sum(), x, create_graph=True)[0].sum(1)).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (Untraceable, r"test_torch_outside\.py:\d+ in forward: .*broadcast"),
+        (Differentiated, "not .* used in the graph"),
+    ],
+)
+def test_what_fails_only_when_it_is_compiled_is_refused_before_training(build, words):
+    module, x = build(), torch.randn(256, 16)
+    module(x.clone()).backward()
+    with pytest.raises(CaptureFailed, match=f"runs in eager mode, and fails when PyTorch compiles it: .*{words}"):
+        fit(module, x, "80%", cache="")
+    module(x.clone()).backward()  # it is as it was
+
+
+def test_a_batch_that_suits_neither_mode_is_no_reason_to_refuse():
+    """Only the form of a batch matters: another one trains."""
+
+    class Looked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 1)
+
+        def forward(self, x):
+            if float(x[0, 0].detach()) == 0.0:
+                raise ValueError("no data")
+            return self.second(torch.tanh(self.first(x))).square().mean()
+
+    module = Looked()
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        fit(module, torch.zeros(256, 16), "8MB", cache="")
+        module(torch.randn(256, 16)).backward()
+    assert module.first.weight.grad is not None

@@ -76,7 +76,7 @@ def refusal_of(error: BaseException) -> Refusal:
     if _OWN_ERROR in text:
         cause = _cause(error)
         return Refusal(_place(frames), _cut(_first_line(str(cause)) or type(cause).__name__))
-    return read_refusal(text or type(error).__name__, frames)
+    return read_refusal(text or type(error).__name__, frames or frames_of(error))
 
 
 def read_refusal(text: str, frames: Sequence[Frame]) -> Refusal:

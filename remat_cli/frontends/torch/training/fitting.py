@@ -36,7 +36,7 @@ from remat_cli.frontends.torch.training.eager import eager_peak
 from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
 from remat_cli.frontends.torch.training.loss import Asked, Loss, asked_by
 from remat_cli.frontends.torch.training.outside import sizes_unknown
-from remat_cli.frontends.torch.training.real_forward import captured_for_real, uncopied
+from remat_cli.frontends.torch.training.real_forward import captured_for_real, require_no_better_without, uncopied
 from remat_cli.frontends.torch.training.remat_backend import backend_with
 from remat_cli.frontends.torch.training.report import Fitted
 from remat_cli.frontends.torch.training.sharing import Held, crossing_bytes, planned, without_plan
@@ -519,6 +519,9 @@ def _reached(
     It also tells how much code outside of the parts keeps, where tensors without data cannot. A batch whose numbers do
     not suit the module (only their form matters otherwise) leaves things as they are. The last item of the result says
     what was assumed.
+
+    Raises:
+        CaptureFailed: If the pass ends early, and does not in eager mode.
     """
     if not more and not unknown_sizes:
         return parts, more, calls, ""
@@ -527,6 +530,8 @@ def _reached(
         reached, problem = captured_for_real(model, found, way)
     except RematError:
         return parts, more, calls, ""
+    if found.output is None:
+        require_no_better_without(model, problem)
     if not more and found.output is not None and len(reached) == len(parts):
         return reached, more, found, ""
     if found.output is None or len(reached) < len(parts):  # the pass did not come to its end, or goes another way
