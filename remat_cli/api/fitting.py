@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remat_cli.api.announcing import Announcer
 from remat_cli.api.arguments import as_path, as_text, as_training_budget, as_whole, options_of, require_order
 from remat_cli.errors import Infeasible, LimitReached, UsageError, in_fit, wrong_type
 from remat_cli.graph.analysis import no_remat_peak
@@ -134,7 +135,7 @@ def fit(
     from remat_cli.frontends.torch.training.arguments import require_batch, require_module, require_results
     from remat_cli.frontends.torch.training.first_batch import fit_first_call
     from remat_cli.frontends.torch.training.fitting import MEASURED
-    from remat_cli.frontends.torch.training.processes import inside, require_whole
+    from remat_cli.frontends.torch.training.processes import inside, is_first, require_whole
 
     require_module(module, batch)
     require_results(returns)
@@ -143,26 +144,28 @@ def fit(
     folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
 
     def fit_now(batch: Any) -> None:
-        planner = CachedPlanner(asked, options, folder, kept)
-        _fit_together(
-            part,
-            batch,
-            planner,
-            ends,
-            {
-                "cost": cost,
-                "reserve_bytes": kept,
-                "unknown": unknown,
-                "returns": returns,
-                "loss": loss,
-                "compiler": compiler,
-            },
-        )
+        announcer = Announcer.of(part, quiet=not is_first())
+        planner = CachedPlanner(asked, options, folder, kept, announcer=announcer)
+        with announcer.until_done():
+            _fit_together(
+                part,
+                batch,
+                planner,
+                ends,
+                {
+                    "cost": cost,
+                    "reserve_bytes": kept,
+                    "unknown": unknown,
+                    "returns": returns,
+                    "loss": loss,
+                    "compiler": compiler,
+                },
+            )
         # Errors that were caught on the way may be in cycles, and their tracebacks hold the variables of all callers.
         # In a first call these are what a loop has of its results, which is to be gone by the backward pass.
         gc.collect()
-        if (report := fitted(part)) is not None:
-            sys.stderr.write(f"remat: {report}\n")
+        announcer.fitted(fitted(part))
+        planner.tells = True
 
     if batch is None:
         fit_first_call(part, door(fit_now))
@@ -291,6 +294,8 @@ class CachedPlanner:
         searches: Whether to search for a plan if there is none.
         foresees: Whether plans have been made for graphs that come later.
         made: The plans made so far.
+        announcer: Tells the user of searches; None for nobody.
+        tells: Whether plans are told of one by one.
     """
 
     budget: Budget
@@ -302,6 +307,8 @@ class CachedPlanner:
     searches: bool = True
     foresees: bool = False
     made: list[Plan] = field(default_factory=list, repr=False)
+    announcer: Announcer | None = field(default=None, repr=False)
+    tells: bool = False
 
     def settle(self, graphs: Sequence[Graph]) -> int:
         """Turn the budget into bytes, for all graphs from now on: a percentage is of the largest peak of ``graphs``.
@@ -340,6 +347,15 @@ class CachedPlanner:
         Raises:
             RematError: As :func:`remat_cli.api.solve`.
         """
+        if self.announcer is None:
+            return self._within(graph)
+        with self.announcer.planning(graph, again=self.tells):
+            plan = self._within(graph)
+        if self.tells and not self.foresees:
+            self.announcer.planned(graph, plan)
+        return plan
+
+    def _within(self, graph: Graph) -> Plan:
         if graph.metadata.get("device") == "cuda":
             return self._with_gaps(graph)
         return self.planned(graph, self._bytes_for(graph))
@@ -407,6 +423,7 @@ class CachedPlanner:
 
     def _solved(self, graph: Graph, budget_bytes: int, near: Sequence[Start] = ()) -> Plan:
         try:
-            return solve(graph, budget_bytes, self.options, near=near).plan
+            heard = None if self.announcer is None else partial(self.announcer.progress, graph)
+            return solve(graph, budget_bytes, self.options, near=near, listener=heard).plan
         except (Infeasible, LimitReached) as error:
             raise type(error)(in_fit(error.message), hint=in_fit(error.hint)) from None

@@ -113,7 +113,7 @@ def nodes_like(**changes):
         ({"links": [3]}, "/links/0: is 3, expected an object"),
         (
             {"links": [{"source": "a"}]},
-            '/links/0: no attribute "target" (if it has another name, add --keys target=NAME)',
+            '/links/0: no attribute "target" (if it has another name, give keys="target=NAME")',
         ),
         (
             {"links": [{"source": "a", "target": "q"}]},
@@ -126,17 +126,17 @@ def nodes_like(**changes):
         (
             {"nodes": [{"id": "a", "costs": 3, "memory": 4}], "links": []},
             '/nodes: no node has the attribute "cost" (did you mean "costs"? say which attribute is the cost with '
-            '--keys cost=NAME; attributes here: "costs", "memory")',
+            'keys="cost=NAME"; attributes here: "costs", "memory")',
         ),
         (
             {"nodes": [{"id": "a", "cost": 3}], "links": []},
             '/nodes: no node has the attribute "memory" (say which attribute is the memory with '
-            '--keys memory=NAME; attributes here: "cost")',
+            'keys="memory=NAME"; attributes here: "cost")',
         ),
         (
             {"nodes": [*nodes_like(), {"id": "b", "memory": 4}], "links": []},
             '/nodes/1: node "b" has no attribute "cost" (say which attribute is the cost with '
-            '--keys cost=NAME; attributes here: "memory")',
+            'keys="cost=NAME"; attributes here: "memory")',
         ),
         (
             {"nodes": nodes_like(cost=-1), "links": []},

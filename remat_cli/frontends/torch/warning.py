@@ -6,6 +6,8 @@ import sys
 import warnings
 from pathlib import Path
 
+from remat_cli.frontends.torch.telling import clear_live
+
 _OWN = str(Path(__file__).parents[2])
 
 
@@ -17,4 +19,5 @@ def warn(message: str) -> None:
     level, frame = 1, sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(libraries):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]  # None ends it
+    clear_live()
     warnings.warn(message, stacklevel=level)

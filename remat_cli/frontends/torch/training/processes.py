@@ -26,6 +26,13 @@ def processes() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
+def is_first() -> bool:
+    """Whether this is process 0, or the only one."""
+    import torch
+
+    return processes() == 1 or torch.distributed.get_rank() == 0
+
+
 def inside(module: Any) -> Any:
     """The module in ``DistributedDataParallel``, which exchanges gradients by hooks of parameters; else ``module``."""
     import torch
@@ -89,7 +96,7 @@ class SharedPlanner:
             return self._planner(graph)
         import torch
 
-        first = torch.distributed.get_rank() == 0
+        first = is_first()
         answer: list[Any] = [None]
         try:
             if first:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from remat_cli.units import format_bytes
+from remat_cli.units import TIME_UNITS, format_bytes, format_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class Fitted:
         keep_all_bytes: What the captured step needs without recomputation.
         plan_bytes: What the plans need.
         least_bytes: No plan needs less.
-        extra_cost: Cost of the recomputation, as a share of the cost of a step; with copies the time of the plan by
-            the replay of its queues, beyond that cost.
+        extra_cost: Cost of the recomputation, in percent of the cost of a step without it; with copies, the time of the
+            plan by the replay of its queues beyond that cost, in the same percent.
         counts_workspace: Whether the plans count what operations need while they run: always on a CPU, and on CUDA with
             measured costs.
         assumed: What was assumed of the results of the module, in words; empty if nothing was.
@@ -43,13 +43,63 @@ class Fitted:
         """All figures in one line."""
         eager = "unknown" if self.eager_bytes is None else format_bytes(self.eager_bytes)
         budget = "" if self.budget_bytes is None else f"budget {format_bytes(self.budget_bytes)}, "
-        workspace = '; the workspace of operations comes on top: cost="measured" counts it'
         parts = f" in {self.parts} parts" if self.parts > 1 else ""
         host = f", {format_bytes(self.host_bytes)} on the host" if self.host_bytes else ""
         return (
             f"{self.name}: {budget}plan {format_bytes(self.plan_bytes)}{parts}{host} (+{self.extra_cost:.3g}%); "
             f"eager {eager}, without recomputation {format_bytes(self.keep_all_bytes)}, "
             f"at least {format_bytes(self.least_bytes)}"
-            + ("" if self.counts_workspace else workspace)
+            + ("" if self.counts_workspace else f"; {_WORKSPACE}")
             + (f"; {self.assumed}" if self.assumed else "")
         )
+
+    def line(self, cost_unit: str, seconds: float) -> str:
+        """What a user wants to know of it, in one line.
+
+        Args:
+            cost_unit: Unit of the costs of the plans.
+            seconds: How long it took to make them.
+        """
+        figures = self.keep_all_bytes, self.plan_bytes, self.budget_bytes, self.extra_cost, cost_unit, seconds
+        said = saving(*figures, host_bytes=self.host_bytes)
+        parts = f", in {self.parts} parts" if self.parts > 1 else ""
+        notes = ["" if self.counts_workspace else _WORKSPACE, self.assumed]
+        return "; ".join(filter(None, (f"{self.name}{parts}: {said}", *notes)))
+
+
+_WORKSPACE = 'the workspace of operations comes on top: cost="measured" counts it'
+
+
+def saving(
+    before_bytes: int,
+    plan_bytes: int,
+    budget_bytes: int | None,
+    extra_percent: float,
+    cost_unit: str,
+    seconds: float,
+    *,
+    host_bytes: int = 0,
+) -> str:
+    """``peak 302 -> 168 MB (-44%) within 180 MB, about +7.7% step time; planned in 5.01 s``.
+
+    Args:
+        before_bytes: The peak of a step without recomputation.
+        plan_bytes: The peak by plan.
+        budget_bytes: What it may be; None without a budget.
+        extra_percent: Cost of the recomputation, in percent of the cost of a step.
+        cost_unit: Unit of both.
+        seconds: How long it took to make the plan.
+        host_bytes: Most bytes of host memory in use.
+    """
+    before, after = format_bytes(before_bytes), format_bytes(plan_bytes)
+    within = "" if budget_bytes is None else f" within {format_bytes(budget_bytes)}"
+    planned = f"; planned in {format_duration(seconds)}"
+    if plan_bytes >= before_bytes:
+        return f"peak {after}{within} without recomputation{planned}"
+    if before.split()[1] == after.split()[1]:
+        before = before.split()[0]
+    what = "step time" if cost_unit in TIME_UNITS else {"flops": "FLOPs"}.get(cost_unit, cost_unit)
+    extra = f"{extra_percent:.1f}" if extra_percent >= 1 else f"{max(0.0, extra_percent):.2g}"
+    share = round(100 * (1 - plan_bytes / before_bytes))
+    host = f", {format_bytes(host_bytes)} on the host" if host_bytes else ""
+    return f"peak {before} -> {after} (-{share}%){within}{host}, about +{extra}% {what}{planned}"
