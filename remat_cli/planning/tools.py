@@ -115,6 +115,9 @@ loss = jax.checkpoint(named(loss), policy=policy)
 
 def _torch_tags(chosen: Chosen) -> str:
     saved, again = tagged_calls(chosen)
+    loss = 'output["loss"] if isinstance(output, dict) else getattr(output, "loss", output)'
+    if chosen.graph.metadata.get("loss") == "separate":
+        loss = "loss(output)"
     return f"""\
 from collections import Counter
 import torch
@@ -131,15 +134,21 @@ def contexts():
         name = operator.__name__.split(".")[0].rstrip("_")
         number = calls[context.is_recompute, name]
         calls[context.is_recompute, name] += 1
+        if operator.is_view or name == "_unsafe_view":  # a saved view would keep what it shows
+            return CheckpointPolicy.MUST_RECOMPUTE
         if number in AGAIN.get(name, ()):
             return CheckpointPolicy.MUST_RECOMPUTE
         return CheckpointPolicy.MUST_SAVE if number in SAVED.get(name, ()) else CheckpointPolicy.PREFER_SAVE
 
     return create_selective_checkpoint_contexts(policy)
 
+def exported(*inputs, **named):
+    output = model(*inputs, **named)
+    return {loss}
+
 @torch.compile
-def step(*batch):  # what was exported: the model, and the loss if there is one
-    return checkpoint(model, *batch, use_reentrant=False, context_fn=contexts)
+def step(*inputs, **named):
+    return checkpoint(exported, *inputs, use_reentrant=False, context_fn=contexts, **named)
 """
 
 

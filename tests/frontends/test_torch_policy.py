@@ -113,9 +113,9 @@ def test_values_that_autograd_holds_together_are_counted():
     assert told < peak <= found.solved.report.replay.peak_bytes + 8 <= held + 8  # the loss's own gradient is a number
 
 
-def compiled_step(snippet, model, inputs):
+def compiled_step(snippet, model, inputs, loss=None):
     """The gradients of a step that torch.compile divides as the snippet says, and the peak of all storages."""
-    given = [*model.parameters(), *model.buffers(), *inputs]
+    given = [*model.parameters(), *model.buffers(), *(inputs.values() if isinstance(inputs, dict) else inputs)]
     known = {weak_storage(tensor): storage_bytes(tensor) for tensor in given}
     sizes: dict[object, int] = {}
     peaks = [0]
@@ -139,16 +139,38 @@ def compiled_step(snippet, model, inputs):
         return run
 
     backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=min_cut_rematerialization_partition)
-    names = {"model": model}
+    names = {"model": model, "loss": loss}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "compile", partial(torch.compile, backend=backend))
         exec(snippet, names)
     torch.manual_seed(7)
-    names["step"](*inputs).backward()
+    step = names["step"]
+    (step(**inputs) if isinstance(inputs, dict) else step(*inputs)).backward()
     return [parameter.grad for parameter in model.parameters()], sum(known.values()) + max(peaks)
 
 
-@pytest.mark.parametrize(("build", "percent"), [(unet, 75), (gpt2, 75)])
+class Attention(torch.nn.Module):
+    """Blocks whose backward pass reads views of what is recomputed, such as a transposed product."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.ModuleList(torch.nn.Linear(32, 96) for _ in range(4))
+        self.out = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(4))
+
+    def forward(self, x, y):
+        for qkv, out in zip(self.qkv, self.out, strict=True):
+            q, k, v = qkv(x).view(8, 64, 3, 2, 16).permute(2, 0, 3, 1, 4)
+            mixed = torch.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v
+            x = x + torch.nn.functional.gelu(out(mixed.transpose(1, 2).reshape(8, 64, 32)))
+        return torch.nn.functional.cross_entropy(x.mean(1), y)
+
+
+def attention():
+    torch.manual_seed(3)
+    return Attention(), (torch.randn(8, 64, 32), torch.arange(8))
+
+
+@pytest.mark.parametrize(("build", "percent"), [(unet, 75), (gpt2, 75), (gpt2, 65), (attention, 60)])
 def test_the_partitioner_of_torch_compile_obeys_the_tags(build, percent):
     model, inputs = build()
     graph = export_model(build, name="step", source="torch:step", cost="flops")
@@ -159,6 +181,39 @@ def test_the_partitioner_of_torch_compile_obeys_the_tags(build, percent):
     assert peak < before
     assert peak == pytest.approx(found.solved.report.replay.peak_bytes, abs=256)  # counters of batches are numbers
     assert found.best.plan.claim.cost <= found.solved.plan.claim.cost
+
+
+@pytest.mark.parametrize("way", ["separate", "named"])
+def test_tags_are_for_the_loss_as_it_was_exported(way):
+    """A loss of its own, and one inside what the model returns beside other results."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(6))
+
+        def forward(self, x, y):
+            for part in self.parts:
+                x = torch.tanh(part(x)) * 2 + x
+            return x if way == "separate" else {"loss": squares(x - y), "logits": x}
+
+    def squares(x):
+        return x.square().mean()
+
+    def build():
+        torch.manual_seed(3)
+        inputs = {"x": torch.randn(256, 64), "y": torch.ones(256, 64)}
+        return (Net(), inputs, squares) if way == "separate" else (Net(), inputs)
+
+    graph = export_model(build, name="net", source="torch:net", cost="flops")
+    found = policy(graph, "80%", "torch-tags", FAST)
+    model, inputs = build()[:2]
+    gradients, peak = compiled_step(found.snippet, model, inputs, squares)
+    assert peak == pytest.approx(found.solved.report.replay.peak_bytes, abs=256)
+    plain, inputs = build()[:2]
+    output = plain(**inputs)
+    (squares(output) if way == "separate" else output["loss"]).backward()
+    assert all(torch.equal(p.grad, g) for p, g in zip(plain.parameters(), gradients, strict=True))
 
 
 def test_what_cannot_be_is_refused():

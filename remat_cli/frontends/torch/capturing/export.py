@@ -151,6 +151,8 @@ def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str
 
     said = costs.description | ({} if captured.inductor is None else {"of": _GROUPS})
     metadata = FRONTEND.metadata(source, str(torch.__version__), device, said)
+    if captured.model.loss is not None:
+        metadata["loss"] = "separate"
     metadata["parameters"] = sum(p.numel() for p in captured.model.module.parameters())
     if captured.inductor is not None:
         metadata["compiler"] = "inductor"
