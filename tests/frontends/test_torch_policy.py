@@ -192,21 +192,21 @@ def test_tags_are_for_the_loss_as_it_was_exported(way):
             super().__init__()
             self.parts = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(6))
 
-        def forward(self, x, y):
+        def forward(self, x):
             for part in self.parts:
-                x = torch.tanh(part(x)) * 2 + x
-            return x if way == "separate" else {"loss": squares(x - y), "logits": x}
+                x = torch.nn.functional.gelu(part(x)).sin() + x
+            return x if way == "separate" else {"loss": squares(x), "logits": x}
 
     def squares(x):
         return x.square().mean()
 
     def build():
         torch.manual_seed(3)
-        inputs = {"x": torch.randn(256, 64), "y": torch.ones(256, 64)}
+        inputs = {"x": torch.randn(256, 64)}
         return (Net(), inputs, squares) if way == "separate" else (Net(), inputs)
 
     graph = export_model(build, name="net", source="torch:net", cost="flops")
-    found = policy(graph, "80%", "torch-tags", FAST)
+    found = policy(graph, "90%", "torch-tags", FAST)
     model, inputs = build()[:2]
     gradients, peak = compiled_step(found.snippet, model, inputs, squares)
     assert peak == pytest.approx(found.solved.report.replay.peak_bytes, abs=256)
