@@ -6,7 +6,7 @@ alone follows when each value leaves and comes back: a copy out is issued before
 at the latest when the value is not needed any more; the value is freed when its copy has ended, or when its memory is
 needed; it comes back as early as there is room until it is read.
 
-The judge of plans shares nothing with this module.
+The checker of plans shares nothing with this module.
 """
 
 from __future__ import annotations

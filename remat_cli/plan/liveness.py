@@ -4,7 +4,7 @@ The sequence says everything (DESIGN section 2): the latest earlier instance of 
 right after the last read that it serves, one that serves none dies at once, and the last instance of a graph output
 stays. Backwards all of this is plain: a value is live from the step that reads it next down to the step that makes it.
 
-The judge of plans, ``plan/replay.py``, shares nothing with this module.
+The checker of plans, ``plan/replay.py``, shares nothing with this module.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ queue before it has ended, because it may read what that made or write where tha
 * Freeing a register holds the compute queue until the copies from it and into it have ended: later computations may
   get its memory. Freeing a slot holds the queue to the host likewise, until the copies from the slot have ended.
 
-So neither device memory nor host memory depends on timing. This module belongs to the judge: it shares no code with
-anything that makes plans.
+So neither device memory nor host memory depends on timing. This module belongs to the checker of plans: it shares no
+code with anything that makes plans.
 """
 
 from __future__ import annotations

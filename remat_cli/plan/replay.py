@@ -1,4 +1,4 @@
-"""The judge: an independent replay of a plan, statement by statement, with a finding for every fault.
+"""The checker: an independent replay of a plan, statement by statement, with a finding for every fault.
 
 It knows only the graph and the statements. It shares no code with the derivation of plans or with any solver, and it
 checks everything: register counts, sizes and order.
@@ -98,7 +98,7 @@ class _Slot:
 
 
 @dataclass(slots=True)
-class _Judge:
+class _Checker:
     """State of one replay. ``freed_register`` and ``freed_value`` have the last free of each, for the findings."""
 
     graph: Graph
@@ -299,38 +299,38 @@ def replay(
     Raises:
         UsageError: If there is a host, and costs are not times.
     """
-    judge = _Judge(graph, any_order, times=[0] * len(graph.nodes))
+    checker = _Checker(graph, any_order, times=[0] * len(graph.nodes))
     profile, host_profile = [], []
     if host is None and (copies := [at for at, s in enumerate(statements) if isinstance(s, COPIES)]):
-        judge.complain("no-host", copies[0], "copies to a host, and the plan was made for none")
+        checker.complain("no-host", copies[0], "copies to a host, and the plan was made for none")
     for at, statement in enumerate(statements):
         workspace = 0
         match statement:
             case Allocate():
-                judge.allocate(at, statement)
+                checker.allocate(at, statement)
             case Compute():
-                workspace = judge.compute(at, statement)
+                workspace = checker.compute(at, statement)
             case Deallocate():
-                judge.deallocate(at, statement)
+                checker.deallocate(at, statement)
             case Offload():
-                judge.offload(at, statement)
+                checker.offload(at, statement)
             case Prefetch():
-                judge.prefetch(at, statement)
+                checker.prefetch(at, statement)
             case Release():
-                judge.release(at, statement)
-        host_profile.append(judge.host_memory)
-        profile.append(graph.fixed_memory + judge.memory + workspace)
-    judge.finish()
+                checker.release(at, statement)
+        host_profile.append(checker.host_memory)
+        profile.append(graph.fixed_memory + checker.memory + workspace)
+    checker.finish()
     # max returns the first of equal maxima, which is the first statement at the peak.
     peak_at = max(range(len(profile)), key=profile.__getitem__) if profile else None
     return Replay(
-        findings=tuple(judge.findings),
+        findings=tuple(checker.findings),
         peak_bytes=graph.fixed_memory if peak_at is None else max(graph.fixed_memory, profile[peak_at]),
         peak_statement=peak_at,
         residents=_residents(graph, statements, peak_at),
         workspace_bytes=_workspace(graph, statements, peak_at),
-        cost=math.fsum(judge.costs),
-        times=tuple(judge.times),
+        cost=math.fsum(checker.costs),
+        times=tuple(checker.times),
         profile=tuple(profile),
         timing=None if host is None else timing(graph, statements, host),
         host_peak_bytes=max(host_profile, default=0),

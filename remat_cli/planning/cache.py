@@ -65,7 +65,7 @@ class PlanCache:
     def near(self, graph: Graph, budget_bytes: int | None, options: SolveOptions) -> tuple[Start, ...]:
         """The cheapest of the newest plans of ``graph`` that are within a budget; they may be made for any other.
 
-        A search that starts from them finds nothing dearer than what was found for a smaller budget.
+        A search that starts from them finds nothing that costs more than what was found for a smaller budget.
 
         Args:
             graph: The graph.

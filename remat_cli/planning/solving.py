@@ -37,7 +37,7 @@ def solve(
         options: How to solve.
         dask: Address of a Dask scheduler, on whose workers to search with several seeds; None for this machine.
         listener: Receives the progress, from any thread.
-        near: Plans of the graph to start from, beside that of ``options``: the answer is no dearer than any that fits.
+        near: Plans of the graph to start from, beside that of ``options``: the answer costs no more than any that fits.
 
     Raises:
         Infeasible: If no plan fits, with the reason.

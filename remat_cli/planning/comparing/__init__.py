@@ -1,1 +1,1 @@
-"""Compares strategies at several budgets on one graph; one judge checks all plans."""
+"""Compares strategies at several budgets on one graph; every plan is replayed by the same checker."""

@@ -4,7 +4,7 @@ On CUDA the queues are two streams, and host memory is pinned. On a CPU the copi
 Storages are copied whole, so that the tensors that come back have the same sizes, strides and offsets, and share
 storages as before: operators cannot tell them from the old ones.
 
-Waits are those of the judge's model (:mod:`remat_cli.plan.queues`): a copy starts after all that was issued to the
+Waits are those of the replay's model (:mod:`remat_cli.plan.queues`): a copy starts after all that was issued to the
 computations before it; a computation waits for the copies into what it reads; memory is freed after the copies from it
 and into it. So the allocator of the device never needs to know of the copy streams.
 """

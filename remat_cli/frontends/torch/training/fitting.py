@@ -414,10 +414,10 @@ def _warn_of(more: Any, untried: Sequence[str]) -> None:
 
 
 def _drawn(calls: Calls) -> str:
-    """What is assumed of a way that is taken at random, in words; empty if none is."""
+    """What is assumed of a forward pass that draws what it runs, in words; empty if it does not."""
     if not calls.ways.differ:
         return ""
-    return f"its way is drawn at random, and the plan is for the largest of {len(calls.ways.sizes)} that were tried"
+    return f"what it runs is random; the plan is for the largest of the {len(calls.ways.sizes)} paths that were tried"
 
 
 def _beside_plans(outside_bytes: int) -> str:
@@ -536,7 +536,7 @@ def _reached(
         return reached, more, found, ""
     if found.output is None or len(reached) < len(parts):  # the pass did not come to its end, or goes another way
         return parts, more, calls, ""
-    if found.ways.differ:  # that it is drawn at random is said elsewhere
+    if found.ways.differ:  # that what it runs is random is said elsewhere
         return reached, problem, found, ""
     assumed = f"assumes that the model takes the same way as with this batch, since its way depends on numbers ({more})"
     return reached, problem, found, assumed
