@@ -55,6 +55,8 @@ class Tool:
         memory: The graph as the tool holds its values.
         others: Whether it takes graphs of another origin, too, if their names are as it needs them.
         needs: The metadata of the graph that it needs; None for none.
+        note: What does not hold on every device.
+        orders: Whether it runs operations in the graph's order, so that the plan's peak is its peak.
     """
 
     name: str
@@ -66,6 +68,8 @@ class Tool:
     memory: Callable[[Graph], Graph] = lambda graph: graph
     others: bool = False
     needs: str | None = None
+    note: str | None = None
+    orders: bool = True
 
 
 def _torch_checkpoint(chosen: Chosen) -> str:
@@ -94,11 +98,16 @@ for part in model.modules():
 
 
 def _keras_layers(chosen: Chosen) -> str:
-    return f"""\
+    return f'''\
+import keras
+
 layers = {json.dumps([name.rpartition(".")[2] for name in chosen.settings])}
-with keras.RematScope(mode="list_of_layers", layer_names=layers):
-    ...  # build the model here: layers with these names are recomputed
-"""
+
+def recomputing(build):
+    """What build makes; layers with these names, if it makes them, are recomputed."""
+    with keras.RematScope(mode="list_of_layers", layer_names=layers):
+        return build()
+'''
 
 
 def _jax_names(chosen: Chosen) -> str:
@@ -206,7 +215,17 @@ TOOLS = {
             _torch_tags,
         ),
         Tool("jax-names", "jax.checkpoint with names of values to save", "names", "jax", "save-only", _jax_names),
-        Tool("keras-layers", "keras.RematScope with names of layers", "layers", "tf", "keras-layers", _keras_layers),
+        Tool(
+            "keras-layers",
+            "keras.RematScope with names of layers",
+            "layers",
+            "tf",
+            "keras-layers",
+            _keras_layers,
+            note="the layers fit the budget in the order of the graph; TensorFlow orders operations anew in every "
+            "step, and may hold more: measure",
+            orders=False,
+        ),
     )
 }
 """The tools by name."""

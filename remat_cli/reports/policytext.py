@@ -33,11 +33,13 @@ def policy_text(policy: Mapping[str, Any], style: Style) -> str:
     )
     rows = [
         ("graph", style.clean(policy["graph"] or "graph")),
-        ("peak", f"{format_bytes(policy['peak_memory'])} of {_budget(policy)}"),
+        ("peak", f"{_peak(policy)} of {_budget(policy)}"),
         (policy["tool"], _over(policy["cost"], base) + _proof(policy, base)),
         *((other["tool"], _over(other["cost"], base) + _proof(other, base)) for other in policy["others"]),
         ("any plan", _best(policy["best"], base)),
     ]
+    if policy["note"] is not None:
+        rows.insert(2, ("note", policy["note"]))
     if settings := _listed(policy):
         rows.insert(1, (_UNITS[policy["unit"]], settings))
     return f"{render(style, head, '', fields(rows, style))}\n{policy['snippet']}"
@@ -65,6 +67,10 @@ def _listed(policy: Mapping[str, Any]) -> str:
     names = policy["settings"]
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _peak(policy: Mapping[str, Any]) -> str:
+    return "not known" if policy["peak_memory"] is None else format_bytes(policy["peak_memory"])
 
 
 def _budget(policy: Mapping[str, Any]) -> str:
