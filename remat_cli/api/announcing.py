@@ -32,6 +32,7 @@ class Announcer:
         started_s: ``time.monotonic()`` at which the planning began that is under way.
         shown_s: The same, when the line on the terminal was last written.
         unit: Unit of the costs of the plans.
+        note: What else there is to say of the plans of the first batch.
         own: Type and shape of each tensor of the module; others are inputs.
     """
 
@@ -40,6 +41,7 @@ class Announcer:
     started_s: float = field(default_factory=time.monotonic)
     shown_s: float = 0.0
     unit: str = ""
+    note: str = ""
     own: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
 
     @classmethod
@@ -85,7 +87,7 @@ class Announcer:
     def fitted(self, report: Fitted | None) -> None:
         """Tell what the plans of the module need."""
         if report is not None and not self.quiet:
-            tell_stderr(report.line(self.unit, time.monotonic() - self.started_s))
+            tell_stderr("; ".join(filter(None, (report.line(self.unit, time.monotonic() - self.started_s), self.note))))
 
     def planned(self, graph: Graph, plan: Plan) -> None:
         """Tell of the plan of a graph that came in training."""

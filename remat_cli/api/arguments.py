@@ -92,7 +92,7 @@ def require_order(batch: Any, budget: Any) -> None:
             "of the training",
         )
     if budget is None:
-        raise UsageError("fit needs a budget", hint='fit(module, batch, "8GB"), or "80%" of the peak as it is')
+        raise UsageError("fit needs a budget", hint='fit(module, batch, "8GB"), "80%" of the peak as it is, or "auto"')
 
 
 def options_of(given: Any, default: SolveOptions | None = None) -> SolveOptions:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from remat_cli.frontends.torch.training.fitting import Unknown
     from remat_cli.frontends.torch.training.report import Fitted
 
+AUTO = "auto"
+"""The budget that is all the memory there is."""
 TIME_LIMIT_S = 60.0
 """Seconds that ``fit`` searches for each plan by default. Untuned."""
 _TRIES = 6
@@ -69,10 +71,11 @@ def fit(
         batch: Its inputs: a tensor, a tuple, or a mapping of keyword arguments. None: what it is first called with in
             training; errors are raised by that call then.
         budget: ``"8GB"``, ``"80%"`` of the peak without recomputation, or bytes; for parameters, inputs, gradients and
-            everything in between. A percentage is of what the given batch needs; other batches and modes have the same
-            bytes. If PyTorch divides the module into several graphs, all of them share the budget. On CUDA it limits
-            all memory that PyTorch's allocator takes from the device, including the gaps between its blocks and the
-            memory that cuBLAS keeps.
+            everything in between. ``"auto"`` is what the device has left when this is called (on a CPU what the system
+            calls available), and what the module and its batch take already; ``reserve`` is for what comes later. A
+            percentage is of what the given batch needs; other batches and modes have the same bytes. If PyTorch divides
+            the module into several graphs, all of them share the budget. On CUDA it limits all memory that PyTorch's
+            allocator takes from the device, including the gaps between its blocks and the memory that cuBLAS keeps.
         options: How to solve; by default ``auto``, for at most ``TIME_LIMIT_S`` seconds per plan. One plan is made for
             each graph; on CUDA up to six, until one fits with its gaps.
         cost: What recomputation should spare. ``device``: time on the module's device, by rates that are measured once,
@@ -123,7 +126,8 @@ def fit(
         options = replace(options, host=Host.of(host) if isinstance(host, str) else host)
     if loss is not None:
         _require_loss(loss, returns, buckets)
-    asked, kept = as_training_budget(budget), as_size(reserve, "reserve")
+    asked = None if isinstance(budget, str) and budget.strip().lower() == AUTO else as_training_budget(budget)
+    kept = as_size(reserve, "reserve")
     if not isinstance(buckets, Iterable):
         raise wrong_type("buckets", buckets, "lengths such as [128, 256]")
     ends = sorted({as_whole(end, "buckets") for end in buckets}, reverse=True)
@@ -135,7 +139,8 @@ def fit(
     from remat_cli.frontends.torch.training.arguments import require_batch, require_module, require_results
     from remat_cli.frontends.torch.training.first_batch import fit_first_call
     from remat_cli.frontends.torch.training.fitting import MEASURED
-    from remat_cli.frontends.torch.training.processes import inside, is_first, require_whole
+    from remat_cli.frontends.torch.training.free import free_budget
+    from remat_cli.frontends.torch.training.processes import inside, is_first, least_of_all, require_whole
 
     require_module(module, batch)
     require_results(returns)
@@ -145,7 +150,10 @@ def fit(
 
     def fit_now(batch: Any) -> None:
         announcer = Announcer.of(part, quiet=not is_first())
-        planner = CachedPlanner(asked, options, folder, kept, announcer=announcer)
+        given = asked
+        if given is None:
+            given, announcer.note = free_budget(part, batch, least_of_all)
+        planner = CachedPlanner(given, options, folder, kept, announcer=announcer)
         with announcer.until_done():
             _fit_together(
                 part,

@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, TooLarge
+from remat_cli.frontends.available import available_bytes
 from remat_cli.frontends.source import frames_of
 from remat_cli.frontends.torch.capturing.generators import undisturbed
 from remat_cli.frontends.torch.capturing.places import place_in
@@ -248,16 +248,6 @@ def _counted(name: str, reason: str, free: int | None, tell: Tell | None) -> Any
                 tell(_announced(name, reason, self.live_bytes, free))
 
     return Counted()
-
-
-def available_bytes() -> int | None:
-    """Bytes of memory that a process can still take; None if the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0][1]) * 1024 if found else None
 
 
 def made_fake(tensors: Any, mode: Any) -> None:

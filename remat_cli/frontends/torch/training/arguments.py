@@ -75,3 +75,20 @@ def require_results(returns: Any) -> None:
     if returns is None or all(isinstance(name, str | int) and not isinstance(name, bool) for name in several):
         return
     raise wrong_type("returns", returns, "names or positions of results", hint='write "loss" or ["loss", "logits"]')
+
+
+def device_of_module(module: Any) -> Any:
+    """The device of the module: the CPU, or one CUDA device.
+
+    Raises:
+        UsageError: If its tensors are elsewhere, or on several devices.
+    """
+    import torch
+
+    found = {tensor.device for tensor in [*module.parameters(), *module.buffers()]} or {torch.device("cpu")}
+    if len(found) > 1 or not {device.type for device in found} <= {"cpu", "cuda"}:
+        raise UsageError(
+            f"the module is on {' and '.join(sorted(map(str, found)))}",
+            hint="move all of it to the cpu or to one CUDA device before it is fitted",
+        )
+    return found.pop()

@@ -29,7 +29,7 @@ from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.measuring.kept_workspaces import with_workspaces
 from remat_cli.frontends.torch.measuring.library_calls import with_library_workspaces
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
-from remat_cli.frontends.torch.training.arguments import Arguments, require_batch, require_module
+from remat_cli.frontends.torch.training.arguments import Arguments, device_of_module, require_batch, require_module
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
 from remat_cli.frontends.torch.training.course import course_of
 from remat_cli.frontends.torch.training.eager import eager_peak
@@ -101,7 +101,7 @@ def fit_module(
     require_batch(batch)
     require_uncompiled(module)
     model = _model(module, batch)
-    where = _device(module)
+    where = device_of_module(module)
     costs = cost_model("flops" if cost == MEASURED else cost, where)
     found = _Plans(where, costs, cost == MEASURED, compiler, planner, reserve_bytes, unknown, _bytes(module))
     fake, mode = _fake(model)
@@ -462,23 +462,6 @@ def _model(module: Any, batch: Any) -> Model:
     if isinstance(batch, Arguments):
         return Model(module, batch.args, batch.kwargs, None)
     return as_model((module, batch), "fit")
-
-
-def _device(module: Any) -> Any:
-    """The device of the module: the CPU, or one CUDA device.
-
-    Raises:
-        UsageError: If its tensors are elsewhere, or on several devices.
-    """
-    import torch
-
-    found = {tensor.device for tensor in [*module.parameters(), *module.buffers()]} or {torch.device("cpu")}
-    if len(found) > 1 or not {device.type for device in found} <= {"cpu", "cuda"}:
-        raise UsageError(
-            f"the module is on {' and '.join(sorted(map(str, found)))}",
-            hint="move all of it to the cpu or to one CUDA device before it is fitted",
-        )
-    return found.pop()
 
 
 def _bytes(module: Any) -> int:

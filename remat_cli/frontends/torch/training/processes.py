@@ -11,11 +11,13 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from remat_cli.errors import RematError, UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
+
+Entry = TypeVar("Entry")
 
 
 def processes() -> int:
@@ -31,6 +33,11 @@ def is_first() -> bool:
     import torch
 
     return processes() == 1 or torch.distributed.get_rank() == 0
+
+
+def least_of_all(number: int) -> int:
+    """The least of a number that each process has."""
+    return number if processes() == 1 else min(_gathered(number))
 
 
 def inside(module: Any) -> Any:
@@ -151,7 +158,7 @@ def _until_all_are_done(failed: str) -> str:
             return next((said for _, said in entries if said), "")
 
 
-def _gathered(entry: tuple[str, str]) -> list[tuple[str, str]]:
+def _gathered(entry: Entry) -> list[Entry]:
     """The entries of all processes, in their order."""
     import torch
 
