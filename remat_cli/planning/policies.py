@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.control import Progress
-from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch, UsageError
+from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch, UsageError, Worded
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.graph.tags import Tagged
@@ -187,5 +187,5 @@ def _require(graph: Graph, tool: Tool) -> None:
     if tool.needs is not None and not graph.metadata.get(tool.needs):
         raise StrategyMismatch(
             f"{tool.name} is for models of Transformers, and this one has no GradientCheckpointingLayer",
-            hint="--to torch-checkpoint takes any modules",
+            hint=Worded('to="torch-checkpoint" takes any modules', "--to torch-checkpoint takes any modules"),
         )
