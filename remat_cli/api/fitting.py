@@ -51,6 +51,7 @@ def fit(
     cache: str | Path | None = None,
     unknown: Unknown = "plan",
     returns: str | int | Sequence[str | int] | None = None,
+    holds: str | int | Sequence[str | int] | None = None,
     loss: Callable[[Any], Any] | None = None,
     buckets: Sequence[int] = (),
     host: Host | str | None = None,
@@ -86,16 +87,21 @@ def fit(
         reserve: Memory to leave for things outside the graph, such as the optimizer's state or accumulated gradients.
         cache: Folder for plans, made if missing; None for the user's cache folder, ``""`` for none. Plans for measured
             costs are not cached.
-        unknown: What to do with other graphs that come later (new shapes, another mode): ``plan`` them too, and if
-            there is no plan run them unplanned with a warning; ``warn``; or ``error``.
+        unknown: What to do with other graphs that come later (new shapes, another mode): ``plan`` them too, which is an
+            error if no plan fits; ``warn``: plan them, and run them without a plan after a warning if none fits, as a
+            module of which nothing can be planned; or ``error``.
         returns: The results that take a gradient, by key, attribute or position: ``"loss"``, ``["loss", "logits"]``. By
             default the ``loss``; else the first number; else all. Other results cost nothing in the backward pass. If
-            one takes a gradient after all, that step computes its forward pass twice, later ones have another plan, and
-            a warning says so.
+            one takes a gradient after all, that step computes its forward pass twice, the next one has another plan,
+            and a warning says so.
+        holds: The results that the loop still has when the backward pass begins, named in the same way; numbers always
+            count. By default all of them, as in ``out = model(x); loss = criterion(out)``: ``out`` is there until it
+            gets another value. ``()`` is for a loop that has only its loss by then, as that of a trainer. If another
+            result is still there, a warning says so, and the next step has a plan that counts it.
         loss: From what the module returns to the loss, as the loop computes it: ``lambda logits: cross_entropy(logits,
             labels)``. It is called once, on results without numbers, to learn how much memory it takes and which
-            results take a gradient; the loop goes on to compute its own. Leave it out where the module returns its
-            loss.
+            results take a gradient; the loop goes on to compute its own. Without it, a loss outside of the module is
+            assumed to take three times what it reads, as cross entropy does.
         buckets: Lengths, such as ``[128, 256, 512]``, for which plans are made beforehand. The length of a batch is its
             second dimension. A batch between two of them runs by the plan of the next larger one, or a cheaper one that
             fits, so no search interrupts the training.
@@ -165,6 +171,7 @@ def fit(
                     "reserve_bytes": kept,
                     "unknown": unknown,
                     "returns": returns,
+                    "holds": holds,
                     "loss": loss,
                     "compiler": compiler,
                 },
@@ -222,7 +229,7 @@ def _fit_together(
         planner.carries = bool(ends)
         fit_module(module, batch, shared, **arguments)
     planner.carries, planner.foresees = True, bool(ends)
-    planner.searches = arguments["unknown"] == "plan"
+    planner.searches = arguments["unknown"] != "error"
 
 
 @door

@@ -63,7 +63,8 @@ class RematCallback(Callback):
         if reserve is None:
             copies = int(trainer.accumulate_grad_batches > 1) + int(trainer.world_size > 1)
             reserve = sum(map(state_bytes, trainer.optimizers)) + copies * gradient_bytes(pl_module.parameters())
-        fit(module, None, self.budget, reserve=reserve, loss=self._of_output(), **self.options)
+        options = {"holds": ()} | self.options  # by the backward pass, training_step has returned
+        fit(module, None, self.budget, reserve=reserve, loss=self._of_output(), **options)
 
     def _of_output(self) -> Callable[[Any], Any] | None:
         """The loss of what the module returns, with the batch at hand."""

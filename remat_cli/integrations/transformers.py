@@ -47,7 +47,7 @@ class RematCallback(TrainerCallback):
         if reserve is None:
             copies = int(args.gradient_accumulation_steps > 1) + int(args.world_size > 1)
             reserve = state_bytes(given["optimizer"]) + copies * gradient_bytes(model.parameters())
-        options = dict(self.options)
+        options = {"holds": ()} | self.options  # a trainer keeps the loss alone for its backward pass
         if args.label_smoothing_factor and not {"loss", "returns", "buckets"} & set(options):
             options["loss"] = _smoothed(args.label_smoothing_factor, model)
         fit(model, None, self.budget, reserve=reserve, **options)

@@ -224,7 +224,7 @@ def test_a_compiled_function_around_it_keeps_the_plan(used):
 def test_one_form_too_many_is_said_once_and_known_ones_keep_their_plans(used, monkeypatch):
     monkeypatch.setattr(in_place, "MOST_FORMS", 4)
     module, plain, _, _ = pair(deep)
-    fit_module(module, torch.randn(20, 16), by_hand)
+    fit_module(module, torch.randn(20, 16), by_hand, unknown="warn")
     with warnings.catch_warnings(record=True) as seen, torch._dynamo.config.patch(recompile_limit=2):
         warnings.simplefilter("always")
         for length in [*range(20, 27), 20, 23]:
@@ -237,10 +237,10 @@ def test_one_form_too_many_is_said_once_and_known_ones_keep_their_plans(used, mo
     assert [w.filename for w in seen if "remat" in str(w.message)] == [__file__]
 
 
-def test_one_form_too_many_may_be_an_error(used, monkeypatch):
+def test_one_form_too_many_is_an_error(used, monkeypatch):
     monkeypatch.setattr(in_place, "MOST_FORMS", 1)
     module, _, inputs, _ = pair(deep)
-    fit_module(module, inputs, by_hand, unknown="error")
+    fit_module(module, inputs, by_hand)
     with torch._dynamo.config.patch(recompile_limit=1):
         steps(module, *inputs)
         with pytest.raises(UsageError, match="Deep was called in more than 1 forms"):
@@ -255,7 +255,7 @@ def test_parts_do_not_count_as_forms(used, monkeypatch):
     torch.manual_seed(11)
     module = Broken()
     plain = copy.deepcopy(module)
-    fit_module(module, torch.randn(20, 16), by_hand)
+    fit_module(module, torch.randn(20, 16), by_hand, unknown="warn")
     warned = pytest.warns(UserWarning, match="Broken was called in 3 forms")
     with warned, torch._dynamo.config.patch(recompile_limit=1):
         for length in range(20, 25):

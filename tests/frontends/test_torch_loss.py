@@ -72,9 +72,9 @@ def test_the_budget_holds_with_a_loss_that_is_known():
             steps = [(loss(m(*inputs)).backward(), [p.grad for p in m.parameters()])[1] for m in (planned, eager)]
             assert all(a is b is None or torch.equal(a, b) for a, b in zip(*steps, strict=True))
         else:
-            assert "loss=FUNCTION counts a loss" in report.assumed
+            assert "(loss=FUNCTION counts it)" in report.assumed
     assert peaks[loss_of_masks] <= 0.01
-    assert peaks[None] > 0.05  # so the loss does matter here
+    assert peaks[None] > 0.01  # a loss that takes more than a usual one
 
 
 def test_what_eager_mode_needs_includes_the_loss():

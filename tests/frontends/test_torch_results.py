@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from itertools import accumulate
 
@@ -12,11 +13,12 @@ from torch import nn
 from torch.profiler import ProfilerActivity
 from torch_plans import plain, plan_of, repeated
 
-from remat_cli.api import SolveOptions, fit
+from remat_cli.api import SolveOptions, fit, fitted, plans_of
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.frontends.torch.private import profiler_events
 from remat_cli.frontends.torch.training.fitting import fit_module
 from remat_cli.frontends.torch.training.in_place import report_of
+from remat_cli.plan.replay import replay
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -205,34 +207,134 @@ def test_a_gradient_that_does_not_come_is_zero_for_what_reads_several():
 
 
 def test_results_that_the_loop_lets_go_cost_nothing():
-    """Here logits are the largest tensor: eager lets them go before the backward pass, and so does the plan."""
+    """Here logits are the largest tensor: eager lets them go before the backward pass, and so can the plan."""
     eager, planned = two(width=16, classes=WIDE)
     inputs = batch(256, 16, WIDE)
     needs = peak_bytes(lambda: eager(*inputs)["loss"].backward(), eager, inputs)
-    fitted = fit(planned, inputs, needs + 20_000, options=FAST, cache="")
-    assert "the others are gone by then" in repr(report_of(fitted))
+    with pytest.raises(Infeasible, match="no plan"):
+        fit(planned, inputs, needs + 20_000, options=FAST, cache="")
+    fitted = fit(planned, inputs, needs + 20_000, holds=(), options=FAST, cache="")
+    assert "no other results than holds= names" in repr(report_of(fitted))
     for _ in range(2):
         assert peak_bytes(lambda: fitted(*inputs)["loss"].backward(), planned, inputs) <= needs + 20_000
 
 
-def test_results_that_the_loop_keeps_are_counted():
-    """The plan is as small as one with all results at hand, unless that is impossible: then the first step tells."""
+def logits_beside_a_hidden_state(budget, **options):
+    """What a step needs at most in three steps of a loop with a loss of its own, and the fitted module."""
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layers = [part for _ in range(4) for part in (nn.Linear(128, 128), nn.GELU(), nn.LayerNorm(128))]
+            self.body, self.head = nn.Sequential(*layers), nn.Linear(128, 1000)
+
+        def forward(self, x):
+            hidden = self.body(x)
+            return self.head(hidden), hidden
+
+    torch.manual_seed(0)
+    module, x, y = Two(), torch.randn(256, 128), torch.randint(0, 1000, (256,))
+
+    def criterion(out):
+        return nn.functional.cross_entropy(out[0], y) + 1e-3 * out[1].square().mean()
+
+    def step():
+        out = module(x)
+        loss = criterion(out)
+        loss.backward()
+
+    options = {name: criterion if value is ... else value for name, value in options.items()}
+    fit(module, x, budget, options=FAST, cache="", **options)
+    peaks = []
+    for _ in range(3):
+        module.zero_grad(set_to_none=True)
+        peaks.append(peak_bytes(step, module, [x, y]))
+    return max(peaks), module
+
+
+@pytest.mark.parametrize("options", [{"loss": ...}, {}], ids=["loss=", "usual loss"])
+def test_what_an_ordinary_loop_holds_is_within_the_budget(options):
+    """``out = model(x); loss = criterion(out)``: results are alive in the backward pass, and the loss counts."""
+    with pytest.raises(Infeasible) as refused:
+        logits_beside_a_hidden_state("50%", **options)
+    [least] = re.findall(r"no budget below .*?\((\d+) bytes\)", refused.value.hint)
+    torch.compiler.reset()
+    budget = int(least) + 30_000  # the least leaves nothing for statistics
+    peak, module = logits_beside_a_hidden_state(budget, **options)
+    assert peak <= 1.01 * fitted(module).budget_bytes
+    assert fitted(module).plan_bytes <= fitted(module).budget_bytes
+    said = "assumes that the loss takes 3.465 MB at most, as cross entropy does" in fitted(module).assumed
+    assert said is (not options)  # logits and hidden states, three times
+
+
+def test_an_assumption_that_does_not_hold_leads_to_another_plan():
+    """The first step warns; later ones have a plan that counts what the loop holds, which ``fitted`` tells of."""
+    with pytest.warns(UserWarning, match="result 0, 1 of the module is still there .* 1.155 MB more than its plan"):
+        _, module = logits_beside_a_hidden_state("100%", holds=(), loss=...)
+    [plan] = plans_of(module)
+    seen = fitted(module)
+    assert seen.plan_bytes == replay(plan.graph, plan.statements).peak_bytes <= seen.budget_bytes
+    x = torch.randn(256, 128)
+    peak = peak_bytes(lambda: module(x)[0].sum().backward(), module, [x])
+    assert peak <= 1.01 * seen.budget_bytes
+
+
+def test_an_assumption_that_does_not_hold_is_an_error_if_no_other_plan_fits():
+    _, planned = two(width=16, classes=WIDE)
+    inputs = batch(256, 16, WIDE)
+    module = fit(planned, inputs, "100%", holds=(), options=FAST, cache="")
+    least = fitted(module).least_bytes + 100_000
+    torch.compiler.reset()
+    module = fit(planned, inputs, least, holds=(), options=FAST, cache="")
+
+    def step():
+        out = module(*inputs)
+        out["loss"].backward()
+
+    with pytest.warns(UserWarning, match="still there in the backward pass"):
+        step()
+    for _ in range(2):
+        with pytest.raises(Infeasible, match="needs another plan than those before") as refused:
+            step()
+    assert 'unknown="warn"' in refused.value.hint
+    torch.compiler.reset()
+    module = fit(planned, inputs, least, holds=(), options=FAST, cache="", unknown="warn")
+    with pytest.warns(UserWarning, match="still there in the backward pass"):
+        step()
+    with pytest.warns(UserWarning, match="no plan for this graph"):
+        step()
+
+
+def test_results_can_be_named_that_the_loop_holds():
     _, planned = two(width=16, classes=WIDE)
     inputs = batch(256, 16, WIDE)
 
     def step():
-        out = fitted(*inputs)
+        out = planned(*inputs)
+        kept, loss = out["pooled"], out["loss"]
+        del out
+        loss.backward()
+        return kept
+
+    fit(planned, inputs, "100%", holds="pooled", options=FAST, cache="")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert peak_bytes(step, planned, inputs) <= fitted(planned).budget_bytes + 8
+    with pytest.raises(UsageError, match='holds="pool": there is no such result'):
+        fit(planned, inputs, "100%", holds="pool", options=FAST, cache="")
+
+
+def test_results_that_the_loop_keeps_are_counted():
+    _, planned = two(width=16, classes=WIDE)
+    inputs = batch(256, 16, WIDE)
+
+    def step():
+        out = module(*inputs)
         out["loss"].backward()
         return out
 
-    fitted = fit(planned, inputs, "100%", options=FAST, cache="")
-    assert "gone" not in repr(report_of(fitted))
-    assert peak_bytes(step, planned, inputs) <= report_of(fitted).budget_bytes + 8
-    least = report_of(fitted).least_bytes + 100_000
-    torch.compiler.reset()
-    fitted = fit(planned, inputs, least, options=FAST, cache="")
-    with pytest.warns(UserWarning, match="still there in the backward pass"):
-        step()
+    module = fit(planned, inputs, "100%", options=FAST, cache="")
+    assert peak_bytes(step, planned, inputs) <= fitted(module).budget_bytes + 8
 
 
 def test_a_result_that_is_no_number_is_not_computed_a_second_time():

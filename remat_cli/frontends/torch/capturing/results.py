@@ -35,14 +35,6 @@ class Use:
     takes: frozenset[Number]
     holds: frozenset[int]
 
-    def without_others(self) -> Use:
-        """The same, but the results that take no gradient are gone when the backward pass begins."""
-        return Use(self.takes, frozenset(k for k in self.holds if k in self.takes or f"{k}.base" in self.takes))
-
-    def without_all(self) -> Use:
-        """The same, but all results are gone when the backward pass begins."""
-        return Use(self.takes, frozenset())
-
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
@@ -52,13 +44,11 @@ class Chosen:
         tensors: Those tensors.
         names: Their names.
         others: Number of other results that could take one.
-        sure: Whether the user or a name says so; else it is a guess that the first step has to confirm.
     """
 
     tensors: tuple[Any, ...]
     names: tuple[str, ...]
     others: int
-    sure: bool
 
 
 def chosen_results(output: Any, returns: Returns | None) -> Chosen:
@@ -73,35 +63,63 @@ def chosen_results(output: Any, returns: Returns | None) -> Chosen:
     found = [(name, tensor) for name, tensor in leaves(output) if tensor.requires_grad]
     if returns is not None:
         wanted = [returns] if isinstance(returns, str | int) else list(returns)
-        picked = [leaf for name in wanted for leaf in _named(output, name)]
-        return _chosen(picked, found, sure=True)
+        picked = [leaf for name in wanted for leaf in _that_train(output, name)]
+        return _chosen(picked, found)
     loss = _get(output, "loss")
     if loss is not None and (named := [leaf for leaf in leaves(loss, "loss") if leaf[1].requires_grad]):
-        return _chosen(named, found, sure=True)
+        return _chosen(named, found)
     scalars = [leaf for leaf in found if leaf[1].numel() == 1]
     losses = [leaf for leaf in scalars if "loss" in leaf[0].rpartition(".")[2]]
-    return _chosen(losses or scalars[:1] or found, found, sure=len(found) == 1)
+    return _chosen(losses or scalars[:1] or found, found)
 
 
-def _chosen(picked: Sequence[tuple[str, Any]], found: Sequence[tuple[str, Any]], *, sure: bool) -> Chosen:
+def _chosen(picked: Sequence[tuple[str, Any]], found: Sequence[tuple[str, Any]]) -> Chosen:
     same = {id(tensor) for _, tensor in picked}
     others = sum(id(tensor) not in same for _, tensor in found)
-    return Chosen(tuple(t for _, t in picked), tuple(name for name, _ in picked), others, sure)
+    return Chosen(tuple(t for _, t in picked), tuple(name for name, _ in picked), others)
 
 
-def _named(output: Any, name: str | int) -> list[tuple[str, Any]]:
+def held_results(output: Any, holds: Returns | None) -> list[Any] | None:
+    """The tensors in ``output``, what a module returned, that a loop still has when the backward pass begins.
+
+    These are those that ``holds`` names, and all numbers: a loop has its loss until then. None for all of them.
+
+    Raises:
+        UsageError: If there is no such result.
+    """
+    if holds is None:
+        return None
+    wanted = [holds] if isinstance(holds, str | int) else list(holds)
+    found = [tensor for name in wanted for _, tensor in _named(output, name, "holds")]
+    return found + [tensor for _, tensor in leaves(output) if tensor.numel() == 1]
+
+
+def _that_train(output: Any, name: str | int) -> list[tuple[str, Any]]:
     """The tensors in the result ``name`` that can take a gradient.
 
     Raises:
         UsageError: If there are none.
     """
-    item = _get(output, name)
-    found = [leaf for leaf in leaves(item, str(name)) if leaf[1].requires_grad]
+    found = [leaf for leaf in _named(output, name, "returns") if leaf[1].requires_grad]
     if found:
         return found
-    there = ", ".join(printable(path or "the result itself") for path, _ in leaves(output)) or "no tensors"
-    why = "there is no such result" if item is None else "it takes no gradient"
-    raise UsageError(f'returns="{name!s}": {why}', hint=f"the module returns {there}")
+    raise UsageError(f'returns="{name!s}": it takes no gradient', hint=f"the module returns {_there(output)}")
+
+
+def _named(output: Any, name: str | int, argument: str) -> list[tuple[str, Any]]:
+    """The tensors in the result ``name``, which an argument of ``fit`` asks for.
+
+    Raises:
+        UsageError: If there are none.
+    """
+    found = list(leaves(_get(output, name), str(name)))
+    if found:
+        return found
+    raise UsageError(f'{argument}="{name!s}": there is no such result', hint=f"the module returns {_there(output)}")
+
+
+def _there(output: Any) -> str:
+    return ", ".join(printable(path or "the result itself") for path, _ in leaves(output)) or "no tensors"
 
 
 def _get(output: Any, name: str | int) -> Any:
@@ -116,17 +134,18 @@ def _get(output: Any, name: str | int) -> Any:
     return None if isinstance(output, torch.Tensor) else getattr(output, name, None)
 
 
-def uses(parts: Sequence[Captured], calls: Calls, chosen: Chosen | None) -> list[Use]:
+def uses(
+    parts: Sequence[Captured], calls: Calls, chosen: Chosen | None, held: Sequence[Any] | None = None
+) -> list[Use]:
     """What is assumed of the results of each captured graph, if ``chosen`` take a gradient.
 
-    A graph's result takes a gradient if one of ``chosen`` depends on it through autograd. All that the module returns
-    is assumed to stay until the backward pass, which is safe. What only goes from one part to another is not: it stays
-    if the other part or the code between them keeps it, which counts there. None for ``chosen``: nothing is known, and
-    all results take a gradient and stay.
+    A graph's result takes a gradient if one of ``chosen`` depends on it through autograd. Of what the module returns,
+    ``held`` stays until the backward pass; all of it if that is None. What only goes from one part to another does not:
+    it stays if the other part or the code between them keeps it, which counts there. None for ``chosen``: nothing is
+    known, and all results take a gradient and stay.
     """
-    roots = [] if chosen is None else list(chosen.tensors)
-    reached = reached_by(roots)
-    returned = None if chosen is None or len(parts) == 1 else {storage(tensor) for _, tensor in leaves(calls.output)}
+    reached = reached_by([] if chosen is None else chosen.tensors)
+    returned = None if chosen is None or (held is None and len(parts) == 1) else _storages(calls.output, held)
     found = []
     for part, captured in enumerate(parts):
         numbers = frozenset(tangent_numbers(captured))
@@ -137,6 +156,11 @@ def uses(parts: Sequence[Captured], calls: Calls, chosen: Chosen | None) -> list
         holds = set(range(longest)) if returned is None else _among(outs, returned)
         found.append(Use(frozenset(takes & numbers) or numbers, frozenset(holds)))
     return found
+
+
+def _storages(output: Any, held: Sequence[Any] | None) -> set[int]:
+    """The storages of the results that are held, of all if ``held`` is None."""
+    return {storage(tensor) for tensor in ([t for _, t in leaves(output)] if held is None else held)}
 
 
 def _among(calls: Sequence[Sequence[Any]], storages: Collection[int]) -> set[int]:

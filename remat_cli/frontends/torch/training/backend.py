@@ -90,7 +90,8 @@ class Compiled:
         graph: The same, lowered, with arbitrary costs.
         device: Device of its tensors: ``cpu``, ``cuda``, or several devices in words.
         use: What is assumed of its results; None if nothing is: all take a gradient, and all are there at the end.
-        again: Whether it was planned before, and a step has shown that its results are used in another way.
+        before: The plan that it had until a step has shown that its results are used in another way; None if it had
+            none.
         copied_bytes: Bytes that a step keeps to be able to compute everything a second time.
     """
 
@@ -98,7 +99,7 @@ class Compiled:
     graph: Graph
     device: str
     use: Use | None = None
-    again: bool = False
+    before: Plan | None = None
     copied_bytes: int = 0
 
 
@@ -158,11 +159,11 @@ class _Watched:
         import torch
 
         if self._maker.stale:
-            self._maker.stale = False
             before = self._maker.watch
             with exact_sizes(), torch.enable_grad():
                 compiled = _compiled(self._graph_module, args, self._maker)
-            if self._maker.watch is None:  # no plan was found: the one that there is stays
+            self._maker.stale = False
+            if self._maker.watch is None:  # no plan was found, and a warning said so: the one that there is stays
                 self._maker.watch = before
             else:
                 self._compiled = compiled
@@ -218,7 +219,7 @@ class _Maker:
         results: What is known of the results of graphs; None to assume nothing.
         watch: Watches the functions made last, if something is assumed of the results.
         stale: Whether a step has shown that they are to be made again.
-        planned_before: Whether they were made before.
+        plan: The plan found last.
     """
 
     find: Find
@@ -226,7 +227,7 @@ class _Maker:
     results: Results | None = None
     watch: Watch | None = None
     stale: bool = False
-    planned_before: bool = False
+    plan: Plan | None = None
 
     def functions(self, captured: Captured) -> ForwardBackward | None:
         """The functions of the plan for a joint graph; None to run it without one."""
@@ -235,11 +236,10 @@ class _Maker:
         with real_tensors():  # constants are real
             try:
                 use = None if self.results is None else self.results.use_of(captured)
-                planned = self._planned(captured, use, device, where, again=self.planned_before)
+                planned = self._planned(captured, use, device, where)
             except CaptureFailed as error:
                 self.refuse([error.message])
                 return None
-            self.planned_before = True
             if planned is None or use is None:
                 return planned
             self.watch = watch = self._watch(captured, use, planned, device, where)
@@ -253,15 +253,14 @@ class _Maker:
 
         return ForwardBackward(forward, backward, planned.saved, planned.text)
 
-    def _planned(
-        self, captured: Captured, use: Use | None, device: str, where: str, *, again: bool
-    ) -> ForwardBackward | None:
+    def _planned(self, captured: Captured, use: Use | None, device: str, where: str) -> ForwardBackward | None:
         """The functions of a plan that assumes ``use``; None if there is no plan."""
         copied = 0 if use is None else copied_bytes(captured, use)
         captured = captured if use is None else with_tangents(captured, use.takes)
         # Names do not matter here.
         graph = lower(captured, lambda node: 1.0, "compiled", None if use is None else use.holds)
-        plan = self.find(Compiled(captured, graph, where, use, again, copied))
+        plan = self.find(Compiled(captured, graph, where, use, self.plan, copied))
+        self.plan = plan or self.plan
         # Operators without inputs make tensors on the model's own device, which need not be the current one.
         return None if plan is None else forward_backward(graph, plan.statements, device)
 
@@ -272,7 +271,7 @@ class _Maker:
         def other(takes: frozenset[Number]) -> ForwardBackward:
             with real_tensors():
                 more = Use(takes, use.holds)
-                found = self._planned(captured, more, device, where, again=True)
+                found = self._planned(captured, more, device, where)
                 if found is not None:
                     return found
                 # The step has to go on: without recomputation, after a warning.

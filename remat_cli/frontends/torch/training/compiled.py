@@ -148,7 +148,7 @@ class _Watched:
         self._graph_module, self._find, self._refuse, self._results = graph_module, find, refuse, results
         self._assumed: _Assumed | None = None
         self._stale = False
-        self._again = False
+        self._plan: Plan | None = None
         self._told: list[Use] = []
         self._now = threading.local()
         self._run = self._compiled(inputs)
@@ -157,9 +157,9 @@ class _Watched:
         import torch
 
         if self._stale:
-            self._stale = False
             with exact_sizes(), torch.enable_grad():
                 self._run = self._compiled(args)
+            self._stale = False
         assumed = self._assumed
         if assumed is None:
             return self._run(*args)
@@ -169,16 +169,17 @@ class _Watched:
         return results
 
     def _compiled(self, inputs: Sequence[Any]) -> Any:
-        """The graph, compiled by plan; if none is found the second time, with what was assumed before."""
+        """The graph, compiled by plan."""
         found: list[_Assumed] = []
-        again = self._again
 
         def find(captured: Captured, graph: Graph, use: Use) -> Plan | None:
             copied = copied_bytes(captured, use)
-            return self._find(Compiled(captured, graph, devices(captured.tensors)[1], use, again, copied))
+            plan = self._find(Compiled(captured, graph, devices(captured.tensors)[1], use, self._plan, copied))
+            self._plan = plan or self._plan
+            return plan
 
         def planned(captured: Captured, use: Use) -> None:
-            if len(tangent_numbers(captured)) > 1:
+            if tangent_numbers(captured):
                 found.append(_Assumed.of(captured, use))
 
         def use_of(captured: Captured) -> Use:
@@ -196,9 +197,8 @@ class _Watched:
         # What is kept of a compilation must not keep a batch.
         partitioner = Partitioner(find, self._refuse, "backend", without_data(inputs), use_of, planned)
         made = inductor(self._graph_module, list(inputs), partitioner=partitioner, settings=SETTINGS, around=around)
-        if again and not found:  # no plan: the one that there is stays
+        if self._stale and not found:  # no plan was found, and a warning said so: the one that there is stays
             return self._run
-        self._again = True
         self._told.clear()
         self._assumed = found[-1] if found else None
         return made

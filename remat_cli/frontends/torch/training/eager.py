@@ -9,6 +9,7 @@ from remat_cli.frontends.torch.capturing.capture import Model
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.frontends.torch.private import silent_fakes
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
+from remat_cli.frontends.torch.training.loss import usual_loss
 
 
 def eager_peak(model: Model, mode: Any, chosen: Callable[[Any], Sequence[Any]], inputs: Sequence[Any]) -> int | None:
@@ -33,28 +34,10 @@ def eager_peak(model: Model, mode: Any, chosen: Callable[[Any], Sequence[Any]], 
     try:
         with silent_fakes(), mode, torch.enable_grad(), live_storages()(given) as live:
             output = module(*model.inputs, **model.keywords)
-            losses = [_loss()(tensor) for tensor in chosen(output)]
+            losses = list(map(usual_loss(), chosen(output)))
             torch.autograd.backward(losses)
     except Exception:  # anything can happen in a user's model; the figure is for information only
         return None
     finally:
         module.zero_grad(set_to_none=True)
     return fixed + int(live.peak_bytes)
-
-
-def _loss() -> Callable[[Any], Any]:
-    """A loss that saves nothing, and whose gradient is as large as its argument; a number is its own loss."""
-    import torch
-
-    class Loss(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to the type checker
-        @staticmethod
-        def forward(ctx: Any, tensor: Any) -> Any:
-            ctx.form = tensor.shape, tensor.dtype, tensor.device
-            return tensor.new_zeros((), dtype=torch.float32)
-
-        @staticmethod
-        def backward(ctx: Any, *_tangents: Any) -> Any:
-            shape, dtype, device = ctx.form
-            return torch.empty(shape, dtype=dtype, device=device)
-
-    return lambda tensor: Loss.apply(tensor) if tensor.ndim else tensor

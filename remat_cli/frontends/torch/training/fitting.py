@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
-from remat_cli.errors import CaptureFailed, Infeasible, LimitReached, RematError, UsageError
+from remat_cli.errors import CaptureFailed, Infeasible, NotOneGraph, RematError, UsageError
 from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.capture import Captured, Model, Way, capture_parts, fake_mode, no_graph
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
@@ -22,9 +23,8 @@ from remat_cli.frontends.torch.capturing.inductor_joint import way_of
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
 from remat_cli.frontends.torch.capturing.pruning import with_tangents
-from remat_cli.frontends.torch.capturing.results import Returns, Use, chosen_results, uses
+from remat_cli.frontends.torch.capturing.results import Returns, chosen_results, held_results, uses
 from remat_cli.frontends.torch.capturing.source import as_model
-from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.measuring.kept_workspaces import with_workspaces
 from remat_cli.frontends.torch.measuring.library_calls import with_library_workspaces
@@ -33,10 +33,10 @@ from remat_cli.frontends.torch.training.arguments import Arguments, device_of_mo
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
 from remat_cli.frontends.torch.training.course import course_of
 from remat_cli.frontends.torch.training.eager import eager_peak
-from remat_cli.frontends.torch.training.in_place import PlannedCall, install, require_uncompiled
-from remat_cli.frontends.torch.training.loss import Asked, Loss, asked_by
+from remat_cli.frontends.torch.training.in_place import PlannedCall, UnplannedCall, install, require_uncompiled
+from remat_cli.frontends.torch.training.loss import Asked, Loss, asked_by, asked_by_a_usual_loss
 from remat_cli.frontends.torch.training.outside import sizes_unknown
-from remat_cli.frontends.torch.training.real_forward import captured_for_real, require_no_better_without, uncopied
+from remat_cli.frontends.torch.training.real_forward import captured_for_real, error_of, uncopied
 from remat_cli.frontends.torch.training.remat_backend import backend_with
 from remat_cli.frontends.torch.training.report import Fitted
 from remat_cli.frontends.torch.training.sharing import Held, crossing_bytes, planned, without_plan
@@ -45,7 +45,7 @@ from remat_cli.frontends.torch.training.uses import Uses, copied_bytes
 from remat_cli.frontends.torch.warning import warn
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
-from remat_cli.plan.model import Compute, Plan
+from remat_cli.plan.model import Plan
 from remat_cli.plan.replay import replay
 from remat_cli.units import format_bytes
 
@@ -53,7 +53,6 @@ Planner = Callable[[Graph], Plan]
 """Returns a valid plan of a graph, within the budget, or raises a RematError."""
 Unknown = Literal["plan", Unplanned]
 """How to treat a graph that comes later: plan it too, or as ``Unplanned`` treats a graph without a plan."""
-_OUTSIDE = "what the loop computes from the results is not counted (loss=FUNCTION counts a loss, reserve leaves room)"
 MEASURED = "measured"
 """The costs that ``remat profile`` measures on the device."""
 
@@ -74,6 +73,7 @@ def fit_module(
     reserve_bytes: int = 0,
     unknown: Unknown = "plan",
     returns: Returns | None = None,
+    holds: Returns | None = None,
     loss: Loss | None = None,
     compiler: str = "eager",
 ) -> Any:
@@ -86,9 +86,11 @@ def fit_module(
         planner: Makes plans.
         cost: ``device``, ``flops``, ``roofline:NAME``, or ``measured``: every operation is run on the module's device.
         reserve_bytes: Fixed memory for things outside the graph, such as the optimizer's state.
-        unknown: How to treat other graphs that come later: ``plan`` them too, ``warn``, or ``error``.
+        unknown: How to treat other graphs that come later: ``plan`` them too, which is an error if there is no plan;
+            ``warn``: plan them, and without a plan run them as they are after a warning; or ``error``.
         returns: The results that take a gradient; None to find out, see :func:`chosen_results`.
-        loss: What the loop computes from the results, if its memory is to be counted.
+        holds: The results that the loop still has when the backward pass begins, besides numbers; None for all.
+        loss: What the loop computes from the results; None for a usual loss, see :func:`asked_by_a_usual_loss`.
         compiler: What runs the step: ``eager``, operation by operation, or ``inductor``.
 
     Raises:
@@ -109,29 +111,69 @@ def fit_module(
     calls = Calls()
     parts, more = capture_parts(fake, mode, calls, way)
     if not parts and not more:
-        raise no_graph(fake, mode)
+        problem = no_graph(fake, mode)
+        if not isinstance(problem, NotOneGraph):
+            raise problem
+        return _unplanned(module, problem.reason, unknown)
     unknown_sizes = sizes_unknown(calls)
+    stopped = more
     parts, more, calls, numbers = _reached(model, parts, more, calls, way, unknown_sizes)
+    if not parts:
+        return _unplanned(module, more or stopped, unknown)
     untried = try_out(calls, list(module.parameters()))
-    parts, calls = _plannable(parts, calls)
+    parts, calls, found.unplanned = _plannable(parts, calls)
     asked = _asked(calls, returns, loss, mode)
-    found.uses.stated = returns is not None
-    assumed = found.plan_all(type(module).__name__, parts, calls, asked)
+    held = None if calls.output is None else held_results(calls.output, holds)
+    name = type(module).__name__
+    found.plan_all(name, parts, calls, asked, held)
     _warn_of(more, untried)
+    eager = None if unknown_sizes or calls.ways.differ else _eager_bytes(fake, mode, returns, loss)
+    said = (_assumption(asked, held), numbers, _drawn(calls), _beside_plans(found.outside_bytes))
+    report = partial(found.report, name, eager, "; ".join(filter(None, said)))
     backend = backend_with(compiler, found.find, found.refuse, found.uses)
-    call = PlannedCall(module, backend, len(parts), strict=unknown == "error", plans=found.plans)
-    if found.plans:
-        eager = None if unknown_sizes or calls.ways.differ else _eager_bytes(fake, mode, returns, loss)
-        said = (assumed, numbers, _drawn(calls), _beside_plans(found.outside_bytes))
-        call.report = found.report(type(module).__name__, eager, "; ".join(filter(None, said)))
-    return install(module, call)
+    strict = unknown != "warn"
+    return install(module, PlannedCall(module, backend, len(parts), strict=strict, plans=found.plans, report=report))
+
+
+def _unplanned(module: Any, why: str, unknown: Unknown) -> Any:
+    """``module``, of which nothing can be planned; it runs as it is if the user accepts that.
+
+    Raises:
+        CaptureFailed: If not.
+    """
+    said = f"nothing of {type(module).__name__} can be planned, since PyTorch does not compile it: {why}"
+    if unknown != "warn":
+        raise CaptureFailed(
+            said,
+            hint="torch.compiler.disable around what fails leaves it out, and modules in it can be fitted one by one; "
+            'unknown="warn" trains it as it is, without a budget',
+        )
+    warn(f"remat: {said}; it trains as it is, with whatever memory that takes")
+    return install(module, UnplannedCall(module))
+
+
+def _require_suitable(model: Model) -> None:
+    """Check that the module can be called with the batch, without remat.
+
+    Raises:
+        UsageError: If it raises an error of its own.
+    """
+    error = error_of(model)
+    if error is not None:
+        raise UsageError(
+            f"{type(model.module).__name__} cannot be called with this batch: {type(error).__name__}: {error}",
+            hint="the batch is what the module is called with: x for model(x), (x, y) for model(x, y), "
+            '{"x": x} for model(x=x)',
+        ) from error
 
 
 def _asked(calls: Calls, returns: Returns | None, loss: Loss | None, mode: Any) -> Asked | None:
     """What the loop asks of the results of a module; None if a capture did not come to them."""
     if calls.output is None:
         return None
-    return Asked(chosen_results(calls.output, returns)) if loss is None else asked_by(loss, calls.output, mode)
+    if loss is not None:
+        return asked_by(loss, calls.output, mode)
+    return asked_by_a_usual_loss(chosen_results(calls.output, returns))
 
 
 def _eager_bytes(fake: Model, mode: Any, returns: Returns | None, loss: Loss | None) -> int | None:
@@ -166,6 +208,7 @@ class _Plans:
         alone: The graphs of the module's parts.
         kept: For each call of one of them, its graph with what others hold, if nothing is recomputed.
         outside_bytes: What code without a plan keeps for its backward pass.
+        unplanned: Why parts of the module have no plan; they are counted as code without one.
     """
 
     where: Any
@@ -177,14 +220,12 @@ class _Plans:
     unknown: Unknown
     module_bytes: int
     plans: list[Plan] = field(default_factory=list)
-    uses: Uses = field(init=False)
+    uses: Uses = field(default_factory=Uses)
     shares: list[_Share] = field(default_factory=list)
     alone: list[Graph] = field(default_factory=list)
     kept: list[Graph] = field(default_factory=list)
     outside_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        self.uses = Uses(self._recomputes, self.budget_bytes)
+    unplanned: Sequence[str] = ()
 
     @property
     def counts_workspace(self) -> bool:
@@ -196,41 +237,23 @@ class _Plans:
         found: int | None = getattr(self.planner, "budget_bytes", None)
         return found
 
-    def plan_all(self, name: str, captured: Sequence[Captured], calls: Calls, asked: Asked | None) -> str:
-        """Plan the parts of the module, which share the budget. Returns what was assumed of the results, in words.
+    def plan_all(
+        self, name: str, captured: Sequence[Captured], calls: Calls, asked: Asked | None, held: Sequence[Any] | None
+    ) -> None:
+        """Plan the parts of the module, which share the budget.
 
-        The results are assumed to stay until the backward pass. If nothing fits then, those that take no gradient are
-        assumed to be gone by then; if nothing fits again, all are.
+        Args:
+            name: Of the module.
+            captured: Its parts.
+            calls: How the module called them.
+            asked: What the loop asks of the results.
+            held: The results that it still has when the backward pass begins; None for all.
         """
-        if not captured:
-            return ""
-        found = uses(captured, calls, None if asked is None else asked.chosen)
-        assumptions = self._assumptions(captured, found)
-        gone, assumed = next(assumptions)
-        while True:
-            self.uses.known.clear()
-            for part, use, whole in zip(captured, assumed, found, strict=True):
-                self.uses.assume(part, use)
-                self.uses.count_elsewhere(part, whole)
-            self.uses.assumed_gone = gone != ""
-            try:
-                self._plan_parts(name, captured, calls, asked)
-                return _assumption(asked, gone)
-            except (Infeasible, LimitReached):
-                following = next(assumptions, None)
-                if following is None:
-                    raise
-            gone, assumed = following
-
-    def _assumptions(self, captured: Sequence[Captured], found: Sequence[Use]) -> Iterator[tuple[str, Sequence[Use]]]:
-        """What to assume of the results one after another: what is gone when the backward pass begins, in words."""
-        yield "", found
-        fewer = [use.without_others() for use in found]
-        if fewer != found:
-            yield "the others are gone by then", fewer
-        none = [use.without_all() for use in found]
-        if any(self.uses.matter(part, use.holds) for part, use in zip(captured, fewer, strict=True)):
-            yield "all results are gone by the backward pass", none
+        chosen = None if asked is None else asked.chosen
+        found = zip(captured, uses(captured, calls, chosen, held), uses(captured, calls, chosen), strict=True)
+        for part, use, whole in found:
+            self.uses.assume(part, use, whole)
+        self._plan_parts(name, captured, calls, asked)
 
     def _plan_parts(self, name: str, captured: Sequence[Captured], calls: Calls, asked: Asked | None) -> None:
         graphs = []
@@ -275,15 +298,6 @@ class _Plans:
         graph = lower(with_tangents(captured, use.takes), self.costs.cost, name, use.holds)
         return replace(graph, fixed_memory=graph.fixed_memory + copied_bytes(captured, use))
 
-    def _recomputes(self, captured: Captured, use: Use) -> bool:
-        """Whether the plan of a graph recomputes or copies anything."""
-        graph = lower(with_tangents(captured, use.takes), lambda node: 1.0, "compiled", use.holds)
-        for plan in self.plans:
-            if difference(graph, plan.graph) is None:
-                computes = sum(isinstance(statement, Compute) for statement in plan.statements)
-                return plan.copies or computes > len(plan.graph.nodes)
-        return False
-
     def _prepared(self, graph: Graph) -> Graph:
         """``graph`` with the reserve, with measured costs if the user chose so, and on a CPU with workspace."""
         if self.measured:
@@ -292,11 +306,16 @@ class _Plans:
             graph = (with_library_workspaces if self.compiler == "inductor" else with_workspaces)(graph)
         return replace(graph, fixed_memory=graph.fixed_memory + self.reserve_bytes)
 
-    def add(self, graph: Graph, planner: Planner) -> Plan:
-        """Plan a graph that comes later; if the module has several parts, beside what the others hold."""
-        graph = self._prepared(graph)
-        plan = self._beside(graph, planner)
-        self.plans.append(plan)
+    def add(self, graph: Graph, planner: Planner, before: Plan | None) -> Plan:
+        """Plan a graph that comes later; if the module has several parts, beside what the others hold.
+
+        Its plan takes the place of the one that was there ``before`` and assumed something that does not hold.
+        """
+        plan = self._beside(self._prepared(graph), planner)
+        at = next((k for k, one in enumerate(self.plans) if one is before), len(self.plans))
+        self.plans[at : at + 1] = [plan]
+        if at < len(self.alone):
+            self.alone[at] = self.kept[at] = plan.graph
         return plan
 
     def _beside(self, graph: Graph, planner: Planner) -> Plan:
@@ -322,25 +341,35 @@ class _Plans:
         return held.added(graph)
 
     def find(self, compiled: Compiled) -> Plan | None:
-        """A plan for the compiled graph: an existing one if one fits, else a new one."""
+        """A plan for the compiled graph: an existing one if one fits, else a new one.
+
+        Raises:
+            RematError: If there is none, and the user has not asked for a warning.
+        """
         plan, reasons = chosen(compiled, self.plans)
         if plan is not None:
             return plan
-        if self.unknown == "plan" or compiled.again or getattr(self.planner, "foresees", False):
-            # A graph that is planned again is one that ``fit`` was given: ``unknown`` is about others.
-            planner = getattr(self.planner, "always", self.planner) if compiled.again else self.planner
+        again = compiled.before is not None  # so it is one that ``fit`` was given, and ``unknown`` is about others
+        if self.unknown != "error" or again or getattr(self.planner, "foresees", False):
+            planner = getattr(self.planner, "always", self.planner) if again else self.planner
             try:
-                return self.add(self._graph(compiled), planner)
+                return self.add(self._graph(compiled), planner, compiled.before)
             except RematError as error:
-                if compiled.again:  # the plan that there is stays: it is right, and costs more
-                    return None
-                reasons = [error.message]  # training has begun: by default, go on without a plan and warn
+                if self.unknown == "plan" or (again and self.unknown != "warn"):
+                    raise _later(error) from None
+                reasons = [error.message]
         self.refuse(reasons)
         return None
 
     def refuse(self, reasons: Sequence[str]) -> None:
-        """Warn that a graph runs without a plan, or raise if ``unknown`` is ``error``."""
-        no_plan("error" if self.unknown == "error" else "warn", reasons)
+        """Warn that a graph runs without a plan, if the user has asked for that, or has been told of it before.
+
+        Raises:
+            UsageError: If not.
+        """
+        if set(reasons) <= set(self.unplanned):
+            return
+        no_plan("warn" if self.unknown == "warn" else "error", reasons)
 
     def _graph(self, compiled: Compiled) -> Graph:
         """The compiled graph with costs. Its fixed memory includes the whole module.
@@ -385,24 +414,35 @@ def _above(graph: Graph) -> int:
     return no_remat_peak(graph) - graph.fixed_memory
 
 
-def _assumption(asked: Asked | None, gone: str) -> str:
-    """What was assumed of the results, in words; empty if nothing was.
+def _later(error: RematError) -> RematError:
+    """``error`` of a graph that comes in training, with what accepts it."""
+    known = f"{error.hint}; " if error.hint else ""
+    said = f"this call of the module needs another plan than those before: {error.message}"
+    return type(error)(said, hint=f'{known}unknown="warn" trains without a plan where there is none')
+
+
+def _assumption(asked: Asked | None, held: Sequence[Any] | None) -> str:
+    """What is assumed of the results, in words; empty if nothing is.
 
     Args:
         asked: What the loop asks of the results.
-        gone: Which of them are gone when the backward pass begins, in words.
+        held: Those that it still has when the backward pass begins; None for all.
     """
     if asked is None:
         return ""
-    picked = asked.chosen
-    known = asked.loss_bytes or all(tensor.numel() == 1 for tensor in picked.tensors)
-    loss = "" if known else _OUTSIDE
-    if not picked.others:
-        return "; ".join(filter(None, (gone and f"assumes that {gone}", loss)))
-    names = ", ".join(name or "the result" for name in picked.names)
-    take = "takes" if len(picked.names) == 1 else "take"
-    said = f"assumes that of {len(picked.names) + picked.others} results only {names} {take} a gradient"
-    return "; ".join(filter(None, (said + (gone and f", and that {gone}"), loss)))
+    picked, said = asked.chosen, []
+    if picked.others:
+        names = ", ".join(name or "the result" for name in picked.names)
+        take = "takes" if len(picked.names) == 1 else "take"
+        said.append(f"assumes that of {len(picked.names) + picked.others} results only {names} {take} a gradient")
+    if held is not None:
+        said.append("assumes that the loop has no other results than holds= names when the backward pass begins")
+    if asked.usual:
+        said.append(
+            f"assumes that the loss takes {format_bytes(asked.loss_bytes)} at most, as cross entropy does "
+            "(loss=FUNCTION counts it)"
+        )
+    return "; ".join(said)
 
 
 def _warn_of(more: Any, untried: Sequence[str]) -> None:
@@ -470,8 +510,8 @@ def _bytes(module: Any) -> int:
     return sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
 
 
-def _plannable(parts: list[Captured], calls: Calls) -> tuple[list[Captured], Calls]:
-    """The parts that remat can plan; a warning tells of the others, which run without a plan.
+def _plannable(parts: list[Captured], calls: Calls) -> tuple[list[Captured], Calls, list[str]]:
+    """The parts that remat can plan; a warning tells of the others, which run without a plan, and why.
 
     Raises:
         CaptureFailed: If there is but one part, and it cannot be planned; or if none can.
@@ -483,7 +523,7 @@ def _plannable(parts: list[Captured], calls: Calls) -> tuple[list[Captured], Cal
         except CaptureFailed as error:
             refused[number] = error
     if not refused:
-        return parts, calls
+        return parts, calls, []
     first = next(iter(refused.values()))
     if len(refused) == len(parts):
         raise first
@@ -491,7 +531,8 @@ def _plannable(parts: list[Captured], calls: Calls) -> tuple[list[Captured], Cal
         f"remat: {len(refused)} of the {len(parts)} parts of the model run without a plan: what they keep for the "
         f"backward pass is counted, and cannot be made less ({first.message})"
     )
-    return [part for number, part in enumerate(parts) if number not in refused], calls.without(refused)
+    planned = [part for number, part in enumerate(parts) if number not in refused]
+    return planned, calls.without(refused), [error.message for error in refused.values()]
 
 
 def _reached(
@@ -499,25 +540,23 @@ def _reached(
 ) -> tuple[list[Captured], str, Calls, str]:
     """What a forward pass on the batch reaches beyond ``parts``, where tensors without numbers stopped for ``more``.
 
-    It also tells how much code outside of the parts keeps, where tensors without data cannot. A batch whose numbers do
-    not suit the module (only their form matters otherwise) leaves things as they are. The last item of the result says
-    what was assumed.
+    It also tells how much code outside of the parts keeps, where tensors without data cannot. There are no parts if
+    PyTorch cannot compile the pass, which runs without it. The last item of the result says what was assumed.
 
     Raises:
-        CaptureFailed: If the pass ends early, and does not in eager mode.
+        UsageError: If the pass fails without PyTorch's compiler, too.
+        CaptureFailed: If the module cannot be copied, or takes the gradient of a gradient.
     """
     if not more and not unknown_sizes:
         return parts, more, calls, ""
     found = Calls()
-    try:
-        reached, problem = captured_for_real(model, found, way)
-    except RematError:
-        return parts, more, calls, ""
+    reached, problem = captured_for_real(model, found, way)
     if found.output is None:
-        require_no_better_without(model, problem)
-    if not more and found.output is not None and len(reached) == len(parts):
+        _require_suitable(model)
+        return [], problem, found, ""
+    if not more and len(reached) == len(parts):
         return reached, more, found, ""
-    if found.output is None or len(reached) < len(parts):  # the pass did not come to its end, or goes another way
+    if len(reached) < len(parts):  # it goes another way
         return parts, more, calls, ""
     if found.ways.differ:  # that what it runs is random is said elsewhere
         return reached, problem, found, ""

@@ -35,12 +35,29 @@ class OwnCall:
 
     plans: Sequence[Any] = ()
     """The plans made so far; more may come."""
-    report: Any = None
-    """What a step needs, a ``Fitted``; None if there is no plan yet."""
+
+    def report(self) -> Any:
+        """What a step needs by the plans that there are now, a ``Fitted``; None if there is none."""
+        return None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's results."""
+        raise NotImplementedError
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Nothing: some modules copy and pickle all that they hold, and a copy has no call but its own."""
         return (type(None), ())
+
+
+class UnplannedCall(OwnCall):
+    """What runs when a module is called of which nothing could be planned: the module as it is."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's results."""
+        return plain_call(self._module)(*args, **kwargs)
 
 
 class PlannedCall(OwnCall):
@@ -52,14 +69,22 @@ class PlannedCall(OwnCall):
         parts: Number of graphs in which the module is compiled for one form of its arguments.
         strict: Whether one form too many is an error; else it runs as it is, after one warning.
         plans: The plans, for whoever asks; more may come.
+        report: Says what a step needs by them.
     """
 
     def __init__(
-        self, module: Any, backend: Callable[[Any, list[Any]], Any], parts: int, *, strict: bool, plans: list[Any]
+        self,
+        module: Any,
+        backend: Callable[[Any, list[Any]], Any],
+        parts: int,
+        *,
+        strict: bool,
+        plans: list[Any],
+        report: Callable[[], Any],
     ) -> None:
         import torch
 
-        self.plans = plans
+        self.plans, self._report = plans, report
         self._module, self._parts, self._strict = module, max(1, parts), strict
         self._kind = type(module)
         self._graphs = 0
@@ -73,6 +98,10 @@ class PlannedCall(OwnCall):
         self._run = torch.compile(own_code(_call), backend=counted, dynamic=False)
         # Inside another compiled function the call is not traced into: it would lose the plan there.
         self._planned = not_traced(self._with_plan)
+
+    def report(self) -> Any:
+        """What a step needs by the plans that there are now."""
+        return self._report()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's results; with gradients by plan."""
@@ -129,7 +158,7 @@ class PlannedCall(OwnCall):
             return self._run(self._module, *args, **kwargs)
 
 
-def install(module: Any, call: PlannedCall) -> Any:
+def install(module: Any, call: OwnCall) -> Any:
     """``module`` itself, which ``call`` runs from now on."""
     set_call(module, call)
     return module
@@ -163,7 +192,7 @@ def report_of(module: Any) -> Any:
     Raises:
         UsageError: If it is not fitted.
     """
-    return _own_call(module).report
+    return _own_call(module).report()
 
 
 def plans_of(module: Any) -> tuple[Any, ...]:

@@ -15,10 +15,14 @@ from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.results import Chosen
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
 from remat_cli.frontends.torch.private import is_fake, silent_fakes
-from remat_cli.frontends.torch.tensors import leaves
+from remat_cli.frontends.torch.tensors import dense_bytes, leaves
 
 Loss = Callable[[Any], Any]
 """From what a module returns to a number that takes a gradient."""
+_USUAL = 3
+"""How many times the results that it reads a loss is assumed to take beside them, in float32 at least. Cross entropy
+takes that at the start of its backward pass: the logarithm of softmax, its gradient, and that of the results. The mean
+of squares takes two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +32,46 @@ class Asked:
     Attributes:
         chosen: The results that take a gradient.
         loss_bytes: Most bytes that the loss takes at a time, in its forward or its backward pass, the gradients of the
-            results included; 0 if the loss is not known.
+            results included.
+        usual: Whether that is what a usual loss takes, because the loss is not known.
     """
 
     chosen: Chosen
     loss_bytes: int = 0
+    usual: bool = False
+
+
+def asked_by_a_usual_loss(chosen: Chosen) -> Asked:
+    """What a loss asks that is not known, and computed outside of the module. A number is a loss itself."""
+    size = sum(_in_float(tensor) for tensor in chosen.tensors if tensor.numel() > 1)
+    return Asked(chosen, _USUAL * size, usual=size > 0)
+
+
+def usual_loss() -> Callable[[Any], Any]:
+    """A loss that takes what one is assumed to take that is not known."""
+    import torch
+
+    class Loss(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to the type checker
+        @staticmethod
+        def forward(ctx: Any, tensor: Any) -> Any:
+            ctx.form = tensor.shape, tensor.dtype, tensor.device
+            ctx.save_for_backward(tensor.new_empty(_in_float(tensor), dtype=torch.uint8))
+            return tensor.new_zeros((), dtype=torch.float32)
+
+        @staticmethod
+        def backward(ctx: Any, *_tangents: Any) -> Any:
+            shape, dtype, device = ctx.form
+            more = [torch.empty_like(kept) for kept in ctx.saved_tensors * (_USUAL - 2)]  # while the result is made
+            result = torch.empty(shape, dtype=dtype, device=device)
+            del more
+            return result
+
+    return lambda tensor: Loss.apply(tensor) if tensor.numel() > 1 else tensor
+
+
+def _in_float(tensor: Any) -> int:
+    """Bytes of a tensor in float32, in its own type if that is larger."""
+    return int(dense_bytes(tensor) // tensor.dtype.itemsize * max(4, tensor.dtype.itemsize))
 
 
 def asked_by(loss: Loss, output: Any, mode: Any) -> Asked:
@@ -68,7 +107,7 @@ def asked_by(loss: Loss, output: Any, mode: Any) -> Asked:
     if not takes:
         raise UsageError("the loss depends on none of the results of the module", hint="is there a detach() in it?")
     names, tensors = zip(*takes, strict=True)
-    chosen = Chosen(tensors=tensors, names=names, others=len(found) - len(takes), sure=True)
+    chosen = Chosen(tensors=tensors, names=names, others=len(found) - len(takes))
     return Asked(chosen, max(1, live.peak_bytes))
 
 

@@ -28,31 +28,25 @@ def captured_for_real(model: Model, calls: Calls, way: Way) -> tuple[list[Captur
     return capture_parts(Model(_twin(model.module), model.inputs, model.keywords, None), None, calls, way)
 
 
-def require_no_better_without(model: Model, problem: str) -> None:
-    """Check that the forward pass of ``model``, which fails when PyTorch compiles it, does so in eager mode too.
-
-    Only the form of a batch matters, so both may fail for its numbers. If eager mode comes to the end, a step of
-    training would fail where it does not without a plan.
+def error_of(model: Model) -> Exception | None:
+    """What a copy of ``model`` raises when its forward pass is computed on the batch; None if nothing.
 
     Raises:
-        CaptureFailed: If eager mode comes to its end; with ``problem``, what failed.
+        CaptureFailed: If the module cannot be copied.
     """
     import torch
 
+    twin = _twin(model.module)
     try:
         with undisturbed(), torch.enable_grad():
-            _twin(model.module)(*copy.deepcopy(model.inputs), **copy.deepcopy(dict(model.keywords)))
-    except Exception:  # the batch does not suit the module, or is not to be copied
-        return
-    raise CaptureFailed(
-        f"the module runs in eager mode, and fails when PyTorch compiles it: {problem}",
-        hint="torch.compiler.disable around what fails leaves it out; modules that it does not fail in can be fitted "
-        "one by one",
-    )
+            twin(*model.inputs, **model.keywords)
+    except Exception as error:  # it is the user's module
+        return error
+    return None
 
 
 def _twin(module: Any) -> Any:
-    """A copy of ``module`` that shares its parameters."""
+    """A copy of ``module`` that shares its parameters, and has buffers and everything else of its own."""
     import torch
 
     held = [item for part in module.modules() for item in vars(part).values()]

@@ -26,6 +26,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Plan, Statement
 from remat_cli.plan.replay import replay
+from remat_cli.units import format_bytes
 
 _STEPS = (0.0, 0.25, -0.25, 0.5, -0.5, 0.75, -0.75, -1.0)
 """How far to go from the share with which the last part needs no plan: up to everything, or down to the least that the
@@ -234,15 +235,14 @@ def planned(course: Course, budget_bytes: int | None, plan: Callable[[Graph], Pl
         made = _inside_out(course, ranges, plan, 1.0, None, 0)
         return made, _of_parts(course, _held(course, [one.statements for one in made]))
     least = _first_share(course, ranges, kept, budget_bytes)
-    refused: Infeasible | LimitReached | None = None
+    stopped = False
     for share in dict.fromkeys(least + step * (least if step < 0 else 1 - least) for step in _STEPS):
         margin = 0
         for _ in range(_AGAIN):
             try:
                 plans = _inside_out(course, ranges, plan, share, budget_bytes, margin)
             except (Infeasible, LimitReached) as error:
-                # Its traceback holds the variables of this function and of all that called it.
-                refused = refused or error.with_traceback(None)
+                stopped = stopped or isinstance(error, LimitReached)
                 break
             statements = [one.statements for one in plans]
             held = _held(course, statements)
@@ -250,10 +250,11 @@ def planned(course: Course, budget_bytes: int | None, plan: Callable[[Graph], Pl
             if over <= 0:
                 return plans, _of_parts(course, held)
             margin += over
-    raise (Infeasible if refused is None else type(refused))(
-        f"no plans were found with which the {len(parts)} parts of the module fit together"
-        + (f": {refused.message}" if refused else ""),
-        hint=(refused.hint if refused else "") or "take a larger budget",
+    # What one part says that it needs is not what all of them need: their sum is.
+    enough = _peak(course, _held(course, kept), kept)
+    raise (LimitReached if stopped else Infeasible)(
+        f"no plans were found with which the {len(parts)} parts of the module fit {format_bytes(budget_bytes)}",
+        hint=f"{format_bytes(enough)} ({enough} bytes) works without recomputation",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +12,7 @@ from remat_cli.frontends.torch.capturing.pruning import tangent_numbers
 from remat_cli.frontends.torch.capturing.results import Use
 from remat_cli.frontends.torch.tensors import dense_bytes, is_random
 from remat_cli.frontends.torch.warning import warn
-
-_WORTHWHILE = 0.01
-"""Share of the budget that a result has to take for a plan without it to be worth the search. Untuned."""
+from remat_cli.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,93 +33,75 @@ class Form:
         return frozenset(k for k, _, _ in self.results if isinstance(k, int))
 
 
-Recomputes = Callable[[Captured, Use], bool]
-"""Whether the plan of a graph recomputes anything, so that freed memory would help it."""
-
-
 @dataclass(slots=True)
 class Uses:
     """The use of each form of graph.
 
     Attributes:
-        recomputes: Says whether freed memory would help a plan.
-        budget: The budget in bytes, once it is known.
         known: The use assumed now.
-        stated: Whether the user said which results take a gradient, so that a first step need not tell.
-        assumed_gone: Whether results without a gradient are assumed to be gone in the backward pass.
         elsewhere: The results of each form that other parts hold, if they are there in the backward pass; they count
             there.
     """
 
-    recomputes: Recomputes
-    budget: Callable[[], int | None]
     known: dict[Form, Use] = field(default_factory=dict)
-    stated: bool = False
-    assumed_gone: bool = False
     elsewhere: dict[Form, frozenset[int]] = field(default_factory=dict)
-    _watched: set[Form] = field(default_factory=set)
 
-    def assume(self, captured: Captured, use: Use) -> None:
-        """Assume ``use`` for graphs with results like ``captured``'s; also what was assumed for others of them."""
+    def assume(self, captured: Captured, use: Use, whole: Use) -> None:
+        """Assume ``use`` for graphs with results like ``captured``'s; also what was assumed for others of them.
+
+        Args:
+            captured: A part of a module.
+            use: What is assumed.
+            whole: The same if all that the module returns stays: other parts hold the rest, if anything does.
+        """
         form = form_of(captured)
         before = self.known.get(form, use)
         self.known[form] = Use(before.takes | use.takes, before.holds | use.holds)
-
-    def count_elsewhere(self, captured: Captured, use: Use) -> None:
-        """Take the results that are not in ``use`` for results that other parts hold."""
-        form = form_of(captured)
-        others = form.numbers - use.holds
+        others = form.numbers - whole.holds
         self.elsewhere[form] = self.elsewhere.get(form, others) & others
 
     def use_of(self, captured: Captured) -> Use:
         """What to assume of the results of a joint graph.
 
-        For results of a form not seen before: the first number takes a gradient; all do if there is no number.
+        For results of a form not seen before: the first number takes a gradient, all do if there is no number, and all
+        of them stay.
         """
         numbers = frozenset(tangent_numbers(captured))
         form = form_of(captured)
-        known = self.known.get(form)
-        if known is None:
+        if form not in self.known:
             scalars = [given.number for given in joint_inputs(captured) if given.is_tangent and _is_number(given)]
-            takes = frozenset(scalars[:1]) or numbers
-            known = Use(takes, form.numbers)
-            known = self.known[form] = known.without_others() if self.assumed_gone else known
+            self.known[form] = Use(frozenset(scalars[:1]) or numbers, form.numbers)
+        known = self.known[form]
         return Use(known.takes & numbers or numbers, known.holds)
 
     def learn(self, captured: Captured, assumed: Use, seen: Use) -> bool:
-        """Take note of what a step has done with the results. Whether the graph is to be planned again."""
+        """Take note of what a step has done with the results. Whether the graph is to be planned again.
+
+        A step that refutes an assumption is told of by a warning; the next one has another plan.
+        """
         form = form_of(captured)
-        first = form not in self._watched
-        self._watched.add(form)
         known = self.known[form]
-        there = form.numbers - self.elsewhere.get(form, frozenset())
-        seen = Use(seen.takes, seen.holds & there)
-        if not seen.takes <= known.takes:
-            names = ", ".join(str(k) for k in sorted(seen.takes - known.takes, key=str))
+        takes = seen.takes - known.takes
+        holds = (seen.holds & form.numbers) - known.holds - self.elsewhere.get(form, frozenset())
+        if takes:
             warn(
-                f"remat: result {names} of the module takes a gradient, which was not assumed: this step computes its "
-                "forward pass twice, and later steps have a plan that expects it (returns=[...] says so beforehand)"
+                f"remat: result {_listed(takes)} of the module takes a gradient, which was not assumed: this step "
+                "computes its forward pass twice, and the next one has a plan that expects it (returns=[...] says so "
+                "beforehand)"
             )
-            self.known[form] = Use(known.takes | seen.takes, known.holds | seen.holds)
-        elif not seen.holds <= known.holds and self.matter(captured, seen.holds - known.holds):
-            kept = ", ".join(str(k) for k in sorted(seen.holds - known.holds))
+        if holds:
+            sizes = {of: dense_bytes(value) for of, value in _results(captured)}
             warn(
-                f"remat: result {kept} of the module is still there in the backward pass, which was not assumed: this "
-                "step may exceed the budget, and later steps have a plan that counts it"
+                f"remat: result {_listed(holds)} of the module is still there in the backward pass, and holds= says "
+                f"that it is not: this step takes {format_bytes(sum(sizes[k] for k in holds))} more than its plan, and "
+                "the next one has a plan that counts it"
             )
-            self.known[form] = Use(known.takes, known.holds | seen.holds)
-        elif first and not self.stated:
-            fewer = Use(seen.takes or known.takes, seen.holds & known.holds)
-            freed = (known.holds - fewer.holds) | (known.takes - fewer.takes)
-            if self.recomputes(captured, known) and self.matter(captured, freed):
-                self.known[form] = fewer
+        self.known[form] = Use(known.takes | takes, known.holds | holds)
         return self.use_of(captured) != assumed
 
-    def matter(self, captured: Captured, results: Collection[int | str]) -> bool:
-        """Whether these results take a noticeable share of the budget, if there is one."""
-        budget = self.budget()
-        sizes = {of: dense_bytes(value) for of, value in _results(captured)}
-        return budget is not None and sum(sizes.get(k, 0) for k in results) > _WORTHWHILE * budget
+
+def _listed(results: Collection[int | str]) -> str:
+    return ", ".join(map(str, sorted(results, key=str)))
 
 
 def copied_bytes(captured: Captured, use: Use) -> int:
