@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from remat_cli.api import SolveOptions, fit, plans_of
-from remat_cli.errors import CaptureFailed, Infeasible
+from remat_cli.errors import CaptureFailed, Infeasible, UsageError
 from remat_cli.frontends.torch.capturing.capture import Model, capture, fake_mode
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.training.in_place import report_of
@@ -459,8 +459,8 @@ def test_what_fails_only_when_it_is_compiled_is_refused_before_training(build, w
     module(x.clone()).backward()  # it is as it was
 
 
-def test_a_batch_that_suits_neither_mode_is_no_reason_to_refuse():
-    """Only the form of a batch matters: another one trains."""
+def test_a_batch_that_the_module_refuses_is_an_error_with_its_words():
+    """Where PyTorch cannot follow without numbers, those of the batch matter; another one trains."""
 
     class Looked(nn.Module):
         def __init__(self):
@@ -473,8 +473,9 @@ def test_a_batch_that_suits_neither_mode_is_no_reason_to_refuse():
             return self.second(torch.tanh(self.first(x))).square().mean()
 
     module = Looked()
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")
+    with pytest.raises(UsageError, match="Looked cannot be called with this batch: ValueError: no data"):
         fit(module, torch.zeros(256, 16), "8MB", cache="")
-        module(torch.randn(256, 16)).backward()
+    x = torch.randn(256, 16)
+    fit(module, x, "8MB", cache="")
+    module(x).backward()
     assert module.first.weight.grad is not None
