@@ -417,7 +417,7 @@ def test_modules_that_cannot_be_copied_are_refused():
     assert "remat export" in raised.value.hint
 
 
-def test_a_later_graph_that_cannot_be_planned_runs_as_it_is_with_one_warning():
+def test_a_later_graph_that_cannot_be_planned_is_an_error_or_runs_as_it_is_with_one_warning():
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -428,6 +428,14 @@ def test_a_later_graph_that_cannot_be_planned_runs_as_it_is_with_one_warning():
 
     module, x = Model(), torch.zeros(3, dtype=torch.long)
     fitted = fit_module(module, x, by_hand)
+    fitted(x).backward()
+    module.zero_grad()
+    module.eval()
+    with pytest.raises(UsageError, match="no plan was made for .*makes a sparse tensor") as refused:
+        fitted(x)
+    assert refused.value.hint == 'unknown="warn" runs it without one'
+    torch.compiler.reset()
+    fitted = fit_module(module.train(), x, by_hand, unknown="warn")
     fitted(x).backward()
     module.zero_grad()
     module.eval()

@@ -187,7 +187,10 @@ def chosen(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | None, list
     return None, reasons
 
 
-def no_plan(unknown: Unplanned, reasons: Sequence[str]) -> None:
+_EXPORT = "export what is compiled, with the same shapes and results; or remat_backend(..., unknown='warn')"
+
+
+def no_plan(unknown: Unplanned, reasons: Sequence[str], hint: str = _EXPORT) -> None:
     """Report that there is no plan for a graph, and why: as an error or a warning.
 
     Raises:
@@ -198,7 +201,7 @@ def no_plan(unknown: Unplanned, reasons: Sequence[str]) -> None:
     if unknown == "error":
         raise UsageError(
             f"torch.compile came with a graph that no plan was made for{why}",
-            hint="export what is compiled, with the same shapes and results; or remat_backend(..., unknown='warn')",
+            hint=hint,
         )
     warn(f"remat: no plan for this graph; it runs without one{why}")
 

@@ -369,7 +369,7 @@ class _Plans:
         """
         if set(reasons) <= set(self.unplanned):
             return
-        no_plan("warn" if self.unknown == "warn" else "error", reasons)
+        no_plan("warn" if self.unknown == "warn" else "error", reasons, 'unknown="warn" runs it without one')
 
     def _graph(self, compiled: Compiled) -> Graph:
         """The compiled graph with costs. Its fixed memory includes the whole module.
