@@ -431,7 +431,7 @@ def test_a_later_graph_that_cannot_be_planned_is_an_error_or_runs_as_it_is_with_
     fitted(x).backward()
     module.zero_grad()
     module.eval()
-    with pytest.raises(UsageError, match="no plan was made for .*makes a sparse tensor") as refused:
+    with pytest.raises(UsageError, match=r"no plan was made for .*makes a sparse tensor") as refused:
         fitted(x)
     assert refused.value.hint == 'unknown="warn" runs it without one'
     torch.compiler.reset()
