@@ -108,6 +108,7 @@ def test_what_docstrings_raise_and_signatures_name_can_be_imported_from_the_top(
         "Iterable",
         "Mapping",
         "None",
+        "Paged",
         "Path",
         "PathLike",
         "Sequence",
@@ -400,8 +401,11 @@ def test_what_the_commands_show_can_be_had_from_python(tmp_path: Path) -> None:
         remat.save_figure(solved, tmp_path / "plan.pdf")
     with pytest.raises(remat.UsageError, match="no figure format 'pdf'"):
         remat.figure(solved, "pdf")
+    assert remat.page(curve).lower().startswith("<!doctype html>")
     with pytest.raises(remat.UsageError, match=r"shown is <Curve unit-.*>, expected a graph"):
-        remat.page(curve)
+        remat.figure(curve)
+    with pytest.raises(remat.UsageError, match=r"shown is <MaxBatch .*>, expected a graph"):
+        remat.page(batch)
 
 
 def test_differences_and_explanations() -> None:

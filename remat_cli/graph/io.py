@@ -11,6 +11,7 @@ from itertools import accumulate, chain, islice
 from typing import Any
 
 from remat_cli.graph.document import Document, Format, join, read_document, validate
+from remat_cli.graph.lines import without_lines
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
 from remat_cli.graph.quoting import quote
@@ -118,14 +119,14 @@ def graph_to_document(graph: Graph) -> dict[str, Any]:
 
 
 def graph_sha256(graph: Graph) -> str:
-    """SHA-256, in hexadecimal, of the canonical document written as compact JSON with sorted keys."""
+    """SHA-256, in hexadecimal, of the canonical document without ``metadata.lines``: compact JSON with sorted keys."""
     return document_sha256(graph_to_document(graph))
 
 
 def document_sha256(document: Mapping[str, Any]) -> str:
     """The same of a canonical document of a graph that is at hand."""
     digest = hashlib.sha256()
-    for text in _compact(document):
+    for text in _compact(without_lines(document)):
         digest.update(text.encode("utf-8"))
     return digest.hexdigest()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from remat_cli.graph.lines import line_of
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
 from remat_cli.plan.explanation import Change, Explanation
@@ -58,6 +59,8 @@ def _facts(explanation: Explanation, style: Style) -> list[tuple[str, str]]:
     if extra := (len(explanation.computed) - 1) * node.cost:
         spent = sum(r.extra_cost for r in report.recomputed)
         rows[0] = ("cost", f"{rows[0][1]}; {share_words(extra, spent)} of the cost of all recomputation")
+    if line := line_of(graph, node.id):
+        rows.append(("line", line))
     rows.append(("makes", _named([f"{graph.value_name(v)} ({format_bytes(graph.size[v])})" for v in values])))
     rows.append(("reads", _named([graph.value_name(v) for v in node.inputs])))
     readers = sorted({reader for v in values for reader in graph.readers[v]})

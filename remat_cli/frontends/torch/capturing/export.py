@@ -11,6 +11,7 @@ from remat_cli.frontends.source import load_function
 from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.telling import Tell, tell_stderr
+from remat_cli.graph.lines import LINES
 from remat_cli.graph.model import Graph
 
 if TYPE_CHECKING:
@@ -124,15 +125,19 @@ def _exported(
     from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
     from remat_cli.frontends.torch.capturing.costs import cost_model
     from remat_cli.frontends.torch.capturing.inductor_joint import way_of
-    from remat_cli.frontends.torch.capturing.lower import lower
+    from remat_cli.frontends.torch.capturing.lower import lowering
     from remat_cli.frontends.torch.capturing.parts import graphs_of, parts_of
+    from remat_cli.frontends.torch.capturing.places import line_in
     from remat_cli.frontends.torch.capturing.source import build_model
 
     way = way_of(compiler)
     costs = cost_model(cost, device, tell)
 
     def lowered(captured: Captured, name: str) -> Graph:
-        return described(lower(captured, costs.cost, name), captured, costs, source=source, device=device)
+        made = lowering(captured, costs.cost, name)
+        graph = described(made.graph, captured, costs, source=source, device=device)
+        lines = {node.id: line for node, fx in zip(graph.nodes, made.made, strict=True) if (line := line_in(fx))}
+        return replace(graph, metadata=graph.metadata | ({LINES: lines} if lines else {}))
 
     mode = fake_mode()
     model = build_model(build, mode, device, tell)
