@@ -40,7 +40,11 @@ def fixed_bytes(graph: Graph) -> Mapping[str, int]:
     gradients = {result.get("name") for result in _entries(graph, "results") if result.get("kind") == "gradient"}
     parts: dict[str, int] = {}
     for place in _entries(graph, "places"):
-        name = _NAMES.get(str(place.get("kind")), OTHERS)
+        if place.get("kind") == "captured":  # what torch.compile hands over is anything
+            return {}
+        name = _NAMES.get(str(place.get("kind")))
+        if name is None:  # gradients of results: a node of the graph makes them
+            continue
         if place.get("trainable") is True or (place.get("kind") == "argument" and place.get("name") in gradients):
             name = PARAMETERS
         parts[name] = parts.get(name, 0) + _place_bytes(place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, Interrupted, LimitReached, RematError, Worded, worded
 from remat_cli.graph.analysis import PeakBound, no_remat_peak, peak_bound
-from remat_cli.graph.contents import PARAMETERS, fixed_bytes, fixed_words, gradient_bytes, outputs_are_gradients
+from remat_cli.graph.contents import OTHERS, PARAMETERS, fixed_bytes, fixed_words, gradient_bytes, outputs_are_gradients
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Scope
@@ -47,13 +47,16 @@ _HOPELESS = 0.99
 
 def _what_helps(graph: Graph) -> str:
     """What needs less where recomputation is no help; empty if the graph does not say what it holds."""
-    bound, gradients = peak_bound(graph), gradient_bytes(graph)
-    if 2 * (fixed_bytes(graph).get(PARAMETERS, 0) + gradients) >= bound.bytes:
+    bound, fixed = peak_bound(graph), fixed_bytes(graph)
+    outside, trained = fixed.get(OTHERS, 0), fixed.get(PARAMETERS, 0) + gradient_bytes(graph)
+    if 2 * outside >= bound.bytes:
+        return "; most of it is memory outside the graph, such as what reserve asks for"
+    if 2 * trained >= bound.bytes:
         return (
             "; parameters and their gradients are most of it, and a smaller batch leaves them as they are: train fewer "
             "of them, in a smaller type, or spread over more devices"
         )
-    if bound.node is not None and gradients:
+    if bound.node is not None and trained:
         return "; a smaller batch, or this operation in parts, needs less"
     return ""
 

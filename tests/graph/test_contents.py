@@ -73,6 +73,8 @@ def test_every_large_part_is_named_and_what_is_outside_of_the_graph_comes_last()
         {"frontend": "torch", "places": 5, "results": {"kind": "gradient"}},
         {"frontend": "torch", "places": [5, None], "results": [[]]},
         {"places": [{"kind": "parameter", "bytes": 5}], "results": []},
+        {"frontend": "torch", "places": [{"kind": "parameter", "bytes": 5}, {"kind": "captured", "bytes": 5}]},
+        {"frontend": "torch", "places": [{"kind": "tangent", "bytes": 5}]},
     ],
 )
 def test_graphs_that_do_not_say_have_fixed_memory(metadata):
@@ -122,6 +124,12 @@ def test_a_large_working_set_asks_for_a_smaller_batch():
     with pytest.raises(Infeasible, match="node grad alone needs") as refused:
         solve(wide, "500kB")
     assert refused.value.hint.endswith("is enough without any; a smaller batch, or this operation in parts, needs less")
+
+
+def test_what_is_reserved_is_not_blamed_on_the_batch():
+    with pytest.raises(Infeasible, match="beside 1 MB of parameters and memory outside the graph") as refused:
+        solve(replace(TORCH, fixed_memory=1000 * KB), "500kB")
+    assert refused.value.hint.endswith("most of it is memory outside the graph, such as what reserve asks for")
 
 
 def test_graphs_without_names_say_no_more_than_that_recomputation_cannot_help():
