@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import remat_cli.frontends.tensorflow as remat_tensorflow
+from remat_cli.errors import UsageError
 from remat_cli.frontends.tensorflow.capturing.export import export_model
 from remat_cli.frontends.tensorflow.measuring.run import run_plan
 from remat_cli.plan.derive import derive
@@ -89,17 +90,21 @@ def plan_with_recomputations(graph):
     return Plan(graph, derive(graph, computes), None, claim, "by-hand")
 
 
-def trained(build, plan=None):
-    """What a model holds after two steps of ``fit``."""
+def trained(build, plan=None, change=None, unknown="error"):
+    """What a model holds after two steps of ``fit``; with a change, after that and two more."""
     keras.utils.set_random_seed(5)
     model, batch = build()
-    if plan is None:
-        model.run_eagerly = True
-    else:
-        remat_tensorflow.attach(model, plan)
+    if plan is not None:
+        remat_tensorflow.attach(model, plan, unknown=unknown)
     x, y = (numpy.concatenate([array.numpy()] * 2) for array in batch)
-    history = model.fit(x, y, batch_size=len(x) // 2, shuffle=False, verbose=0).history
-    return [*history["loss"], *(v.numpy().copy() for v in (*model.variables, *model.optimizer.variables))]
+    losses = []
+    for number in range(1 if change is None else 2):
+        if number:
+            change(model)
+        if plan is None:
+            model.run_eagerly, model.train_function = True, None
+        losses += model.fit(x, y, batch_size=len(x) // 2, shuffle=False, verbose=0).history["loss"]
+    return [*losses, *(v.numpy().copy() for v in (*model.variables, *model.optimizer.variables))]
 
 
 @pytest.mark.parametrize("build", [mobilenet, resnet50, unet, transformer, with_dropout, half, vgg16])
@@ -118,3 +123,86 @@ def test_fit_by_plan_is_fit_in_eager_mode(build):
     found, wanted = trained(build, plan), trained(build)
     assert len(found) == len(wanted)
     assert all(numpy.array_equal(mine, other) for mine, other in zip(found, wanted, strict=True))
+
+
+def dense():
+    model = keras.Sequential([keras.Input((12,)), *(L.Dense(24, "gelu", name=f"d{k}") for k in range(2)), L.Dense(5)])
+    return compiled(model, (tf.random.normal((32, 12)), tf.random.uniform((32,), 0, 5, tf.int32)))
+
+
+def compile_with(optimizer=None, loss=LOSS, **options):
+    def change(model):
+        model.compile(optimizer() if optimizer else model.optimizer, loss, jit_compile=False, **options)
+
+    return change
+
+
+def other_adam(model):
+    model.optimizer = keras.optimizers.Adam(0.05)
+
+
+def other_optimizer(model):
+    model.optimizer = keras.optimizers.SGD(0.5)
+
+
+def freeze(model):
+    """Keras 2 leaves this aside until ``compile``."""
+    model.get_layer("d0").trainable = False
+
+
+def freeze_and_compile(model):
+    freeze(model)
+    compile_with(lambda: keras.optimizers.Adam(0.01))(model)
+
+
+def squares(wanted, found):
+    return tf.reduce_mean(found**2, axis=-1)
+
+
+def same(first, second):
+    return len(first) == len(second) and all(numpy.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.fixture
+def dense_plan():
+    return plan_with_recomputations(export_model(dense, "dense", "tf:test"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        compile_with(),
+        compile_with(run_eagerly=True),
+        compile_with(lambda: keras.optimizers.Adam(0.1)),
+        other_adam,
+        freeze,
+    ],
+)
+def test_a_change_that_a_plan_fits_trains_as_without_one(dense_plan, change):
+    assert same(trained(dense, dense_plan, change), trained(dense, change=change))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (compile_with(loss=squares), "another loss"),
+        (compile_with(loss=squares, run_eagerly=True), "another loss"),
+        (compile_with(metrics=["accuracy"]), "another compile"),
+        (compile_with(lambda: keras.optimizers.SGD(0.5)), "another optimizer"),
+        (other_optimizer, "another optimizer"),
+        (freeze_and_compile, r"another value of d0\.trainable"),
+    ],
+)
+def test_a_change_that_no_plan_fits_is_named_before_a_step_runs(dense_plan, change, words):
+    with pytest.raises(UsageError, match=f"attached, the model got .*{words}"):
+        trained(dense, dense_plan, change)
+    with pytest.warns(UserWarning, match=f"runs without a plan: .*{words}"):
+        found = trained(dense, dense_plan, change, "warn")
+    assert same(found, trained(dense, change=change))
+
+
+def test_another_attach_replaces_the_plan(dense_plan):
+    graph = dense_plan.graph
+    whole = Plan(graph, derive(graph, range(len(graph.nodes))), None, dense_plan.claim, "by-hand")
+    attach = lambda model: remat_tensorflow.attach(model, whole)  # noqa: E731
+    assert same(trained(dense, dense_plan, attach), trained(dense, change=lambda model: None))

@@ -115,6 +115,26 @@ def python_function(function: Any) -> Any:
     return function.python_function
 
 
+def parts_of_keras(model: Any) -> dict[str, Any]:
+    """What a captured training step of a Keras model holds and the user can replace, by names for messages.
+
+    Values are plain, or objects that stay the same as long as nothing is replaced.
+    """
+    compiled = ("_loss_tracker", "_compile_loss", "_compile_metrics", "compiled_loss", "compiled_metrics")
+    parts = {"loss": model.loss, "optimizer": model.optimizer}
+    parts |= {f"compile: {name}": vars(model).get(name) for name in compiled}
+    optimizer, prefix = model.optimizer, "value of optimizer."
+    while optimizer is not None:
+        settings = {name: value for name, value in vars(optimizer).items() if not name.startswith(("_", "built"))}
+        parts |= {prefix + name: value for name, value in settings.items() if isinstance(value, int | float | None)}
+        parts[prefix + "learning_rate"] = getattr(optimizer, "_learning_rate", None)
+        optimizer, prefix = getattr(optimizer, "inner_optimizer", None), prefix + "inner_optimizer."
+    trainable: dict[str, str] = {}
+    for layer in model._flatten_layers():  # names of layers within models may be equal
+        trainable[layer.name] = f"{trainable.get(layer.name, '')} {layer.trainable}"
+    return parts | {f"value of {name}.trainable": values for name, values in trainable.items()}
+
+
 @contextlib.contextmanager
 def functions_inlined() -> Iterator[None]:
     """Within this context, a function of ``tf.function`` that is called runs as part of its caller."""

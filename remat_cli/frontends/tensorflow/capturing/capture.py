@@ -128,12 +128,18 @@ def train_step_of(model: Any, name: str) -> Callable[..., Any]:
             hint="call model.compile(optimizer=..., loss=...), or return the loss as a third item",
         )
 
-    own = model.train_step
+    own = own_train_step(model)
 
     def step(*data: Any) -> Any:
         return own(data if len(data) > 1 else data[0])
 
     return step
+
+
+def own_train_step(model: Any) -> Callable[..., Any]:
+    """The ``train_step`` of a Keras model, also where a step by plan stands for it."""
+    step: Callable[..., Any] = model.train_step
+    return getattr(step, "own_train_step", step)
 
 
 def plain_variable(variable: Any) -> Any:

@@ -6,6 +6,8 @@ Names do not matter: Keras counts its layers anew in each process.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from remat_cli.frontends.captured.origin import differing_spec
@@ -14,6 +16,9 @@ from remat_cli.frontends.tensorflow.executing.library import same_functions
 from remat_cli.frontends.tensorflow.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.printable import printable
+
+_LONG = 12
+"""Calls in one operation of a graph from which on messages name only the first that differ."""
 
 
 def difference(compiled: Step, planned: Step) -> str | None:
@@ -92,10 +97,22 @@ def _operations(compiled: Step, planned: Step) -> str | None:
             kinds = [[call.op for call in found.calls] for found in (there, here)]
             if kinds[0] == kinds[1]:
                 return f"its operation {printable(other.id)} has other arguments"
-            return f"its operation {printable(other.id)} is {'+'.join(kinds[0])} there and {'+'.join(kinds[1])} here"
+            there_words, here_words = _kinds(*kinds)
+            return f"its operation {printable(other.id)} is {there_words} there and {here_words} here"
     if len(ours) != len(theirs):
         return f"it has {len(theirs)} operations, and this has {len(ours)}"
     return None
+
+
+def _kinds(there: Sequence[str], here: Sequence[str]) -> list[str]:
+    """Both in words; of long ones, such as all that updates a model, the first that differ."""
+    at = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(there, here, strict=False)))
+    return [
+        "+".join(kinds)
+        if len(kinds) <= _LONG
+        else f"{len(kinds)} calls, of which the next after {at} is {kinds[at] if at < len(kinds) else 'none'},"
+        for kinds in (there, here)
+    ]
 
 
 def _rest(compiled: Step, planned: Step) -> str | None:

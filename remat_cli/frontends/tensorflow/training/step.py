@@ -81,7 +81,10 @@ class PlannedStep:
         step: The user's step.
     """
 
-    def __init__(self, step: Callable[..., Any], plans: Sequence[tuple[Plan, Step]], unknown: str) -> None:
+    def __init__(
+        self, step: Callable[..., Any], plans: Sequence[tuple[Plan, Step]], unknown: str, since: str = ""
+    ) -> None:
+        """``since`` says in messages what has changed since the plans were given."""
         require_tensorflow()
         if not callable(step):
             raise wrong_type("train_step", step, "a function of tensors")
@@ -92,6 +95,7 @@ class PlannedStep:
         self.step = step
         self._plans = tuple(plans)
         self._unknown = unknown
+        self._since = since
         self._compiled: dict[Any, _Compiled | None] = {}
 
     @door
@@ -135,11 +139,13 @@ class PlannedStep:
             reasons.append(f"the plan of {printable(plan.graph.name)}: {reason}")
         if self._unknown == "error":
             raise UsageError(
-                f"no plan is for this step: {'; '.join(reasons)}",
-                hint="export and solve the step with the shapes that it is called with; several plans may be given, "
+                f"no plan is for this step: {'; '.join(reasons)}{self._since}",
+                hint="export and solve the model as it is now, and call attach again with that plan"
+                if self._since
+                else "export and solve the step with the shapes that it is called with; several plans may be given, "
                 'and unknown="warn" runs other shapes without one',
             )
-        warnings.warn(f"this step runs without a plan: {'; '.join(reasons)}", stacklevel=4)
+        warnings.warn(f"this step runs without a plan: {'; '.join(reasons)}{self._since}", stacklevel=4)
         return None
 
 
