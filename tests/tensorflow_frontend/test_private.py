@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -105,3 +106,19 @@ def test_functions_are_inlined_only_within_the_context():
     with private.functions_inlined():
         assert tf.config.functions_run_eagerly()
     assert not tf.config.functions_run_eagerly()
+
+
+def test_parts_of_a_keras_model_change_with_what_compile_and_the_user_replace():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="d")])
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+
+    def changed(change):
+        before, _ = private.parts_of_keras(model), change()
+        now = private.parts_of_keras(model)
+        return {name for name in now if now[name] is not before[name] and now[name] != before[name]}
+
+    assert changed(lambda: setattr(model.get_layer("d"), "trainable", False)) == {"value of d.trainable"}
+    assert changed(lambda: setattr(model.optimizer, "clipnorm", 2.0)) == {"value of optimizer.clipnorm"}
+    assert changed(lambda: setattr(model.optimizer, "learning_rate", 2.0)) == set()
+    compiled = changed(lambda: model.compile(model.optimizer, "mae", metrics=["mse"]))
+    assert compiled == {"loss", "compile: _loss_tracker", "compile: _compile_loss", "compile: _compile_metrics"}
