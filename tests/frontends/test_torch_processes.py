@@ -156,10 +156,12 @@ def run_sharded(rank):
     x = torch.randn(8, 16)
     after = fully_shard(Deep())
     whole = fully_shard(fit(Deep(), x, "100MB", **options))
+    around = fully_shard(nn.Sequential(fit(Deep(), x, "100MB", **options)))
     for attempt in (
         lambda: fit(after, x, "100MB", **options),
         lambda: fit(after, None, "100MB", **options),
         lambda: whole(x),
+        lambda: around(x),
     ):
         try:
             attempt()
@@ -171,9 +173,10 @@ def run_sharded(rank):
 
 def test_sharded_parameters_are_refused():
     for said, runs in together(run_sharded):
-        assert len(said) == 3
+        assert len(said) == 4
         assert all("are split over processes" in message for message in said[:2])
         assert "was Deep and is now FSDPDeep" in said[2]
+        assert "Deep has other parameters than when it was fitted" in said[3]
         assert runs
 
 

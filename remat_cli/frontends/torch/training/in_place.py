@@ -8,6 +8,7 @@ length would be compiled for nothing. Copies, ``pickle`` and ``torch.save`` leav
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from remat_cli.frontends.torch.private import (
     set_call,
     undistributed,
 )
+from remat_cli.frontends.torch.training.processes import processes
 from remat_cli.frontends.torch.warning import warn
 from remat_cli.printable import printable
 from remat_cli.tracebacks import shortened
@@ -87,6 +89,7 @@ class PlannedCall(OwnCall):
         self.plans, self._report = plans, report
         self._module, self._parts, self._strict = module, max(1, parts), strict
         self._kind = type(module)
+        self._parameter = next(map(weakref.ref, module.parameters()), None)
         self._graphs = 0
         self._said = False
 
@@ -109,6 +112,15 @@ class PlannedCall(OwnCall):
 
         if not torch.is_grad_enabled() or torch.jit.is_tracing():
             return plain_call(self._module)(*args, **kwargs)
+        self._require_unchanged()
+        return self._planned(*args, **kwargs)
+
+    def _require_unchanged(self) -> None:
+        """Check that the module is not sharded, by itself or as a part of another, since it was fitted.
+
+        Raises:
+            UsageError: If it is.
+        """
         if type(self._module) is not self._kind:
             now = printable(type(self._module).__name__)
             raise UsageError(
@@ -116,7 +128,14 @@ class PlannedCall(OwnCall):
                 "and parametrize do, and its plans are for the module before that",
                 hint="take the plans away with remat_cli.unfit(module); fit it after parametrize",
             )
-        return self._planned(*args, **kwargs)
+        if self._parameter is None or processes() == 1:
+            return
+        if next(self._module.parameters(), None) is not self._parameter():
+            raise UsageError(
+                f"{self._kind.__name__} has other parameters than when it was fitted, as fully_shard of a module "
+                "around it gives it, and plans do not count what they take when they are gathered",
+                hint="take the plans away with remat_cli.unfit(module); with FSDP use torch.utils.checkpoint",
+            )
 
     def _with_plan(self, *args: Any, **kwargs: Any) -> Any:
         if self._graphs >= self._parts * max(MOST_FORMS, recompile_limit()):
