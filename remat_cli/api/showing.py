@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from remat_cli.planning.job import Solved
     from remat_cli.reports.curve import CurveRow
 
-    Described = Graph | Plan | Solved | Report | Curve | MaxBatch | Comparison | Linked | Difference | Explanation
+    Described = (
+        Graph | Plan | Solved | Report | Curve | MaxBatch | Comparison | Linked | Worth | Difference | Explanation
+    )
     Drawn = Graph | Plan | Solved | Comparison | Linked
     Paged = Drawn | Curve | Worth
 
@@ -140,6 +142,10 @@ def text_of(shown: Any, style: Style) -> str:
         from remat_cli.reports.linked import linked_text
 
         return linked_text(shown, style)
+    if isinstance(shown, Worth):
+        from remat_cli.reports.worth import worth_text
+
+        return worth_text(shown, style)
     if isinstance(shown, Explanation):
         from remat_cli.reports.explanation import explanation_text
 

@@ -79,6 +79,14 @@ def test_a_page_says_what_memory_and_links_are_worth():
         assert words in said
 
 
+def test_the_text_and_the_page_say_the_same_of_worth():
+    text, page = remat.describe(worth()), Document(remat.page(worth()))
+    said = " ".join(" ".join(page.words).split())
+    for words in ("60%", "750 ms", "1 GB/s out", "next GB"):
+        assert words in text
+        assert words in said
+
+
 def test_one_link_and_one_budget_have_a_page_too():
     whole = worth()
     one = Worth(whole.graph, whole.links[:1], whole.budgets[:1], whole.offers[:1], interrupted=True)
