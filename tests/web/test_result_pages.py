@@ -82,7 +82,7 @@ def test_a_page_says_what_memory_and_links_are_worth():
 def test_the_text_and_the_page_say_the_same_of_worth():
     text, page = remat.describe(worth()), Document(remat.page(worth()))
     said = " ".join(" ".join(page.words).split())
-    for words in ("60%", "750 ms", "1 GB/s out", "next GB"):
+    for words in ("60.0%", "750 ms", "1 GB/s out", "next GB"):
         assert words in text
         assert words in said
 
