@@ -83,7 +83,7 @@ def _by_plan(subject: Foreign, found: dict[str, Any], budget: int, wanted: Any, 
     import remat_cli
 
     options = remat_cli.SolveOptions(time_limit_s=limit_s)
-    found["tried"] = []
+    found["tried"], named = [], set()
     while True:
         owner = subject.copied()
         found["tried"].append(budget)
@@ -94,7 +94,7 @@ def _by_plan(subject: Foreign, found: dict[str, Any], budget: int, wanted: Any, 
             break
         except (Infeasible, LimitReached) as error:
             found.setdefault("hints", []).append(_told(error))
-            named = [int(number) for number in re.findall(r"(\d+) bytes\b", (error.hint or "").replace(",", ""))]
+            named |= {int(number) for number in re.findall(r"(\d+) bytes\b", (error.hint or "").replace(",", ""))}
             more = [number for number in named if number > budget]
             if not more or len(found["tried"]) == _TRIES:
                 raise

@@ -384,3 +384,30 @@ def test_positional_and_keyword_arguments_may_be_mixed_in_the_first_call(used):
     pairs = zip(module.parameters(), plain.parameters(), strict=True)
     assert all(torch.equal(a.grad, b.grad) for a, b in pairs if b.grad is not None)
     assert len(used) == 1
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda part: part.register_forward_hook(lambda _part, _given, out: 2 * out),
+        lambda part: part.register_forward_pre_hook(lambda _part, given: (2 * given[0],)),
+        lambda part: part.register_full_backward_hook(lambda _part, into, _out: (2 * into[0],)),
+        lambda part: part.register_full_backward_pre_hook(lambda _part, out: (2 * out[0],)),
+    ],
+    ids=["forward", "forward pre", "backward", "backward pre"],
+)
+def test_hooks_of_parts_may_come_and_go_between_steps(register):
+    torch.manual_seed(0)
+    eager = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4))
+    planned, x, hooks = copy.deepcopy(eager), torch.randn(64, 16), []
+    fit(planned, x, "1MB", options=FAST, cost="flops", cache="", loss=lambda out: (out**2).mean())
+    without = steps(eager, x, 1)
+    assert_same(steps(planned, x, 1), without)
+    for module in (eager, planned):
+        hooks.append(register(module[2]))
+    found = steps(planned, x, 1)
+    assert_same(found, steps(eager, x, 1))
+    assert not torch.equal(found[1]["0.weight"], without[1]["0.weight"])
+    for hook in hooks:
+        hook.remove()
+    assert_same(steps(planned, x, 1), without)

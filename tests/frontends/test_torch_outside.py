@@ -479,3 +479,20 @@ def test_a_batch_that_the_module_refuses_is_an_error_with_its_words():
     fit(module, x, "8MB", cache="")
     module(x).backward()
     assert module.first.weight.grad is not None
+
+
+class InAnExpression(Recurrent):
+    """What PyTorch does not compile, where it compiles nothing around it."""
+
+    def forward(self, x):
+        return self.cell(self.lstm(self.layers(x))[0][:, -1])[0].square().mean()
+
+
+def test_a_layer_that_is_not_compiled_is_planned_around_in_a_statement_of_its_own():
+    x = torch.randn(16, 4, WIDTH)
+    with pytest.raises(CaptureFailed, match="RNN, GRU, or LSTM") as raised:
+        fit(InAnExpression(), x, "90%", cache="", options=FAST)
+    assert "in a statement of its own outside of loops" in raised.value.hint
+    module = Recurrent()
+    fit(module, x, "100%", cache="", options=FAST)
+    assert plans_of(module)

@@ -809,13 +809,15 @@ def recompile_limit() -> int:
 def undistributed(compilations: int) -> Any:
     """A context for calls of a compiled function: ``compilations`` of each code object, and whole graphs under DDP.
 
-    ``DistributedDataParallel`` otherwise splits graphs at its buckets, and the plan is for the whole.
+    ``DistributedDataParallel`` otherwise splits graphs at its buckets, and the plan is for the whole. Hooks that
+    modules get between two calls compile another graph; otherwise they would not run.
     """
     import torch
 
     config = torch._dynamo.config
     return config.patch(
         optimize_ddp=False,
+        skip_nnmodule_hook_guards=False,
         recompile_limit=max(config.recompile_limit, compilations),
         accumulated_recompile_limit=max(config.accumulated_recompile_limit, 4 * compilations),
     )

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat_cli.errors import CaptureFailed
+from remat_cli.errors import CaptureFailed, NotOneGraph
 from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.generators import undisturbed
 from remat_cli.frontends.torch.capturing.refusals import (
     Refusal,
+    in_no_part,
     not_captured,
     read_refusal,
     refusal_of,
@@ -226,7 +227,10 @@ def divided(model: Model, mode: Any, way: Way = through_aot) -> tuple[list[Part]
 def no_graph(model: Model, mode: Any) -> CaptureFailed:
     """The error for a ``model`` in which ``capture_parts`` found no graph with a backward pass."""
     _, problem = _captured(model, model.module, mode, through_aot, whole=True)
-    return nothing_to_train() if problem is None else not_captured(problem)
+    if problem is None:
+        return nothing_to_train()
+    error = not_captured(problem)
+    return in_no_part(error) if isinstance(error, NotOneGraph) else error
 
 
 def nothing_to_train() -> CaptureFailed:

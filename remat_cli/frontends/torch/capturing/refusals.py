@@ -23,6 +23,10 @@ _JUMP = "generic_jump"
 """PyTorch's word for a branch, where it has already captured what comes before."""
 _FAILED = "the model could not be captured"
 _BREAK = "what PyTorch calls a graph break divides it: data-dependent control flow, .item(), printing"
+_APART = (
+    "call what divides it in a statement of its own outside of loops, or in a method with @torch.compiler.disable: "
+    "then what comes before and after it is planned"
+)
 _PARTS = "export_torch_parts makes a graph of each part"
 _LONGEST = 400
 """Most characters of the first line: some errors hold whole tensors."""
@@ -61,7 +65,10 @@ class Refusal:
 def in_no_part(whole: NotOneGraph) -> CaptureFailed:
     """The error if PyTorch captures no part of the step that trains either."""
     first, *details = whole.message.split("\n")
-    hint = f"{_BREAK}, and PyTorch captures no part of the step that reads a parameter that trains"
+    hint = (
+        f"{_BREAK}, and PyTorch captures no part of the step that reads a parameter that trains: it divides no loop "
+        f"and no expression; {_APART}"
+    )
     return CaptureFailed(first, hint=hint, details=details)
 
 
@@ -112,7 +119,7 @@ def not_captured(error: Exception) -> CaptureFailed:
     if _OWN_ERROR in str(error) or not type(error).__module__.startswith("torch"):
         hint = "does the step run as it is, without remat?"
     if "RNN, GRU, or LSTM" in str(error):
-        hint = "that setting will do for nn.RNN and nn.GRU; build an LSTM from nn.LSTMCell, which needs no setting"
+        hint = f"{_APART}; or that setting captures nn.RNN, nn.GRU and most nn.LSTM, and nn.LSTMCell needs no setting"
     if not hint:
         return NotOneGraph(
             f"{_FAILED}: {refusal.line()}",
