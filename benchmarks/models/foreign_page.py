@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.frame import Column, Table
@@ -56,7 +57,9 @@ def page(document: Mapping[str, Any]) -> str:
     rows = {model: document["rows"][model.name] for model in FOREIGN if model.name in document["rows"]}
     parts = [_HEAD.format(limit=f"{document.get('limit_s', 60):g} s"), "## Totals\n"]
     parts += [_totals(list(rows.values())), "## Models\n"]
-    parts.append(written_table(_ROWS, [_row(model, row) for model, row in rows.items()]))
+    known = any("untold" in row for row in rows.values())
+    columns = tuple(column for column in _ROWS.columns if known or not column.key.startswith("untold"))
+    parts.append(written_table(replace(_ROWS, columns=columns), [_row(model, row) for model, row in rows.items()]))
     notes = [note for model, row in rows.items() for note in _notes(model, row)]
     if notes:
         parts += ["## What did not stay within its budget\n", written_table(_NOTES, notes)]

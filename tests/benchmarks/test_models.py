@@ -74,6 +74,13 @@ def test_the_committed_answers_are_of_listed_models_and_make_the_committed_page(
     assert page(document) == (results / "models.md").read_text()
 
 
+def test_the_committed_answers_of_foreign_models_are_of_all_and_make_the_committed_page():
+    results = Path(__file__).parents[2] / "benchmarks" / "models" / "results"
+    document = json.loads((results / "foreign.json").read_text())
+    assert list(document["rows"]) == [model.name for model in FOREIGN]
+    assert foreign_page.page(document) == (results / "foreign.md").read_text()
+
+
 def test_a_command_runs_in_a_process_of_its_own(tmp_path):
     graph = tmp_path / "chain.json"
     assert command(["export", "zoo:unit-chain{n=5}", "-o", str(graph)], 60).code == 0

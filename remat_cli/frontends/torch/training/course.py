@@ -29,6 +29,9 @@ from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
 _END = -1.0
 """Before the backward pass of what the gradient of a parameter is gone: of nothing in the step."""
 
+_LOSS_BYTES = 8
+"""A loss outside of the module and its gradient, in float32: the loop holds them to the end of the backward pass."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -210,11 +213,14 @@ def course_of(graphs: Sequence[Graph], captured: Sequence[Captured], calls: Call
     outside = outside_of(calls, planned, common, times, passing)
     if asked is not None and asked.loss_bytes:
         outside[-1].moments.append(Moment({}, asked.loss_bytes))
+        computed = [Gradient("loss", _LOSS_BYTES, len(planned) - 0.5, _END)]
+    else:
+        computed = []
     first = {number: given for number, _, given in reversed(ordered)}
     parts = tuple(_part(graph, _sizes(first[k]), common, module) for k, graph in enumerate(graphs))
     made = [_call(parts[number], number, results, given, common) for number, results, given in ordered]
     made = [replace(call, until=_until(one, passing)) for call, one in zip(made, planned, strict=True)]
-    gradients = [found for code in enumerate(outside) for found in _left(*code, times)]
+    gradients = computed + [found for code in enumerate(outside) for found in _left(*code, times)]
     for at, (call, (number, _, given)) in enumerate(zip(made, ordered, strict=True)):
         sizes = parts[number].gradients if call.trains else {}
         gradients += [_gradient(given[place], size, at, times) for place, size in sizes.items()]
