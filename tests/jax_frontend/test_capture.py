@@ -205,7 +205,8 @@ def _has_effects(x):
         ((3, (1,)), "as the loss"),
         ((jnp.sum, 3), "as the arguments"),
         ((jnp.sum, (1.0,), {"argnum": 1}), "other options"),
-        ((lambda x: x, (jnp.ones(2),)), "could not be captured: .*TypeError"),
+        ((lambda x: x, (jnp.ones(2),)), r"returns an array of shape \(2,\), and not a loss"),
+        ((lambda x: x @ jnp.ones(3), (jnp.ones(2),)), "could not be captured: .*TypeError"),
         ((lambda x: x.sum(), (jnp.arange(3),)), "could not be captured: TypeError: grad requires"),
     ],
 )

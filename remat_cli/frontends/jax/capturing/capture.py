@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat
 
 from remat_cli.errors import CaptureFailed, RematError
 from remat_cli.frontends.jax.capturing.flat import LONGEST, Flat, flatten
@@ -87,7 +87,7 @@ def capture(
     except RematError:
         raise
     except Exception as error:  # the user's code may do anything
-        raise _failed(error) from error
+        raise _no_arrays(arguments, keywords) or _no_loss(loss, arguments, keywords) or _failed(error) from error
     flat = pruned(flatten(closed, scans))
     leaves, _ = jax.tree_util.tree_flatten_with_path((arguments, keywords))
     places = tuple(
@@ -97,6 +97,52 @@ def capture(
     results, structure = jax.tree_util.tree_flatten_with_path(shape)
     return Captured(
         flat, places, tuple(_result(path, loss) for path, _ in results), structure, _notes(flat, dissolved, scans)
+    )
+
+
+def _no_arrays(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> CaptureFailed | None:
+    """The error for arguments that hold anything but arrays, such as the functions in a model of equinox."""
+    import jax
+
+    leaves, _ = jax.tree_util.tree_flatten_with_path((arguments, keywords))
+    others = [
+        (path, leaf)
+        for path, leaf in leaves
+        if not hasattr(leaf, "dtype") and not isinstance(leaf, complex | SupportsFloat)
+    ]
+    if not others:
+        return None
+    more = f", and {len(others) - 1} more are none" if len(others) > 1 else ""
+    path, leaf = others[0]
+    what = getattr(leaf, "__name__", "")
+    return CaptureFailed(
+        f"the argument {_argument_name(path)} is no array but {type(leaf).__name__} {what}".rstrip() + more,
+        hint="give the arrays, and let the loss refer to the rest; with equinox: arrays, static = "
+        "eqx.partition(model, eqx.is_array), and in the loss model = eqx.combine(arrays, static)",
+    )
+
+
+def _no_loss(loss: Loss, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> CaptureFailed | None:
+    """The error for a function that returns something else than a loss, such as a whole training step."""
+    import jax
+
+    try:
+        found = jax.eval_shape(loss.function, *arguments, **keywords)
+    except Exception:  # it fails by itself: what JAX says of that is the better error
+        return None
+    if loss.has_aux and isinstance(found, tuple) and len(found) == 2:
+        found = found[0]
+    if getattr(found, "shape", None) == ():
+        return None
+    holds = f"an array of shape {found.shape}" if hasattr(found, "shape") else type(found).__name__
+    if isinstance(found, tuple):
+        holds += f" of {len(found)}"
+    return CaptureFailed(
+        f"the function returns {holds}, and not a loss, which is a scalar",
+        hint="plans are for the loss function, not for a training step: return loss_function, (parameters, batch) "
+        "here, and let the step take loss and gradients for the optimizer's update from "
+        "remat_cli.frontends.jax.value_and_grad(loss_function, plan=...); for a function that returns (loss, other), "
+        "add {'has_aux': True}",
     )
 
 
