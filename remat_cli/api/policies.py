@@ -32,7 +32,8 @@ def policy(
         graph: The graph: an object, a path, or the data of a document, from ``remat export``.
         budget: ``"16GB"``, ``"80%"`` or a number of bytes, fixed memory included.
         to: ``torch-checkpoint`` (``torch.utils.checkpoint`` around modules), ``hf-every-n`` (every n-th layer),
-            ``torch-tags`` (tags for operations), ``jax-names`` (names of values that ``jax.checkpoint`` saves) or
+            ``torch-tags`` (tags for operations), ``jax-names`` (names of values that ``jax.checkpoint`` saves),
+            ``jax-scan`` (inside of scans) or
             ``keras-layers`` (layers for ``keras.RematScope``).
         options: How to solve; the time limit is for both searches.
         listener: Receives the progress, from any thread.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from remat_cli.graph.autograd import as_autograd_holds
 from remat_cli.graph.model import Graph
+from remat_cli.graph.scans import as_scans_hold
 from remat_cli.graph.tags import Tagged
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.spec import split_spec
@@ -113,12 +114,23 @@ def recomputing(build):
 def _jax_names(chosen: Chosen) -> str:
     names = ",\n    ".join(map(json.dumps, chosen.settings))
     return f"""\
+import jax
 from remat_cli.frontends.jax import named
 
 policy = jax.checkpoint_policies.save_only_these_names(
     {names}
 )
 loss = jax.checkpoint(named(loss), policy=policy)
+"""
+
+
+def _jax_scan(chosen: Chosen) -> str:
+    names = ", ".join(map(json.dumps, chosen.settings))
+    return f"""\
+import jax
+from remat_cli.frontends.jax import checkpointed_scans
+
+loss = checkpointed_scans(loss, jax.checkpoint_policies.save_only_these_names({names}))
 """
 
 
@@ -214,7 +226,25 @@ TOOLS = {
             "save-only",
             _torch_tags,
         ),
-        Tool("jax-names", "jax.checkpoint with names of values to save", "names", "jax", "save-only", _jax_names),
+        Tool(
+            "jax-names",
+            "jax.checkpoint with names of values to save",
+            "names",
+            "jax",
+            "save-only",
+            _jax_names,
+            note="supposes that XLA keeps the order of the recomputation; on a CPU it undoes it, and jax-scan is "
+            "better where there is a scan",
+        ),
+        Tool(
+            "jax-scan",
+            "jax.checkpoint inside of every scan, with names of values to save",
+            "names",
+            "jax",
+            "save-only",
+            _jax_scan,
+            memory=as_scans_hold,
+        ),
         Tool(
             "keras-layers",
             "keras.RematScope with names of layers",

@@ -25,7 +25,7 @@ def exported(build):
 
 def pasted(snippet, loss):
     """The loss function as the snippet makes it."""
-    names = {"jax": jax, "loss": loss}
+    names = {"loss": loss}
     exec(snippet, names)
     return names["loss"]
 
@@ -95,6 +95,53 @@ def test_the_layers_of_a_scan_share_their_names():
     count = list(graph.metadata["tags"].values()).count
     assert count("dot_general.0") == 5
     assert count("dot_general.1") == 5
+
+
+def feed_forward():
+    """A scan over wide layers, whose activations are far larger than the parameters."""
+
+    def loss(parameters, x):
+        def layer(x, w):
+            up, down = w
+            return x + jax.nn.gelu(jnp.tanh(x @ up)) @ down, None
+
+        return jnp.square(jax.lax.scan(layer, x, parameters)[0]).mean()
+
+    rng = np.random.default_rng(0)
+    up, down = (jnp.asarray(0.1 * rng.standard_normal(shape), jnp.float32) for shape in ((8, 32, 128), (8, 128, 32)))
+    return loss, ((up, down), jnp.asarray(rng.standard_normal((1024, 32)), jnp.float32))
+
+
+def compiled_bytes(loss, arguments):
+    """All memory of the compiled step."""
+    used = jax.jit(jax.value_and_grad(loss)).lower(*arguments).compile().memory_analysis()
+    return used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes
+
+
+@pytest.mark.parametrize("budget", ["12MB", "8.5MB"])
+def test_a_compiled_scan_keeps_the_budget(budget):
+    """XLA on a CPU undoes recomputation elsewhere, but not inside of loops."""
+    graph = exported(feed_forward)
+    loss, arguments = feed_forward()
+    found = policy(graph, budget, "jax-scan", FAST)
+    predicted = found.document()["peak_memory"]
+    limited = pasted(found.snippet, loss)
+    measured = compiled_bytes(limited, arguments)
+    assert measured <= predicted
+    assert measured < 0.5 * compiled_bytes(loss, arguments)
+    value, gradients = jax.jit(jax.value_and_grad(limited))(*arguments)
+    wanted, plain = jax.jit(jax.value_and_grad(loss))(*arguments)
+    assert np.allclose(value, wanted)
+    assert all(np.allclose(a, b, rtol=1e-4) for a, b in zip(*map(jax.tree.leaves, (gradients, plain)), strict=True))
+
+
+def test_names_around_a_scan_say_what_xla_undoes():
+    graph = exported(feed_forward)
+    told = policy(graph, "12MB", "jax-names", FAST).document()
+    assert "on a CPU it undoes it" in told["note"]
+    assert {other["tool"] for other in told["others"]} == {"jax-scan"}
+    with pytest.raises(StrategyMismatch, match=r"jax-scan needs a jax.lax.scan whose steps the graph tells apart"):
+        policy(exported(jax_models.deep), "90%", "jax-scan", FAST)
 
 
 @pytest.mark.parametrize("name", ["mixed", "control", "flax_module", "checkpointed"])

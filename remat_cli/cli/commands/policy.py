@@ -26,10 +26,11 @@ Exits with 1 if nothing that the tool can express fits the budget."""
 @click.option("-b", "--budget", type=params.BUDGET, required=True, help="Memory for everything: 16GB, 80%.")
 @click.option(
     "--to",
-    type=click.Choice(["torch-checkpoint", "hf-every-n", "torch-tags", "jax-names", "keras-layers"]),
+    type=click.Choice(["torch-checkpoint", "hf-every-n", "torch-tags", "jax-names", "jax-scan", "keras-layers"]),
     required=True,
     help="torch-checkpoint: torch.utils.checkpoint around modules. hf-every-n: every n-th layer of Transformers. "
     "torch-tags: tags for operations, which torch.compile obeys. jax-names: jax.checkpoint with names of values. "
+    "jax-scan: the same inside of every scan. "
     "keras-layers: keras.RematScope with names of layers.",
 )
 @params.solver_option

@@ -59,3 +59,19 @@ def named(function: Callable[..., Any]) -> Callable[..., Any]:
     from remat_cli.frontends.jax.capturing.naming import with_names
 
     return with_names(function)
+
+
+def checkpointed_scans(function: Callable[..., Any], policy: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, in which each step of a ``jax.lax.scan`` is a ``jax.checkpoint`` of its own.
+
+    What it computes stays the same; it can be jitted and differentiated as before. XLA keeps the order of the
+    recomputation here, on a CPU too, since a loop runs one step after another.
+
+    Args:
+        function: Any function that JAX can trace, such as a loss function.
+        policy: What is saved of a step, beside what it hands to the next: a policy of ``jax.checkpoint_policies``. The
+            names are those of :func:`named`.
+    """
+    from remat_cli.frontends.jax.capturing.naming import with_names
+
+    return with_names(function, policy=policy)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.jax.capturing.naming import CARRY
 from remat_cli.frontends.jax.document import AUTO, UNROLLED, WHOLE
 from remat_cli.frontends.jax.private import context_of, inner_jaxpr, is_literal, scope_of
 
@@ -101,6 +102,7 @@ class Flat:
         places: The variables of the arguments, in order.
         constants: The array of every variable that stands for one.
         results: In order.
+        step_bytes: Most bytes that a step of a scan stacks beside others, such as what it keeps for its gradients.
         loops: How many scans were ``unrolled`` or ``divided``, and how many loops were kept whole, by their kind.
         prints: How many prints are left out.
         names: The name of each variable of the forward pass that ``checkpoint_name`` gives one; the first, if several.
@@ -112,6 +114,7 @@ class Flat:
     constants: dict[int, Any] = field(default_factory=dict)
     results: list[Atom] = field(default_factory=list)
     loops: Counter[str] = field(default_factory=Counter)
+    step_bytes: int = 0
     prints: int = 0
     names: dict[int, str] = field(default_factory=dict)
 
@@ -237,7 +240,10 @@ class _Flattener:
             return []
         if name in _IDENTITIES:
             if name == "name" and isinstance(reads[0], int) and not self.sweep:
-                self.flat.names.setdefault(reads[0], str(params["name"]))
+                name_of = str(params["name"])
+                if name_of.startswith(f"{CARRY}."):  # comes after the name of the operation, and tells more
+                    self.flat.names[reads[0]] = name_of
+                self.flat.names.setdefault(reads[0], name_of)
             return reads
         inner = inner_jaxpr(params.get("jaxpr", params.get("call_jaxpr"))) if name in _CALLS | {"scan"} else None
         if inner is not None and name in _CALLS:
@@ -283,6 +289,8 @@ class _Flattener:
         """Write a scan part by part."""
         params, outputs = equation.params, inner[0].outvars
         shared, carried = params["num_consts"], params["num_carry"]
+        stacked = sum(v.aval.size * v.aval.dtype.itemsize for v in outputs[carried:])
+        self.flat.step_bytes = max(self.flat.step_bytes, stacked)
         carry = reads[shared : shared + carried]
         stacks = [self.parts(atom, cuts) for atom in reads[shared + carried :]]
         made: list[list[Atom]] = [[] for _ in outputs[carried:]]

@@ -141,6 +141,8 @@ class _Lowering:
                 if variable in self.flat.names and graph.nodes[graph.producer[number]].phase is Phase.FORWARD
             },
         }
+        if self.flat.step_bytes:
+            metadata["step_bytes"] = self.flat.step_bytes
         return Lowered(replace(graph, metadata=metadata), self.arrays)
 
     def find_given(self) -> None:
