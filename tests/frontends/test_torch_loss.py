@@ -77,6 +77,21 @@ def test_the_budget_holds_with_a_loss_that_is_known():
     assert peaks[None] > 0.01  # a loss that takes more than a usual one
 
 
+@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "binary_cross_entropy"])
+def test_a_loss_that_keeps_a_number_for_each_element_counts_to_the_end(name):
+    """These write a number for each element, then their mean into the same memory, which lives as long as the loss."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(6) for part in (nn.Linear(64, 64), nn.GELU())]
+    module, x, y = nn.Sequential(*layers, nn.Sigmoid()), torch.randn(512, 64), torch.rand(512, 64)
+
+    def loss(output):
+        return getattr(nn.functional, name)(output, y)
+
+    fit(module, (x,), "80%", options=SolveOptions(time_limit_s=10), cache="", loss=loss, holds=())
+    assert over(module, loss, (x,), report_of(module).budget_bytes) <= 0.002
+    assert report_of(module).plan_bytes <= 1.02 * peak_bytes(WithLoss(module, loss), (x,))
+
+
 def test_what_eager_mode_needs_includes_the_loss():
     torch.manual_seed(0)
     module, inputs = Masks(), (torch.randn(4, 16, 16, 16),)

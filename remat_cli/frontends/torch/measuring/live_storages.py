@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from remat_cli.frontends.aten.retained_bytes import REDUCED
 from remat_cli.frontends.torch.private import dispatch_mode, is_host, weak_storage
 
 
@@ -27,18 +28,29 @@ def live_storages() -> Any:
             import torch
 
             result = function(*args, **(kwargs or {}))
+            kept = _kept(function, args, kwargs or {})
             for item in result if isinstance(result, list | tuple) else (result,):
                 if isinstance(item, torch.Tensor):
                     reference = weak_storage(item)
                     if reference not in self.known:
                         sizes = self.host_sizes if is_host(reference) else self.sizes
-                        sizes[reference] = item.untyped_storage().nbytes()
+                        sizes[reference] = max(item.untyped_storage().nbytes(), kept)
             self.sizes, self.host_sizes = _living(self.sizes), _living(self.host_sizes)
             self.peak_bytes = max(self.peak_bytes, sum(self.sizes.values()))
             self.host_peak_bytes = max(self.host_peak_bytes, sum(self.host_sizes.values()))
             return result
 
     return LiveStorages
+
+
+def _kept(function: Any, args: Any, kwargs: Any) -> int:
+    """Bytes that the result of a reduced loss keeps, which its fake tensor does not tell; 0 for other operators."""
+    import torch
+
+    at = REDUCED.get(str(getattr(function, "overloadpacket", "")))
+    if at is None or (args[at] if len(args) > at else kwargs.get("reduction", 1)) == 0:
+        return 0
+    return int(torch.broadcast_shapes(args[0].shape, args[1].shape).numel() * args[0].itemsize)
 
 
 def _living(sizes: dict[Any, int]) -> dict[Any, int]:

@@ -29,9 +29,6 @@ from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement
 _END = -1.0
 """Before the backward pass of what the gradient of a parameter is gone: of nothing in the step."""
 
-_LOSS_BYTES = 8
-"""A loss outside of the module and its gradient, in float32: the loop holds them to the end of the backward pass."""
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -213,7 +210,7 @@ def course_of(graphs: Sequence[Graph], captured: Sequence[Captured], calls: Call
     outside = outside_of(calls, planned, common, times, passing)
     if asked is not None and asked.loss_bytes:
         outside[-1].moments.append(Moment({}, asked.loss_bytes))
-        computed = [Gradient("loss", _LOSS_BYTES, len(planned) - 0.5, _END)]
+        computed = [Gradient("loss", asked.number_bytes, len(planned) - 0.5, _END)]
     else:
         computed = []
     first = {number: given for number, _, given in reversed(ordered)}

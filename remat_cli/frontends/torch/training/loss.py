@@ -14,7 +14,7 @@ from typing import Any
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.results import Chosen
 from remat_cli.frontends.torch.measuring.live_storages import live_storages
-from remat_cli.frontends.torch.private import is_fake, silent_fakes
+from remat_cli.frontends.torch.private import is_fake, silent_fakes, weak_storage
 from remat_cli.frontends.torch.tensors import dense_bytes, leaves
 
 Loss = Callable[[Any], Any]
@@ -33,18 +33,21 @@ class Asked:
         chosen: The results that take a gradient.
         loss_bytes: Most bytes that the loss takes at a time, in its forward or its backward pass, the gradients of the
             results included.
+        number_bytes: Bytes of the loss and of its gradient, which the loop has to the end of the backward pass; 0 if
+            the module returns its loss.
         usual: Whether that is what a usual loss takes, because the loss is not known.
     """
 
     chosen: Chosen
     loss_bytes: int = 0
+    number_bytes: int = 0
     usual: bool = False
 
 
 def asked_by_a_usual_loss(chosen: Chosen) -> Asked:
     """What a loss asks that is not known, and computed outside of the module. A number is a loss itself."""
     size = sum(_in_float(tensor) for tensor in chosen.tensors if tensor.numel() > 1)
-    return Asked(chosen, _USUAL * size, usual=size > 0)
+    return Asked(chosen, _USUAL * size, 2 * 4 if size else 0, usual=size > 0)
 
 
 def usual_loss() -> Callable[[Any], Any]:
@@ -95,6 +98,7 @@ def asked_by(loss: Loss, output: Any, mode: Any) -> Asked:
         with silent_fakes(), under, torch.enable_grad(), live_storages()([tensor for _, tensor in given]) as live:
             value = loss(output)
             _require_number(value)
+            number = live.sizes.get(weak_storage(value), 0) + value.nbytes
             made = torch.autograd.grad(value, [tensor for _, tensor in found], allow_unused=True)
     except UsageError:
         raise
@@ -108,7 +112,7 @@ def asked_by(loss: Loss, output: Any, mode: Any) -> Asked:
         raise UsageError("the loss depends on none of the results of the module", hint="is there a detach() in it?")
     names, tensors = zip(*takes, strict=True)
     chosen = Chosen(tensors=tensors, names=names, others=len(found) - len(takes))
-    return Asked(chosen, max(1, live.peak_bytes))
+    return Asked(chosen, max(1, live.peak_bytes), number)
 
 
 def _require_number(value: Any) -> None:
