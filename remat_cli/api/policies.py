@@ -33,8 +33,7 @@ def policy(
         budget: ``"16GB"``, ``"80%"`` or a number of bytes, fixed memory included.
         to: ``torch-checkpoint`` (``torch.utils.checkpoint`` around modules), ``hf-every-n`` (every n-th layer),
             ``torch-tags`` (tags for operations), ``jax-names`` (names of values that ``jax.checkpoint`` saves),
-            ``jax-scan`` (inside of scans) or
-            ``keras-layers`` (layers for ``keras.RematScope``).
+            ``jax-scan`` (inside of scans) or ``keras-layers`` (layers for ``keras.RematScope``).
         options: How to solve; the time limit is for both searches.
         listener: Receives the progress, from any thread.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from remat_cli.errors import StrategyMismatch
+from remat_cli.errors import StrategyMismatch, Worded
 from remat_cli.graph.model import Graph, Phase
 
 _CARRY = "carry."
@@ -27,7 +27,10 @@ def as_scans_hold(graph: Graph) -> Graph:
     if not any(name.startswith(_CARRY) and count > 1 for name, count in counts.items()):
         raise StrategyMismatch(
             "jax-scan needs a jax.lax.scan whose steps the graph tells apart, and there is none",
-            hint="--to jax-names takes other programs; remat export --scans unrolled tells steps of long scans apart",
+            hint=Worded(
+                'to="jax-names" takes other programs; export unrolled scans to tell their steps apart',
+                "--to jax-names takes other programs; remat export --scans unrolled tells steps of long scans apart",
+            ),
         )
 
     def kept(node: int) -> bool:

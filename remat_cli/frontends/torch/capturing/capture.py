@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat_cli.errors import CaptureFailed, NotOneGraph
+from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capturing.calls import Calls
 from remat_cli.frontends.torch.capturing.generators import undisturbed
 from remat_cli.frontends.torch.capturing.refusals import (
     Refusal,
-    in_no_part,
     not_captured,
     read_refusal,
     refusal_of,
@@ -227,10 +226,7 @@ def divided(model: Model, mode: Any, way: Way = through_aot) -> tuple[list[Part]
 def no_graph(model: Model, mode: Any) -> CaptureFailed:
     """The error for a ``model`` in which ``capture_parts`` found no graph with a backward pass."""
     _, problem = _captured(model, model.module, mode, through_aot, whole=True)
-    if problem is None:
-        return nothing_to_train()
-    error = not_captured(problem)
-    return in_no_part(error) if isinstance(error, NotOneGraph) else error
+    return nothing_to_train() if problem is None else not_captured(problem)
 
 
 def nothing_to_train() -> CaptureFailed:

@@ -23,10 +23,11 @@ _JUMP = "generic_jump"
 """PyTorch's word for a branch, where it has already captured what comes before."""
 _FAILED = "the model could not be captured"
 _BREAK = "what PyTorch calls a graph break divides it: data-dependent control flow, .item(), printing"
-_APART = (
+APART = (
     "call what divides it in a statement of its own outside of loops, or in a method with @torch.compiler.disable: "
     "then what comes before and after it is planned"
 )
+"""What to do about code that PyTorch divides a step at."""
 _PARTS = "export_torch_parts makes a graph of each part"
 _LONGEST = 400
 """Most characters of the first line: some errors hold whole tensors."""
@@ -67,7 +68,7 @@ def in_no_part(whole: NotOneGraph) -> CaptureFailed:
     first, *details = whole.message.split("\n")
     hint = (
         f"{_BREAK}, and PyTorch captures no part of the step that reads a parameter that trains: it divides no loop "
-        f"and no expression; {_APART}"
+        f"and no expression; {APART}"
     )
     return CaptureFailed(first, hint=hint, details=details)
 
@@ -119,7 +120,7 @@ def not_captured(error: Exception) -> CaptureFailed:
     if _OWN_ERROR in str(error) or not type(error).__module__.startswith("torch"):
         hint = "does the step run as it is, without remat?"
     if "RNN, GRU, or LSTM" in str(error):
-        hint = f"{_APART}; or that setting captures nn.RNN, nn.GRU and most nn.LSTM, and nn.LSTMCell needs no setting"
+        hint = f"{APART}; or that setting captures nn.RNN, nn.GRU and most nn.LSTM, and nn.LSTMCell needs no setting"
     if not hint:
         return NotOneGraph(
             f"{_FAILED}: {refusal.line()}",

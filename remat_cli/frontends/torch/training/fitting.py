@@ -7,22 +7,22 @@ graph comes later (evaluation after training, a new shape, autocast), it gets a 
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
 from remat_cli.errors import CaptureFailed, Infeasible, NotOneGraph, RematError, UsageError
 from remat_cli.frontends.torch.capturing.calls import Calls
-from remat_cli.frontends.torch.capturing.capture import Captured, Model, Way, capture_parts, fake_mode, no_graph
+from remat_cli.frontends.torch.capturing.capture import Captured, Model, Way, capture_parts, no_graph
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
 from remat_cli.frontends.torch.capturing.export import described
 from remat_cli.frontends.torch.capturing.inductor_joint import way_of
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
 from remat_cli.frontends.torch.capturing.pruning import with_tangents
+from remat_cli.frontends.torch.capturing.refusals import APART
 from remat_cli.frontends.torch.capturing.results import Returns, chosen_results, held_results, uses
 from remat_cli.frontends.torch.capturing.source import as_model
 from remat_cli.frontends.torch.installed import require_device
@@ -33,10 +33,11 @@ from remat_cli.frontends.torch.training.arguments import Arguments, device_of_mo
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
 from remat_cli.frontends.torch.training.course import course_of
 from remat_cli.frontends.torch.training.eager import eager_peak
+from remat_cli.frontends.torch.training.fake_copy import fake_copy
 from remat_cli.frontends.torch.training.in_place import PlannedCall, UnplannedCall, install, require_uncompiled
 from remat_cli.frontends.torch.training.loss import Asked, Loss, asked_by, asked_by_a_usual_loss
 from remat_cli.frontends.torch.training.outside import sizes_unknown
-from remat_cli.frontends.torch.training.real_forward import captured_for_real, error_of, uncopied
+from remat_cli.frontends.torch.training.real_forward import captured_for_real, error_of
 from remat_cli.frontends.torch.training.remat_backend import backend_with
 from remat_cli.frontends.torch.training.report import Fitted
 from remat_cli.frontends.torch.training.sharing import Held, crossing_bytes, planned, without_plan
@@ -106,20 +107,10 @@ def fit_module(
     where = device_of_module(module)
     costs = cost_model("flops" if cost == MEASURED else cost, where)
     found = _Plans(where, costs, cost == MEASURED, compiler, planner, reserve_bytes, unknown, _bytes(module))
-    fake, mode = _fake(model)
-    # The module alone, without a loss, since the user's loop computes the loss and calls ``backward()``.
-    calls = Calls()
-    parts, more = capture_parts(fake, mode, calls, way)
-    if not parts and not more:
-        problem = no_graph(fake, mode)
-        if not isinstance(problem, NotOneGraph):
-            raise problem
-        return _unplanned(module, problem.reason, unknown)
-    unknown_sizes = sizes_unknown(calls)
-    stopped = more
-    parts, more, calls, numbers = _reached(model, parts, more, calls, way, unknown_sizes)
+    fake, mode = fake_copy(model)
+    parts, more, calls, numbers, unknown_sizes = _captured(model, fake, mode, way)
     if not parts:
-        return _unplanned(module, more or stopped, unknown)
+        return _unplanned(module, more, unknown)
     untried = try_out(calls, list(module.parameters()))
     parts, calls, found.unplanned = _plannable(parts, calls)
     asked = _asked(calls, returns, loss, mode)
@@ -135,6 +126,29 @@ def fit_module(
     return install(module, PlannedCall(module, backend, len(parts), strict=strict, plans=found.plans, report=report))
 
 
+def _captured(model: Model, fake: Model, mode: Any, way: Way) -> tuple[list[Captured], str, Calls, str, bool]:
+    """The parts of a module, alone, since the user's loop computes the loss and calls ``backward()``.
+
+    Returns:
+        The parts; why there may be more, or why there are none; how the module called them; what was assumed; and
+        whether sizes of code outside of them depend on a pass with data.
+
+    Raises:
+        CaptureFailed: If it has nothing to train; or see :func:`_reached`.
+        UsageError: See :func:`_reached`.
+    """
+    calls = Calls()
+    parts, more = capture_parts(fake, mode, calls, way)
+    if not parts and not more:
+        problem = no_graph(fake, mode)
+        if not isinstance(problem, NotOneGraph):
+            raise problem
+        return [], problem.reason, calls, "", False
+    unknown_sizes = sizes_unknown(calls)
+    reached, why, calls, numbers = _reached(model, parts, more, calls, way, unknown_sizes)
+    return reached, why if reached or why else more, calls, numbers, unknown_sizes
+
+
 def _unplanned(module: Any, why: str, unknown: Unknown) -> Any:
     """``module``, of which nothing can be planned; it runs as it is if the user accepts that.
 
@@ -145,8 +159,7 @@ def _unplanned(module: Any, why: str, unknown: Unknown) -> Any:
     if unknown != "warn":
         raise CaptureFailed(
             said,
-            hint="torch.compiler.disable around what fails leaves it out, and modules in it can be fitted one by one; "
-            'unknown="warn" trains it as it is, without a budget',
+            hint=f'{APART}; or fit modules in it one by one; unknown="warn" trains it as it is, without a budget',
         )
     warn(f"remat: {said}; it trains as it is, with whatever memory that takes")
     return install(module, UnplannedCall(module))
@@ -562,39 +575,3 @@ def _reached(
         return reached, problem, found, ""
     assumed = f"assumes that the model takes the same way as with this batch, since its way depends on numbers ({more})"
     return reached, problem, found, assumed
-
-
-def _fake(model: Model) -> tuple[Model, Any]:
-    """``model`` with fake tensors, and their mode. Everything else in it is copied."""
-    mode = fake_mode()
-    given = [*model.module.parameters(), *model.module.buffers()]
-    copies = {id(tensor): mode.from_tensor(tensor) for tensor in given}
-    copies |= {id(tensor): mode.from_tensor(tensor.detach()) for tensor in _computed(model.module)}
-    try:
-        module = copy.deepcopy(model.module, copies)
-    except Exception as error:  # the user's module may hold anything
-        raise uncopied(error) from error
-    inputs = tuple(_fake_leaves(item, mode) for item in model.inputs)
-    keywords = {key: _fake_leaves(item, mode) for key, item in model.keywords.items()}
-    return Model(module, inputs, keywords, None), mode
-
-
-def _computed(module: Any) -> list[Any]:
-    """Tensors in a module that a computation made, as the old ``weight_norm`` does; ``deepcopy`` refuses them."""
-    import torch
-
-    held = [item for part in module.modules() for item in vars(part).values()]
-    return [item for item in held if isinstance(item, torch.Tensor) and not item.is_leaf]
-
-
-def _fake_leaves(tree: Any, mode: Any) -> Any:
-    """Nested tuples, lists and mappings with a fake tensor in place of every tensor."""
-    import torch
-
-    if isinstance(tree, torch.Tensor):
-        return mode.from_tensor(tree)
-    if isinstance(tree, Mapping):
-        return {key: _fake_leaves(item, mode) for key, item in tree.items()}
-    if type(tree) in {list, tuple}:
-        return type(tree)(_fake_leaves(item, mode) for item in tree)
-    return tree
