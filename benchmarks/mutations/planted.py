@@ -83,15 +83,15 @@ PLAN = (
     _one(
         "plan: replay without fixed memory",
         "the replayed profile leaves out fixed memory",
-        "profile.append(graph.fixed_memory + judge.memory + workspace)",
-        "profile.append(judge.memory + workspace)",
+        "profile.append(graph.fixed_memory + checker.memory + workspace)",
+        "profile.append(checker.memory + workspace)",
         "plan",
     ),
     _one(
         "plan: replay without workspace",
         "the replayed profile leaves out the workspace",
-        "profile.append(graph.fixed_memory + judge.memory + workspace)",
-        "profile.append(graph.fixed_memory + judge.memory)",
+        "profile.append(graph.fixed_memory + checker.memory + workspace)",
+        "profile.append(graph.fixed_memory + checker.memory)",
         "plan",
     ),
     _one(

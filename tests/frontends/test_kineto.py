@@ -51,7 +51,7 @@ def test_units_do_not_mix_unless_scaled():
     trace = _trace(_event("a", 0, 3), _event("b", 5, 3))
     with pytest.raises(InputError, match="costs in flops would stand beside microseconds") as refused:
         measured_costs(_graph("flops"), trace, "t.json")
-    assert "--scale-unmatched" in refused.value.message
+    assert "scale_unmatched" in refused.value.message
     found = measured_costs(_graph("flops"), trace, "t.json", scale=True)
     assert found.scale == pytest.approx(0.2)  # 6 us for 30 flops
     assert _costs(found) == [3.0, 3.0, pytest.approx(8.0)]

@@ -78,7 +78,7 @@ def test_fit_and_later_forms_say_what_their_plans_save(capsys):
     said = capsys.readouterr().err
     assert re.fullmatch(
         r"remat: Sequential: peak [\d.]+ -> [\d.]+ kB \(-\d+%\) within [\d.]+ kB, about \+[\d.]+% FLOPs; "
-        r"planned in [\d.]+ s; what the loop computes .*\n",
+        r"planned in [\d.]+ s; assumes that the loss takes .*\n",
         said,
     )
     planned(batch).sum().backward()

@@ -500,7 +500,8 @@ def test_results_without_a_gradient_cost_nothing_and_others_are_computed_again(w
     if weight:
         with pytest.warns(UserWarning, match="result 1 of the module takes a gradient, which was not assumed"):
             found = losses_of(module, module, batch, weight)
-        assert len(remat.plans_of(module)) == 2
+        [other_plan] = remat.plans_of(module)  # in the place of the first one
+        assert other_plan is not plan
         torch.testing.assert_close(found, wanted)
     else:
         assert equal(losses_of(module, module, batch, weight), wanted)

@@ -231,7 +231,7 @@ def test_from_export_to_a_plan_on_the_command_line(tmp_path, monkeypatch, capsys
     assert run(["profile", "graph.json", "-o", "measured.json", "--repeats", "2"]) == 0
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("wrote measured.json: 34 nodes, ")
+    assert said.err.startswith("wrote measured.json: 36 nodes, ")
     assert said.err.count("\n") == 1
     assert load_graph("measured.json").cost_unit == "us"
     assert run(["solve", "measured.json", "-b", "none", "-q"]) == 0

@@ -144,7 +144,7 @@ def test_the_command_says_that_there_is_no_folder(tmp_path):
     no_folder.write_text("")
     done = _warm_up(no_folder)
     assert done.returncode == 1
-    assert "no folder to keep machine code" in done.stdout
+    assert "no folder to keep machine code" in done.stderr
     assert "NUMBA_CACHE_DIR" in done.stderr
 
 
