@@ -21,7 +21,7 @@ its default costs and {limit} for each search. The budget is 60, 70 or 80% of ea
 no plan fits that, the least number of bytes that the refusal names (`*`). *predicted*: the peak of the plan, with
 parameters and inputs. *peak*: the largest sum of what PyTorch's allocator handed out in a step, by the events of the
 profiler, with parameters and inputs. *bits*: whose losses, parameters and buffers after the third step are the same.
-*told*: `fit` knows the loss (`loss=`); *untold*: it does not, and counts the gradients of the results alone.
+*told*: `fit` knows the loss (`loss=`); *untold*: it does not, and counts what a usual one takes.
 
 Outcomes: *trained*, within the budget; *announced*, over the budget after a warning or an assumption in the report;
 *silent*, over the budget and nothing was said; *refused*, with an error before training; *failed* otherwise.
