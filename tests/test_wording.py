@@ -21,7 +21,6 @@ OF_OTHER_TOOLS = re.compile(r"--(xla-dump|xla|nproc-per-node)")
 NOT_ERRORS = {
     "extras.py": "commands of installers",
     "reports/figures.py": "a style of lines",
-    "reports/planfigure.py": "a style of lines",
     "reports/web/plan.py": "the command that makes a plan",
     "solvers/glpk.py": "arguments of a process",
     "solvers/glpk_worker.py": "arguments of a process",

@@ -123,7 +123,7 @@ def text_of(shown: Any, style: Style) -> str:
     """
     if isinstance(shown, Graph):
         from remat_cli.graph.summary import summarize
-        from remat_cli.reports.graphtext import graph_text
+        from remat_cli.reports.graph import graph_text
 
         return graph_text(summarize(shown), style)
     if isinstance(shown, Plan):
@@ -131,7 +131,7 @@ def text_of(shown: Any, style: Style) -> str:
 
         return plan_show(check(shown), shown, style)
     if isinstance(shown, Report):
-        from remat_cli.reports.text import plan_text
+        from remat_cli.reports.plan import plan_text
 
         return plan_text(shown, style, checking=True)
     if isinstance(shown, Comparison):
@@ -139,7 +139,7 @@ def text_of(shown: Any, style: Style) -> str:
 
         return comparison_text(shown, style)
     if isinstance(shown, Linked):
-        from remat_cli.reports.linked import linked_text
+        from remat_cli.reports.comparison import linked_text
 
         return linked_text(shown, style)
     if isinstance(shown, Worth):
@@ -164,7 +164,7 @@ def _search_text(shown: Any, style: Style) -> str:
     from remat_cli.planning.job import Solved
 
     if isinstance(shown, Solved):
-        from remat_cli.reports.text import plan_text
+        from remat_cli.reports.plan import plan_text
 
         return plan_text(shown.report, style, run=shown.plan.run, ending=shown.ending)
     if isinstance(shown, Curve):
@@ -200,7 +200,7 @@ def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
 
         return comparison_page(shown, made_by, cdn=cdn)
     if isinstance(shown, Linked):
-        from remat_cli.reports.web.linked import linked_page
+        from remat_cli.reports.web.comparison import linked_page
 
         return linked_page(shown, made_by, cdn=cdn)
     if isinstance(shown, Worth):
@@ -225,11 +225,11 @@ def figure_of(shown: Any, format: str) -> bytes:
     require_drawing(format)
     shown = getattr(shown, "plan", shown)  # what a search returned
     if isinstance(shown, Plan):
-        from remat_cli.reports.planfigure import plan_figure
+        from remat_cli.reports.figures import plan_figure
 
         return plan_figure(check(shown), shown, format)
     if isinstance(shown, Graph):
-        from remat_cli.reports.graphfigure import graph_figure
+        from remat_cli.reports.figures import graph_figure
 
         return graph_figure(shown, format)
     if isinstance(shown, Comparison):

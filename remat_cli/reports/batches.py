@@ -7,7 +7,7 @@ from typing import Any
 from remat_cli.graph.model import Graph
 from remat_cli.plan.batches import BatchFacts
 from remat_cli.plan.model import Scope
-from remat_cli.reports.jsonform import document_json
+from remat_cli.reports.documents import document_json
 from remat_cli.reports.style import Style, fields, render
 from remat_cli.reports.words import exact_bytes
 from remat_cli.units import format_bytes, format_percent

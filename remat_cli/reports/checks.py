@@ -92,7 +92,7 @@ def _details(checked: Checked, style: Style) -> list[RenderableType]:
 
 def checks_document(plans: Sequence[Checked]) -> dict[str, Any]:
     """The ``remat-checks/1`` document (schemas/checks-v1.json)."""
-    from remat_cli.reports.jsonform import report_document
+    from remat_cli.reports.documents import report_document
 
     seen = Counter(map(status, plans))
     return {
@@ -113,14 +113,14 @@ def checks_document(plans: Sequence[Checked]) -> dict[str, Any]:
 
 def checks_json(plans: Sequence[Checked]) -> str:
     """:func:`checks_document` as text with stable bytes."""
-    from remat_cli.reports.jsonform import document_json
+    from remat_cli.reports.documents import document_json
 
     return document_json(checks_document(plans))
 
 
 def checks_github(plans: Sequence[Checked]) -> str:
     """The annotations of every plan in turn, and a notice or an error with the summary."""
-    from remat_cli.reports.github import command, plan_github
+    from remat_cli.reports.ci import command, plan_github
 
     text = ""
     for checked in plans:

@@ -1,16 +1,20 @@
-"""The output of ``remat compare``: a table of overheads for people, rows for programs."""
+"""Comparisons of strategies, for one link to a host or for several: as text, as CSV, and as documents."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.plan.comparison import Comparison, Ended, Proof, Row
+from remat_cli.plan.host import Host
+from remat_cli.plan.linked import Linked
 from remat_cli.plan.model import Scope
 from remat_cli.printable import printable
-from remat_cli.reports.jsonform import document_json
-from remat_cli.reports.style import Style, render
+from remat_cli.reports.documents import document_json
+from remat_cli.reports.style import Style, render, title
 from remat_cli.reports.words import AMONG, count, exact_bytes
 from remat_cli.units import format_bytes, format_percent
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
+
 
 _NAME_COLUMNS = 26
 _CELL_COLUMNS = 11
@@ -180,3 +185,56 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
 def comparison_json(comparison: Comparison) -> str:
     """:func:`comparison_document` as text."""
     return document_json(comparison_document(comparison))
+
+
+def linked_text(linked: Linked, style: Style) -> str:
+    """The table of each link under its name and bandwidths."""
+    parts = []
+    for (name, host), comparison in zip(linked.links, linked.comparisons, strict=True):
+        head = render(style, title(style.clean(name), f"  {host.words}")).lstrip("\n")
+        parts.append(head + comparison_text(comparison, style))
+    return "\n".join(parts)
+
+
+def _link(name: str, host: Host) -> dict[str, Any]:
+    return {
+        "link": name,
+        "bandwidth_out": _limited(host.out_bytes_per_s),
+        "bandwidth_in": _limited(host.in_bytes_per_s),
+        "latency_s": host.latency_s,
+        "memory": host.memory_bytes,
+    }
+
+
+def _limited(rate: float) -> float | None:
+    return None if math.isinf(rate) else rate
+
+
+def linked_document(linked: Linked) -> Mapping[str, Any]:
+    """As JSON values, ``remat-comparisons/1`` (schemas/comparisons-v1.json)."""
+    return {
+        "schema": "remat-comparisons/1",
+        "links": [
+            {**_link(name, host), "comparison": comparison_document(comparison)}
+            for (name, host), comparison in zip(linked.links, linked.comparisons, strict=True)
+        ],
+        "interrupted": linked.interrupted,
+    }
+
+
+def linked_json(linked: Linked) -> str:
+    """:func:`linked_document` as text."""
+    return document_json(dict(linked_document(linked)))
+
+
+def linked_csv(linked: Linked) -> str:
+    """One line for each link, strategy and budget, with a header; missing values are empty."""
+    lines: list[dict[str, Any]] = []
+    for (name, host), comparison in zip(linked.links, linked.comparisons, strict=True):
+        link = {key: "" if value is None else value for key, value in _link(name, host).items()}
+        lines += [{**link, **row} for row in csv.DictReader(io.StringIO(comparison_csv(comparison)))]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()

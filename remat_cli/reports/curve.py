@@ -14,7 +14,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Scope
 from remat_cli.printable import printable
-from remat_cli.reports.jsonform import document_json
+from remat_cli.reports.documents import document_json
 from remat_cli.reports.style import Style, columns, fields, render, title
 from remat_cli.reports.words import AMONG, cost_words, count, ending_words, exact_bytes, graph_words, maker, size_column
 from remat_cli.units import format_duration, format_percent

@@ -86,7 +86,7 @@ def diff_markdown(
 
 def diff_github(difference: Difference, found: Sequence[Finding], *, new_path: str) -> str:
     """An error annotation for every reason why the new plan fails, or a notice that it passes."""
-    from remat_cli.reports.github import command
+    from remat_cli.reports.ci import command
 
     lines = [command("error", f.message, file=new_path, title=f"remat diff: {f.code}") for f in found]
     if difference.other_graph is not None:

@@ -1,4 +1,4 @@
-"""Figures through matplotlib (extra ``plot``), without its global state: overhead and peak against budget."""
+"""Figures of comparisons, plans and graphs through matplotlib (extra ``plot``), without its global state."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from remat_cli.graph.blocks import blocks, condensed
+from remat_cli.graph.layout import Layout, layered
+from remat_cli.graph.model import Graph, Phase
+from remat_cli.plan.check import Report
 from remat_cli.plan.comparison import Comparison
 from remat_cli.plan.linked import Linked
+from remat_cli.plan.model import Plan
+from remat_cli.plan.occupancy import Kind, Occupancy, occupancy
+from remat_cli.plan.raster import Raster, raster
 from remat_cli.printable import printable
-from remat_cli.reports.overlaps import (
+from remat_cli.reports.overhead_chart import (
     NO_PLAN,
     Curve,
     Scale,
@@ -19,11 +26,13 @@ from remat_cli.reports.overlaps import (
     logarithmic_scale,
     overhead_percent,
 )
-from remat_cli.reports.palette import COLOURS
+from remat_cli.reports.palette import BUDGET, COLOURS, KINDS, LIGHT, Shades, box_height
+from remat_cli.reports.words import cost_words, count, peak_words, verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 _MARKERS = "osD^vP*X<>hd"
 _DASHES = ("-", "--", ":", "-.")
@@ -175,3 +184,188 @@ def _giga(comparison: Comparison) -> tuple[float, str]:
         if largest >= factor:
             return factor, name
     return 1.0, "bytes"
+
+
+_HATCHES = {Kind.RECOMPUTED: "////", Kind.FETCHED: "xxxx", Kind.WORKSPACE: "....", Kind.BACKWARD: "\\\\"}
+_MOMENTS = 1000
+_CELLS = 300
+
+
+def plan_figure(report: Report, plan: Plan, format: str) -> bytes:
+    """Memory over statements, the computations, and the matrices R and S, as ``svg`` or ``png``.
+
+    Raises:
+        UsageError: If matplotlib is not installed.
+    """
+    with matplotlib_settings():
+        from matplotlib.figure import Figure
+
+        drawn = raster(plan, _CELLS)
+        figure = Figure(figsize=(7.5, 3.8 if drawn is None else 7.6), layout="constrained")
+        grid = figure.add_gridspec(
+            2 if drawn is None else 3, 2, height_ratios=(12, 0.7) + (() if drawn is None else (11,))
+        )
+        upper = figure.add_subplot(grid[0, :])
+        strip = figure.add_subplot(grid[1, :], sharex=upper)
+        if report.replay.profile:
+            seen = occupancy(report.graph, plan.statements, report.replay.profile, _MOMENTS)
+            _memory(upper, report, seen)
+            _computing(strip, seen)
+        if drawn is not None:
+            _matrix(figure.add_subplot(grid[2, 0]), drawn, "R")
+            _matrix(figure.add_subplot(grid[2, 1]), drawn, "S")
+        heading = f"{report.graph.name or 'plan'}: {verdict(report)}, {peak_words(report)}"
+        figure.suptitle(drawable(heading), fontsize="medium")
+        return figure_bytes(figure, format)
+
+
+def _memory(axes: Axes, report: Report, seen: Occupancy) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    begins = [*(moment.first for moment in seen.moments), seen.statements]
+    moments = [*seen.moments, seen.moments[-1]]
+    floor = [0] * len(begins)
+    for kind in seen.kinds():
+        top = [low + moment.bytes.get(kind, 0) for low, moment in zip(floor, moments, strict=True)]
+        axes.fill_between(
+            begins,
+            floor,
+            top,
+            step="post",
+            label=kind.value,
+            facecolor=KINDS[kind],
+            hatch=_HATCHES.get(kind),
+            edgecolor="#00000055",
+            linewidth=0,
+        )
+        floor = top
+    axes.plot(begins, floor, color="black", linewidth=0.7, drawstyle="steps-post")
+    if report.no_remat_peak_bytes:
+        axes.axhline(report.no_remat_peak_bytes, color="black", linestyle=":", linewidth=1, label="no-remat peak")
+    if report.budget_bytes is not None:
+        axes.axhline(report.budget_bytes, color=BUDGET, linestyle="--", linewidth=1.3, label="budget")
+    if report.graph.fixed_memory:
+        axes.axhline(report.graph.fixed_memory, color="black", linestyle="-.", linewidth=0.8)
+    axes.set_ylabel("memory in use")
+    axes.yaxis.set_major_formatter(EngFormatter("B", sep=" "))
+    axes.set_xlim(0, seen.statements)
+    axes.set_ylim(bottom=0)
+    axes.tick_params(labelbottom=False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.22), ncols=5, frameon=False, fontsize="small")
+
+
+def _computing(axes: Axes, seen: Occupancy) -> None:
+    for kind in Kind:
+        runs = [(first, last - first) for first, last in seen.runs(kind)]
+        axes.broken_barh(runs, (0, 1), facecolor=KINDS[kind], linewidth=0)
+    axes.set_yticks([0.5], ["computing"])
+    axes.set_ylim(0, 1)
+    axes.grid(visible=False)
+    stands = f" (each point: the highest of {seen.each})" if seen.each > 1 else ""
+    axes.set_xlabel(f"statement{stands}")
+
+
+def _matrix(axes: Axes, drawn: Raster, which: str) -> None:
+    from matplotlib.colors import ListedColormap
+
+    cells = drawn.computed if which == "R" else drawn.kept
+    first, again, kept = KINDS[Kind.FORWARD], KINDS[Kind.RECOMPUTED], KINDS[Kind.UPDATE]
+    colours = ListedColormap(["#F4F5F6", first, again] if which == "R" else ["#F4F5F6", kept])
+    rows, columns = cells.shape
+    extent = (-0.5 * drawn.each, (columns - 0.5) * drawn.each, (rows - 0.5) * drawn.each, -0.5 * drawn.each)
+    axes.imshow(cells, cmap=colours, vmin=-0.5, vmax=colours.N - 0.5, extent=extent, interpolation="nearest")
+    axes.grid(visible=False)
+    axes.set_title("R: computed first (blue), again (orange)" if which == "R" else "S: kept", fontsize="small")
+    cell = f", {drawn.each} to a cell" if drawn.each > 1 else ""
+    axes.set_xlabel(f"node{cell}")
+    axes.set_ylabel(f"stage{cell}")
+
+
+_LATE = (Phase.BACKWARD, Phase.UPDATE)
+_WIDTH = 0.84
+_INCHES = (11.0, 4.5)
+_LONGEST = 16
+"""Longer names lose their middle."""
+
+
+def graph_figure(graph: Graph, format: str) -> bytes:
+    """``graph`` in layers as ``svg`` or ``png``: heights grow with bytes, shades with costs.
+
+    A large graph is drawn in blocks of nodes, as on its page.
+
+    Raises:
+        UsageError: If matplotlib is not installed.
+    """
+    with matplotlib_settings():
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
+        from matplotlib.figure import Figure
+
+        parts = blocks(graph).parts
+        sizes = [part.end - part.first for part in parts]
+        drawn = condensed(graph, parts)
+        shades = Shades.of([node.cost for node in (*graph.nodes, *drawn.nodes)])
+        colours = ScalarMappable(Normalize(shades.low, shades.high), "cividis")
+        figure = Figure(figsize=_INCHES, layout="constrained")
+        axes = figure.subplots()
+        axes.use_sticky_edges = False
+        axes.axis("off")
+        place = layered(drawn)
+        _edges(axes, drawn, place)
+        most = max((sum(node.outputs) for node in drawn.nodes), default=0)
+        heights = [box_height(sum(node.outputs), most) for node in drawn.nodes]
+        shares = [shades.share(node.cost) for node in drawn.nodes]
+        axes.bar(
+            place.layer,
+            heights,
+            _WIDTH,
+            [y - height / 2 for y, height in zip(place.y, heights, strict=True)],
+            color=colours.cmap(shares),
+            edgecolor="black",
+            linewidth=[1.2 if size > 1 else 0.4 for size in sizes],
+            zorder=2,
+        )
+        for node, share, height, x, y in zip(drawn.nodes, shares, heights, place.layer, place.y, strict=True):
+            name = node.id if len(node.id) <= _LONGEST else f"{node.id[:8]}…{node.id[-7:]}"
+            points, rotation = _font(place, len(name), height)
+            label = axes.text(x, y, name, rotation=rotation, ha="center", va="center", fontsize=points)
+            label.set(color="black" if share > LIGHT else "white", parse_math=False)
+            label.set_in_layout(False)  # it fits into its box; at the size of the first layout it would not
+        bar = figure.colorbar(colours, ax=axes, label="cost", shrink=0.7, pad=0.01)
+        bar.set_ticks(shades.ticks(), labels=[drawable(cost_words(10.0**k, graph.cost_unit)) for k in shades.ticks()])
+        figure.suptitle(drawable(_title(graph, sizes)), fontsize="medium")
+        return figure_bytes(figure, format)
+
+
+def _title(graph: Graph, sizes: list[int]) -> str:
+    whole = count(len(graph.nodes), "node")
+    made = sum(size > 1 for size in sizes)
+    return f"{graph.name or 'graph'} ({whole}{f', in {made} blocks' if made else ''})"
+
+
+def _font(place: Layout, letters: int, height: float) -> tuple[float, int]:
+    """Size in points and rotation in degrees with which a name of so many letters fits into its box: the larger."""
+    rows = max(place.y, default=0.0) - min(place.y, default=0.0) + 1
+    wide = 72 * 0.85 * _INCHES[0] / (place.layers + 1) * _WIDTH
+    high = 72 * 0.85 * _INCHES[1] * height / rows
+
+    def points(along: float, across: float) -> float:
+        return min(8.0, 0.7 * across, 1.5 * along / max(1, letters))
+
+    lying, upright = points(wide, high), points(high, wide)
+    return (lying, 0) if lying >= upright else (upright, 90)
+
+
+def _edges(axes: Axes, drawn: Graph, place: Layout) -> None:
+    """Lines within a pass, and fainter ones from the forward pass to the backward."""
+    from matplotlib.collections import LineCollection
+
+    within: set[tuple[int, int]] = set()
+    across: set[tuple[int, int]] = set()
+    for reader, node in enumerate(drawn.nodes):
+        for producer in {drawn.producer[v] for v in node.inputs}:
+            crossing = node.phase in _LATE and drawn.nodes[producer].phase not in _LATE
+            (across if crossing else within).add((producer, reader))
+    for pairs, width, alpha in ((within, 0.7, 0.7), (across, 0.3, 0.4)):
+        lines = [place.path(*pair) for pair in sorted(pairs)]
+        axes.add_collection(LineCollection(lines, linewidths=width, colors="#808890", alpha=alpha, zorder=1))

@@ -11,8 +11,7 @@ from remat_cli.graph.model import Graph, Phase
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Compute, Plan, Statement
 from remat_cli.reports.bars import Mark, ruler
-from remat_cli.reports.style import Style, cells, fields, render
-from remat_cli.reports.text import (
+from remat_cli.reports.plan import (
     budget_rows,
     claim_line,
     cost_line,
@@ -21,6 +20,7 @@ from remat_cli.reports.text import (
     recomputed_section,
     verdict_line,
 )
+from remat_cli.reports.style import Style, cells, fields, render
 from remat_cli.reports.words import cost_words, graph_words, maker
 from remat_cli.units import format_bytes
 

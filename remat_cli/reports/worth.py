@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.plan.worth import Slope, Worth
-from remat_cli.reports.jsonform import document_json
+from remat_cli.reports.documents import document_json
 from remat_cli.reports.style import Style, columns, render, title
 from remat_cli.reports.words import cost_words, graph_words, size_column
 from remat_cli.units import format_cost, format_percent

@@ -14,7 +14,7 @@ from cli_process import TOY
 from remat_cli.graph.document import load_schema
 from remat_cli.plan import check as check_module
 from remat_cli.plan import replay as replay_module
-from remat_cli.reports.sarif import RULES, UNREADABLE
+from remat_cli.reports.ci import RULES, UNREADABLE
 
 FORMATS = ["text", "json", "github", "junit", "sarif"]
 

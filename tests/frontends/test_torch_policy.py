@@ -23,8 +23,8 @@ from remat_cli.frontends.torch.private import weak_storage
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.graph.autograd import as_autograd_holds
 from remat_cli.graph.document import load_schema
-from remat_cli.reports.jsonform import document_json
-from remat_cli.reports.policytext import policy_text
+from remat_cli.reports.documents import document_json
+from remat_cli.reports.policy import policy_text
 from remat_cli.reports.style import Style
 from remat_cli.zoo.registry import build_graph
 

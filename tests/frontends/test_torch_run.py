@@ -27,7 +27,7 @@ from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.host import Host
 from remat_cli.plan.io import plan_to_document
 from remat_cli.plan.model import Claim, ClaimStatus, Offload, Plan, Prefetch, Scope
-from remat_cli.reports.runtext import run_text
+from remat_cli.reports.run import run_text
 from remat_cli.reports.style import Style
 from remat_cli.zoo.registry import build_graph
 

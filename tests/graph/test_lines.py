@@ -9,7 +9,7 @@ import pytest
 from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.lines import line_of
 from remat_cli.plan.check import graphs_differ
-from remat_cli.reports.web.nodes import node_documents
+from remat_cli.reports.web.graph import node_documents
 from remat_cli.zoo.registry import build_graph
 
 PLAIN = build_graph("unit-chain{n=3}")

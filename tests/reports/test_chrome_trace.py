@@ -13,7 +13,7 @@ from report_cases import checkpointed, plan_of, plans, training_chain
 from remat_cli.frontends.kineto import measured_costs
 from remat_cli.plan.check import check
 from remat_cli.plan.model import Compute, Plan
-from remat_cli.reports.chrometrace import plan_trace
+from remat_cli.reports.chrome_trace import plan_trace
 
 
 def events(plan: Plan, kind: str) -> list[dict]:

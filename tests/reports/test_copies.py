@@ -21,7 +21,7 @@ from remat_cli.plan.model import Claim, ClaimStatus, Copies, Plan, Prefetch, Sco
 from remat_cli.plan.occupancy import Kind, occupancy
 from remat_cli.plan.queues import Queue
 from remat_cli.plan.replay import replay
-from remat_cli.reports.chrometrace import plan_trace
+from remat_cli.reports.chrome_trace import plan_trace
 from remat_cli.reports.explanation import explanation_document, explanation_text
 from remat_cli.reports.style import Style
 from remat_cli.reports.web import queues

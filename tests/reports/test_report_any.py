@@ -27,12 +27,11 @@ from remat_cli.plan.check import check
 from remat_cli.plan.checks import Checked
 from remat_cli.plan.model import Plan
 from remat_cli.reports.bars import Mark, ruler
-from remat_cli.reports.github import plan_github
-from remat_cli.reports.graphtext import graph_summary_json, graph_text
-from remat_cli.reports.jsonform import report_document, report_json
-from remat_cli.reports.junit import checks_junit
+from remat_cli.reports.ci import checks_junit, plan_github
+from remat_cli.reports.documents import report_document, report_json
+from remat_cli.reports.graph import graph_summary_json, graph_text
+from remat_cli.reports.plan import plan_text
 from remat_cli.reports.style import Style
-from remat_cli.reports.text import plan_text
 from remat_cli.reports.timeline import plan_show, timeline_text
 
 VALIDATOR = jsonschema.Draft202012Validator(
@@ -162,8 +161,8 @@ def test_names_are_cut_in_the_middle() -> None:
 
 def test_rich_is_loaded_only_when_something_is_drawn() -> None:
     code = (
-        "import sys, remat_cli.reports.text, remat_cli.reports.timeline, remat_cli.reports.graphtext,"
-        " remat_cli.reports.github, remat_cli.reports.junit, remat_cli.reports.jsonform;"
+        "import sys, remat_cli.reports.plan, remat_cli.reports.timeline, remat_cli.reports.graph,"
+        " remat_cli.reports.ci, remat_cli.reports.checks, remat_cli.reports.documents;"
         "print(sorted(m for m in sys.modules if m.split('.')[0] in ('rich', 'numpy', 'pyomo', 'highspy', 'click')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

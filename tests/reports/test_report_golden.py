@@ -29,9 +29,9 @@ from remat_cli.reports.checks import checks_text
 from remat_cli.reports.curve import CurveRow, curve_text
 from remat_cli.reports.diff import diff_text
 from remat_cli.reports.explanation import explanation_text
-from remat_cli.reports.graphtext import graph_text
+from remat_cli.reports.graph import graph_text
+from remat_cli.reports.plan import plan_text
 from remat_cli.reports.style import Style
-from remat_cli.reports.text import plan_text
 from remat_cli.reports.timeline import plan_show
 
 GOLDEN = Path(__file__).parent / "golden"

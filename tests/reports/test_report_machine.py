@@ -19,10 +19,9 @@ from remat_cli.plan.checks import Checked
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus
 from remat_cli.plan.replay import Finding, Severity
-from remat_cli.reports.github import command, plan_github
-from remat_cli.reports.graphtext import graph_summary_document, graph_summary_json
-from remat_cli.reports.jsonform import report_document, report_json
-from remat_cli.reports.junit import checks_junit
+from remat_cli.reports.ci import checks_junit, command, plan_github
+from remat_cli.reports.documents import report_document, report_json
+from remat_cli.reports.graph import graph_summary_document, graph_summary_json
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "report-v1.json").read_text())
 GRAPH = training_chain()

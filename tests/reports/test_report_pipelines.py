@@ -22,11 +22,10 @@ from remat_cli.plan.difference import beyond, compare_plans
 from remat_cli.plan.explanation import explain
 from remat_cli.plan.model import Plan
 from remat_cli.reports.checks import checks_document, checks_github, checks_text
+from remat_cli.reports.ci import checks_junit, plans_sarif
 from remat_cli.reports.diff import diff_document, diff_github, diff_markdown, diff_text
+from remat_cli.reports.documents import document_json
 from remat_cli.reports.explanation import explanation_document, explanation_text
-from remat_cli.reports.jsonform import document_json
-from remat_cli.reports.junit import checks_junit
-from remat_cli.reports.sarif import plans_sarif
 from remat_cli.reports.style import Style
 
 NAMES = st.sampled_from(["a.plan.json", "plans/" + "x" * 200, "[red]ü[/red]", "\x1b[31mbell\x07", "-"])

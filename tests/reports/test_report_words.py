@@ -12,8 +12,8 @@ from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Scope
+from remat_cli.reports.plan import plan_text
 from remat_cli.reports.style import Style
-from remat_cli.reports.text import plan_text
 from remat_cli.reports.words import certainty, cost_column, cost_words, share_column, size_column, verdict
 
 GRAPH = training_chain()

@@ -21,8 +21,7 @@ from remat_cli.plan.comparison import Comparison, Ended, Row
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
 from remat_cli.reports.comparison import comparison_text
-from remat_cli.reports.graphfigure import graph_figure
-from remat_cli.reports.planfigure import plan_figure
+from remat_cli.reports.figures import graph_figure, plan_figure
 from remat_cli.reports.style import Style
 from remat_cli.reports.web.comparison import comparison_page, plans_table
 from remat_cli.reports.web.graph import graph_page

@@ -74,7 +74,7 @@ def command(
     format = report_format(output, _FORMATS, format)
     out = Output(color, quiet, file=output)
     if format == "text" and matches(plans[0]) == list(plans):  # one file, named: the full report, for people
-        from remat_cli.reports.text import plan_text
+        from remat_cli.reports.plan import plan_text
 
         report = judged(load_plan(plans[0])[0], budget, graph=_graph(graph, keys))
         out.report(plan_text(report, out.style(), checking=True), beside=True)
@@ -101,11 +101,11 @@ def _formatted(plans: Sequence[Checked], format: str, out: Output) -> str:
     from remat_cli.reports.checks import checks_github, checks_json, checks_text
 
     if format == "junit":
-        from remat_cli.reports.junit import checks_junit
+        from remat_cli.reports.ci import checks_junit
 
         return checks_junit(plans)
     if format == "sarif":
-        from remat_cli.reports.sarif import plans_sarif
+        from remat_cli.reports.ci import plans_sarif
 
         return plans_sarif(plans)
     if format == "text":

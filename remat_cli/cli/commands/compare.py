@@ -163,8 +163,7 @@ def _words(row: Row) -> str:
 def _write(comparison: Comparison | Linked, format: str, output: str, out: Output, *, cdn: bool) -> None:
     from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
     from remat_cli.plan.linked import Linked
-    from remat_cli.reports.comparison import comparison_csv, comparison_json
-    from remat_cli.reports.linked import linked_csv, linked_json
+    from remat_cli.reports.comparison import comparison_csv, comparison_json, linked_csv, linked_json
 
     if format in FIGURES:
         out.write(output, figure_of(comparison, format))

@@ -156,7 +156,7 @@ def _plan_text(document: Document, target: _Format, keys: str | None) -> tuple[s
         raise UsageError("--keys is for node-link graphs, but this is a plan", hint="leave it out")
     plan = plan_from_document(document)
     if target == "dot":
-        from remat_cli.reports.dot import dot_text
+        from remat_cli.reports.graph import dot_text
 
         return dot_text(plan.graph, _times(plan)), []
     if target == "node-link":
@@ -197,7 +197,7 @@ def _measured(graph: Graph, costs: str, scale: bool) -> tuple[Graph, list[str]]:
 def _graph_text(graph: Graph, target: _Format) -> tuple[str, list[str]]:
     """The text, and the facts of the graph that it leaves out."""
     if target == "dot":
-        from remat_cli.reports.dot import dot_text
+        from remat_cli.reports.graph import dot_text
 
         return dot_text(graph), []
     if target == "node-link":

@@ -78,7 +78,7 @@ def _formatted(
     from remat_cli.reports import diff
 
     if format == "json":
-        from remat_cli.reports.jsonform import document_json
+        from remat_cli.reports.documents import document_json
 
         return document_json(diff.diff_document(difference, found, old_path=old, new_path=new))
     if format == "github":

@@ -48,8 +48,8 @@ def command(plan: str, node: str, output: str, format: str, quiet: bool, color: 
     them, and drop them instead of keeping them.
     """
     from remat_cli.api.checking import explain
+    from remat_cli.reports.documents import document_json
     from remat_cli.reports.explanation import explanation_document, explanation_text
-    from remat_cli.reports.jsonform import document_json
 
     format = report_format(output, _FORMATS, format)
     out, explanation = Output(color, quiet, file=output), explain(plan, node)

@@ -113,7 +113,7 @@ def command(
     ]:
         out.note(f"note: {note}")
     if len(graphs) > 1:
-        from remat_cli.reports.partstext import parts_text
+        from remat_cli.reports.parts import parts_text
 
         if Path(output).exists():
             out.note(f"note: {output} was there before, and is not of this export")

@@ -55,8 +55,8 @@ def command(graph: str, to: str, **options: Any) -> int:
     from remat_cli.cli.progress import ProgressLine, showing
     from remat_cli.cli.session import current
     from remat_cli.planning.options import SolveOptions
-    from remat_cli.reports.jsonform import document_json
-    from remat_cli.reports.policytext import policy_text
+    from remat_cli.reports.documents import document_json
+    from remat_cli.reports.policy import policy_text
 
     started_s = current().started_s
     format = report_format(options["output"], _FORMATS, options["format"])

@@ -59,8 +59,8 @@ def command(
     from remat_cli.frontends.frameworks import framework_of
     from remat_cli.graph.io import load_graph
     from remat_cli.plan.io import load_plan
-    from remat_cli.reports.jsonform import document_json
-    from remat_cli.reports.runtext import run_text
+    from remat_cli.reports.documents import document_json
+    from remat_cli.reports.run import run_text
 
     format = report_format(output, _FORMATS, format)
     out = Output(color, quiet, file=output)

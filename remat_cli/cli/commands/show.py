@@ -77,7 +77,7 @@ def _shown(shown: Graph | Plan, format: str, out: Output, *, cdn: bool) -> str |
 def _trace(shown: Graph | Plan) -> str:
     from remat_cli.plan.check import check
     from remat_cli.plan.model import Plan
-    from remat_cli.reports.chrometrace import plan_trace
+    from remat_cli.reports.chrome_trace import plan_trace
 
     if not isinstance(shown, Plan):
         raise UsageError("a trace shows a plan, but this is a graph", hint="solve it, and show the plan")
@@ -86,11 +86,11 @@ def _trace(shown: Graph | Plan) -> str:
 
 def _json(shown: Graph | Plan) -> str:
     from remat_cli.graph.model import Graph
-    from remat_cli.reports.jsonform import document_json, report_document
+    from remat_cli.reports.documents import document_json, report_document
 
     if isinstance(shown, Graph):
         from remat_cli.graph.summary import summarize
-        from remat_cli.reports.graphtext import graph_summary_document
+        from remat_cli.reports.graph import graph_summary_document
 
         return document_json(graph_summary_document(summarize(shown)))
     from remat_cli.plan.check import check

@@ -303,11 +303,11 @@ def _report(solved: Solved, out: Output, format: str, cached: str | None) -> Non
     if format == "json":
         if cached is not None:
             out.note(f"remat: not solved again, only replayed: {cached}")
-        from remat_cli.reports.jsonform import report_json
+        from remat_cli.reports.documents import report_json
 
         out.report(report_json(solved.report))
         return
-    from remat_cli.reports.text import plan_text
+    from remat_cli.reports.plan import plan_text
 
     out.report(
         plan_text(solved.report, out.style(), run=solved.plan.run, ending=solved.ending, cached=cached),

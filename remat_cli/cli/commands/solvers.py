@@ -37,7 +37,7 @@ def command(check: bool, output: str, format: str, quiet: bool, color: str) -> i
     out = Output(color, quiet, file=output)
     rows = [_facts(name, SOLVERS.load(name), check=check) for name in SOLVERS.names()]
     if format == "json":
-        from remat_cli.reports.jsonform import document_json
+        from remat_cli.reports.documents import document_json
 
         out.report(document_json({"solvers": rows}))
     else:

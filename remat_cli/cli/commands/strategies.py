@@ -40,7 +40,7 @@ def command(strategy: str | None, output: str, format: str, quiet: bool, color: 
         return
     classes = [STRATEGIES.load(name) for name in STRATEGIES.names()]
     if format == "json":
-        from remat_cli.reports.jsonform import document_json
+        from remat_cli.reports.documents import document_json
 
         rows = [
             {
@@ -80,7 +80,7 @@ def _stages(spec: str, format: str, out: Output) -> None:
     if not isinstance(strategy, Pipelined):
         raise UsageError(f"{strategy.name} is one method, without stages", hint="remat strategies lists its options")
     if format == "json":
-        from remat_cli.reports.jsonform import document_json
+        from remat_cli.reports.documents import document_json
 
         out.report(document_json({"strategy": strategy.name, "stages": pipeline_rows(strategy.pipeline())}))
         return

@@ -1,4 +1,4 @@
-"""The page of a comparison: cost over no-remat and peak against budget for every strategy, with the proven bound."""
+"""The pages of comparisons, for one link or several: cost over no-remat and peak against budget, and the bound."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from remat_cli.plan.comparison import Comparison, Ended, Row
+from remat_cli.plan.linked import Linked
 from remat_cli.plan.model import Scope
-from remat_cli.reports.overlaps import (
+from remat_cli.reports.overhead_chart import (
     NO_PLAN,
     Curve,
     Scale,
@@ -306,3 +307,36 @@ def plans_table(comparison: Comparison) -> Table:
         rows.append((*found, *proven_bound(row, base)))
     head = ("strategy", "budget", "over no-remat", "peak", "time", "result", "proven bound", "bound holds among")
     return Table(head, rows, numbers=3, words_after=3)
+
+
+def linked_page(linked: Linked, command: str, *, cdn: bool = False) -> str:
+    """The page of ``linked`` as HTML.
+
+    Args:
+        linked: The comparisons.
+        command: The command that makes the page.
+        cdn: Whether plotly.js comes from its own network instead of from the file.
+    """
+    sections: list[Section] = []
+    pairs = list(zip(linked.links, linked.comparisons, strict=True))
+    for k, ((name, host), comparison) in enumerate(pairs):
+        note = f"{host.words}. No plan can lie in the grey area: that is proven."
+        sections.append(Section(f"Time against budget: {name}", note, (overhead_chart(comparison, f"link{k}", 400),)))
+    for (name, _), comparison in pairs:
+        sections.append(Section(f"All plans: {name}", TABLE_NOTE, table=plans_table(comparison)))
+    first = linked.comparisons[0]
+    facts = [fact for fact in comparison_facts(first) if fact[0] != "each cell"]
+    limits = {name: value for name, value in first.limits.items() if name != "host" and value is not None}
+    facts.append(("each cell", ", ".join(f"{name.removesuffix('_s')} {value}" for name, value in limits.items())))
+    return render_page(
+        Page(
+            title=f"Links to a host on {first.graph.name or 'graph'}",
+            verdict="interrupted" if linked.interrupted else "",
+            good=None,
+            facts=facts,
+            sections=sections,
+            command=command,
+            problems=[problem for one in linked.comparisons for problem in one.contradictions()],
+        ),
+        cdn=cdn,
+    )

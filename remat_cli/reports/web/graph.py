@@ -8,10 +8,10 @@ from typing import Any
 
 from remat_cli.graph.blocks import Block, blocks, condensed
 from remat_cli.graph.layout import layered
+from remat_cli.graph.lines import line_of
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.graph.summary import GraphSummary
-from remat_cli.reports.shades import LIGHT, Shades, box_height
-from remat_cli.reports.web.nodes import node_documents
+from remat_cli.reports.palette import LIGHT, Shades, box_height
 from remat_cli.reports.web.page import Chart, Page, Section, Table, label, render_page
 from remat_cli.reports.words import cost_words, count, exact_bytes, share_words
 from remat_cli.units import format_bytes, format_percent
@@ -204,3 +204,30 @@ def _tables(graph: Graph, summary: GraphSummary) -> Iterable[Section]:
         shares = [c.cost / summary.total_cost for c in summary.costliest]
         pins = [index[c.name] for c in summary.costliest]
         yield Section("Most expensive nodes", table=Table(("node", "cost", "of all cost"), rows3, shares, 2, pins))
+
+
+def node_documents(graph: Graph) -> list[dict[str, Any]]:
+    """For each node its id, the nodes that it reads, and ``facts``: (name, text) as they are shown."""
+    return [
+        {
+            "id": node.id,
+            "op": node.op or "",
+            "reads": list(dict.fromkeys(graph.producer[v] for v in node.inputs)),
+            "facts": _node_facts(graph, i),
+        }
+        for i, node in enumerate(graph.nodes)
+    ]
+
+
+def _node_facts(graph: Graph, index: int) -> list[tuple[str, str]]:
+    node = graph.nodes[index]
+    kind = ", ".join(word for word in (node.op, None if node.phase is None else node.phase.value) if word)
+    facts = [("operation", kind)] if kind else []
+    if line := line_of(graph, node.id):
+        facts.append(("line", line))
+    cost = cost_words(node.cost, graph.cost_unit)
+    facts.append(("cost", cost if node.recompute else f"{cost}, computed at most once"))
+    facts.append(("makes", ", ".join(format_bytes(size) for size in node.outputs) or "nothing"))
+    if node.workspace:
+        facts.append(("workspace", format_bytes(node.workspace)))
+    return facts

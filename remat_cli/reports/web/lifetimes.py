@@ -11,7 +11,7 @@ from remat_cli.plan.check import Report
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Kind
 from remat_cli.reports.palette import KINDS, PATTERNS
-from remat_cli.reports.web.nodes import node_documents
+from remat_cli.reports.web.graph import node_documents
 from remat_cli.reports.web.page import INK, PAPER, Chart, Section, Table, label
 from remat_cli.reports.words import count, size_column
 from remat_cli.units import format_bytes

@@ -1,8 +1,10 @@
-"""The text report on a plan, after ``remat solve`` and ``remat check``."""
+"""The report on a plan as text, after ``remat solve`` and ``remat check``, and its two tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.control import Ending
@@ -11,10 +13,10 @@ from remat_cli.plan.check import OVER_BUDGET, Report
 from remat_cli.plan.queues import Queue
 from remat_cli.plan.replay import Severity
 from remat_cli.reports.bars import memory_bar
-from remat_cli.reports.rows import peak_rows, recomputed_rows, recomputed_words
 from remat_cli.reports.style import Style, columns, fields, render, title
 from remat_cli.reports.words import (
     certainty,
+    cost_column,
     cost_words,
     count,
     critical_words,
@@ -26,7 +28,9 @@ from remat_cli.reports.words import (
     overhead_words,
     peak_words,
     queue_words,
+    share_column,
     share_words,
+    size_column,
     stall_words,
     verdict,
 )
@@ -35,6 +39,7 @@ from remat_cli.units import format_bytes, format_duration, format_percent
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
+
 
 SHOWN_ROWS = 8
 """Rows of every table; the others are counted."""
@@ -259,3 +264,62 @@ def _hanging(rows: list[tuple[Text, Text]]) -> RenderableType:
     for label, message in rows:
         grid.add_row("", label, message)
     return grid
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a table.
+
+    Attributes:
+        cells: Texts, the same number in every row.
+        shares: The share of every row in the whole, 0 to 1.
+    """
+
+    cells: Sequence[tuple[str, ...]]
+    shares: Sequence[float]
+
+
+def peak_rows(report: Report, most: int) -> Rows:
+    """Name, size and share of every value in memory at the peak.
+
+    Args:
+        report: The report.
+        most: Number of values to name, the largest first; the rest is one row. Workspace and fixed memory follow.
+    """
+    peak = report.replay.peak_bytes
+    rows = [(r.value, r.size_bytes) for r in report.peak_values[:most]]
+    if rest := report.peak_values[most:]:
+        rows.append((f"and {len(rest):,} more", sum(r.size_bytes for r in rest)))
+    if report.replay.workspace_bytes:
+        rows.append(("workspace", report.replay.workspace_bytes))
+    if report.graph.fixed_memory:
+        rows.append(("fixed memory", report.graph.fixed_memory))
+    names, sizes = [name for name, _ in rows], [size for _, size in rows]
+    return Rows(list(zip(names, size_column(sizes), share_column(sizes, peak), strict=True)), _shares(sizes, peak))
+
+
+def recomputed_rows(report: Report, most: int) -> Rows:
+    """Name, number of computations, extra cost and its share of all extra cost of the nodes computed more than once.
+
+    Args:
+        report: The report.
+        most: Number of nodes to name, the costliest first; the rest is one row, without a number of computations.
+    """
+    nodes = report.recomputed
+    extra = math.fsum(r.extra_cost for r in nodes)
+    rows = [(r.node, f"{r.times:,}", r.extra_cost) for r in nodes[:most]]
+    if rest := nodes[most:]:
+        rows.append((f"and {len(rest):,} more", "", math.fsum(r.extra_cost for r in rest)))
+    costs = [cost for _, _, cost in rows]
+    said = zip(rows, cost_column(costs, report.graph.cost_unit), share_column(costs, extra), strict=True)
+    return Rows([(name, times, *more) for (name, times, _), *more in said], _shares(costs, extra))
+
+
+def recomputed_words(report: Report) -> str:
+    """``3 nodes, 5 extra computations``."""
+    again = sum(r.times - 1 for r in report.recomputed)
+    return f"{count(len(report.recomputed), 'node')}, {count(again, 'extra computation')}"
+
+
+def _shares(parts: Sequence[float], whole: float) -> list[float]:
+    return [part / whole if whole else 0.0 for part in parts]
