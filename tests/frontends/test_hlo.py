@@ -176,6 +176,54 @@ def test_flops_by_formula(tmp_path, line, flops):
     assert imported(path).total_cost == flops
 
 
+def _call(target, shape, operands="%p", config=""):
+    return f'{shape} custom-call({operands}), custom_call_target="{target}", backend_config={{{config}}}'
+
+
+def _svd(target, config):
+    return _call(target, "(f32[5,32,16], f32[5,16], f32[5,32,16], f32[5,16,16], s32[5])", config=config)
+
+
+@pytest.mark.parametrize(
+    ("operand", "line", "flops"),
+    [
+        ("c64[3,64]", "c64[3,64] fft(%p), fft_type=FFT, fft_length={64}", 3 * 5 * 64 * 6),
+        ("f32[3,64]", "c64[3,33] fft(%p), fft_type=RFFT, fft_length={64}", 3 * 5 * 64 * 6 // 2),
+        ("c64[3,33]", "f32[3,64] fft(%p), fft_type=IRFFT, fft_length={64}", 3 * 5 * 64 * 6 // 2),
+        ("c64[3,64,32]", "c64[3,64,32] fft(%p), fft_type=FFT, fft_length={64,32}", 3 * 5 * 2048 * 11),
+        ("f32[5,16,16]", "f32[5,16,16] cholesky(%p), lower=true", 5 * 16**3 // 3),
+        ("f32[5,16,16]", _call("lapack_spotrf_ffi", "(f32[5,16,16], s32[5])"), 5 * 16**3 // 3),
+        ("f32[5,16,16]", _call("__cusolver$cholesky", "(f32[5,16,16], u8[99], s32[5])"), 5 * 16**3 // 3),
+        ("f32[5,16,16]", _call("lapack_sgetrf_ffi", "(f32[5,16,16], s32[5,16], s32[5])"), 5 * (16**3 - 16**3 // 3)),
+        ("f32[5,32,16]", _call("lapack_sgeqrf_ffi", "(f32[5,32,16], f32[5,16])"), 5 * (2 * 32 * 256 - 8192 // 3)),
+        ("f32[5,16,7]", "f32[5,16,7] triangular-solve(%s, %p), left_side=true, lower=true", 5 * 16 * 16 * 7),
+        ("f32[5,16,7]", _call("lapack_strsm_ffi", "f32[5,16,7]", "%s, %p"), 5 * 16 * 16 * 7),
+        (
+            "f32[5,32,16]",
+            _call("lapack_sorgqr_ffi", "f32[5,32,16]", "%p, %t"),
+            5 * (4 * 32 * 256 - 96 * 256 + 16384 // 3),
+        ),
+        ("f32[5,32,16]", _svd("lapack_sgesdd_ffi", "mode = 78 : ui8"), 5 * (4 * 32 * 256 - 16384 // 3)),
+        ("f32[5,32,16]", _svd("lapack_sgesdd_ffi", "mode = 83 : ui8"), 5 * (14 * 32 * 256 + 8 * 4096)),
+        ("f32[5,16,32]", _svd("lapack_sgesdd_ffi", "mode = 83 : ui8"), 5 * (14 * 32 * 256 + 8 * 4096)),
+        ("f32[5,32,16]", _svd("lapack_sgesdd_ffi", "mode = 65 : ui8"), 5 * (4 * 1024 * 16 + 8 * 32 * 256 + 9 * 4096)),
+        (
+            "f32[5,32,16]",
+            _svd("cusolver_gesvdj_ffi", "compute_uv = true, full_matrices = true"),
+            5 * (4 * 1024 * 16 + 8 * 32 * 256 + 9 * 4096),
+        ),
+        ("f32[5,16,16]", _call("lapack_ssyevd_ffi", "(f32[5,16,16], f32[5,16], s32[5])"), 5 * 9 * 16**3),
+        ("f32[6,100]", _call("TopK", "(f32[6,4], s32[6,4])"), 600 * 2),
+        ("f32[6,100]", "(f32[6,4], s32[6,4]) topk(%p), k=4, largest=true", 600 * 2),
+        ("f32[6,100]", "f32[6,100] sort(%p), dimensions={1}, is_stable=true, to_apply=%less", 600 * 7),
+    ],
+)
+def test_flops_of_libraries(tmp_path, operand, line, flops):
+    given = ["%s = f32[5,16,16] parameter(1)", "%t = f32[5,16] parameter(2)"]
+    path = module(tmp_path, f"%p = {operand} parameter(0)", *given, f"ROOT %r = {line}")
+    assert imported(path).total_cost == flops
+
+
 def test_a_library_without_a_formula_needs_a_default(tmp_path):
     path = module(tmp_path, "%p = f32[8] parameter(0)", 'ROOT %r = f32[8] custom-call(%p), custom_call_target="secret"')
     with pytest.raises(InputError, match=r"module\.txt:7: r calls secret, without a rule for its cost"):
@@ -275,6 +323,8 @@ def test_parts_are_divided_outside_brackets_and_quotes():
         (["%p = f32[8] parameter(0)", "%r = f32[2] get-tuple-element(%p), index=4"], ":7: r .* is no tuple"),
         (["%p = (f32[8]) parameter(0)", "%r = f32[8] get-tuple-element(%p), index=x"], "is damaged: invalid literal"),
         (["%p = f32[8] parameter(0)", "%r = f32[8] dot(%p, %p), lhs_contracting_dims={7}"], "cannot be costed"),
+        (["%p = f32[8] parameter(0)", "%r = f32[8] cholesky(%p)"], "cannot be costed: its operand is no matrix"),
+        (["%p = f32[8] parameter(0)", "%r = f32[8] fft(%p)"], r"r \(fft\) cannot be costed: 'fft_type'"),
         (["%p = f32[8] parameter(0)", "%r = f32[8] call(%p), to_apply=%main"], "calls main|calls itself"),
         ([], ":7: the computation main is empty"),
         (["%p = f32[8] parameter(0)"], "nothing is computed in it"),

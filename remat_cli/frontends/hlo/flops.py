@@ -1,8 +1,9 @@
 """FLOPs of HLO instructions, by the conventions of the other importers.
 
 Two for every multiply-accumulate of products and convolutions, one per element of a reduction's operand, one per
-element of the result of everything else that computes; moving numbers costs nothing. A fusion costs what is in it, a
-loop its body as often as it runs, a condition its dearest branch.
+element of the result of everything else that computes; moving numbers costs nothing. Transforms, factorisations and
+sorts cost by :mod:`.library`. A fusion costs what is in it, a loop its body as often as it runs, a condition its most
+expensive branch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from remat_cli.errors import Worded
+from remat_cli.frontends.hlo.library import library_flops
 from remat_cli.frontends.hlo.read import Computation, Instruction, Module
 from remat_cli.frontends.hlo.shapes import Array, leaves
 
@@ -91,7 +93,7 @@ class Costs:
                 return _product(instruction, operands, made)
             case "convolution":
                 return _convolution(instruction, operands)
-            case "reduce" | "all-reduce" | "reduce-scatter" | "sort" | "scatter":
+            case "reduce" | "all-reduce" | "reduce-scatter" | "scatter":
                 return max(1, sum(leaf.elements for operand in operands for leaf in leaves(operand.shape)))
             case "reduce-window" | "select-and-scatter":
                 return made * _window(instruction)
@@ -107,7 +109,8 @@ class Costs:
             case "custom-call":
                 return self._library(instruction, operands, made)
             case _:
-                return max(1, made)
+                by_rule = library_flops(instruction, operands)
+                return max(1, made if by_rule is None else by_rule)
 
     def _called(self, instruction: Instruction, *keys: str) -> int:
         names = instruction.called(*keys)
@@ -163,6 +166,9 @@ class Costs:
             return 2 * result * math.prod(first.sizes[axis] for axis in axes)
         if target in HARMLESS:
             return 0
+        by_rule = library_flops(instruction, operands)
+        if by_rule is not None:
+            return max(1, by_rule)
         if self.default_cost is None:
             raise self.module.error(
                 instruction.line,
