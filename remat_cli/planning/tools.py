@@ -233,8 +233,10 @@ TOOLS = {
             "jax",
             "save-only",
             _jax_names,
-            note="supposes that XLA keeps the order of the recomputation; on a CPU it undoes it, and jax-scan is "
-            "better where there is a scan",
+            note="the values fit the budget if each is computed again right before the backward pass needs it; XLA "
+            "orders operations anew, and on a CPU it undoes the recomputation (jax-scan holds in a scan): measure with "
+            "memory_analysis() of the compiled step",
+            orders=False,
         ),
         Tool(
             "jax-scan",
@@ -244,6 +246,9 @@ TOOLS = {
             "save-only",
             _jax_scan,
             memory=as_scans_hold,
+            note="the plan fits the budget in the order of the graph, with all that one step of a scan keeps for its "
+            "gradients; XLA may fuse or copy more: measure with memory_analysis() of the compiled step",
+            orders=False,
         ),
         Tool(
             "keras-layers",
