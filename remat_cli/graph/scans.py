@@ -15,8 +15,8 @@ def as_scans_hold(graph: Graph) -> Graph:
     """``graph``, in which what lies outside of loops, and what a step of one hands to the next, is kept.
 
     A compiler may run all of a step again before its gradients, so all that a step would keep for them counts as
-    there at any time (``metadata["step_bytes"]``). This is no bound on what a compiler holds: it may fuse less memory or
-    copy more.
+    there at any time (``metadata["step_bytes"]``). This is no bound on what a compiler holds: it may
+    fuse or copy more.
 
     Values in a loop are those whose name several values have, one in each step.
 
