@@ -5,13 +5,16 @@ Everything is the same from run to run, and ``tests/docs`` compares it with what
 
 from __future__ import annotations
 
+import ast
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 DOCS = Path(__file__).parent
+_CONTRACTS = DOCS.parent / "pyproject.toml"
 _WIDTH = 100
 _KEEP_ALL, _PLANNED, _LIMIT, _KEPT = "#999999", "#0072B2", "#D55E00", "#CFE3F1"
 
@@ -71,6 +74,33 @@ def solvers_table() -> str:
         options = "<br>".join(f"`{option}={default}`: {text}" for option, default, text in describe_options(cls))
         rows.append(f"| `{name}` | {'yes' if cls.warm_start else 'no'} | {options} |")
     return "\n".join(rows)
+
+
+def modules_map() -> str:
+    """The layers of the code with what each module does, and the other rules on imports, from ``pyproject.toml``."""
+    contracts = tomllib.loads(_CONTRACTS.read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    layered = [contract for contract in contracts if contract["type"] == "layers"]
+    whole = next(contract for contract in layered if "containers" not in contract)
+    rows = ["| layer | module | what it does |", "| ---: | --- | --- |"]
+    for height, modules in zip(range(len(whole["layers"]), 0, -1), whole["layers"], strict=True):
+        for k, module in enumerate(modules.split(" | ")):
+            name = module.removeprefix("remat_cli.")
+            rows.append(f"| {'' if k else height} | `{name}` | {_first_line(module)} |")
+    parts = ["\n".join(rows), "Within these modules there are layers, too, from the top down:"]
+    inner = []
+    for contract in layered:
+        for container in contract.get("containers", []):
+            layers = "; ".join(", ".join(f"`{name}`" for name in layer.split(" | ")) for layer in contract["layers"])
+            inner.append(f"- `{container.removeprefix('remat_cli.')}`: {layers}")
+    rules = [f"- {contract['name']}" for contract in contracts if contract["type"] != "layers"]
+    return "\n\n".join([*parts, "\n".join(inner), "The other rules on imports:", "\n".join(rules)])
+
+
+def _first_line(module: str) -> str:
+    """The first line of the docstring of a module or package."""
+    path = DOCS.parent / module.replace(".", "/")
+    text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(text)) or "").splitlines()[0].replace("``", "`").replace("|", "\\|")
 
 
 def with_table(page: str, name: str, table: str) -> str:
@@ -189,11 +219,12 @@ GENERATED: dict[str, Callable[[], bytes]] = {
     "commands.md": lambda: command_reference().encode(),
     "strategies.md": lambda: _page("strategies.md", "strategies", strategies_table()),
     "solvers.md": lambda: _page("solvers.md", "solvers", solvers_table()),
+    "../CONTRIBUTING.md": lambda: _page("../CONTRIBUTING.md", "modules", modules_map()),
     "figures/memory.svg": memory_figure,
     "figures/stages.svg": stages_figure,
     "figures/tradeoff.svg": tradeoff_figure,
 }
-"""Every generated file of this folder, and what makes its bytes."""
+"""Every file that is generated as a whole or in part, seen from this folder, and what makes its bytes."""
 
 
 def _page(name: str, mark: str, table: str) -> bytes:

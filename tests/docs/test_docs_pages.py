@@ -12,7 +12,7 @@ from docs_pages import DOCS, PAGES, ROOT
 from remat_cli.errors import ExitCode
 from remat_cli.version import __version__
 
-TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md"]
+TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
@@ -81,6 +81,33 @@ def test_the_changelog_begins_with_the_version_at_hand():
         assert released[0] == "Unreleased"
     else:
         assert __version__ in released[:2]
+
+
+def test_contributing_says_what_every_folder_of_tests_is_for():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.+?) \|", page.partition("## Tests")[2].partition("## ")[0], re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert sorted(named) == sorted(folders)
+
+
+def test_the_map_has_every_module_of_the_contracts():
+    table = GENERATOR.modules_map()
+    assert "| 1 | `printable` |" in table
+    assert "`cli`" in table.splitlines()[2]
+    assert "\n- The judge shares no code with what it judges" in table
+
+
+def test_hooks_of_this_repository_run_what_make_lint_runs():
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    hooks = [hook for repo in config["repos"] for hook in repo["hooks"]]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    rule = makefile.partition("\nlint:")[2].partition("\n\n")[0]
+    lint = re.findall(r"^\t\$\(BIN\)/([\w-]+)(?: (?!--)([\w-]+))?", rule, re.MULTILINE)
+    run = [hook["entry"].removeprefix(".venv/bin/").partition(" --")[0] for hook in hooks]
+    assert run == [" ".join(filter(None, words)) for words in lint]
+    assert {repo["repo"] for repo in config["repos"]} == {"local"}
+    assert {hook["language"] for hook in hooks} == {"system"}
 
 
 def test_the_citation_names_what_there_is_and_leaves_the_version_to_one_place():
