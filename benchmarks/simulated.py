@@ -12,13 +12,13 @@ from typing import Any
 
 from remat_cli.control import Outcome
 from remat_cli.graph.model import Graph
+from remat_cli.planning.cluster.assignment import Run
+from remat_cli.planning.cluster.coordinator import Coordinator, Ended, Event, Update
+from remat_cli.planning.cluster.dask import DaskCluster, Messenger, dask_cluster
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pool import Pool
-from remat_cli.planning.runs import Runs
-from remat_cli.planning.spread.assigning import Run
-from remat_cli.planning.spread.course import Course, Ended, Event, Told
-from remat_cli.planning.spread.dask import DaskCluster, Talk, dask_cluster
+from remat_cli.planning.pooled_runs import PooledRuns
+from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.strategies.base import Known, NotFound
 
 _START_S = 0.03
@@ -29,7 +29,7 @@ _STOP_S = 0.5
 
 @dataclass(slots=True)
 class Simulated:
-    """A cluster in simulated time, as :class:`remat_cli.planning.spread.course.Cluster` says.
+    """A cluster in simulated time, as :class:`remat_cli.planning.cluster.coordinator.Cluster` says.
 
     Attributes:
         workers: Its workers.
@@ -55,7 +55,7 @@ class Simulated:
         lasts_s = self.seconds[run.budget_bytes] if run.leading else math.inf
         heapq.heappush(self.running, (begins_s + lasts_s, run.number, begins_s, run))
 
-    def tell(self, budget_bytes: int, told: Told) -> None:
+    def tell(self, budget_bytes: int, told: Update) -> None:
         """End the searches of a closed budget soon."""
         if told.closed:
             soon_s = self.now_s + _STOP_S
@@ -96,7 +96,7 @@ class _Logged:
         self.began_s[run.number] = time.monotonic()
         self.cluster.start(run, known)
 
-    def tell(self, budget_bytes: int, told: Told) -> None:
+    def tell(self, budget_bytes: int, told: Update) -> None:
         self.cluster.tell(budget_bytes, told)
 
     def events(self) -> list[Event]:
@@ -107,14 +107,14 @@ def waiting(graph: Graph, options: SolveOptions, run: Run, known: Known | None, 
     """In place of a search: wait as long as the search for the budget took, or until the budget is closed."""
     stop, began_s = threading.Event(), time.monotonic()
     lasts_s = graph.metadata[str(run.budget_bytes)] if run.leading else None
-    with Talk(run, name, stop, "").going():
+    with Messenger(run, name, stop, "").going():
         stop.wait(lasts_s)
     outcome = Outcome.FINISHED if run.leading else Outcome.INTERRUPTED
     return pickle.dumps((NotFound("it only waited"), outcome, time.monotonic() - began_s))
 
 
-def _course(graph: Graph, cluster: Any, budgets: list[int]) -> Course:
-    return Course.of(Runs(Job.of(graph, SolveOptions(), None), Pool(graph)), cluster, budgets)
+def _coordinator(graph: Graph, cluster: Any, budgets: list[int]) -> Coordinator:
+    return Coordinator.of(PooledRuns(Job.of(graph, SolveOptions(), None), SolutionPool(graph)), cluster, budgets)
 
 
 def simulated(workers: int, seconds: dict[str, float]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def simulated(workers: int, seconds: dict[str, float]) -> dict[str, Any]:
     from remat_cli.zoo.registry import build_graph
 
     cluster = Simulated(workers, {int(budget): lasts_s for budget, lasts_s in seconds.items()})
-    _course(build_graph("linear{n=4}"), cluster, list(cluster.seconds)).run()
+    _coordinator(build_graph("linear{n=4}"), cluster, list(cluster.seconds)).run()
     cluster.end()
     busy = cluster.busy_s / (workers * cluster.now_s)
     return {"budgets": len(seconds), "wall_s": round(cluster.now_s, 2), "busy": round(100 * busy, 1)}
@@ -164,14 +164,14 @@ def swept(spec: str, percents: list[int], workers: int, waits: dict[str, float] 
         began_s = time.monotonic()
         with dask_cluster(local.scheduler_address, sent, SolveOptions(), search) as cluster:
             logged = _Logged(cluster)
-            course = _course(graph, logged, budgets)
-            course.run()
+            coordinator = _coordinator(graph, logged, budgets)
+            coordinator.run()
             ended_s = time.monotonic()
     wall_s = ended_s - began_s
-    busy_s = math.fsum(ended.worked_s for ended in course.ended)
-    busy_s += math.fsum(ended_s - logged.began_s[number] for number in course.assignment.runs)
-    leading = {str(ended.run.budget_bytes): ended.worked_s for ended in course.ended if ended.run.leading}
-    pool = course.runs.pool
+    busy_s = math.fsum(ended.worked_s for ended in coordinator.ended)
+    busy_s += math.fsum(ended_s - logged.began_s[number] for number in coordinator.assignment.runs)
+    leading = {str(ended.run.budget_bytes): ended.worked_s for ended in coordinator.ended if ended.run.leading}
+    pool = coordinator.runs.pool
     return {
         "budgets": len(budgets),
         "wall_s": round(wall_s, 2),

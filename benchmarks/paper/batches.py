@@ -196,7 +196,7 @@ def largest(network: str, strategy: str) -> dict[str, Any]:
     """The largest batch; no batch within the limit is a valid outcome."""
     from remat_cli.api import SolveOptions, build_graph
     from remat_cli.errors import RematError
-    from remat_cli.planning.batches import max_batch, one_forward
+    from remat_cli.planning.max_batch import max_batch, one_forward
 
     graph = build_graph(spec_of(network))
     options = SolveOptions(strategy=strategy, time_limit_s=_LIMIT_S, threads=1)

@@ -59,8 +59,8 @@ def compared(
     """
     from remat_cli.api import build_graph, compare
     from remat_cli.plan.model import Scope
-    from remat_cli.planning.comparing.cell import Limits
-    from remat_cli.planning.comparing.executors import LocalExecutor
+    from remat_cli.planning.executors import LocalExecutor
+    from remat_cli.planning.options import Limits
     from remat_cli.units import parse_budget
 
     graph = build_graph(spec, cost=cost) if graph is None else graph

@@ -156,7 +156,7 @@ def run(session: Session, way: Way | None = None, folder: Path = _FOLDER) -> lis
         way: How to measure; None for one process with the default limit, and no results file.
         folder: Folder of the page, where the results of the shorter search are.
     """
-    from remat_cli.planning.comparing.executors import LocalExecutor
+    from remat_cli.planning.executors import LocalExecutor
 
     way = way or Way(1.0 if session.quick else _LIMIT_S, LocalExecutor(jobs=1), None)
     quick = (_Grid("cells", "linear{n=6}", "flops", (80.0, 60.0), (_BEST, _ILP)),)
@@ -240,7 +240,7 @@ def ours(rows: Sequence[Row]) -> Ours:
 def main(arguments: list[str] | None = None) -> int:
     """Measure what is missing, and make the page again."""
     from benchmarks.paper.__main__ import rebuild
-    from remat_cli.planning.comparing.executors import DaskExecutor, LocalExecutor
+    from remat_cli.planning.executors import DaskExecutor, LocalExecutor
 
     asked = _parser().parse_args(arguments)
     if asked.dask is not None and asked.jobs is not None:

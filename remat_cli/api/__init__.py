@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from remat_cli.api.checking import check as check
     from remat_cli.api.checking import diff as diff
     from remat_cli.api.checking import explain as explain
+    from remat_cli.api.comparing import compare as compare
+    from remat_cli.api.comparing import compare_links as compare_links
+    from remat_cli.api.comparing import worth as worth
     from remat_cli.api.documents import load_graph as load_graph
     from remat_cli.api.documents import load_plan as load_plan
     from remat_cli.api.documents import save_graph as save_graph
@@ -26,20 +29,17 @@ if TYPE_CHECKING:
     from remat_cli.api.frameworks import run_plan as run_plan
     from remat_cli.api.importing import import_model as import_model
     from remat_cli.api.partitioning import RematPartitioner as RematPartitioner
-    from remat_cli.api.policies import policy as policy
     from remat_cli.api.showing import describe as describe
     from remat_cli.api.showing import figure as figure
     from remat_cli.api.showing import page as page
     from remat_cli.api.showing import save_figure as save_figure
     from remat_cli.api.showing import save_page as save_page
-    from remat_cli.api.solving import compare as compare
-    from remat_cli.api.solving import compare_links as compare_links
     from remat_cli.api.solving import max_batch as max_batch
     from remat_cli.api.solving import one_forward as one_forward
+    from remat_cli.api.solving import policy as policy
     from remat_cli.api.solving import solve as solve
     from remat_cli.api.solving import solve_curve as solve_curve
     from remat_cli.api.solving import solve_smallest as solve_smallest
-    from remat_cli.api.solving import worth as worth
     from remat_cli.control import Ending as Ending
     from remat_cli.control import Outcome as Outcome
     from remat_cli.control import Progress as Progress
@@ -82,14 +82,14 @@ if TYPE_CHECKING:
     from remat_cli.plan.worth import Offer as Offer
     from remat_cli.plan.worth import Slope as Slope
     from remat_cli.plan.worth import Worth as Worth
-    from remat_cli.planning.batches import MaxBatch as MaxBatch
-    from remat_cli.planning.comparing.cell import Limits as Limits
-    from remat_cli.planning.comparing.executors import DaskExecutor as DaskExecutor
-    from remat_cli.planning.comparing.executors import LocalExecutor as LocalExecutor
     from remat_cli.planning.curve import Curve as Curve
     from remat_cli.planning.curve import Point as Point
     from remat_cli.planning.curve import PointStatus as PointStatus
+    from remat_cli.planning.executors import DaskExecutor as DaskExecutor
+    from remat_cli.planning.executors import LocalExecutor as LocalExecutor
     from remat_cli.planning.job import Solved as Solved
+    from remat_cli.planning.max_batch import MaxBatch as MaxBatch
+    from remat_cli.planning.options import Limits as Limits
     from remat_cli.planning.options import SolveOptions as SolveOptions
     from remat_cli.planning.policies import Policy as Policy
     from remat_cli.units import Budget as Budget
@@ -101,7 +101,7 @@ else:
         "ClaimStatus": "remat_cli.plan.model",
         "Comparison": "remat_cli.plan.comparison",
         "Curve": "remat_cli.planning.curve",
-        "DaskExecutor": "remat_cli.planning.comparing.executors",
+        "DaskExecutor": "remat_cli.planning.executors",
         "Difference": "remat_cli.plan.difference",
         "Ended": "remat_cli.plan.comparison",
         "Ending": "remat_cli.control",
@@ -119,10 +119,10 @@ else:
         "LicenceLimit": "remat_cli.errors",
         "LimitReached": "remat_cli.errors",
         "NotOneGraph": "remat_cli.errors",
-        "Limits": "remat_cli.planning.comparing.cell",
+        "Limits": "remat_cli.planning.options",
         "Linked": "remat_cli.plan.linked",
-        "LocalExecutor": "remat_cli.planning.comparing.executors",
-        "MaxBatch": "remat_cli.planning.batches",
+        "LocalExecutor": "remat_cli.planning.executors",
+        "MaxBatch": "remat_cli.planning.max_batch",
         "Policy": "remat_cli.planning.policies",
         "Node": "remat_cli.graph.model",
         "OutOfMemory": "remat_cli.errors",
@@ -148,8 +148,8 @@ else:
         "UsageError": "remat_cli.errors",
         "build_graph": "remat_cli.api.frameworks",
         "check": "remat_cli.api.checking",
-        "compare": "remat_cli.api.solving",
-        "compare_links": "remat_cli.api.solving",
+        "compare": "remat_cli.api.comparing",
+        "compare_links": "remat_cli.api.comparing",
         "describe": "remat_cli.api.showing",
         "diff": "remat_cli.api.checking",
         "explain": "remat_cli.api.checking",
@@ -162,7 +162,7 @@ else:
         "load_graph": "remat_cli.api.documents",
         "load_plan": "remat_cli.api.documents",
         "max_batch": "remat_cli.api.solving",
-        "policy": "remat_cli.api.policies",
+        "policy": "remat_cli.api.solving",
         "one_forward": "remat_cli.api.solving",
         "page": "remat_cli.api.showing",
         "plans_of": "remat_cli.api.fitting",
@@ -177,7 +177,7 @@ else:
         "solve_curve": "remat_cli.api.solving",
         "solve_smallest": "remat_cli.api.solving",
         "unfit": "remat_cli.api.fitting",
-        "worth": "remat_cli.api.solving",
+        "worth": "remat_cli.api.comparing",
         "Offer": "remat_cli.plan.worth",
         "Slope": "remat_cli.plan.worth",
         "Worth": "remat_cli.plan.worth",

@@ -20,10 +20,10 @@ from remat_cli.plan.derive import derive
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Plan, Statement
 from remat_cli.planning.cache import PlanCache, user_folder
-from remat_cli.planning.forms import carried
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
-from remat_cli.planning.starting import Start
+from remat_cli.planning.transfer import carried
+from remat_cli.planning.warm_start import WarmStart
 from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_size
 
@@ -436,7 +436,7 @@ class CachedPlanner:
             warnings.warn(f"remat: the plan is not kept: {error}", stacklevel=2)
         return plan
 
-    def _solved(self, graph: Graph, budget_bytes: int, near: Sequence[Start] = ()) -> Plan:
+    def _solved(self, graph: Graph, budget_bytes: int, near: Sequence[WarmStart] = ()) -> Plan:
         try:
             heard = None if self.announcer is None else partial(self.announcer.progress, graph)
             return solve(graph, budget_bytes, self.options, near=near, listener=heard).plan

@@ -1,36 +1,26 @@
-"""The searches, for graphs and budgets in every form in which people have them."""
+"""Searches for plans: within a budget, for several budgets, at the least peak, for the largest batch, for a tool."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from remat_cli.api.arguments import as_number, as_path, as_text, as_whole, options_of
+from remat_cli.api.arguments import as_number, as_text, as_whole, options_of
 from remat_cli.api.reading import Source, as_graph
+from remat_cli.control import Progress
 from remat_cli.errors import UsageError, Worded, wrong_type
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph
+from remat_cli.planning import curve, least_peak, max_batch_graphs, policies, solving
+from remat_cli.planning import max_batch as max_batch_of_one
+from remat_cli.planning.curve import Curve
+from remat_cli.planning.job import Solved
+from remat_cli.planning.max_batch import MaxBatch
+from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.policies import Policy
 from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_budget, as_size, parse_budget
 
-if TYPE_CHECKING:
-    from remat_cli.control import Progress
-    from remat_cli.plan.comparison import Comparison, Row
-    from remat_cli.plan.host import Host
-    from remat_cli.plan.linked import Linked
-    from remat_cli.plan.worth import Worth
-    from remat_cli.planning.batches import MaxBatch
-    from remat_cli.planning.comparing.cell import Limits
-    from remat_cli.planning.comparing.executors import Executor
-    from remat_cli.planning.curve import Curve
-    from remat_cli.planning.job import Solved
-    from remat_cli.planning.options import SolveOptions
-    from remat_cli.strategies.base import Strategy
-
-LINKS = "pcie3,pcie4,pcie5,nvlink-c2c"
-"""Links to compare if none are named."""
 ONE_FORWARD = "one-forward"
 """The limit of cost that allows to recompute one forward pass."""
 
@@ -71,8 +61,6 @@ def solve(
         InputError: If the graph's document is invalid.
         UsageError, SolverUnavailable, SolverFailed, StrategyMismatch, InvalidStrategyPlan: As their names say.
     """
-    from remat_cli.planning import solving
-
     asked = None if budget is None else as_budget(budget)
     return solving.solve(
         as_graph(graph),
@@ -109,8 +97,6 @@ def solve_curve(
         SolverFailed: If the solver failed and there is no plan for any budget.
         InputError: If the graph's document is invalid.
     """
-    from remat_cli.planning import curve
-
     return curve.solve_curve(
         as_graph(graph),
         budgets,
@@ -142,9 +128,7 @@ def solve_smallest(
         Infeasible: If the strategy ignores the budget, and its plan has a larger peak.
         InputError: If the graph's document is invalid.
     """
-    from remat_cli.planning import smallest
-
-    return smallest.solve_smallest(as_graph(graph), options_of(options), listener=listener)
+    return least_peak.solve_smallest(as_graph(graph), options_of(options), listener=listener)
 
 
 @door
@@ -189,8 +173,6 @@ def max_batch(
         SolverUnavailable, SolverFailed, StrategyMismatch: From the strategy.
         InputError: If the graph's document is invalid.
     """
-    from remat_cli.planning import batch_graphs, batches
-
     memory_bytes = as_size(memory, "memory")
     if callable(graph) or isinstance(graph, list | tuple):
         if most_cost is not None:
@@ -199,7 +181,7 @@ def max_batch(
                 hint='give a percentage as max_overhead="30%"',
             )
         family = _family(graph, graph_batch)
-        return batch_graphs.max_batch_of(
+        return max_batch_graphs.max_batch_of(
             family,
             memory_bytes,
             limit=lambda model: _cost_with(model, max_overhead),
@@ -212,7 +194,7 @@ def max_batch(
     else:
         hint = 'give a percentage as max_overhead="30%"'
         most_cost = as_number(most_cost, "most_cost", "a number in the graph's cost unit", hint)
-    return batches.max_batch(
+    return max_batch_of_one.max_batch(
         model,
         memory_bytes,
         graph_batch=_batch_of(model) if graph_batch is None else as_whole(graph_batch, "graph_batch"),
@@ -220,10 +202,6 @@ def max_batch(
         options=options_of(options),
         listener=listener,
     )
-
-
-def _address(dask: Any) -> str | None:
-    return None if dask is None else as_text(dask, "dask")
 
 
 @door
@@ -234,200 +212,42 @@ def one_forward(graph: Graph | Source) -> float:
         UsageError: If no node says that it is forward.
         InputError: If the graph's document is invalid.
     """
-    from remat_cli.planning import batches
-
-    return batches.one_forward(as_graph(graph))
+    return max_batch_of_one.one_forward(as_graph(graph))
 
 
 @door
-def compare(
+def policy(
     graph: Graph | Source,
-    budgets: Iterable[Budget | str | float] | Budget | str | float,
-    strategies: Iterable[str] | str = "all",
-    limits: Limits | None = None,
+    budget: Budget | str | float,
+    to: str,
+    options: SolveOptions | None = None,
     *,
-    executor: Executor | None = None,
-    results: str | PathLike[str] | None = None,
-    listener: Callable[[Row, int, int], None] | None = None,
-    note: Callable[[str], None] | None = None,
-) -> Comparison:
-    """Solve ``graph`` with every strategy at every budget; a strategy that fails is a row, not an error.
-
-    >>> import remat_cli as remat
-    >>> compared = remat.compare(remat.build_graph("unit-chain{n=17}"), "60%", "keep-all,optimal")
-    >>> for row in compared.rows:
-    ...     print(row.strategy, row.budget, row.ended, row.cost)
-    keep-all 60% none None
-    optimal 60% plan 21.0
+    listener: Callable[[Progress], None] | None = None,
+) -> Policy:
+    """The best plan of ``graph`` that the tool ``to`` can carry out, and the best of all plans beside it.
 
     Args:
-        graph: As :func:`solve` takes it.
-        budgets: Budgets, each as :func:`solve` takes it, or all as text: ``"50%:90%:10%"``.
-        strategies: Names with options, one by one or as text with commas between them; ``"all"`` for all there are.
-        limits: How every cell is solved; by default with HiGHS and for at most 60 seconds.
-        executor: Runs the cells; None for all cores of this machine. Its processes are spawned, so a script must keep
-            its call under ``if __name__ == "__main__"``.
-        results: File of finished rows, one JSON object per line. Rows in it of the same graph, strategy, budget and
-            limits are reused. New rows are appended as they finish. Damaged lines are left out.
-        listener: Receives every new row, with the number of finished rows and of all rows.
-        note: Receives a line of text for every damaged line of ``results``.
+        graph: The graph: an object, a path, or the data of a document, from ``remat export``.
+        budget: ``"16GB"``, ``"80%"`` or a number of bytes, fixed memory included.
+        to: ``torch-checkpoint`` (``torch.utils.checkpoint`` around modules), ``hf-every-n`` (every n-th layer),
+            ``torch-tags`` (tags for operations), ``jax-names`` (names of values that ``jax.checkpoint`` saves),
+            ``jax-scan`` (inside of scans) or ``keras-layers`` (layers for ``keras.RematScope``).
+        options: How to solve; the time limit is for both searches.
+        listener: Receives the progress, from any thread.
 
     Raises:
-        UsageError: If a strategy or budget is invalid, or the results file cannot be written.
-        InputError: If the graph's document or the results file is invalid.
+        Infeasible: If nothing that the tool can express fits, with the reason.
+        LimitReached, Interrupted: If the search has to stop before it has found a plan.
+        InputError: If the graph's document is invalid.
+        UsageError, SolverUnavailable, SolverFailed, StrategyMismatch: As their names say.
     """
-    from remat_cli.planning.comparing import sweep
-    from remat_cli.planning.comparing.cell import Limits
-    from remat_cli.units import as_budgets
-
-    if limits is not None and not isinstance(limits, Limits):
-        raise wrong_type("limits", limits, "Limits", hint="write remat.Limits(time_limit_s=60)")
-    return sweep.compare(
-        as_graph(graph),
-        as_budgets(budgets),
-        _strategies(strategies, host=limits is not None and limits.host is not None),
-        limits,
-        executor=executor,
-        results=None if results is None else Path(as_path(results, "results")),
-        listener=listener,
-        note=note,
+    return policies.policy(
+        as_graph(graph), as_budget(budget), as_text(to, "to"), options_of(options), listener=listener
     )
 
 
-@door
-def compare_links(
-    graph: Graph | Source,
-    budgets: Iterable[Budget | str | float] | Budget | str | float,
-    links: Iterable[str] | str = LINKS,
-    strategies: Iterable[str] | str = "all",
-    limits: Limits | None = None,
-    *,
-    latency_s: float = 0.0,
-    memory: str | float | None = None,
-    executor: Executor | None = None,
-    results: str | PathLike[str] | None = None,
-    listener: Callable[[Row, int, int], None] | None = None,
-    note: Callable[[str], None] | None = None,
-) -> Linked:
-    """:func:`compare` for each of several links to a host.
-
-    Args:
-        graph: As :func:`solve` takes it; its costs are times.
-        budgets: As for :func:`compare`.
-        links: As for :func:`worth`.
-        strategies: As for :func:`compare`; ``"all"`` are those that can be asked with a host.
-        limits: How every cell is solved, as for :func:`compare`; its host is not used.
-        latency_s: Seconds that every copy takes beside its bytes.
-        memory: Host memory for values, ``"64GiB"`` or bytes; None for no limit.
-        executor: As for :func:`compare`.
-        results: As for :func:`compare`.
-        listener: As for :func:`compare`; rows are counted for each link.
-        note: As for :func:`compare`.
-
-    Raises:
-        UsageError: If a link, strategy or budget is invalid, or costs are not times, or the file cannot be written.
-        InputError: If the graph's document or the results file is invalid.
-    """
-    from remat_cli.planning.comparing import linked
-    from remat_cli.planning.comparing.cell import Limits as Given
-    from remat_cli.units import as_budgets
-
-    if limits is not None and not isinstance(limits, Given):
-        raise wrong_type("limits", limits, "Limits", hint="write remat.Limits(time_limit_s=60)")
-    return linked.compare_links(
-        as_graph(graph),
-        as_budgets(budgets),
-        _strategies(strategies, host=True),
-        _links(links, latency_s, memory),
-        limits,
-        executor=executor,
-        results=None if results is None else Path(as_path(results, "results")),
-        listener=listener,
-        note=note,
-    )
-
-
-@door
-def worth(
-    graph: Graph | Source,
-    budgets: Iterable[Budget | str | float] | Budget | str | float,
-    links: Iterable[str] | str = LINKS,
-    limits: Limits | None = None,
-    *,
-    latency_s: float = 0.0,
-    memory: str | float | None = None,
-    executor: Executor | None = None,
-    results: str | PathLike[str] | None = None,
-    listener: Callable[[Row, int, int], None] | None = None,
-    note: Callable[[str], None] | None = None,
-) -> Worth:
-    """What the next GB of device memory, and a faster link to the host, are worth.
-
-    Args:
-        graph: As :func:`solve` takes it; its costs are times.
-        budgets: As for :func:`compare`.
-        links: Links to the host: ``pcie3``, ``pcie4``, ``pcie5``, ``nvlink-c2c``, or bandwidths such as
-            ``25GB/s:20GB/s``; one by one, or as text with commas between them.
-        limits: How every plan is solved, as for :func:`compare`; its host is not used.
-        latency_s: Seconds that every copy takes beside its bytes.
-        memory: Host memory for values, ``"64GiB"`` or bytes; None for no limit.
-        executor: As for :func:`compare`.
-        results: As for :func:`compare`.
-        listener: As for :func:`compare`; rows are counted for each link.
-        note: As for :func:`compare`.
-
-    Raises:
-        UsageError: If a link or a budget is invalid, or costs are not times, or the file cannot be written.
-        InputError: If the graph's document or the results file is invalid.
-    """
-    from remat_cli.planning import worth as planning
-    from remat_cli.planning.comparing.cell import Limits as Given
-    from remat_cli.units import as_budgets
-
-    if limits is not None and not isinstance(limits, Given):
-        raise wrong_type("limits", limits, "Limits", hint="write remat.Limits(time_limit_s=60)")
-    return planning.worth(
-        as_graph(graph),
-        as_budgets(budgets),
-        _links(links, latency_s, memory),
-        limits,
-        executor=executor,
-        results=None if results is None else Path(as_path(results, "results")),
-        listener=listener,
-        note=note,
-    )
-
-
-def _links(links: Iterable[str] | str, latency_s: float, memory: str | float | None) -> list[tuple[str, Host]]:
-    """The links with their names, and the hosts behind them."""
-    from remat_cli.plan.host import Host
-    from remat_cli.units import parse_bandwidths
-
-    if not isinstance(links, Iterable):
-        raise wrong_type("links", links, 'names or bandwidths such as "pcie4,25GB/s"')
-    names = [as_text(name, "links").strip() for name in (links.split(",") if isinstance(links, str) else links)]
-    waits_s = as_number(latency_s, "latency_s", "a number of seconds such as 0.00001")
-    room = None if memory is None else as_size(memory, "memory")
-    return [(name, Host(*parse_bandwidths(name), waits_s, room)) for name in names]
-
-
-def _strategies(given: Iterable[str] | str, *, host: bool) -> list[str]:
-    """The strategies that ``given`` stands for; ``all`` are those that can be asked with a host, or without."""
-    from remat_cli.spec import split_specs
-    from remat_cli.strategies.registry import STRATEGIES
-
-    if isinstance(given, str):
-        if given != "all":
-            return split_specs(given)
-        return [name for name in STRATEGIES.names() if _fits(STRATEGIES.load(name), host=host)]
-    return list(given) if isinstance(given, Iterable) else [given]
-
-
-def _fits(strategy: type[Strategy], *, host: bool) -> bool:
-    """Whether a strategy can be asked with a host, or without."""
-    from remat_cli.strategies.base import Needs
-
-    return strategy.copies if host else strategy.needs is not Needs.HOST
+def _address(dask: Any) -> str | None:
+    return None if dask is None else as_text(dask, "dask")
 
 
 def _cost_with(graph: Graph, max_overhead: str) -> float:

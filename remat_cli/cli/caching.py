@@ -15,8 +15,8 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.planning.cache import PlanCache
 from remat_cli.planning.job import Job, Solved
+from remat_cli.planning.least_peak import solve_smallest
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.smallest import solve_smallest
 from remat_cli.planning.solving import solve
 from remat_cli.tolerances import SAME_COST
 from remat_cli.units import Budget

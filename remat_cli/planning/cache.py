@@ -17,7 +17,7 @@ from remat_cli.plan.check import check
 from remat_cli.plan.io import dump_plan, load_plan
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.starting import Start
+from remat_cli.planning.warm_start import WarmStart
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.version import __version__
 
@@ -62,7 +62,7 @@ class PlanCache:
         name = hashlib.sha256(text.encode("utf-8")).hexdigest()
         return self.folder / f"{graph_sha256(graph)[:_GRAPH_DIGITS]}-{name}.plan.json"
 
-    def near(self, graph: Graph, budget_bytes: int | None, options: SolveOptions) -> tuple[Start, ...]:
+    def near(self, graph: Graph, budget_bytes: int | None, options: SolveOptions) -> tuple[WarmStart, ...]:
         """The cheapest of the newest plans of ``graph`` that are within a budget; they may be made for any other.
 
         A search that starts from them finds nothing that costs more than what was found for a smaller budget.
@@ -81,7 +81,7 @@ class PlanCache:
             if left < 0:
                 break
             with suppress(InputError, UsageError, StrategyMismatch):  # such a plan is no start here
-                start = Start.of(load_plan(str(path))[0], graph, strategy, reorder=options.reorder)
+                start = WarmStart.of(load_plan(str(path))[0], graph, strategy, reorder=options.reorder)
                 if budget_bytes is None or start.peak_bytes <= budget_bytes:
                     found.append(start)
         return tuple(sorted(found, key=lambda start: (start.cost, start.peak_bytes))[:_NEAR])

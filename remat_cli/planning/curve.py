@@ -16,10 +16,10 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import ClaimStatus
 from remat_cli.planning.job import Job, Solved
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pool import Pool
+from remat_cli.planning.pooled_runs import PooledRuns
 from remat_cli.planning.processes import shared_calls
 from remat_cli.planning.refusals import no_plan, refuse_impossible
-from remat_cli.planning.runs import Runs
+from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import NotFound, Task
 from remat_cli.tolerances import NOTHING_LEFT
@@ -130,25 +130,25 @@ def solve_curve(
     top = no_remat_peak(graph)
     asked = {budget.bytes_for(top): budget for budget in reversed(as_budgets(budgets))}
     job = Job.of(graph, options or SolveOptions(), None)
-    pool = Pool(graph, job.options.host)
+    pool = SolutionPool(graph, job.options.host)
     if job.start is not None:
         pool.add(job.start.found)
-    course = _Course(Runs(job, pool), dict(sorted(asked.items())), listener, jobs)
-    control = course.runs.control
+    search = _CurveSearch(PooledRuns(job, pool), dict(sorted(asked.items())), listener, jobs)
+    control = search.runs.control
     with interruptible(control):
         if dask is None:
-            course.run()
+            search.run()
         else:
-            course.spread(dask)
-    points = tuple(course.point(budget_bytes) for budget_bytes in course.asked)
-    if course.failed is not None and not any(point.solved for point in points):
-        raise course.failed
-    stopped = control.stopping() or Outcome.TIME_LIMIT in course.outcomes.values()
+            search.spread(dask)
+    points = tuple(search.point(budget_bytes) for budget_bytes in search.asked)
+    if search.failed is not None and not any(point.solved for point in points):
+        raise search.failed
+    stopped = control.stopping() or Outcome.TIME_LIMIT in search.outcomes.values()
     return Curve(graph, points, control.stopped_by() if stopped else Outcome.FINISHED, time.monotonic() - job.started_s)
 
 
 @dataclass(slots=True)
-class _Course:
+class _CurveSearch:
     """A curve under construction.
 
     Every budget gets a short first run. The first of these are for the smallest budget that has a plan, because that
@@ -165,7 +165,7 @@ class _Course:
         failed: The first failure of the solver.
     """
 
-    runs: Runs
+    runs: PooledRuns
     asked: dict[int, Budget]
     listener: Callable[[Progress], None] | None
     jobs: int = 1
@@ -190,13 +190,13 @@ class _Course:
 
     def spread(self, address: str) -> None:
         """Search on the workers of a Dask cluster."""
-        from remat_cli.planning.spread.command import spread_on
+        from remat_cli.planning.cluster.dask import search_on_cluster
 
         possible = [budget for budget in self.asked if self._refused(budget) is None]
         if not self.runs.job.strategy.minds_budget:  # nothing to share
             self.run()
         elif possible:
-            self.outcomes = spread_on(address, self.runs, possible, self.listener)
+            self.outcomes = search_on_cluster(address, self.runs, possible, self.listener)
 
     def _look_together(self, possible: list[int]) -> None:
         """Make the first runs in parallel: of the smallest budgets here, of the largest in other processes.
@@ -213,11 +213,11 @@ class _Course:
         timed = control.deadline_s is not None
         options = replace(job.options, time_limit_s=most_s if timed else None, started_s=None, threads=1, start=None)
         calls = [(job.graph, options, budget, self.asked[budget], most_s) for budget in rest]
-        with shared_calls(_look, calls, self.jobs - 1, "remat_cli.planning.warm", most_s + _LATE_S) as shared:
+        with shared_calls(_look, calls, self.jobs - 1, "remat_cli.planning.preload", most_s + _LATE_S) as shared:
             shared.begin(_PROCESSES_AFTER_S)
             first = self._smallest_with_plan(possible)
             least = possible[first] if first < len(possible) else math.inf
-            looks: dict[int, tuple[Pool, Outcome]] = {}
+            looks: dict[int, tuple[SolutionPool, Outcome]] = {}
             while not self.runs.over() and (index := shared.take()) is not None:
                 if rest[index] >= least and rest[index] not in self.outcomes:
                     looks[rest[index]] = self._look_here(options, rest[index], most_s)
@@ -243,7 +243,7 @@ class _Course:
             self.listener(Progress(f"{self.asked[budget].text}: the first run {ending}"))
         return again
 
-    def _look_here(self, options: SolveOptions, budget: int, most_s: float) -> tuple[Pool, Outcome]:
+    def _look_here(self, options: SolveOptions, budget: int, most_s: float) -> tuple[SolutionPool, Outcome]:
         """Make a first run in this process, exactly as another process would; an interrupted run counts."""
         job = Job.of(self.runs.job.graph, options, None)
         job.context.control.cancelled = self.runs.control.cancelled
@@ -302,7 +302,7 @@ class _Course:
         except SolverFailed as error:
             self.failed = self.failed or error
             answer, outcome = NotFound(f"the solver failed: {error.message}"), Outcome.SOLVER_FAILED
-            pool.learn(budget, answer)
+            pool.add_answer(budget, answer)
         if outcome is Outcome.TIME_LIMIT and isinstance(answer, NotFound) and not clock.stopping():
             # The run ended by itself, without a plan. If it has a proof (a scope), a longer run is useless. If it has
             # none, it may have skipped a stage for lack of time, so the budget stays open.
@@ -336,8 +336,8 @@ class _Course:
         if (refused := self._refused(budget)) is not None:
             return Point(asked, budget, PointStatus.INFEASIBLE, refusal=refused)
         answer = pool.answer(budget) or NotFound("there was no time for this budget")
-        if isinstance(answer, NotFound) and not job.strategy.minds_budget and pool.kept:
-            answer = pool.kept[0].found
+        if isinstance(answer, NotFound) and not job.strategy.minds_budget and pool.schedules:
+            answer = pool.schedules[0].found
         if isinstance(answer, NotFound):
             refusal = no_plan(job.graph, asked, budget, answer, control)
             status = PointStatus.INFEASIBLE if isinstance(refusal, Infeasible) else PointStatus.UNKNOWN
@@ -351,7 +351,9 @@ class _Course:
         return Point(asked, budget, PointStatus.OPTIMAL if optimal else PointStatus.FEASIBLE, solved)
 
 
-def _look(graph: Graph, options: SolveOptions, budget: int, asked: Budget, most_s: float) -> tuple[Pool, Outcome]:
+def _look(
+    graph: Graph, options: SolveOptions, budget: int, asked: Budget, most_s: float
+) -> tuple[SolutionPool, Outcome]:
     """Make the first run for a budget in a process of its own; returns what it found and how it ended.
 
     Args:
@@ -366,12 +368,12 @@ def _look(graph: Graph, options: SolveOptions, budget: int, asked: Budget, most_
 
 def _looked(
     job: Job, budget: int, asked: dict[int, Budget], most_s: float, listener: Callable[[Progress], None] | None
-) -> tuple[Pool, Outcome]:
+) -> tuple[SolutionPool, Outcome]:
     """Make a first run that shares nothing with the runs for other budgets; what it found and how it ended."""
-    course = _Course(Runs(job, Pool(job.graph, job.options.host)), asked, listener)
-    control = course.runs.control
-    course._work(budget, control if control.deadline_s is not None else control.part(most_s=most_s))
-    return course.runs.pool, course.outcomes.get(budget, Outcome.TIME_LIMIT)
+    search = _CurveSearch(PooledRuns(job, SolutionPool(job.graph, job.options.host)), asked, listener)
+    control = search.runs.control
+    search._work(budget, control if control.deadline_s is not None else control.part(most_s=most_s))
+    return search.runs.pool, search.outcomes.get(budget, Outcome.TIME_LIMIT)
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from remat_cli.plan.model import Claim, ClaimStatus, Copies, PeakClaim, Plan
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.published import published_for, quicker
 from remat_cli.planning.refusals import STOPPED, over_budget
-from remat_cli.planning.starting import Start
+from remat_cli.planning.warm_start import WarmStart
 from remat_cli.running import Abandoned, run
 from remat_cli.solvers.registry import usable_solver
 from remat_cli.spec import format_spec, options_of
@@ -95,8 +95,8 @@ class Job:
     strategy: Strategy
     context: Context
     started_s: float
-    start: Start | None = None
-    near: tuple[Start, ...] = ()
+    start: WarmStart | None = None
+    near: tuple[WarmStart, ...] = ()
 
     @classmethod
     def of(
@@ -104,7 +104,7 @@ class Job:
         graph: Graph,
         options: SolveOptions,
         listener: Callable[[Progress], None] | None,
-        near: Sequence[Start] = (),
+        near: Sequence[WarmStart] = (),
     ) -> Job:
         """The job that ``options`` describe; ``listener`` receives its progress, from any thread.
 
@@ -132,7 +132,7 @@ class Job:
             solver_log=options.solver_log,
         )
         old = options.start
-        start = None if old is None else Start.of(old, graph, strategy, reorder=options.reorder, host=options.host)
+        start = None if old is None else WarmStart.of(old, graph, strategy, reorder=options.reorder, host=options.host)
         return cls(graph, options, strategy, context, started_s, start, tuple(near))
 
     def task(self, budget_bytes: int | None) -> Task:

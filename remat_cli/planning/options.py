@@ -1,13 +1,15 @@
-"""Options that all ways of solving share."""
+"""How to solve: the options that all ways of solving share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from pathlib import Path
+from typing import Any
 
 from remat_cli.errors import UsageError, wrong_type
 from remat_cli.plan.host import Host
+from remat_cli.plan.io import host_to_document
 from remat_cli.plan.model import Plan
 from remat_cli.tolerances import GAP
 from remat_cli.units import MOST_SECONDS, as_float
@@ -94,3 +96,40 @@ class SolveOptions:
         path = self.write_model
         if path is not None and path.suffix.lower() not in _MODEL_SUFFIXES:
             raise UsageError(f"{path}: a model file ends in .mps or .lp", hint=f"write {path.stem}.lp instead")
+
+
+_OF_EVERY_CELL = ("solver", "time_limit_s", "gap", "threads", "seed", "host")
+"""The options that cells of a comparison have in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(SolveOptions):
+    """How every cell of a comparison is solved: ``Limits(time_limit_s=10)``; by default for at most 60 seconds.
+
+    The comparison itself names the strategies. What else belongs to a single search is refused: ``strategy``,
+    ``write_model``, ``solver_log``, ``started_s``, ``reorder`` and ``start``.
+    """
+
+    time_limit_s: float | None = 60.0
+
+    def __post_init__(self) -> None:
+        """Refuse values of wrong types or out of range, and options of a single search.
+
+        Raises:
+            UsageError: If there is such a value or option.
+        """
+        SolveOptions.__post_init__(self)  # super() does not work in classes with slots before Python 3.14
+        for option in fields(self):
+            if option.name not in _OF_EVERY_CELL and getattr(self, option.name) != option.default:
+                raise UsageError(
+                    f"{option.name} is an option of one search, and not of a comparison", hint="leave it out"
+                )
+
+    def of(self, strategy: str) -> SolveOptions:
+        """The options of a search by ``strategy``."""
+        return SolveOptions(strategy=strategy, **{name: getattr(self, name) for name in _OF_EVERY_CELL})
+
+    def facts(self) -> dict[str, Any]:
+        """The limits as data; a host only if there is one."""
+        facts = {name: getattr(self, name) for name in _OF_EVERY_CELL if name != "host"}
+        return facts if self.host is None else facts | {"host": host_to_document(self.host)}

@@ -16,9 +16,9 @@ from remat_cli.plan.liveness import priced
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.job import Solved
 from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.policy_tools import TOOLS, Chosen, Tool
 from remat_cli.planning.solving import solve
-from remat_cli.planning.starting import Start
-from remat_cli.planning.tools import TOOLS, Chosen, Tool
+from remat_cli.planning.warm_start import WarmStart
 from remat_cli.strategies.base import Found, Schedule, Task
 from remat_cli.strategies.tools.saved_values import SaveOnly
 from remat_cli.strategies.tools.whole_modules import EveryNLayers, chosen_from, layers_of
@@ -130,11 +130,11 @@ def policy(
     return Policy(to, graph, solved, chosen.settings, _candidates(graph, tool), tool.snippet(chosen), others, best)
 
 
-def _starts(graph: Graph, plan: Plan) -> tuple[Start, ...]:
+def _starts(graph: Graph, plan: Plan) -> tuple[WarmStart, ...]:
     """The schedule of a plan, whose graph may hold more than ``graph`` does, for other strategies to start from."""
     schedule = priced(graph, [s.node for s in plan.statements if isinstance(s, Compute)])
     found = Found(Schedule(schedule.computes), exhausted=False, maker=plan.strategy)
-    return (Start(found, schedule.cost, schedule.peak_bytes),)
+    return (WarmStart(found, schedule.cost, schedule.peak_bytes),)
 
 
 def _others(

@@ -9,10 +9,10 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.planning.job import Job, Solved
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
-from remat_cli.planning.pool import Pool
+from remat_cli.planning.pooled_runs import PooledRuns
 from remat_cli.planning.refusals import STOPPED, no_plan, refuse_impossible
-from remat_cli.planning.runs import Runs
-from remat_cli.planning.starting import Start
+from remat_cli.planning.solution_pool import SolutionPool
+from remat_cli.planning.warm_start import WarmStart
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, NotFound
 from remat_cli.units import Budget, as_budget
@@ -27,7 +27,7 @@ def solve(
     *,
     dask: str | None = None,
     listener: Callable[[Progress], None] | None = None,
-    near: Sequence[Start] = (),
+    near: Sequence[WarmStart] = (),
 ) -> Solved:
     """The cheapest plan of ``graph`` within ``budget`` that the strategy finds.
 
@@ -65,12 +65,12 @@ def _spread(
     address: str, job: Job, budget_bytes: int, listener: Callable[[Progress], None] | None
 ) -> tuple[Found | NotFound, Ending]:
     """Search on the workers of a Dask cluster."""
-    from remat_cli.planning.spread.command import spread_on
+    from remat_cli.planning.cluster.dask import search_on_cluster
 
-    pool = Pool(job.graph, job.options.host)
+    pool = SolutionPool(job.graph, job.options.host)
     for start in (job.start, *job.near):
         if start is not None:
             pool.add(start.found)
-    outcomes = spread_on(address, Runs(job, pool), [budget_bytes], listener)
+    outcomes = search_on_cluster(address, PooledRuns(job, pool), [budget_bytes], listener)
     answer = pool.answer(budget_bytes) or NotFound(STOPPED)
     return answer, Ending(outcomes[budget_bytes])

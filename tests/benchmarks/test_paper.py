@@ -37,8 +37,8 @@ from benchmarks.scale import build as scale_graph
 from remat_cli.api import SolveOptions, solve
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.derive import peak
-from remat_cli.planning.comparing import executors
-from remat_cli.planning.comparing.cell import run_cell
+from remat_cli.planning import executors
+from remat_cli.planning.executors import run_cell
 from remat_cli.zoo.registry import build_graph
 
 

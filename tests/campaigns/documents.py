@@ -27,8 +27,9 @@ from remat_cli.graph.io import dump_document, graph_from_document
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Cell, Row
 from remat_cli.plan.io import plan_to_document
-from remat_cli.planning.comparing.cell import Limits, run_cell
-from remat_cli.planning.comparing.sweep import compare
+from remat_cli.planning.comparison import Execution, compare
+from remat_cli.planning.executors import run_cell
+from remat_cli.planning.options import Limits
 from remat_cli.units import parse_budgets
 
 GRAPH: dict[str, Any] = {
@@ -110,7 +111,7 @@ class _Here:
 def _compare(results: Path) -> None:
     """A comparison that goes on from a results file, if there is one."""
     graph = graph_from_document(Document("toy.json", GRAPH))
-    compare(graph, parse_budgets("90%,100%"), ["keep-all", "chen-sqrt"], executor=_Here(), results=results)
+    compare(graph, parse_budgets("90%,100%"), ["keep-all", "chen-sqrt"], execution=Execution(_Here(), results))
 
 
 @functools.cache

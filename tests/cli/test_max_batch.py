@@ -13,7 +13,7 @@ from seeded import seeded
 
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
-from remat_cli.planning.batches import max_batch, one_forward
+from remat_cli.planning.max_batch import max_batch, one_forward
 from remat_cli.planning.options import SolveOptions
 from remat_cli.reports.batches import batch_json, batch_text
 from remat_cli.reports.style import Style

@@ -17,9 +17,9 @@ from pebble import ProcessPool
 from remat_cli.control import Control
 from remat_cli.errors import InputError, UsageError
 from remat_cli.plan.comparison import Cell, Comparison, Ended, Row
-from remat_cli.planning.comparing.cell import Limits, run_cell
-from remat_cli.planning.comparing.executors import LocalExecutor, _row_of
-from remat_cli.planning.comparing.sweep import compare
+from remat_cli.planning.comparison import Execution, compare
+from remat_cli.planning.executors import LocalExecutor, _row_of, run_cell
+from remat_cli.planning.options import Limits
 from remat_cli.reports.comparison import comparison_csv, comparison_json, comparison_text
 from remat_cli.reports.figures import comparison_figure
 from remat_cli.reports.style import Style
@@ -42,10 +42,9 @@ class Here:
             yield run_cell(cell, graph, limits)
 
 
-def small(executor=None, **more):
-    return compare(
-        CHAIN, parse_budgets("3:6:1"), ["auto", "keep-all", "checkmate-ilp"], executor=executor or Here(), **more
-    )
+def small(executor=None, limits=None, **more):
+    execution = Execution(executor or Here(), **more)
+    return compare(CHAIN, parse_budgets("3:6:1"), ["auto", "keep-all", "checkmate-ilp"], limits, execution)
 
 
 def test_rows_say_what_brute_force_says():
@@ -205,9 +204,9 @@ def test_a_file_of_something_else_is_refused(tmp_path):
 
 def test_nothing_to_compare():
     with pytest.raises(UsageError, match="nothing to compare"):
-        compare(CHAIN, [], ["auto"], executor=Here())
+        compare(CHAIN, [], ["auto"], execution=Execution(Here()))
     with pytest.raises(UsageError, match="no strategy"):
-        compare(CHAIN, parse_budgets("4"), ["autoo"], executor=Here())
+        compare(CHAIN, parse_budgets("4"), ["autoo"], execution=Execution(Here()))
 
 
 def test_documents():

@@ -11,9 +11,9 @@ import pytest
 
 from remat_cli.errors import UsageError
 from remat_cli.plan.comparison import Ended
-from remat_cli.planning.comparing.cell import Limits
-from remat_cli.planning.comparing.executors import DaskExecutor
-from remat_cli.planning.comparing.sweep import compare
+from remat_cli.planning.comparison import Execution, compare
+from remat_cli.planning.executors import DaskExecutor
+from remat_cli.planning.options import Limits
 from remat_cli.units import parse_budgets
 from remat_cli.zoo.registry import build_graph
 
@@ -39,8 +39,7 @@ def compared(cluster, listener):
         parse_budgets("3:6:1"),
         ["checkmate-ilp", "optimal", "keep-all"],
         Limits(time_limit_s=120),
-        executor=DaskExecutor(cluster.scheduler_address),
-        listener=listener,
+        Execution(DaskExecutor(cluster.scheduler_address), listener=listener),
     )
 
 
@@ -75,8 +74,11 @@ def test_a_lost_scheduler_is_said_in_every_row_that_was_not_there_yet(cluster):
 
 
 def test_no_scheduler_there(monkeypatch):
-    monkeypatch.setattr("remat_cli.planning.spread.connecting.CONNECT_S", 1)
+    monkeypatch.setattr("remat_cli.planning.cluster.dask.CONNECT_S", 1)
     with pytest.raises(UsageError, match="no Dask scheduler answers"):
         compare(
-            build_graph("unit-chain{n=5}"), parse_budgets("4"), ["keep-all"], executor=DaskExecutor("tcp://127.0.0.1:9")
+            build_graph("unit-chain{n=5}"),
+            parse_budgets("4"),
+            ["keep-all"],
+            execution=Execution(DaskExecutor("tcp://127.0.0.1:9")),
         )

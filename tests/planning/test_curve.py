@@ -22,7 +22,7 @@ from remat_cli.plan.model import Scope
 from remat_cli.plan.replay import replay
 from remat_cli.planning.curve import Curve, PointStatus, _Course, solve_curve
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pool import Pool
+from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.planning.solving import solve
 from remat_cli.strategies.base import Bound, Found, NotFound, Schedule
 from remat_cli.units import Budget, parse_budget
@@ -220,23 +220,23 @@ def schedule(*computes: int) -> Found:
     return Found(Schedule(computes))
 
 
-def chain_pool() -> tuple[Graph, Pool]:
+def chain_pool() -> tuple[Graph, SolutionPool]:
     graph = build_graph("unit-chain{n=9}")
-    return graph, Pool(graph)
+    return graph, SolutionPool(graph)
 
 
 def test_a_pool_keeps_what_nothing_beats():
     graph, pool = chain_pool()
     plain = tuple(range(9))
     pool.add(schedule(*plain))
-    (only,) = pool.kept
+    (only,) = pool.schedules
     assert (only.peak_bytes, only.cost) == (no_remat_peak(graph), graph.total_cost)
     pool.add(schedule(0, *plain))  # dearer, and no smaller
-    assert pool.kept == [only]
+    assert pool.schedules == [only]
     low = solve(graph, only.peak_bytes - 1)
     computes = [s.node for s in low.plan.statements if hasattr(s, "node")]
     pool.add(schedule(*computes))
-    assert [kept.peak_bytes for kept in pool.kept] == [low.report.replay.peak_bytes, only.peak_bytes]
+    assert [entry.peak_bytes for entry in pool.schedules] == [low.report.replay.peak_bytes, only.peak_bytes]
     assert pool.within(only.peak_bytes) is only
     assert pool.within(only.peak_bytes - 1).cost == low.report.replay.cost
     assert pool.within(low.report.replay.peak_bytes - 1) is None
@@ -248,15 +248,15 @@ def test_the_answer_of_a_run_takes_the_place_of_what_it_published():
     _, pool = chain_pool()
     published, answer, late = (Found(Schedule(tuple(range(9))), used_solver=flag) for flag in (True, False, True))
     pool.add(published)
-    pool.learn(99, answer)
+    pool.add_answer(99, answer)
     pool.add(late)
-    assert [kept.found for kept in pool.kept] == [answer]
+    assert [entry.found for entry in pool.schedules] == [answer]
 
 
 def test_a_pool_carries_bounds_downwards_only_and_no_restricted_ones():
     _, pool = chain_pool()
     bound, restricted = Bound(10.0, Scope.FRONTIER), Bound(12.0, Scope.RESTRICTED)
-    pool.learn(6, NotFound("none", bounds=(bound, restricted)))
+    pool.add_answer(6, NotFound("none", bounds=(bound, restricted)))
     assert pool.bounds_at(6) == pool.bounds_at(5) == (bound,)
     assert pool.bounds_at(7) == ()
     assert pool.known_at(7) is None
@@ -266,9 +266,9 @@ def test_a_pool_carries_bounds_downwards_only_and_no_restricted_ones():
 def test_a_pool_finds_the_proof_that_covers_a_budget():
     _, pool = chain_pool()
     assert pool.answer(5) is None
-    pool.learn(3, NotFound("proven at 3", scope=Scope.FRONTIER))
-    pool.learn(5, NotFound("proven at 5", scope=Scope.FRONTIER))
-    pool.learn(4, NotFound("out of time"))
+    pool.add_answer(3, NotFound("proven at 3", scope=Scope.FRONTIER))
+    pool.add_answer(5, NotFound("proven at 5", scope=Scope.FRONTIER))
+    pool.add_answer(4, NotFound("out of time"))
     assert [pool.answer(budget).reason for budget in (2, 3, 4, 5)] == [
         "proven at 3",
         "proven at 3",
@@ -282,9 +282,9 @@ def test_a_plan_counts_as_proven_by_bounds_for_every_schedule_in_document_order_
     graph, pool = chain_pool()
     pool.add(schedule(0, *range(9)))
     cost = graph.total_cost + graph.nodes[0].cost
-    pool.learn(99, NotFound("x", bounds=(Bound(cost, Scope.FRONTIER),)))
+    pool.add_answer(99, NotFound("x", bounds=(Bound(cost, Scope.FRONTIER),)))
     assert not pool.proven_within(99, 0.0)
-    pool.learn(99, NotFound("x", bounds=(Bound(cost, Scope.DOCUMENT_ORDER),)))
+    pool.add_answer(99, NotFound("x", bounds=(Bound(cost, Scope.DOCUMENT_ORDER),)))
     assert pool.proven_within(99, 0.0)
     assert not pool.proven_within(100, 0.0)
 

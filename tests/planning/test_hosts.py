@@ -24,10 +24,10 @@ from remat_cli.plan.host import Host
 from remat_cli.plan.model import Claim, ClaimStatus, Copies, Plan, Scope
 from remat_cli.plan.replay import replay
 from remat_cli.planning.curve import solve_curve
+from remat_cli.planning.least_peak import solve_smallest
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.smallest import solve_smallest
 from remat_cli.planning.solving import solve
-from remat_cli.planning.starting import Start
+from remat_cli.planning.warm_start import WarmStart
 from remat_cli.strategies.copying.offload import Offload
 from remat_cli.strategies.copying.steps import Walker
 
@@ -144,7 +144,7 @@ def test_plans_of_others_are_taken_as_they_are_or_refused() -> None:
         plan = Plan(STEP, statements, None, claim, "by-hand", host=HOST)
         assert check(plan).valid
         try:
-            start = Start.of(plan, STEP, Offload(), host=HOST)
+            start = WarmStart.of(plan, STEP, Offload(), host=HOST)
         except UsageError as error:
             refused += "in another way than searches do" in error.message
             continue

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
     from remat_cli.plan.comparison import Comparison, Row
     from remat_cli.plan.linked import Linked
-    from remat_cli.planning.comparing.cell import Limits
+    from remat_cli.planning.options import Limits
 
 _FORMATS = ("text", "json", "csv", "html", "svg", "png")
 _EPILOG = """\b
@@ -72,10 +72,10 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
 
     Every plan is replayed by the same checker. GRAPH is a JSON or YAML file, or - for standard input.
     """
+    from remat_cli.api.comparing import compare, compare_links
     from remat_cli.api.reading import read_graph
-    from remat_cli.api.solving import compare, compare_links
-    from remat_cli.planning.comparing.cell import Limits
-    from remat_cli.planning.comparing.executors import DaskExecutor, LocalExecutor
+    from remat_cli.planning.executors import DaskExecutor, LocalExecutor
+    from remat_cli.planning.options import Limits
 
     out = Output(options["color"], options["quiet"])
     format = report_format(output, _FORMATS, options["format"])
@@ -119,7 +119,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
 
 def _note_unused(out: Output, results: Path, model: Graph, limits: Limits) -> None:
     """Say that rows of the results file are not reused, and why."""
-    from remat_cli.planning.comparing.results import unused_rows
+    from remat_cli.planning.comparison_results import unused_rows
 
     number, names = unused_rows(results, model, limits)
     if not number:

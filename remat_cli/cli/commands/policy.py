@@ -50,8 +50,8 @@ def command(graph: str, to: str, **options: Any) -> int:
     tool's framework, since it has to say which modules and names there are. Memory is that of the graph: a training
     loop may hold more, such as logits.
     """
-    from remat_cli.api.policies import policy
     from remat_cli.api.reading import read_graph
+    from remat_cli.api.solving import policy
     from remat_cli.cli.progress import ProgressLine, showing
     from remat_cli.cli.session import current
     from remat_cli.planning.options import SolveOptions

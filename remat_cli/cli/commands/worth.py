@@ -63,11 +63,11 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
 
     GRAPH is a JSON or YAML file with costs that are times, or - for standard input.
     """
+    from remat_cli.api.comparing import worth
     from remat_cli.api.reading import read_graph
     from remat_cli.api.showing import page_of
-    from remat_cli.api.solving import worth
-    from remat_cli.planning.comparing.cell import Limits
-    from remat_cli.planning.comparing.executors import LocalExecutor
+    from remat_cli.planning.executors import LocalExecutor
+    from remat_cli.planning.options import Limits
     from remat_cli.reports.worth import worth_csv, worth_json, worth_text
 
     format = report_format(options["output"], _FORMATS, options["format"])

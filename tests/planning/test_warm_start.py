@@ -18,8 +18,8 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 from remat_cli.planning.curve import solve_curve
 from remat_cli.planning.job import Job
+from remat_cli.planning.least_peak import solve_smallest
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.smallest import solve_smallest
 from remat_cli.planning.solving import solve
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, Known, Schedule, Task

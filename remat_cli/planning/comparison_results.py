@@ -19,7 +19,7 @@ from remat_cli.files import read_bytes
 from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Ended, Row
-from remat_cli.planning.comparing.cell import Limits
+from remat_cli.planning.options import Limits
 from remat_cli.version import __version__
 
 Entry = tuple[str, dict[str, Any], Row]

@@ -14,8 +14,8 @@ from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import PeakClaim, Scope
 from remat_cli.planning.job import Job, Solved
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pool import Pool
-from remat_cli.planning.runs import Runs
+from remat_cli.planning.pooled_runs import PooledRuns
+from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.running import Abandoned, interruptible, run
 from remat_cli.strategies.annealing.squeeze import squeeze
 from remat_cli.strategies.base import Found, NotFound, Schedule, Task
@@ -65,7 +65,7 @@ def solve_smallest(
                 "leave --strategy out, or take one that minds the budget, such as auto",
             ),
         )
-    descent = _Descent(Runs(job, Pool(graph, host)), _plain_bounds(graph, copies=host is not None))
+    descent = _Descent(PooledRuns(job, SolutionPool(graph, host)), _plain_bounds(graph, copies=host is not None))
     with interruptible(job.context.control):
         if host is not None:
             descent.halve()
@@ -73,7 +73,7 @@ def solve_smallest(
             descent.search()
         ending = descent.cheapen()
         pool = descent.runs.pool
-        least = pool.kept[0]
+        least = pool.schedules[0]
         answer = replace(least.found, bounds=pool.bounds_at(least.peak_bytes))
         return job.solved(Task(graph, least.peak_bytes, host=host), answer, ending, None, peak=descent.claim())
 
@@ -95,13 +95,13 @@ class _Descent:
         proven: Bounds on the peak, each for some set of schedules.
     """
 
-    runs: Runs
+    runs: PooledRuns
     proven: list[PeakClaim]
 
     @property
     def lowest_bytes(self) -> int:
         """The least peak found."""
-        return self.runs.pool.kept[0].peak_bytes
+        return self.runs.pool.schedules[0].peak_bytes
 
     def claim(self) -> PeakClaim:
         """The strongest bound that is not above the least peak found; of equal ones, that of the widest scope.

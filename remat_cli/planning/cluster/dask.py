@@ -13,21 +13,25 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat_cli.control import Ending, Outcome
-from remat_cli.errors import SolverFailed
+from remat_cli.control import Ending, Outcome, Progress
+from remat_cli.errors import SolverFailed, SolverUnavailable, UsageError
+from remat_cli.extras import install_command
 from remat_cli.graph.model import Graph
+from remat_cli.planning.cluster.assignment import Run
+from remat_cli.planning.cluster.coordinator import Coordinator, Ended, Event, Improved, Lost, Update
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.spread.assigning import Run
-from remat_cli.planning.spread.connecting import connected, held
-from remat_cli.planning.spread.course import Ended, Event, Lost, News, Told
+from remat_cli.planning.pooled_runs import PooledRuns
 from remat_cli.spec import format_spec
 from remat_cli.strategies.base import Found, Known, NotFound, Task
 
+CONNECT_S = 20
+"""Seconds to wait for a scheduler."""
 _POLL_S = 0.1
 _COUNT_EVERY_S = 1.0
 """Seconds after which workers are counted again."""
@@ -38,9 +42,62 @@ _GET_S = 20.0
 _RETRIES = 2
 
 
+def search_on_cluster(
+    address: str, runs: PooledRuns, budgets: Iterable[int], listener: Callable[[Progress], None] | None = None
+) -> dict[int, Outcome]:
+    """Search on the Dask cluster of the scheduler at ``address``; how the searches for each budget ended.
+
+    Args:
+        address: ``tcp://host:8786``.
+        runs: Its pool gets what is found.
+        budgets: Bytes.
+        listener: Receives the progress.
+
+    Raises:
+        SolverUnavailable: If ``distributed`` is not installed.
+        UsageError: If no scheduler answers.
+    """
+    with dask_cluster(address, runs.job.graph, runs.job.options) as cluster:
+        return Coordinator.of(runs, cluster, budgets, listener).run()
+
+
+def connected(address: str) -> Any:
+    """A client of the scheduler at ``address``.
+
+    Raises:
+        SolverUnavailable: If ``distributed`` is not installed.
+        UsageError: If no scheduler answers there.
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise SolverUnavailable("Dask is not installed", hint=f"install it with: {install_command('dask')}") from None
+    try:
+        return Client(address, timeout=CONNECT_S)
+    except (OSError, ValueError) as error:
+        reason = str(error) or type(error).__name__
+        raise UsageError(
+            f"no Dask scheduler answers at {address}: {reason}", hint="start one with: dask scheduler"
+        ) from None
+
+
+def held(client: Any, graph: Graph) -> Any:
+    """The graph as the result of a task, sent once.
+
+    Dask recomputes the result of a lost task. Scattered data would be lost with its workers.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sending large graph")  # it has to be sent, and it is sent only once
+        return client.submit(_itself, graph, pure=False)
+
+
+def _itself(graph: Graph) -> Graph:
+    return graph
+
+
 @dataclass(slots=True)
 class DaskCluster:
-    """A cluster, as :class:`~remat_cli.planning.spread.course.Cluster` says.
+    """A cluster, as :class:`~remat_cli.planning.cluster.coordinator.Cluster` says.
 
     Attributes:
         client: The client.
@@ -102,7 +159,7 @@ class DaskCluster:
         else:
             self.happened.put(Ended(run, answer, outcome, worked_s))
 
-    def tell(self, budget_bytes: int, told: Told) -> None:
+    def tell(self, budget_bytes: int, told: Update) -> None:
         """Set the variable of the budget."""
         from distributed import Variable
 
@@ -123,7 +180,7 @@ class DaskCluster:
         """Take an event of the scheduler; called by Dask."""
         number, message = event[1]
         if number in self.runs:
-            self.happened.put(News(self.runs[number], pickle.loads(message)))
+            self.happened.put(Improved(self.runs[number], pickle.loads(message)))
 
     def close(self) -> None:
         """End the searches that still run, and remove what is left on the scheduler."""
@@ -177,7 +234,7 @@ def searched(graph: Graph, options: SolveOptions, run: Run, known: Known | None,
     """
     mine = replace(options, strategy=run.strategy, seed=run.seed, time_limit_s=run.most_s)
     job = Job.of(graph, mine, None)
-    talk = Talk(run, name, job.context.control.cancelled, format_spec(job.strategy.name, job.strategy))
+    talk = Messenger(run, name, job.context.control.cancelled, format_spec(job.strategy.name, job.strategy))
     with talk.going():
         task = Task(graph, run.budget_bytes, known, options.host, news=talk.news)
         try:
@@ -190,7 +247,7 @@ def searched(graph: Graph, options: SolveOptions, run: Run, known: Known | None,
 
 
 @dataclass(slots=True)
-class Talk:
+class Messenger:
     """What a search tells and hears, in a thread beside it.
 
     Attributes:
@@ -209,7 +266,7 @@ class Talk:
     stop: threading.Event
     maker: str
     latest: Found | None = None
-    told: Told | None = None
+    told: Update | None = None
     ended: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 

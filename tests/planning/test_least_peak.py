@@ -23,8 +23,8 @@ from remat_cli.plan.derive import peak
 from remat_cli.plan.io import plan_from_document, plan_to_document
 from remat_cli.plan.model import PeakClaim, Scope
 from remat_cli.plan.replay import replay
+from remat_cli.planning.least_peak import solve_smallest
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.smallest import solve_smallest
 from remat_cli.strategies.annealing.squeeze import squeeze
 from remat_cli.zoo.registry import build_graph
 

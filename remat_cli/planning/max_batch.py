@@ -25,8 +25,8 @@ from remat_cli.plan.batches import BatchFacts
 from remat_cli.plan.model import Scope
 from remat_cli.planning.job import Job, Solved
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pool import Pool
-from remat_cli.planning.runs import Runs
+from remat_cli.planning.pooled_runs import PooledRuns
+from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, Schedule, Task
 from remat_cli.strategies.pipeline import OPENING_METHODS
@@ -180,7 +180,7 @@ def max_batch(
                 f"{_PROPORTION}: leave --host-latency and --host-memory out",
             ),
         )
-    search = _Search(Runs(job, Pool(graph, host)), scale, most_cost, listener)
+    search = _Search(PooledRuns(job, SolutionPool(graph, host)), scale, most_cost, listener)
     with interruptible(search.runs.control):
         if job.strategy.name == SEEDED:
             search.seed()
@@ -217,7 +217,7 @@ class _Search:
         tried: Batches that had a run, in order.
     """
 
-    runs: Runs
+    runs: PooledRuns
     scale: _Scale
     most_cost: float
     listener: Callable[[Progress], None] | None
@@ -241,11 +241,11 @@ class _Search:
         job, pool = self.runs.job, self.runs.pool
         job = replace(job, context=replace(job.context, control=self.runs.control.part(SEED_SHARE, SEED_MOST_S)))
         for spec in OPENING_METHODS:
-            runs = Runs(replace(job, strategy=strategy_from_spec(spec)), Pool(job.graph), maker=spec)
+            runs = PooledRuns(replace(job, strategy=strategy_from_spec(spec)), SolutionPool(job.graph), maker=spec)
             with suppress(StrategyMismatch):  # not for this graph
                 _Search(runs, self.scale, self.most_cost, self.listener).run()
-            for kept in runs.pool.kept:
-                pool.add(kept.found)
+            for entry in runs.pool.schedules:
+                pool.add(entry.found)
         self._take_schedules()
 
     def run(self) -> None:
@@ -287,10 +287,10 @@ class _Search:
 
     def _take_schedules(self) -> None:
         """Raise ``low`` to the largest batch that any schedule in the pool allows."""
-        for kept in self.runs.pool.kept:
-            batch = self.scale.batch_at(kept.peak_bytes)
-            if kept.cost <= self.most_cost * (1 + SAME_COST) and batch > self.low:
-                self.low, self.best = batch, kept.found
+        for entry in self.runs.pool.schedules:
+            batch = self.scale.batch_at(entry.peak_bytes)
+            if entry.cost <= self.most_cost * (1 + SAME_COST) and batch > self.low:
+                self.low, self.best = batch, entry.found
 
     def _take_proofs(self, batch: int, budget: int) -> None:
         """Lower ``high`` to this batch if it is proven to be too large."""
@@ -341,7 +341,7 @@ class _Search:
         )
 
 
-def refuted(pool: Pool, budget_bytes: int, most_cost: float) -> Scope | None:
+def refuted(pool: SolutionPool, budget_bytes: int, most_cost: float) -> Scope | None:
     """The plans of which none stays within a budget and a cost, as the pool proves it; None if it proves no such thing.
 
     Only proofs for all plans in any order or in document order count: a narrower class says too little.

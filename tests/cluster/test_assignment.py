@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remat_cli.planning.spread.assigning import Assignment
+from remat_cli.planning.cluster.assignment import Assignment
 
 
 def started(assignment, slots, remaining_s=None):

@@ -24,11 +24,11 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import peak
 from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Scope
-from remat_cli.planning.batches import SEED_MOST_S, SEED_SHARE, SEEDED, UNTIMED_S, Decision, MaxBatch, refuted
 from remat_cli.planning.job import Job, Solved
+from remat_cli.planning.max_batch import SEED_MOST_S, SEED_SHARE, SEEDED, UNTIMED_S, Decision, MaxBatch, refuted
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pool import Pool
-from remat_cli.planning.runs import Runs
+from remat_cli.planning.pooled_runs import PooledRuns
+from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, Schedule, Task
 from remat_cli.strategies.pipeline import OPENING_METHODS
@@ -187,7 +187,7 @@ class _Search:
     limit: Callable[[Graph], float]
     listener: Callable[[Progress], None] | None
     maker: str = ""
-    pools: dict[int, Pool] = field(default_factory=dict)
+    pools: dict[int, SolutionPool] = field(default_factory=dict)
     low: int = 0
     open_top: int = 0
     cut_short: bool = False
@@ -209,8 +209,8 @@ class _Search:
             with suppress(StrategyMismatch):  # not for this graph
                 other.run()
             for batch, pool in other.pools.items():
-                for kept in pool.kept:
-                    self._pool(batch).add(kept.found)
+                for entry in pool.schedules:
+                    self._pool(batch).add(entry.found)
             self._take(max(1, other.low))
 
     def run(self) -> None:
@@ -231,7 +231,7 @@ class _Search:
                 return
             self._attempt(min(batch, self.open_top - 1), runs)
 
-    def _attempt(self, batch: int, runs: Runs) -> None:
+    def _attempt(self, batch: int, runs: PooledRuns) -> None:
         """Solve one batch, beginning with the schedules of all others, and draw what follows."""
         self.tried.append(batch)
         self._inherit(runs.pool)
@@ -253,7 +253,7 @@ class _Search:
         """Raise ``low`` to this batch if its pool has a plan for it, and as far as that plan goes on its own."""
         pool = self._pool(batch)
         enough = self.limit(pool.graph) * (1 + SAME_COST)
-        fitting = [kept for kept in pool.kept if kept.peak_bytes <= self.graphs.memory and kept.cost <= enough]
+        fitting = [entry for entry in pool.schedules if entry.peak_bytes <= self.graphs.memory and entry.cost <= enough]
         if not fitting:
             return
         self.low = max(self.low, batch)
@@ -266,26 +266,26 @@ class _Search:
             self.low = last
             self._pool(last).add(_moved(least))
 
-    def _pool(self, batch: int) -> Pool:
+    def _pool(self, batch: int) -> SolutionPool:
         """The pool of a batch; a new one begins with keeping everything."""
         if batch not in self.pools:
-            pool = self.pools[batch] = Pool(self.graphs.at(batch), self.job.options.host)
+            pool = self.pools[batch] = SolutionPool(self.graphs.at(batch), self.job.options.host)
             pool.add(Found(Schedule(tuple(range(len(pool.graph.nodes))))))
         return self.pools[batch]
 
-    def _inherit(self, pool: Pool) -> None:
+    def _inherit(self, pool: SolutionPool) -> None:
         """Add the schedules of all other batches; none with a host, where a schedule's time belongs to its graph."""
         for other in self.pools.values() if pool.host is None else ():
             if other is not pool and self.graphs.alike(other.graph, pool.graph):
-                for kept in other.kept:
-                    pool.add(_moved(kept.found))
+                for entry in other.schedules:
+                    pool.add(_moved(entry.found))
 
-    def _runs(self, batch: int) -> Runs:
+    def _runs(self, batch: int) -> PooledRuns:
         """What runs on the graph of a batch."""
         pool = self._pool(batch)
-        return Runs(replace(self.job, graph=pool.graph), pool, self.maker)
+        return PooledRuns(replace(self.job, graph=pool.graph), pool, self.maker)
 
-    def _clock(self, runs: Runs) -> Control:
+    def _clock(self, runs: PooledRuns) -> Control:
         if runs.control.deadline_s is None:
             return runs.control.part(most_s=UNTIMED_S)
         return runs.first_of(max(1, math.ceil(math.log2(max(2, self.open_top - self.low)))))
@@ -323,7 +323,7 @@ class _Search:
             refuted=above,
         )
 
-    def _solved(self, runs: Runs, outcome: Outcome) -> Solved:
+    def _solved(self, runs: PooledRuns, outcome: Outcome) -> Solved:
         """The cheapest plan found for the batch."""
         memory = self.graphs.memory
         best = runs.pool.within(memory)

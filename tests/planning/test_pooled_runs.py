@@ -13,8 +13,8 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import Scope
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pool import Pool
-from remat_cli.planning.runs import SHORTEST_S, Runs
+from remat_cli.planning.pooled_runs import SHORTEST_S, PooledRuns
+from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.strategies.base import Bound, Context, Found, Known, NotFound, Schedule, Strategy, Task
 from remat_cli.zoo.registry import build_graph
 
@@ -23,8 +23,10 @@ PLAIN = Schedule(tuple(range(9)))
 PEAK = no_remat_peak(GRAPH)
 
 
-def runs_of(time_limit_s: float | None = None, maker: str = "") -> Runs:
-    return Runs(Job.of(GRAPH, SolveOptions("keep-all", time_limit_s=time_limit_s), None), Pool(GRAPH), maker)
+def runs_of(time_limit_s: float | None = None, maker: str = "") -> PooledRuns:
+    return PooledRuns(
+        Job.of(GRAPH, SolveOptions("keep-all", time_limit_s=time_limit_s), None), SolutionPool(GRAPH), maker
+    )
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,14 @@ def test_a_solver_that_fails_after_a_plan_leaves_it_and_its_last_words() -> None
     assert isinstance(answer, Found)
     assert ending == Ending(Outcome.SOLVER_FAILED, "out of luck")
     assert str(ending) == "solver failed: out of luck"
-    assert [(kept.found.schedule, kept.found.maker) for kept in runs.pool.kept] == [(PLAIN, "someone")]
+    assert [(entry.found.schedule, entry.found.maker) for entry in runs.pool.schedules] == [(PLAIN, "someone")]
 
 
 def test_a_schedule_over_the_budget_is_pooled_though_its_run_fails() -> None:
     runs = runs_of()
     with pytest.raises(SolverFailed, match="out of luck"):
         runs.run(PEAK - 1, runs.control, strategy=Breaking())
-    assert [kept.found.schedule for kept in runs.pool.kept] == [PLAIN]
+    assert [entry.found.schedule for entry in runs.pool.schedules] == [PLAIN]
     assert not runs.pool.failures
 
 

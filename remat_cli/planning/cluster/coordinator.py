@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from remat_cli.control import Outcome, Progress
-from remat_cli.planning.runs import Runs
-from remat_cli.planning.spread.assigning import Assignment, Run
+from remat_cli.planning.cluster.assignment import Assignment, Run
+from remat_cli.planning.pooled_runs import PooledRuns
 from remat_cli.strategies.base import Found, Known, NotFound
 from remat_cli.tolerances import NOTHING_LEFT
 
@@ -26,7 +26,7 @@ _RESERVE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Update:
     """What the searches for a budget are told.
 
     Attributes:
@@ -39,7 +39,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class Improved:
     """A search has found a schedule, or raised the bound on it."""
 
     run: Run
@@ -64,7 +64,7 @@ class Lost:
     message: str
 
 
-Event = News | Ended | Lost
+Event = Improved | Ended | Lost
 
 
 class Cluster(Protocol):
@@ -78,7 +78,7 @@ class Cluster(Protocol):
         """Start a search, or have it wait for a worker."""
         ...
 
-    def tell(self, budget_bytes: int, told: Told) -> None:
+    def tell(self, budget_bytes: int, told: Update) -> None:
         """Tell the searches for a budget, those that start later too."""
         ...
 
@@ -88,12 +88,12 @@ class Cluster(Protocol):
 
 
 @dataclass(slots=True)
-class Course:
+class Coordinator:
     """One command on a cluster.
 
     Attributes:
         runs: What all searches share; what they find goes to its pool.
-        cluster: Runs them.
+        cluster: PooledRuns them.
         assignment: Which search comes next.
         listener: Receives the progress.
         outcomes: How the leading search for each budget ended.
@@ -101,19 +101,23 @@ class Course:
         ended: The searches that gave an answer.
     """
 
-    runs: Runs
+    runs: PooledRuns
     cluster: Cluster
     assignment: Assignment
     listener: Callable[[Progress], None] | None = None
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    told: dict[int, Told] = field(default_factory=dict)
+    told: dict[int, Update] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
 
     @classmethod
     def of(
-        cls, runs: Runs, cluster: Cluster, budgets: Iterable[int], listener: Callable[[Progress], None] | None = None
-    ) -> Course:
-        """A course for ``budgets``, in bytes."""
+        cls,
+        runs: PooledRuns,
+        cluster: Cluster,
+        budgets: Iterable[int],
+        listener: Callable[[Progress], None] | None = None,
+    ) -> Coordinator:
+        """A coordinator for ``budgets``, in bytes."""
         options = runs.job.options
         return cls(runs, cluster, Assignment.of(budgets, options.strategy, options.seed), listener)
 
@@ -146,20 +150,20 @@ class Course:
 
     def _take(self, event: Event) -> None:
         run, pool = event.run, self.runs.pool
-        if isinstance(event, News):
-            pool.hear(run.budget_bytes, event.found)
+        if isinstance(event, Improved):
+            pool.add_published(run.budget_bytes, event.found)
             self._report(f"{len(self.assignment.runs)} searches at work")
             return
         if isinstance(event, Lost):
             if self.assignment.lost(run) >= _LOSSES:
-                pool.learn(run.budget_bytes, NotFound(f"its searches were lost: {event.message}"))
+                pool.add_answer(run.budget_bytes, NotFound(f"its searches were lost: {event.message}"))
                 self._close(run.budget_bytes, Outcome.SOLVER_FAILED)
             return
         self.ended.append(event)
         self.assignment.ended(run)
         answer, outcome = event.answer, event.outcome
         if isinstance(answer, Found) or run.leading:
-            pool.learn(run.budget_bytes, answer)
+            pool.add_answer(run.budget_bytes, answer)
         if run.leading and run.budget_bytes in self.assignment.budgets:
             if isinstance(answer, NotFound) and (answer.scope is not None or run.most_s is None):
                 outcome = Outcome.FINISHED
@@ -176,7 +180,7 @@ class Course:
     def _tell(self, budget: int, *, closed: bool = False) -> None:
         kept = self.runs.pool.within(budget)
         found = None if kept is None else replace(kept.found, bounds=self.runs.pool.bounds_at(budget))
-        told = Told(found, closed)
+        told = Update(found, closed)
         if told != self.told.get(budget):
             self.told[budget] = told
             self.cluster.tell(budget, told)

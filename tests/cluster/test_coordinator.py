@@ -8,11 +8,11 @@ import pytest
 from remat_cli.control import Outcome
 from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Scope
+from remat_cli.planning.cluster.coordinator import Coordinator, Ended, Improved, Lost
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pool import Pool
-from remat_cli.planning.runs import Runs
-from remat_cli.planning.spread.course import Course, Ended, Lost, News
+from remat_cli.planning.pooled_runs import PooledRuns
+from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.strategies.base import Bound, Found, NotFound, Task
 from remat_cli.zoo.registry import build_graph
 
@@ -35,16 +35,16 @@ class Scripted:
         self.told.setdefault(budget_bytes, []).append(told)
 
     def events(self):
-        assert self.script, "the course goes on after the end of the script"
+        assert self.script, "the coordinator goes on after the end of the script"
         return self.script.pop(0)(self)
 
     def run_for(self, budget, *, leading=True):
         return next(run for run, _ in self.started[::-1] if (run.budget_bytes, run.leading) == (budget, leading))
 
 
-def course(cluster, budgets, **options):
+def coordinator(cluster, budgets, **options):
     job = Job.of(CHAIN, SolveOptions(**options), None)
-    return Course.of(Runs(job, Pool(CHAIN)), cluster, budgets)
+    return Coordinator.of(PooledRuns(job, SolutionPool(CHAIN)), cluster, budgets)
 
 
 def plan(budget):
@@ -57,10 +57,10 @@ def plan(budget):
 
 def test_a_plan_is_told_to_larger_budgets_and_a_bound_to_smaller_ones():
     found = Found(plan(4).schedule, (Bound(9.5, Scope.DOCUMENT_ORDER),))
-    done = [lambda c: [News(c.run_for(4), found)]]
+    done = [lambda c: [Improved(c.run_for(4), found)]]
     done += [lambda c, b=b: [Ended(c.run_for(b), NotFound("none"), Outcome.FINISHED, 1.0)] for b in (3, 4, 5)]
     cluster = Scripted(3, done)
-    course(cluster, [3, 4, 5]).run()
+    coordinator(cluster, [3, 4, 5]).run()
     smaller, same, larger = (cluster.told[budget] for budget in (3, 4, 5))
     assert all(told.found is None for told in smaller)
     assert same[1].found.schedule == larger[1].found.schedule == found.schedule
@@ -74,11 +74,11 @@ def test_a_bound_from_one_search_and_a_plan_from_another_close_a_budget():
     best = plan(4)
     cost = bruteforce.cheapest(CHAIN, 4)
     script = [
-        lambda c: [News(c.run_for(4), Found(plan(3).schedule, (Bound(cost, Scope.DOCUMENT_ORDER),)))],
-        lambda c: [News(c.run_for(4, leading=False), Found(best.schedule))],
+        lambda c: [Improved(c.run_for(4), Found(plan(3).schedule, (Bound(cost, Scope.DOCUMENT_ORDER),)))],
+        lambda c: [Improved(c.run_for(4, leading=False), Found(best.schedule))],
     ]
     cluster = Scripted(2, script)
-    ran = course(cluster, [4])
+    ran = coordinator(cluster, [4])
     assert ran.run() == {4: Outcome.FINISHED}
     assert ran.runs.pool.proven_within(4, 1e-9)
     assert cluster.told[4][-1].closed
@@ -88,17 +88,17 @@ def test_bounds_of_one_class_of_one_search_are_not_passed_on():
     cluster = Scripted(
         1,
         [
-            lambda c: [News(c.run_for(5), Found(plan(5).schedule, (Bound(99.0, Scope.RESTRICTED),)))],
+            lambda c: [Improved(c.run_for(5), Found(plan(5).schedule, (Bound(99.0, Scope.RESTRICTED),)))],
             lambda c: [Ended(c.run_for(5), plan(5), Outcome.FINISHED, 1.0)],
         ],
     )
-    course(cluster, [5]).run()
+    coordinator(cluster, [5]).run()
     assert all(b.scope is not Scope.RESTRICTED for told in cluster.told[5] if told.found for b in told.found.bounds)
 
 
 def test_a_lost_search_starts_again_and_after_three_losses_its_budget_is_given_up():
     cluster = Scripted(1, [lambda c: [Lost(c.run_for(4), "KilledWorker")]] * 3)
-    ran = course(cluster, [4])
+    ran = coordinator(cluster, [4])
     assert ran.run() == {4: Outcome.SOLVER_FAILED}
     assert len(cluster.started) == 3
     assert "KilledWorker" in ran.runs.pool.answer(4).reason
@@ -114,17 +114,17 @@ def test_no_worker_is_idle_while_a_budget_is_open(workers):
         return [Ended(run, NotFound("none"), Outcome.FINISHED, 1.0)]
 
     cluster = Scripted(workers, [end_one] * 100)
-    ran = course(cluster, [3, 4, 5, 6])
+    ran = coordinator(cluster, [3, 4, 5, 6])
     ran.run()
     assert set(seen) == {workers}
 
 
 def test_the_pool_keeps_only_bounds_that_say_more():
-    pool = Pool(CHAIN)
+    pool = SolutionPool(CHAIN)
     schedule = plan(6).schedule
 
     def hear(budget, cost, scope=Scope.DOCUMENT_ORDER):
-        pool.hear(budget, Found(schedule, (Bound(cost, scope),)))
+        pool.add_published(budget, Found(schedule, (Bound(cost, scope),)))
 
     hear(5, 10.0)
     hear(4, 10.0)  # says no more: what holds within five bytes holds within four
@@ -139,4 +139,4 @@ def test_the_pool_keeps_only_bounds_that_say_more():
     hear(6, 12.0)  # says more than all others of its scope
     assert pool.bounds_at(4) == (Bound(9.5, Scope.FRONTIER), Bound(12.0, Scope.DOCUMENT_ORDER))
     assert len(pool.bounds) == 2
-    assert len(pool.kept) == 1
+    assert len(pool.schedules) == 1

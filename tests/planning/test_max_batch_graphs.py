@@ -18,7 +18,7 @@ from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph
-from remat_cli.planning.batch_graphs import last_within
+from remat_cli.planning.max_batch_graphs import last_within
 from remat_cli.planning.options import SolveOptions
 from remat_cli.reports.batches import batch_json, batch_text
 from remat_cli.reports.style import Style

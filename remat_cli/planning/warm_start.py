@@ -22,7 +22,7 @@ from remat_cli.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class WarmStart:
     """The schedule of an old plan.
 
     Attributes:
@@ -38,7 +38,7 @@ class Start:
     @classmethod
     def of(
         cls, plan: Plan, graph: Graph, strategy: Strategy, *, reorder: bool = False, host: Host | None = None
-    ) -> Start:
+    ) -> WarmStart:
         """The start that ``plan`` gives to a search for a plan of ``graph``.
 
         Args:
@@ -94,7 +94,7 @@ class Start:
         return replace(found, maker=self.found.maker) if same else found
 
 
-def _with_host(plan: Plan, graph: Graph, host: Host) -> Start:
+def _with_host(plan: Plan, graph: Graph, host: Host) -> WarmStart:
     """The start for a search with copies.
 
     Raises:
@@ -131,7 +131,7 @@ def _with_host(plan: Plan, graph: Graph, host: Host) -> Start:
             hint="start from a plan that remat has made",
         )
     found = Found(schedule, exhausted=False, maker=_known_maker(plan.strategy), time=seen.time)
-    return Start(found, seen.time, seen.peak_bytes)
+    return WarmStart(found, seen.time, seen.peak_bytes)
 
 
 def _known_maker(text: str) -> str:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Protocol
 
 from remat_cli.control import Control
 from remat_cli.cores import usable_cores
-from remat_cli.errors import UsageError
+from remat_cli.errors import (
+    Infeasible,
+    Interrupted,
+    LimitReached,
+    RematError,
+    SolverUnavailable,
+    StrategyMismatch,
+    UsageError,
+)
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Cell, Ended, Row
-from remat_cli.planning.comparing.cell import Limits, run_cell
+from remat_cli.planning.cluster.dask import connected, held
+from remat_cli.planning.options import Limits
 from remat_cli.planning.processes import in_processes
-from remat_cli.planning.spread.connecting import connected, held
+from remat_cli.planning.solving import solve
 from remat_cli.solvers.registry import usable_solver
+from remat_cli.units import Budget
 
 _LATE_S = 30.0
 """Seconds over its time limit after which the process of a cell is killed. Untuned."""
@@ -24,6 +36,54 @@ _POLL_S = 0.1
 _RETRIES = 2
 _GATHER_S = 5
 """Seconds to wait for the row of a finished cell. If it takes longer, its worker was lost. Untuned."""
+
+
+def run_cell(cell: Cell, graph: Graph, limits: Limits) -> Row:
+    """Solve a cell. A failure becomes a row that names it; only ``KeyboardInterrupt`` and the like are raised.
+
+    Args:
+        cell: What to solve.
+        graph: The graph.
+        limits: How to solve it.
+    """
+    started_s = time.monotonic()
+
+    def without(ended: Ended, message: str) -> Row:
+        return Row.without_plan(cell, ended, message, time.monotonic() - started_s)
+
+    try:
+        asked = Budget(Fraction(cell.budget_bytes), False, cell.budget)
+        solved = solve(graph, asked, limits.of(cell.strategy))
+    except Infeasible as error:
+        return without(Ended.NONE, error.message)
+    except LimitReached as error:
+        return without(Ended.LIMIT, error.message)
+    except (StrategyMismatch, SolverUnavailable, UsageError) as error:
+        return without(Ended.REFUSED, error.message)
+    except Interrupted as error:
+        return without(Ended.INTERRUPTED, error.message)
+    except RematError as error:
+        return without(Ended.FAILED, error.message)
+    except MemoryError:
+        return without(Ended.FAILED, "out of memory")
+    except Exception as error:  # a defect of one strategy must not take the others' rows along
+        return without(Ended.FAILED, f"defect: {type(error).__name__}: {error}")
+    report, claim = solved.report, solved.plan.claim
+    return Row(
+        cell.strategy,
+        cell.budget,
+        cell.budget_bytes,
+        Ended.PLAN,
+        peak_bytes=report.replay.peak_bytes,
+        cost=report.replay.time,
+        overhead=report.overhead if graph.total_cost > 0 else None,
+        computes=len(graph.nodes) + sum(r.times - 1 for r in report.recomputed),
+        lower_bound=claim.lower_bound,
+        scope=claim.scope.value,
+        optimal=claim.status == "optimal",
+        wall_s=round(solved.wall_s, 3),
+        message=str(solved.ending),
+    )
 
 
 class Executor(Protocol):
@@ -60,8 +120,6 @@ def _row_of(future: Any, cell: Cell) -> Row:
     Raises:
         UsageError: If no process can start: each imports the main module, which cannot be imported, or starts more.
     """
-    from concurrent.futures.process import BrokenProcessPool
-
     from pebble import ProcessExpired
 
     try:

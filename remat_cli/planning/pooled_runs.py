@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from remat_cli.control import Control, Ending
 from remat_cli.planning.job import Job
-from remat_cli.planning.pool import Pool
+from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.strategies.base import Found, Known, NotFound, Strategy, Task
 
 SHORTEST_S = 1.0
@@ -15,7 +15,7 @@ SHORTEST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class PooledRuns:
     """What the searches over budgets have in common: a job, and a pool of everything that its runs found.
 
     Attributes:
@@ -25,7 +25,7 @@ class Runs:
     """
 
     job: Job
-    pool: Pool
+    pool: SolutionPool
     maker: str = ""
 
     @property
@@ -74,7 +74,7 @@ class Runs:
         finally:
             for found in tuple(seen):  # a run that was abandoned may still add to it
                 self.pool.add(self._named(found))
-        self.pool.learn(budget_bytes, self._named(answer) if isinstance(answer, Found) else answer)
+        self.pool.add_answer(budget_bytes, self._named(answer) if isinstance(answer, Found) else answer)
         return answer, ending
 
     def _named(self, found: Found) -> Found:

@@ -24,7 +24,7 @@ Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PooledSchedule:
     """A schedule, with its peak in bytes (fixed memory included) and its cost."""
 
     peak_bytes: int
@@ -33,21 +33,21 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Pool:
+class SolutionPool:
     """Schedules that no other one dominates in peak and cost, bounds, and failures.
 
     Attributes:
         graph: The graph.
         host: Host memory beside the device. Schedules then count by their time, and bounds that hold without copies
             alone are left out. None for plans without copies.
-        kept: The schedules by rising peak, and so by falling cost.
+        schedules: The schedules by rising peak, and so by falling cost.
         bounds: Pairs of a budget in bytes and a bound that holds for it and every smaller budget.
         failures: By budget in bytes: the answer of a run that found nothing.
     """
 
     graph: Graph
     host: Host | None = None
-    kept: list[Kept] = field(default_factory=list)
+    schedules: list[PooledSchedule] = field(default_factory=list)
     bounds: list[tuple[int, Bound]] = field(default_factory=list)
     failures: dict[int, NotFound] = field(default_factory=dict)
 
@@ -63,17 +63,17 @@ class Pool:
         cost = cost_of(self.graph, found.schedule.computes) if found.time is None else found.time
         if self.host is not None and found.time is None:
             found = replace(found, time=cost)
-        new = Kept(height, cost, found)
-        at = bisect.bisect_right(self.kept, new.peak_bytes, key=lambda kept: kept.peak_bytes)
-        if at and self.kept[at - 1].cost <= new.cost:
-            same = (self.kept[at - 1].peak_bytes, self.kept[at - 1].cost) == (new.peak_bytes, new.cost)
+        new = PooledSchedule(height, cost, found)
+        at = bisect.bisect_right(self.schedules, new.peak_bytes, key=lambda entry: entry.peak_bytes)
+        if at and self.schedules[at - 1].cost <= new.cost:
+            same = (self.schedules[at - 1].peak_bytes, self.schedules[at - 1].cost) == (new.peak_bytes, new.cost)
             if same and final:
-                self.kept = [*self.kept[: at - 1], new, *self.kept[at:]]
+                self.schedules = [*self.schedules[: at - 1], new, *self.schedules[at:]]
             return
-        self.kept = [k for k in self.kept if k.peak_bytes < new.peak_bytes or k.cost < new.cost]
-        bisect.insort(self.kept, new, key=lambda kept: kept.peak_bytes)
+        self.schedules = [k for k in self.schedules if k.peak_bytes < new.peak_bytes or k.cost < new.cost]
+        bisect.insort(self.schedules, new, key=lambda entry: entry.peak_bytes)
 
-    def learn(self, budget_bytes: int, answer: Found | NotFound) -> None:
+    def add_answer(self, budget_bytes: int, answer: Found | NotFound) -> None:
         """Add the answer of a run for ``budget_bytes``."""
         # A bound of scope RESTRICTED holds only for the schedules that this one run considered.
         copies = Copies.NONE if self.host is None else Copies.ANY
@@ -87,7 +87,7 @@ class Pool:
         if answer.best is not None:
             self.add(Found(answer.best, exhausted=False))
 
-    def hear(self, budget_bytes: int, found: Found) -> None:
+    def add_published(self, budget_bytes: int, found: Found) -> None:
         """Add what a search for ``budget_bytes`` has found so far; of its bounds only those that are news."""
         copies = Copies.NONE if self.host is None else Copies.ANY
         for bound in found.bounds:
@@ -98,17 +98,17 @@ class Pool:
                 self.bounds.append((budget_bytes, bound))
         self.add(found)
 
-    def merge(self, other: Pool) -> None:
+    def merge(self, other: SolutionPool) -> None:
         """Add everything in another pool for the same graph."""
-        for kept in other.kept:
-            self.add(kept.found)
+        for entry in other.schedules:
+            self.add(entry.found)
         self.bounds += [pair for pair in other.bounds if pair not in self.bounds]
         self.failures |= other.failures
 
-    def within(self, budget_bytes: int) -> Kept | None:
+    def within(self, budget_bytes: int) -> PooledSchedule | None:
         """The cheapest schedule within a budget."""
-        at = bisect.bisect_right(self.kept, budget_bytes, key=lambda kept: kept.peak_bytes)
-        return self.kept[at - 1] if at else None
+        at = bisect.bisect_right(self.schedules, budget_bytes, key=lambda entry: entry.peak_bytes)
+        return self.schedules[at - 1] if at else None
 
     def bounds_at(self, budget_bytes: int) -> tuple[Bound, ...]:
         """All bounds that hold within a budget."""
@@ -116,31 +116,31 @@ class Pool:
 
     def known_at(self, budget_bytes: int) -> Known | None:
         """The schedules and bounds that a run for a budget may start from; None if there are none."""
-        at = bisect.bisect_right(self.kept, budget_bytes, key=lambda kept: kept.peak_bytes)
+        at = bisect.bisect_right(self.schedules, budget_bytes, key=lambda entry: entry.peak_bytes)
         # If no schedule is within the budget, the one with the least peak still helps the strategy.
-        chosen = self.kept[max(0, at - _STARTS) : at][::-1] or self.kept[:1]
+        chosen = self.schedules[max(0, at - _STARTS) : at][::-1] or self.schedules[:1]
         bounds = self.bounds_at(budget_bytes)
         return Known(tuple(k.found.schedule for k in chosen), bounds) if chosen or bounds else None
 
     def proven_within(self, budget_bytes: int, gap: float) -> bool:
         """Whether the cheapest schedule within a budget is within ``gap`` of the bound on all in document order."""
-        kept = self.within(budget_bytes)
-        if kept is None:
+        entry = self.within(budget_bytes)
+        if entry is None:
             return False
         wide = [b for b in self.bounds_at(budget_bytes) if b.scope.contains(Scope.DOCUMENT_ORDER)]
-        return kept.cost - telling(self.graph, wide, kept.cost).cost <= gap * kept.cost
+        return entry.cost - telling(self.graph, wide, entry.cost).cost <= gap * entry.cost
 
     def answer(self, budget_bytes: int) -> Found | NotFound | None:
         """The best answer for a budget: a schedule; else the nearest proof that there is none; else a failure."""
-        kept = self.within(budget_bytes)
-        if kept is not None:
-            return replace(kept.found, bounds=self.bounds_at(budget_bytes))
+        entry = self.within(budget_bytes)
+        if entry is not None:
+            return replace(entry.found, bounds=self.bounds_at(budget_bytes))
         failures = [(budget, self.failures[budget]) for budget in sorted(self.failures) if budget >= budget_bytes]
         proofs = [failure for _, failure in failures if failure.scope is not None]
         chosen = proofs[0] if proofs else failures[0][1] if failures else None
-        if chosen is None or not self.kept:
+        if chosen is None or not self.schedules:
             return chosen
-        return replace(chosen, best=self.kept[0].found.schedule)
+        return replace(chosen, best=self.schedules[0].found.schedule)
 
 
 def _implies(one: tuple[int, Bound], other: tuple[int, Bound]) -> bool:
