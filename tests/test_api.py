@@ -329,6 +329,38 @@ def test_the_largest_batch_with_the_words_of_the_command() -> None:
             remat.max_batch(vgg, **{**asked, **change})
 
 
+def test_a_plan_is_found_again_in_a_cache(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    folder = tmp_path / "plans"
+    first = remat.solve(CHAIN, "60%", cache=folder)
+    assert first.recalled_from is None
+    again = remat.solve(CHAIN, 6, cache=str(folder))  # as many bytes, written differently
+    assert again.recalled_from in folder.iterdir()
+    assert (again.plan.statements, again.plan.claim) == (first.plan.statements, first.plan.claim)
+    assert (again.report.ok, again.plan.provenance["budget"]) == (True, "6B")
+    for ask in (  # whatever changes the answer is another question
+        lambda cache: remat.solve(CHAIN, "80%", cache=cache),
+        lambda cache: remat.solve(CHAIN, "60%", remat.SolveOptions(strategy="optimal"), cache=cache),
+        lambda cache: remat.solve(CHAIN, "60%", remat.SolveOptions(seed=1), cache=cache),
+        lambda cache: remat.solve(CHAIN, "60%", remat.SolveOptions(reorder=True), cache=cache),
+        lambda cache: remat.solve(remat.build_graph("unit-chain{n=16}"), "60%", cache=cache),
+        lambda cache: remat.solve_smallest(CHAIN, cache=cache),
+        lambda cache: remat.solve(CHAIN, "60%", cache=cache and True),  # in the user's folder
+    ):
+        assert [ask(folder).recalled_from is not None for _ in range(2)] == [False, True]
+        assert ask(None).recalled_from is None
+    with pytest.raises(remat.UsageError, match="cannot be written"):
+        remat.solve(CHAIN, "60%", cache="/dev/null/plans")
+
+
+def test_limits_hold_for_every_strategy_of_a_comparison() -> None:
+    assert remat.Limits().time_limit_s == 60
+    with pytest.raises(remat.UsageError, match="strategy is an option of one search, and not of a comparison"):
+        remat.Limits(strategy="optimal")
+    with pytest.raises(remat.UsageError, match="gap 2 is not between"):
+        remat.Limits(gap=2)
+
+
 def test_comparisons_take_text_for_strategies() -> None:
     with pytest.raises(remat.UsageError, match=r"limits is SolveOptions .*, expected Limits"):
         remat.compare(CHAIN, "60%", "dtr", remat.SolveOptions())

@@ -87,11 +87,11 @@ if TYPE_CHECKING:
     from remat_cli.planning.curve import PointStatus as PointStatus
     from remat_cli.planning.executors import DaskExecutor as DaskExecutor
     from remat_cli.planning.executors import LocalExecutor as LocalExecutor
-    from remat_cli.planning.job import Solved as Solved
     from remat_cli.planning.max_batch import MaxBatch as MaxBatch
     from remat_cli.planning.options import Limits as Limits
     from remat_cli.planning.options import SolveOptions as SolveOptions
     from remat_cli.planning.policies import Policy as Policy
+    from remat_cli.planning.solved import Solved as Solved
     from remat_cli.units import Budget as Budget
 else:
     _HOME = {
@@ -141,7 +141,7 @@ else:
         "Row": "remat_cli.plan.comparison",
         "Scope": "remat_cli.plan.model",
         "SolveOptions": "remat_cli.planning.options",
-        "Solved": "remat_cli.planning.job",
+        "Solved": "remat_cli.planning.solved",
         "SolverFailed": "remat_cli.errors",
         "SolverUnavailable": "remat_cli.errors",
         "StrategyMismatch": "remat_cli.errors",

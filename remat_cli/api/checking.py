@@ -18,7 +18,7 @@ from remat_cli.units import Budget, as_budget
 if TYPE_CHECKING:
     from remat_cli.plan.difference import Difference
     from remat_cli.plan.explanation import Explanation
-    from remat_cli.planning.job import Solved
+    from remat_cli.planning.solved import Solved
 
 
 @door

@@ -18,7 +18,7 @@ from remat_cli.plan.model import Plan
 from remat_cli.tracebacks import door
 
 if TYPE_CHECKING:
-    from remat_cli.planning.job import Solved
+    from remat_cli.planning.solved import Solved
 
 
 @door

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +22,6 @@ from remat_cli.planning.cache import PlanCache, user_folder
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
 from remat_cli.planning.transfer import carried
-from remat_cli.planning.warm_start import WarmStart
 from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_size
 
@@ -422,23 +420,9 @@ class CachedPlanner:
             return found
         if not self.searches:
             raise UsageError("no plan that was made beforehand is for a graph of this form, or fits")
-        if self.folder is None:
-            return self._solved(graph, budget_bytes)
-        cache = PlanCache(self.folder)
-        path = cache.path(graph, budget_bytes, self.options)
-        kept = cache.find(path, graph, budget_bytes, complete=False)
-        if kept is not None:
-            return kept
-        plan = self._solved(graph, budget_bytes, cache.near(graph, budget_bytes, self.options))
+        cache = None if self.folder is None else PlanCache(self.folder, final=True)
+        heard = None if self.announcer is None else partial(self.announcer.progress, graph)
         try:
-            cache.keep(path, plan)
-        except UsageError as error:  # the next run then solves again
-            warnings.warn(f"remat: the plan is not kept: {error}", stacklevel=2)
-        return plan
-
-    def _solved(self, graph: Graph, budget_bytes: int, near: Sequence[WarmStart] = ()) -> Plan:
-        try:
-            heard = None if self.announcer is None else partial(self.announcer.progress, graph)
-            return solve(graph, budget_bytes, self.options, near=near, listener=heard).plan
+            return solve(graph, budget_bytes, self.options, cache=cache, listener=heard).plan
         except (Infeasible, LimitReached) as error:
             raise type(error)(in_fit(error.message), hint=in_fit(error.hint)) from None

@@ -14,7 +14,7 @@ from remat_cli.tracebacks import door
 if TYPE_CHECKING:
     from remat_cli.frontends.ran import Ran
     from remat_cli.frontends.torch.training.backend import Unplanned
-    from remat_cli.planning.job import Solved
+    from remat_cli.planning.solved import Solved
 
 
 @door

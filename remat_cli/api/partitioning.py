@@ -16,8 +16,8 @@ from remat_cli.frontends.torch.training.backend import Compiled, finder_of, no_p
 from remat_cli.frontends.torch.training.compiled import costed, device_of, finder
 from remat_cli.graph.io import graph_sha256
 from remat_cli.plan.model import Compute, Plan
-from remat_cli.planning.job import Solved
 from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.solved import Solved
 from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_size
 

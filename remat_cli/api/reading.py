@@ -22,7 +22,7 @@ from remat_cli.plan.model import Plan
 from remat_cli.registry import suggestion
 
 if TYPE_CHECKING:
-    from remat_cli.planning.job import Solved
+    from remat_cli.planning.solved import Solved
 
 _FOREIGN = re.compile(r"(?:\s|#[^\n]*\n|//[^\n]*\n|Creator[^\n]*\n)*(?:strict\s+)?(?:di)?graph\b[^:\[{]*([\[{])")
 """The beginning of DOT or GML, up to the bracket that tells which."""

@@ -27,8 +27,8 @@ from remat_cli.tracebacks import door
 
 if TYPE_CHECKING:
     from remat_cli.planning.curve import Curve
-    from remat_cli.planning.job import Solved
     from remat_cli.planning.max_batch import MaxBatch
+    from remat_cli.planning.solved import Solved
     from remat_cli.reports.curve import CurveRow
 
     Described = (
@@ -160,8 +160,8 @@ def text_of(shown: Any, style: Style) -> str:
 def _search_text(shown: Any, style: Style) -> str:
     """The same for the result of a search, whose classes take long to import."""
     from remat_cli.planning.curve import Curve
-    from remat_cli.planning.job import Solved
     from remat_cli.planning.max_batch import MaxBatch
+    from remat_cli.planning.solved import Solved
 
     if isinstance(shown, Solved):
         from remat_cli.reports.plan import plan_text

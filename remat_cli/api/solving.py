@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any, cast
 
-from remat_cli.api.arguments import as_number, as_text, as_whole, options_of
+from remat_cli.api.arguments import as_number, as_path, as_text, as_whole, options_of
 from remat_cli.api.reading import Source, as_graph
 from remat_cli.control import Progress
 from remat_cli.errors import UsageError, Worded, wrong_type
+from remat_cli.files import require_writable
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph
 from remat_cli.planning import curve, least_peak, max_batch_graphs, policies, solving
 from remat_cli.planning import max_batch as max_batch_of_one
+from remat_cli.planning.cache import PlanCache, user_folder
 from remat_cli.planning.curve import Curve
-from remat_cli.planning.job import Solved
 from remat_cli.planning.max_batch import MaxBatch
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.policies import Policy
+from remat_cli.planning.solved import Solved
 from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_budget, as_size, parse_budget
 
@@ -31,6 +35,7 @@ def solve(
     budget: Budget | str | float | None,
     options: SolveOptions | None = None,
     *,
+    cache: str | PathLike[str] | bool | None = None,
     dask: str | None = None,
     listener: Callable[[Progress], None] | None = None,
 ) -> Solved:
@@ -52,6 +57,9 @@ def solve(
         budget: ``"16GB"``, ``"80%"`` (of the no-remat peak), a number of bytes such as ``16e9``, or None for no limit.
             Fixed memory is included.
         options: How to solve.
+        cache: A folder for plans, made if missing, or True for the user's cache folder. A plan for the same graph,
+            budget, options and version of remat is not searched for again if an earlier search for it came to its end;
+            ``recalled_from`` then names its file. A search starts from the newest plans for other budgets.
         dask: Address of a Dask scheduler, such as ``tcp://host:8786``, on whose workers to search with several seeds.
         listener: Receives the progress, from any thread.
 
@@ -59,13 +67,17 @@ def solve(
         Infeasible: If no plan fits, with the reason.
         LimitReached, Interrupted: If the search has to stop before it has found a plan.
         InputError: If the graph's document is invalid.
-        UsageError, SolverUnavailable, SolverFailed, StrategyMismatch, InvalidStrategyPlan: As their names say.
+        UsageError: If an argument or an option makes no sense.
+        SolverUnavailable, SolverFailed: If the solver is missing, or failed before there was a plan.
+        StrategyMismatch: If the strategy is not for this graph.
+        InvalidStrategyPlan: If the strategy's plan does not replay, which is a defect of it.
     """
     asked = None if budget is None else as_budget(budget)
     return solving.solve(
         as_graph(graph),
         asked,
         options_of(options),
+        cache=_cache_of(cache),
         dask=_address(dask),
         listener=listener,
     )
@@ -93,7 +105,7 @@ def solve_curve(
         listener: Receives the progress, from any thread.
 
     Raises:
-        UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As their names say.
+        UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As :func:`solve`.
         SolverFailed: If the solver failed and there is no plan for any budget.
         InputError: If the graph's document is invalid.
     """
@@ -112,6 +124,7 @@ def solve_smallest(
     graph: Graph | Source,
     options: SolveOptions | None = None,
     *,
+    cache: str | PathLike[str] | bool | None = None,
     listener: Callable[[Progress], None] | None = None,
 ) -> Solved:
     """The cheapest plan that the strategy finds at the least peak that any search finds.
@@ -121,14 +134,15 @@ def solve_smallest(
     Args:
         graph: As :func:`solve` takes it.
         options: How to solve; the strategy only searches for the cheapest plan at the least peak.
+        cache: As for :func:`solve`.
         listener: Receives the progress, from any thread.
 
     Raises:
-        UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As their names say.
+        UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As :func:`solve`.
         Infeasible: If the strategy ignores the budget, and its plan has a larger peak.
         InputError: If the graph's document is invalid.
     """
-    return least_peak.solve_smallest(as_graph(graph), options_of(options), listener=listener)
+    return least_peak.solve_smallest(as_graph(graph), options_of(options), cache=_cache_of(cache), listener=listener)
 
 
 @door
@@ -239,11 +253,24 @@ def policy(
         Infeasible: If nothing that the tool can express fits, with the reason.
         LimitReached, Interrupted: If the search has to stop before it has found a plan.
         InputError: If the graph's document is invalid.
-        UsageError, SolverUnavailable, SolverFailed, StrategyMismatch: As their names say.
+        UsageError, SolverUnavailable, SolverFailed, StrategyMismatch: As :func:`solve`.
     """
     return policies.policy(
         as_graph(graph), as_budget(budget), as_text(to, "to"), options_of(options), listener=listener
     )
+
+
+def _cache_of(given: str | PathLike[str] | bool | None) -> PlanCache | None:
+    """The cache in a folder; True stands for the user's folder, and None, False and ``""`` for no cache.
+
+    Raises:
+        UsageError: If it is no path, or nothing can be written there.
+    """
+    if given is None or given is False or given == "":
+        return None
+    folder = user_folder() if given is True else Path(as_path(given, "cache"))
+    require_writable(str(folder / "plan.json"))
+    return PlanCache(folder)
 
 
 def _address(dask: Any) -> str | None:

@@ -1,24 +1,32 @@
-"""Plans in a folder, found again for the same graph, budget and options."""
+"""Plans in a folder, found again for the same graph, budget and options instead of another search."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from remat_cli.control import Outcome
+from remat_cli.control import Ending, Outcome
 from remat_cli.errors import InputError, StrategyMismatch, UsageError
 from remat_cli.files import cache_folder, write_text
+from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.io import dump_plan, load_plan
 from remat_cli.plan.model import Compute, Plan
+from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.solved import Solved
 from remat_cli.planning.warm_start import WarmStart
 from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.tolerances import SAME_COST
+from remat_cli.units import Budget
 from remat_cli.version import __version__
 
 _NEAR_FILES, _NEAR_BYTES, _NEAR = 16, 32 << 20, 3
@@ -33,15 +41,65 @@ def user_folder() -> Path:
     return cache_folder("plans")
 
 
+def _warn(text: str) -> None:
+    warnings.warn(f"remat: {text}", stacklevel=2)
+
+
 @dataclass(frozen=True, slots=True)
 class PlanCache:
     """Plans in a folder, one file for each graph, budget and options.
 
     Attributes:
         folder: The folder; made when the first plan is kept.
+        final: Whether a plan once kept is the answer from then on, even if its search was stopped by the time limit,
+            or a search for a smaller budget found a cheaper one. So all runs of a training have the same plan.
+        note: Receives a line of text if a plan cannot be kept; by default it is a warning of Python.
     """
 
     folder: Path
+    final: bool = False
+    note: Callable[[str], None] = _warn
+
+    def recall_or_search(
+        self,
+        graph: Graph,
+        asked: Budget | None,
+        options: SolveOptions,
+        search: Callable[[Sequence[WarmStart]], Solved],
+        *,
+        least_peak: bool = False,
+    ) -> Solved:
+        """The plan that is kept for the same question, replayed; else the one that ``search`` finds, which is kept.
+
+        Unless the cache is ``final``, a plan is the answer only if its search came to its end, and no cheaper plan
+        within the budget is kept for a smaller one. A search starts from the cheapest plans that are kept.
+
+        Args:
+            graph: The graph.
+            asked: The budget; None for none.
+            options: How to solve. If they ask for a model or a solver's log, there is a search in any case.
+            search: Makes the plan, from old plans to start from.
+            least_peak: Whether the plan with the least peak is asked for, at any budget.
+
+        Raises:
+            RematError: What ``search`` raises; and what it would raise of options that make no sense.
+        """
+        budget_bytes = None if asked is None else asked.bytes_for(no_remat_peak(graph))
+        path = self.path(graph, budget_bytes, options, least_peak=least_peak)
+        if options.write_model is None and options.solver_log is None:
+            job = Job.of(graph, options, None)  # refuses what a search would refuse
+            plan = self.find(path, graph, budget_bytes, complete=not self.final)
+        else:
+            plan = None
+        starts = () if least_peak or (plan is not None and self.final) else self.near(graph, budget_bytes, options)
+        if plan is not None and not (starts and starts[0].cost < plan.claim.cost * (1 - SAME_COST)):
+            return _recalled(plan, asked, budget_bytes, path, job.started_s)
+        solved = search(starts)
+        try:
+            self.keep(path, solved.plan)
+        except UsageError as error:  # the next run then searches again
+            self.note(f"the plan is not kept: {error.message}")
+        return solved
 
     def path(self, graph: Graph, budget_bytes: int | None, options: SolveOptions, *, least_peak: bool = False) -> Path:
         """The file for a plan. Its name is a hash of all that the plan depends on, the version of remat included.
@@ -123,3 +181,13 @@ class PlanCache:
             UsageError: If it cannot be written.
         """
         write_text(str(path), dump_plan(plan))
+
+
+def _recalled(plan: Plan, asked: Budget | None, budget_bytes: int | None, path: Path, started_s: float) -> Solved:
+    """A plan from the file ``path``, with the budget as it is written now."""
+    text = None if asked is None else asked.text
+    plan = replace(plan, provenance={**plan.provenance, "budget": text})
+    report = check(plan, budget_bytes=budget_bytes, budget_text=text or "")
+    outcome = plan.run.get("outcome")
+    ending = Ending(Outcome(outcome) if outcome in set(Outcome) else Outcome.TIME_LIMIT)
+    return Solved(plan, report, ending, time.monotonic() - started_s, path)

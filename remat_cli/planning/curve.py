@@ -14,12 +14,13 @@ from remat_cli.errors import Infeasible, RematError, SolverFailed
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import ClaimStatus
-from remat_cli.planning.job import Job, Solved
+from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.pooled_runs import PooledRuns
 from remat_cli.planning.processes import shared_calls
 from remat_cli.planning.refusals import no_plan, refuse_impossible
 from remat_cli.planning.solution_pool import SolutionPool
+from remat_cli.planning.solved import Solved, replayed
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import NotFound, Task
 from remat_cli.tolerances import NOTHING_LEFT
@@ -124,7 +125,7 @@ def solve_curve(
         listener: Receives the progress, from any thread.
 
     Raises:
-        UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As their names say.
+        UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As for one budget.
         SolverFailed: If the solver failed and there is no plan for any budget.
     """
     top = no_remat_peak(graph)
@@ -344,7 +345,7 @@ class _CurveSearch:
             return Point(asked, budget, status, refusal=refusal)
         ending = Ending(self.outcomes.get(budget, control.stopped_by()))
         try:
-            solved = job.solved(Task(job.graph, budget, host=pool.host), answer, ending, asked)
+            solved = replayed(job, Task(job.graph, budget, host=pool.host), answer, ending, asked)
         except Infeasible as over:
             return Point(asked, budget, PointStatus.INFEASIBLE, refusal=over)
         optimal = solved.plan.claim.status is ClaimStatus.OPTIMAL

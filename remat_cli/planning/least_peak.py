@@ -12,10 +12,12 @@ from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.milp.cover_running import least_peak
 from remat_cli.plan.model import PeakClaim, Scope
-from remat_cli.planning.job import Job, Solved
+from remat_cli.planning.cache import PlanCache
+from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.pooled_runs import PooledRuns
 from remat_cli.planning.solution_pool import SolutionPool
+from remat_cli.planning.solved import Solved, replayed
 from remat_cli.running import Abandoned, interruptible, run
 from remat_cli.strategies.annealing.squeeze import squeeze
 from remat_cli.strategies.base import Found, NotFound, Schedule, Task
@@ -40,7 +42,11 @@ _ANNEALED = "anneal"
 
 
 def solve_smallest(
-    graph: Graph, options: SolveOptions | None = None, *, listener: Callable[[Progress], None] | None = None
+    graph: Graph,
+    options: SolveOptions | None = None,
+    *,
+    cache: PlanCache | None = None,
+    listener: Callable[[Progress], None] | None = None,
 ) -> Solved:
     """The cheapest plan that the strategy finds at the least peak that any search finds.
 
@@ -49,13 +55,23 @@ def solve_smallest(
     Args:
         graph: The graph.
         options: How to solve; the strategy only searches for the cheapest plan at the least peak.
+        cache: Where the plan may be already, and is kept.
         listener: Receives the progress, from any thread.
 
     Raises:
-        UsageError, SolverUnavailable, InvalidStrategyPlan: As their names say.
+        UsageError, SolverUnavailable, InvalidStrategyPlan: If an option makes no sense, the solver is missing, or a
+            plan does not replay.
         StrategyMismatch: If the strategy does not accept the graph, or ignores the budget.
     """
-    job = Job.of(graph, options or SolveOptions(), listener)
+    options = options or SolveOptions()
+    if cache is None:
+        return _search(graph, options, listener)
+    return cache.recall_or_search(graph, None, options, lambda _: _search(graph, options, listener), least_peak=True)
+
+
+def _search(graph: Graph, options: SolveOptions, listener: Callable[[Progress], None] | None) -> Solved:
+    """The plan by a search, replayed."""
+    job = Job.of(graph, options, listener)
     host = job.options.host
     if not job.strategy.minds_budget:
         raise StrategyMismatch(
@@ -75,7 +91,7 @@ def solve_smallest(
         pool = descent.runs.pool
         least = pool.schedules[0]
         answer = replace(least.found, bounds=pool.bounds_at(least.peak_bytes))
-        return job.solved(Task(graph, least.peak_bytes, host=host), answer, ending, None, peak=descent.claim())
+        return replayed(job, Task(graph, least.peak_bytes, host=host), answer, ending, None, least=descent.claim())
 
 
 def _plain_bounds(graph: Graph, *, copies: bool) -> list[PeakClaim]:

@@ -23,10 +23,11 @@ from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.plan.batches import BatchFacts
 from remat_cli.plan.model import Scope
-from remat_cli.planning.job import Job, Solved
+from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.pooled_runs import PooledRuns
 from remat_cli.planning.solution_pool import SolutionPool
+from remat_cli.planning.solved import Solved, replayed
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, Schedule, Task
 from remat_cli.strategies.pipeline import OPENING_METHODS
@@ -321,7 +322,7 @@ class _Search:
         if self.best is not None:
             found = replace(self.best, bounds=self.runs.pool.bounds_at(budget))
             asked = Budget(Fraction(budget), False, f"{budget}B")
-            solved = job.solved(Task(job.graph, budget, host=self.runs.pool.host), found, Ending(outcome), asked)
+            solved = replayed(job, Task(job.graph, budget, host=self.runs.pool.host), found, Ending(outcome), asked)
         peak = no_remat_peak(job.graph)
         return MaxBatch(
             graph=job.graph,

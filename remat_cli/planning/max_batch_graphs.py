@@ -24,11 +24,12 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import peak
 from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Scope
-from remat_cli.planning.job import Job, Solved
+from remat_cli.planning.job import Job
 from remat_cli.planning.max_batch import SEED_MOST_S, SEED_SHARE, SEEDED, UNTIMED_S, Decision, MaxBatch, refuted
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.pooled_runs import PooledRuns
 from remat_cli.planning.solution_pool import SolutionPool
+from remat_cli.planning.solved import Solved, replayed
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, Schedule, Task
 from remat_cli.strategies.pipeline import OPENING_METHODS
@@ -330,7 +331,7 @@ class _Search:
         assert best is not None  # the batch was found by a plan in this pool
         found = replace(best.found, bounds=runs.pool.bounds_at(memory))
         asked = Budget(Fraction(memory), False, f"{memory}B")
-        return runs.job.solved(Task(runs.job.graph, memory, host=runs.pool.host), found, Ending(outcome), asked)
+        return replayed(runs.job, Task(runs.job.graph, memory, host=runs.pool.host), found, Ending(outcome), asked)
 
 
 def _moved(found: Found) -> Found:

@@ -14,9 +14,9 @@ from remat_cli.graph.model import Graph
 from remat_cli.graph.tags import Tagged
 from remat_cli.plan.liveness import priced
 from remat_cli.plan.model import Compute, Plan
-from remat_cli.planning.job import Solved
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.policy_tools import TOOLS, Chosen, Tool
+from remat_cli.planning.solved import Solved
 from remat_cli.planning.solving import solve
 from remat_cli.planning.warm_start import WarmStart
 from remat_cli.strategies.base import Found, Schedule, Task

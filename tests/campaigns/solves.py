@@ -31,7 +31,7 @@ from remat_cli.errors import (
 from remat_cli.graph.document import Document
 from remat_cli.graph.io import dump_document, graph_from_document
 from remat_cli.plan.io import plan_to_document
-from remat_cli.planning.job import Solved
+from remat_cli.planning.solved import Solved
 from remat_cli.strategies.registry import STRATEGIES
 
 TIME_LIMIT_S = 10.0

@@ -20,7 +20,7 @@ from remat_cli.graph.io import load_graph
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
 from remat_cli.plan.replay import replay
-from remat_cli.planning.curve import Curve, PointStatus, _Course, solve_curve
+from remat_cli.planning.curve import Curve, PointStatus, _CurveSearch, solve_curve
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.planning.solving import solve
@@ -355,13 +355,13 @@ def test_a_look_that_is_lost_is_said_and_taken_again_unless_it_did_not_end(monke
     monkeypatch.setattr("remat_cli.planning.processes.SharedCalls.begin", lambda shared, after_s: shared.left.pop())
     monkeypatch.setattr("remat_cli.planning.processes.SharedCalls.lost", lambda shared: {len(shared.calls) - 1: error})
     looked = []
-    look_here = _Course._look_here
+    look_here = _CurveSearch._look_here
 
     def look(course, options, budget, most_s):
         looked.append(course.asked[budget].text)
         return look_here(course, options, budget, most_s)
 
-    monkeypatch.setattr(_Course, "_look_here", look)
+    monkeypatch.setattr(_CurveSearch, "_look_here", look)
     heard = []
     curve = solve_curve(build_graph("linear{n=8}"), "60%:90%:10%", jobs=2, listener=heard.append)
     assert looked == ["70%", "80%", *(["90%"] if again else [])]

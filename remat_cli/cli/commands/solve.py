@@ -25,8 +25,9 @@ from remat_cli.units import Budget
 
 if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
-    from remat_cli.planning.job import Solved
+    from remat_cli.planning.cache import PlanCache
     from remat_cli.planning.options import SolveOptions
+    from remat_cli.planning.solved import Solved
 
 _EPILOG = """\b
 Examples:
@@ -180,29 +181,24 @@ def _one(
     default_name: bool,
 ) -> Solved:
     """Make a single plan, write it to ``path``, and report on it."""
-    from remat_cli.cli.caching import solve_or_recall
     from remat_cli.cli.progress import ProgressLine, showing
     from remat_cli.plan.io import dump_plan
+    from remat_cli.planning.least_peak import solve_smallest
+    from remat_cli.planning.solving import solve
 
     line = ProgressLine(graph.total_cost, current().started_s)
-    least, folder = options["minimize"] == "peak", _cache_folder(options)
+    cache = _cache(options, out)
     with showing(line, quiet=out.quiet):
-        solved, cached = solve_or_recall(
-            graph,
-            asked,
-            chosen,
-            least_peak=least,
-            folder=folder,
-            out=out,
-            dask=options["dask"],
-            listener=line.update,
-        )
+        if options["minimize"] == "peak":
+            solved = solve_smallest(graph, chosen, cache=cache, listener=line.update)
+        else:
+            solved = solve(graph, asked, chosen, cache=cache, dask=options["dask"], listener=line.update)
     note = replaced(path, solved.plan.budget_bytes) if default_name else ""
     with interruptible(Control()):  # there is a plan: the first Ctrl-C comes too late
         write_text(path, dump_plan(solved.plan, document_format(path)))
         if note:
             out.note(f"remat: {note}")
-        _report(solved, out, options["format"], cached)
+        _report(solved, out, options["format"])
         out.wrote(path)
     if options["start"] is not None:
         _note_start(out, solved, options["start"])
@@ -210,16 +206,16 @@ def _one(
     return solved
 
 
-def _cache_folder(options: dict[str, Any]) -> Path | None:
-    """The folder of the plan cache; None for no cache. It is checked now, before a search."""
-    from remat_cli.planning.cache import user_folder
+def _cache(options: dict[str, Any], out: Output) -> PlanCache | None:
+    """The plan cache; None for none. Its folder is checked now, before a search."""
+    from remat_cli.planning.cache import PlanCache, user_folder
 
     chosen: Path | None = options["cache_dir"]
     if chosen is None and not options["cache"]:
         return None
     folder = user_folder() if chosen is None else chosen
     require_writable(str(folder / "plan.json"), option="--cache-dir")
-    return folder
+    return PlanCache(folder, note=lambda text: out.note(f"remat: {text}"))
 
 
 def _jobs(options: SolveOptions) -> int:
@@ -299,7 +295,8 @@ def _refuse_files(options: dict[str, Any], purpose: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is for {purpose}", hint="leave it out")
 
 
-def _report(solved: Solved, out: Output, format: str, cached: str | None) -> None:
+def _report(solved: Solved, out: Output, format: str) -> None:
+    cached = None if solved.recalled_from is None else str(solved.recalled_from)
     if format == "json":
         if cached is not None:
             out.note(f"remat: not solved again, only replayed: {cached}")
