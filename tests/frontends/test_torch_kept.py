@@ -24,7 +24,7 @@ def graph():
 def test_a_plan_is_solved_once(graph, tmp_path, monkeypatch):
     planner = CachedPlanner(parse_budget("100%"), FAST, tmp_path / "deep" / "plans")
     first = planner(graph)
-    monkeypatch.setattr("remat_cli.api.fitting.solve", None)
+    monkeypatch.setattr("remat_cli.planning.job.Job.attempt", None)
     assert planner(graph).statements == first.statements
     assert len(list((tmp_path / "deep" / "plans").iterdir())) == 1
 
