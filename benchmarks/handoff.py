@@ -95,18 +95,18 @@ def _total(way: dict[str, Any]) -> float:
 def _stated(spec: str) -> Any:
     from remat_cli.control import Control
     from remat_cli.graph.analysis import no_remat_peak
-    from remat_cli.milp.checkmate import Formulation, build
+    from remat_cli.milp.checkmate import Formulation, Problem, state
     from remat_cli.zoo.registry import build_graph
 
     graph = build_graph(spec)
-    return build(graph, int(_SHARE * no_remat_peak(graph)), Formulation(), Control())
+    return state(Problem.of(graph, int(_SHARE * no_remat_peak(graph)), Formulation()), Control())
 
 
 def _warm_up() -> None:
     """Import the modules that are otherwise imported on first use."""
     from remat_cli.milp.compile import compile_model
 
-    _to_highs(compile_model(_stated("linear{n=2}").model).model)
+    _to_highs(compile_model(_stated("linear{n=2}")).model)
 
 
 def _to_highs(model: Any) -> Any:
@@ -126,15 +126,15 @@ def straight(spec: str) -> dict[str, Any]:
     """Build, compile and pass, once."""
     from remat_cli.control import Control
     from remat_cli.graph.analysis import no_remat_peak
-    from remat_cli.milp.checkmate import Formulation, build
+    from remat_cli.milp.checkmate import Formulation, Problem, state
     from remat_cli.milp.compile import compile_model
     from remat_cli.zoo.registry import build_graph
 
     _warm_up()
     graph = build_graph(spec)
     budget_bytes = int(_SHARE * no_remat_peak(graph))
-    build_s, stated = timed(lambda: build(graph, budget_bytes, Formulation(), Control()))
-    compile_s, compiled = timed(lambda: compile_model(stated.model))
+    build_s, stated = timed(lambda: state(Problem.of(graph, budget_bytes, Formulation()), Control()))
+    compile_s, compiled = timed(lambda: compile_model(stated))
     pass_s, _ = timed(lambda: _to_highs(compiled.model))
     model = compiled.model
     return {
@@ -159,14 +159,14 @@ def all_ways(spec: str, folder: str) -> dict[str, dict[str, Any]]:
 
     _warm_up()
     stated = _stated(spec)
-    compile_s, compiled = timed(lambda: compile_model(stated.model))
+    compile_s, compiled = timed(lambda: compile_model(stated))
     model = compiled.model
     wanted = (model.rows, len(model.values))
     files = {name: Path(folder) / name for name in ("ours.mps", "ours.lp", "pyomo.lp")}
     written_s = {
         "ours.mps": compile_s + timed(lambda: write_model(model, files["ours.mps"], named=False))[0],
         "ours.lp": compile_s + timed(lambda: write_model(model, files["ours.lp"], named=False))[0],
-        "pyomo.lp": timed(lambda: stated.model.write(str(files["pyomo.lp"])))[0],
+        "pyomo.lp": timed(lambda: stated.write(str(files["pyomo.lp"])))[0],
     }
     readers = {
         "MPS file to HiGHS": ("ours.mps", _highs_reads),
@@ -182,7 +182,7 @@ def all_ways(spec: str, folder: str) -> dict[str, dict[str, Any]]:
         read_s, seen[way] = timed(lambda reader=reader, name=name: reader(str(files[name])))
         ways[way] = {"write": written_s[name], "read": read_s, "bytes": files[name].stat().st_size}
     interface = "Pyomo's HiGHS interface (set_instance)"
-    set_s, seen[interface] = timed(lambda: _pyomo_sets(stated.model))
+    set_s, seen[interface] = timed(lambda: _pyomo_sets(stated))
     ways[interface] = {"write": None, "read": set_s, "bytes": None}
     for way, sizes in seen.items():
         if sizes != wanted:

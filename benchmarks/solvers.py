@@ -83,7 +83,6 @@ def solved(spec: str, budget: int, solver: str, times: int) -> dict[str, Any]:
     from remat_cli.control import Control
     from remat_cli.errors import LicenceLimit
     from remat_cli.milp.checkmate import Formulation, build
-    from remat_cli.milp.compile import compile_model
     from remat_cli.solvers.base import Outcome, Request
     from remat_cli.solvers.registry import solver_from_spec
     from remat_cli.solvers.selfcheck import check_solver
@@ -94,7 +93,7 @@ def solved(spec: str, budget: int, solver: str, times: int) -> dict[str, Any]:
     if not health.solved:
         raise ValueError(health.message)
     stated = build(build_graph(spec), budget, Formulation(), Control())
-    model = compile_model(stated.model).model
+    model = stated.model
     answers: list[Outcome] = []
 
     def once() -> None:

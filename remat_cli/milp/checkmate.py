@@ -1,9 +1,9 @@
-"""The MILP of the Checkmate paper, for nodes with any number of outputs.
+"""States the MILP of the Checkmate paper in Pyomo, equation by equation, for nodes with any number of outputs.
 
 Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization", MLSys 2020, eq. 9:
 R[t,k] = node k is computed in row t, S[t,v] = value v is kept from row t-1 into row t, U[t,k] = memory in use
 after node k has run in row t (or would have), FREE[t,v,k] = value v is freed right after node k in row t. In each row
-nodes run in document order. Equation numbers in comments are the paper's.
+nodes run in document order. Equation numbers are the paper's.
 
 Generalised to several outputs by giving S, FREE and the terms of U one entry per value. FREE[t,v,k] for the node k
 that makes v is left out for nodes with one output, as in the paper (4.8), since such a node never runs without a
@@ -12,19 +12,25 @@ reader; a node with several outputs may leave some unread, and those must be fre
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyomo.core as pyo
 
 from remat_cli.control import Control
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp.compile import Compiled, under_construction
+from remat_cli.milp.compile import compile_model, without_garbage_collection
 from remat_cli.milp.memory_scale import MemoryScale
-from remat_cli.milp.statement import Statement
-from remat_cli.mip import Row as LinearRow
-from remat_cli.mip import linear
+from remat_cli.mip import Ints, LinearModel
+
+Expression = Any
+"""An expression of Pyomo."""
+Index = tuple[int, ...]
+Relations = Iterator[tuple[Index, Any]]
+"""Equations or inequalities between expressions, each with the index under which its constraint has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,59 +66,68 @@ class Formulation:
     ordered: bool = True
 
 
-@dataclass(slots=True)
-class CheckmateModel:
-    """The Pyomo model with all that is needed to decode its solutions. Variables are referred to by number.
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What the equations are about.
 
     Attributes:
-        statement: The model; minimises cost / ``cost_scale`` (or the peak in units of ``memory``).
         graph: The graph, with its closing node if it needs one.
         rows: One per row of R.
-        memory: The form of sizes in the rows.
+        formulation: The form of the MILP.
+        budget_bytes: Fixed memory included.
+        memory: The form of sizes in the equations.
         cost_scale: The objective is stated in this unit.
-        R: Variable of (row, node).
-        S: Variable of (row, value).
-        U: Variable of (row, node).
-        fixed: Value of the variables that are constant.
     """
 
-    statement: Statement
     graph: Graph
     rows: tuple[Row, ...]
+    formulation: Formulation
     budget_bytes: int
     memory: MemoryScale
     cost_scale: float
-    R: dict[tuple[int, int], int] = field(default_factory=dict)
-    S: dict[tuple[int, int], int] = field(default_factory=dict)
-    U: dict[tuple[int, int], int] = field(default_factory=dict)
-    fixed: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: Graph, budget_bytes: int, formulation: Formulation) -> Problem:
+        """The problem for ``graph``, which is closed here."""
+        graph = closed(graph)
+        return cls(
+            graph=graph,
+            rows=rows_of(graph, formulation),
+            formulation=formulation,
+            budget_bytes=budget_bytes,
+            memory=MemoryScale.of(graph, budget_bytes - graph.fixed_memory),
+            cost_scale=graph.total_cost or 1.0,
+        )
 
     @property
-    def model(self) -> Any:
-        """The ``ConcreteModel``."""
-        return self.statement.model
+    def room(self) -> float:
+        """Budget without fixed memory, in units of ``memory``."""
+        return self.memory.down(self.budget_bytes - self.graph.fixed_memory)
 
-    def compiled(self) -> Compiled:
-        """The arrays."""
-        return self.statement.compiled()
+    def sizes(self) -> list[float]:
+        """Size of every value, in units of ``memory``; each is rounded by itself, as it is freed."""
+        return [self.memory.down(size) for size in self.graph.size]
 
-    def computed(self, row: int, node: int) -> int | None:
-        """R[row, node] as a variable; None if it is a constant."""
-        var = self.R[row, node]
-        return None if var in self.fixed else var
+    def workspaces(self) -> list[float]:
+        """Workspace of every node, in units of ``memory``."""
+        return [self.memory.down(node.workspace) for node in self.graph.nodes]
 
-    def kept(self, row: int, value: int) -> int | None:
-        """S[row, value] as a variable; None if there is none."""
-        return self.S.get((row, value))
+    def computations(self) -> list[tuple[int, int]]:
+        """Every (row, node) of R."""
+        return [(t, k) for t, row in enumerate(self.rows) for k in range(row.width)]
 
-    def choices(self) -> list[tuple[tuple[int, int], int | None]]:
-        """Every (row, node) that a solution may compute, with its variable; None if it always does."""
-        return [(pair, self.computed(*pair)) for pair, var in self.R.items() if self.fixed.get(var, 1) == 1]
+    def kept(self) -> list[tuple[int, int]]:
+        """Every (row, value) of S; (1d) and (8b) leave the others out."""
+        return [(t, v) for t, row in enumerate(self.rows) for v in range(self.graph.first_value[row.before])]
 
-    def fix(self, variable: int, value: int) -> None:
-        """Make a variable constant."""
-        self.fixed[variable] = value
-        self.statement.variables[variable].fix(value)
+    def frees(self) -> list[tuple[int, int, int]]:
+        """Every (row, value, node) of FREE: the value may be freed right after the node."""
+        graph = self.graph
+        after: list[list[int]] = []
+        for k, node in enumerate(graph.nodes):
+            own = graph.values_of(k)
+            after.append([*node.inputs, *(v for v in own if len(own) > 1 or not graph.readers[v])])
+        return [(t, v, k) for t, row in enumerate(self.rows) for k in range(row.width) for v in after[k]]
 
 
 def rows_of(graph: Graph, formulation: Formulation) -> tuple[Row, ...]:
@@ -127,166 +142,241 @@ def rows_of(graph: Graph, formulation: Formulation) -> tuple[Row, ...]:
     return tuple(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class CheckmateModel:
+    """The MILP as arrays, with the columns of its variables.
+
+    Attributes:
+        problem: What the equations are about.
+        model: The arrays; minimises cost / ``cost_scale`` (or the peak in units of ``memory``).
+        R: Column of (row, node); those that are constant left out.
+        S: Column of (row, value).
+        U: Column of (row, node).
+        always: The (row, node) whose R is always 1.
+        budget_rows: int64[...], the rows that keep U and workspace within the budget.
+    """
+
+    problem: Problem
+    model: LinearModel
+    R: dict[tuple[int, int], int]
+    S: dict[tuple[int, int], int]
+    U: dict[tuple[int, int], int]
+    always: frozenset[tuple[int, int]]
+    budget_rows: Ints
+
+    @property
+    def graph(self) -> Graph:
+        """The graph, with its closing node if it needs one."""
+        return self.problem.graph
+
+    @property
+    def budget_bytes(self) -> int:
+        """Fixed memory included."""
+        return self.problem.budget_bytes
+
+    @property
+    def memory(self) -> MemoryScale:
+        """The form of sizes."""
+        return self.problem.memory
+
+    @property
+    def cost_scale(self) -> float:
+        """Unit of the objective."""
+        return self.problem.cost_scale
+
+    def computed(self, row: int, node: int) -> int | None:
+        """Column of R[row, node]; None if it is a constant."""
+        return self.R.get((row, node))
+
+    def kept(self, row: int, value: int) -> int | None:
+        """Column of S[row, value]; None if there is none."""
+        return self.S.get((row, value))
+
+    def choices(self) -> list[tuple[tuple[int, int], int | None]]:
+        """Every (row, node) that a solution may compute, with its column; None if it always does."""
+        return [*((pair, None) for pair in self.always), *self.R.items()]
+
+
 def build(graph: Graph, budget_bytes: int, formulation: Formulation, control: Control) -> CheckmateModel:
-    """State the MILP.
+    """State the MILP and compile it to arrays.
 
     Args:
         graph: The graph.
         budget_bytes: Fixed memory included; if the peak is minimised, used for scaling only.
         formulation: The form of the MILP.
-        control: Checked while building.
+        control: Checked while stating, and not while compiling.
 
     Raises:
-        LimitReached, Interrupted: If the control stops while the model is built.
+        LimitReached, Interrupted: If the control stops while the MILP is stated.
     """
-    graph = closed(graph)
-    stated = CheckmateModel(
-        statement=Statement.named(f"checkmate {graph.name}", control),
-        graph=graph,
-        rows=rows_of(graph, formulation),
-        budget_bytes=budget_bytes,
-        memory=MemoryScale.of(graph, budget_bytes - graph.fixed_memory),
-        cost_scale=graph.total_cost or 1.0,
+    problem = Problem.of(graph, budget_bytes, formulation)
+    stated = state(problem, control)
+    compiled = compile_model(stated)
+    return CheckmateModel(
+        problem=problem,
+        model=compiled.model,
+        R=compiled.columns_of(stated.R),
+        S=compiled.columns_of(stated.S),
+        U=compiled.columns_of(stated.U),
+        always=frozenset(pair for pair, variable in stated.R.items() if variable.fixed and variable.value == 1),
+        budget_rows=compiled.rows_of.get("budget", np.zeros(0, dtype=np.int64)),
     )
-    with under_construction():
-        peak = stated.statement.amounts("peak", [0])[0] if formulation.minimize_peak else None
-        _variables(stated, formulation)
-        stated.statement.add_rows("dependencies", _dependencies(stated))
-        stated.statement.add_rows("retention", _retention(stated))
-        stated.statement.add_rows("coverage", _coverage(stated, formulation))
-        _memory(stated, peak)
-        if peak is not None:
-            stated.statement.minimise([peak], [1.0])
-        else:  # (1a) total cost in units of one run of everything
-            costs = [graph.nodes[k].cost / stated.cost_scale for _, k in stated.R]
-            stated.statement.minimise(list(stated.R.values()), costs)
-    return stated
 
 
-def _variables(stated: CheckmateModel, formulation: Formulation) -> None:
-    """R and S, with the known entries of R fixed."""
-    graph, statement = stated.graph, stated.statement
-    stated.R = statement.binaries("R", [(t, k) for t, row in enumerate(stated.rows) for k in range(row.width)])
-    kept = [(t, v) for t, row in enumerate(stated.rows) for v in range(graph.first_value[row.before])]
-    stated.S = statement.binaries("S", kept)
-    for t, row in enumerate(stated.rows):
-        if row.required is not None:
-            stated.fix(stated.R[t, row.required], 1)
-    if formulation.frontier:
-        # `recompute: false`: only in the row that requires the node (its first computation).
-        for (_, k), var in stated.R.items():
-            if not graph.nodes[k].recompute and var not in stated.fixed:
-                stated.fix(var, 0)
+def state(problem: Problem, control: Control) -> Any:
+    """The MILP as a ``ConcreteModel``, with one constraint for each equation.
 
+    Raises:
+        LimitReached, Interrupted: If the control stops meanwhile.
+    """
+    graph, frontier = problem.graph, problem.formulation.frontier
+    with without_garbage_collection():
+        model = pyo.ConcreteModel(name=f"checkmate {graph.name}")
+        if problem.formulation.minimize_peak:
+            model.peak = pyo.Var(domain=pyo.NonNegativeReals)
+        most = None if problem.formulation.minimize_peak else problem.room
+        model.R = pyo.Var(problem.computations(), domain=pyo.Binary)
+        model.S = pyo.Var(problem.kept(), domain=pyo.Binary)
+        model.FREE = pyo.Var(problem.frees(), domain=pyo.Binary)  # (7a)
+        model.U = pyo.Var(problem.computations(), domain=pyo.NonNegativeReals, bounds=(0, most))
+        equations = _Equations(
+            problem, dict(model.R.items()), dict(model.S.items()), dict(model.FREE.items()), dict(model.U.items())
+        )
+        equations.fix_known()
 
-def _dependencies(stated: CheckmateModel) -> Iterator[LinearRow]:
-    """(1b) R[t,k] <= R[t,i] + S[t,v] for every value v of node i that k reads."""
-    graph, R, S = stated.graph, stated.R, stated.S
-    for t, row in enumerate(stated.rows):
-        for k in range(row.width):
-            for v in graph.nodes[k].inputs:
-                terms = [(1.0, R[t, k]), (-1.0, R[t, graph.producer[v]])]
-                if (t, v) in S:
-                    terms.append((-1.0, S[t, v]))
-                yield linear(-math.inf, terms, 0.0)
+        def add(name: str, relations: Relations) -> None:
+            of_index = dict(control.watched(relations))
+            model.add_component(name, pyo.Constraint(list(of_index), rule=of_index))
 
-
-def _retention(stated: CheckmateModel) -> Iterator[LinearRow]:
-    """(1c) S[t,v] <= R[t-1,i] + S[t-1,v] for every value v of node i."""
-    graph, R, S = stated.graph, stated.R, stated.S
-    for (t, v), kept in S.items():
-        terms = [(1.0, kept)]
-        if (t - 1, graph.producer[v]) in R:
-            terms.append((-1.0, R[t - 1, graph.producer[v]]))
-        if (t - 1, v) in S:
-            terms.append((-1.0, S[t - 1, v]))
-        yield linear(-math.inf, terms, 0.0)
-
-
-def _coverage(stated: CheckmateModel, formulation: Formulation) -> Iterator[LinearRow]:
-    """(1e) Without the frontier: nodes without readers run, in document order, and some nodes only once."""
-    if formulation.frontier:
-        return
-    graph, R = stated.graph, stated.R
-    stages = range(len(stated.rows))
-    for k, node in enumerate(graph.nodes):
-        if not any(graph.readers[v] for v in graph.values_of(k)):
-            yield linear(1.0, [(1.0, R[t, k]) for t in stages], math.inf)
-        if not node.recompute:
-            yield linear(-math.inf, [(1.0, R[t, k]) for t in stages], 1.0)
-        if k and formulation.ordered:
-            # First computations in document order: k not before k - 1.
-            for t in stages:
-                yield linear(-math.inf, [(1.0, R[t, k]), *((-1.0, R[s, k - 1]) for s in range(t + 1))], 0.0)
-
-
-def _free_sites(graph: Graph, width: int) -> Iterator[tuple[int, int]]:
-    """(v, k): value v may be freed right after node k."""
-    for k in range(width):
-        for v in graph.nodes[k].inputs:
-            yield v, k
-        values = graph.values_of(k)
-        for v in values:
-            if len(values) > 1 or not graph.readers[v]:
-                yield v, k
-
-
-def _memory(stated: CheckmateModel, peak: int | None) -> None:
-    """(2), (3), (7a-c): FREE and U, and the budget; workspace has a row of its own beside the recurrence."""
-    graph, statement = stated.graph, stated.statement
-    sites = [(t, v, k) for t, row in enumerate(stated.rows) for v, k in _free_sites(graph, row.width)]
-    free = statement.binaries("FREE", sites)
-    limit = stated.memory.down(stated.budget_bytes - graph.fixed_memory)
-    stated.U = statement.amounts("U", list(stated.R), limit if peak is None else None)
-    statement.add_rows("free", _free_rows(stated, free))
-    statement.add_rows("usage", _usage_rows(stated, free))
-    statement.add_rows("budget", _workspace_rows(stated, limit) if peak is None else _peak_rows(stated, peak))
-
-
-def _free_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], int]) -> Iterator[LinearRow]:
-    """(7b-c) FREE[t,v,k] = 1 exactly when k runs, v is not kept, and no later reader of v runs in row t."""
-    graph, R, S = stated.graph, stated.R, stated.S
-    for (t, v, k), var in free.items():
-        # hazards = (1 - R[t,k]) + S[t+1,v] + sum of R[t,j] over later readers j; FREE = 1 iff there are none.
-        hazards = [(-1.0, R[t, k])]
-        if (t + 1, v) in S:
-            hazards.append((1.0, S[t + 1, v]))
-        hazards.extend((1.0, R[t, j]) for j in graph.readers[v] if k < j < stated.rows[t].width)
-        most = float(len(hazards))
-        yield linear(0.0, [(1.0, var), *hazards], math.inf)  # 1 - FREE <= hazards
-        yield linear(-math.inf, [(most, var), *hazards], most - 1.0)  # most * (1 - FREE) >= hazards
-
-
-def _usage_rows(stated: CheckmateModel, free: dict[tuple[int, int, int], int]) -> Iterator[LinearRow]:
-    """(2), (3) U[t,0] = kept + out_0 R[t,0]; U[t,k] = U[t,k-1] - freed after k-1 + out_k R[t,k]."""
-    graph, R, S, U = stated.graph, stated.R, stated.S, stated.U
-    # A node's outputs are rounded one by one, as they are freed.
-    size = [stated.memory.down(size) for size in graph.size]
-    freed_after: dict[tuple[int, int], list[tuple[float, int]]] = {}
-    for (t, v, k), var in free.items():
-        freed_after.setdefault((t, k), []).append((size[v], var))
-    kept: dict[int, list[tuple[float, int]]] = {}
-    for (t, v), var in S.items():
-        kept.setdefault(t, []).append((-size[v], var))
-    for (t, k), var in U.items():
-        terms = [(1.0, var), (-sum(size[v] for v in graph.values_of(k)), R[t, k])]
-        if k == 0:
-            terms += kept.get(t, [])
+        add("dependencies", equations.dependencies())
+        add("retention", equations.retention())
+        if not frontier:
+            add("coverage", equations.coverage())
+            add("once", equations.once())
+        if not frontier and problem.formulation.ordered:
+            add("document_order", equations.document_order())
+        hazards = dict(control.watched(equations.hazards()))
+        add("free_at_last_use", equations.free_at_last_use(hazards))
+        add("free_without_hazards", equations.free_without_hazards(hazards))
+        add("usage", equations.usage())
+        if problem.formulation.minimize_peak:
+            add("peak_usage", equations.peak_usage(model.peak))
+            model.objective = pyo.Objective(expr=model.peak)
         else:
-            terms += [(-1.0, U[t, k - 1]), *freed_after.get((t, k - 1), [])]
-        yield linear(0.0, terms, 0.0)
+            add("budget", equations.budget())
+            model.objective = pyo.Objective(expr=equations.cost())
+    return model
 
 
-def _workspace_rows(stated: CheckmateModel, limit: float) -> Iterator[LinearRow]:
-    """U[t,k] + workspace of k, if it runs, within the budget."""
-    for (t, k), var in stated.U.items():
-        workspace = stated.memory.down(stated.graph.nodes[k].workspace)
-        if workspace:
-            yield linear(-math.inf, [(1.0, var), (workspace, stated.R[t, k])], limit)
+class Hazards(NamedTuple):
+    """What keeps a value from being freed after a node in a row: their number as an expression, and the most of it."""
+
+    count: Expression
+    most: int
 
 
-def _peak_rows(stated: CheckmateModel, peak: int) -> Iterator[LinearRow]:
-    """The peak is at least every U[t,k] and its workspace."""
-    for (t, k), var in stated.U.items():
-        workspace = stated.memory.down(stated.graph.nodes[k].workspace)
-        yield linear(-math.inf, [(1.0, var), (-1.0, peak), *([(workspace, stated.R[t, k])] if workspace else [])], 0.0)
+@dataclass(frozen=True, slots=True)
+class _Equations:
+    """The equations of the paper, over variables of Pyomo by their indices."""
+
+    problem: Problem
+    R: dict[Index, Expression]
+    S: dict[Index, Expression]
+    FREE: dict[Index, Expression]
+    U: dict[Index, Expression]
+
+    def fix_known(self) -> None:
+        """(8a), (8c) A row computes what it must; a node with ``recompute: false`` only runs where it must."""
+        for t, row in enumerate(self.problem.rows):
+            if row.required is not None:
+                self.R[t, row.required].fix(1)
+        if self.problem.formulation.frontier:
+            for (_, k), computed in self.R.items():
+                if not self.problem.graph.nodes[k].recompute and not computed.fixed:
+                    computed.fix(0)
+
+    def cost(self) -> Expression:
+        """(1a) The cost of everything that runs."""
+        share = [node.cost / self.problem.cost_scale for node in self.problem.graph.nodes]
+        return sum(share[k] * computed for (_, k), computed in self.R.items())
+
+    def dependencies(self) -> Relations:
+        """(1b) A node runs where the nodes of its inputs run before it in the row, or the inputs are kept."""
+        graph, R, S = self.problem.graph, self.R, self.S
+        for t, k in R:
+            for v in graph.nodes[k].inputs:
+                yield (t, k, v), R[t, k] <= R[t, graph.producer[v]] + S.get((t, v), 0)
+
+    def retention(self) -> Relations:
+        """(1c) A value is kept into a row if it was made in the row before, or kept into that one."""
+        graph, R, S = self.problem.graph, self.R, self.S
+        for t, v in S:
+            yield (t, v), S[t, v] <= R.get((t - 1, graph.producer[v]), 0) + S.get((t - 1, v), 0)
+
+    def coverage(self) -> Relations:
+        """(1e) Without the frontier: nodes without readers run."""
+        for k in range(len(self.problem.graph.nodes)):
+            if not any(self.problem.graph.readers[v] for v in self.problem.graph.values_of(k)):
+                yield (k,), self._times(k) >= 1
+
+    def once(self) -> Relations:
+        """Without the frontier: a node with ``recompute: false`` runs at most once."""
+        for k, node in enumerate(self.problem.graph.nodes):
+            if not node.recompute:
+                yield (k,), self._times(k) <= 1
+
+    def document_order(self) -> Relations:
+        """Without the frontier: no node runs in a row unless the one before it in the document runs up to there."""
+        for (t, k), computed in self.R.items():
+            if k:
+                yield (t, k), computed <= sum(self.R[s, k - 1] for s in range(t + 1))
+
+    def _times(self, k: int) -> Expression:
+        """How often node k runs."""
+        return sum(self.R[t, k] for t in range(len(self.problem.rows)))
+
+    def hazards(self) -> Iterator[tuple[Index, Hazards]]:
+        """(5) Node k does not run in row t, value v is kept into the next row, or a later node of the row reads it."""
+        graph, R, S, rows = self.problem.graph, self.R, self.S, self.problem.rows
+        for t, v, k in self.FREE:
+            others = [R[t, j] for j in graph.readers[v] if k < j < rows[t].width]
+            if (t + 1, v) in S:
+                others.append(S[t + 1, v])
+            yield (t, v, k), Hazards(sum(others, 1 - R[t, k]), 1 + len(others))
+
+    def free_at_last_use(self, hazards: dict[Index, Hazards]) -> Relations:
+        """(7b) A value is freed after a node if there is no hazard."""
+        for index, hazard in hazards.items():
+            yield index, 1 - self.FREE[index] <= hazard.count
+
+    def free_without_hazards(self, hazards: dict[Index, Hazards]) -> Relations:
+        """(7c) A value is not freed after a node if there is a hazard."""
+        for index, hazard in hazards.items():
+            yield index, hazard.most * (1 - self.FREE[index]) >= hazard.count
+
+    def usage(self) -> Relations:
+        """(2), (3) Memory after a node: that after the node before, minus what was freed then, plus its outputs."""
+        graph, R, U, size = self.problem.graph, self.R, self.U, self.problem.sizes()
+        freed: dict[tuple[int, int], list[Any]] = {}
+        for (t, v, k), free in self.FREE.items():
+            freed.setdefault((t, k), []).append(size[v] * free)
+        kept: dict[int, list[Any]] = {}
+        for (t, v), var in self.S.items():
+            kept.setdefault(t, []).append(size[v] * var)
+        for t, k in U:
+            outputs = sum(size[v] for v in graph.values_of(k)) * R[t, k]
+            before = U[t, k - 1] - sum(freed.get((t, k - 1), [])) if k else sum(kept.get(t, []))
+            yield (t, k), U[t, k] == before + outputs
+
+    def budget(self) -> Relations:
+        """Memory after a node and its workspace, if it runs, within the budget; without workspace U is bounded."""
+        workspace, room = self.problem.workspaces(), self.problem.room
+        for (t, k), used in self.U.items():
+            if workspace[k]:
+                yield (t, k), used + workspace[k] * self.R[t, k] <= room
+
+    def peak_usage(self, peak: Any) -> Relations:
+        """Memory after a node and its workspace, if it runs, within the peak."""
+        workspace = self.problem.workspaces()
+        for (t, k), used in self.U.items():
+            yield (t, k), used + workspace[k] * self.R[t, k] <= peak

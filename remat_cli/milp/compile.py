@@ -1,149 +1,185 @@
-"""Pyomo models to arrays, in one pass and without a file."""
+"""Compiles linear models of Pyomo to arrays, in one pass and without a file."""
 
 from __future__ import annotations
 
 import gc
-import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from numbers import Real
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyomo.core as pyo
+from pyomo.core.expr import (
+    EqualityExpression,
+    InequalityExpression,
+    LinearExpression,
+    MonomialTermExpression,
+    NegationExpression,
+    ProductExpression,
+    SumExpression,
+)
+from pyomo.core.expr.numvalue import native_numeric_types
 
-from remat_cli.milp import _pyomo as pyo
 from remat_cli.mip import Floats, Ints, LinearModel, Names, compressed
 
-_PYOMO_LOG = logging.getLogger("pyomo")
+_SUMS = frozenset({LinearExpression, SumExpression})
 _entrance = threading.Lock()
 _inside: list[int] = []
-_before: list[tuple[bool, int]] = []
+_enabled_before: list[bool] = []
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
-    """Arrays of a Pyomo model, and the columns of its variables.
+class CompiledModel:
+    """Arrays of a Pyomo model.
 
     Attributes:
-        model: The arrays.
-        column_of: int64[variables], the column of each variable by number; -1 if it is fixed. Variables in no row and
-            not in the objective have the last columns, since rows that come later may speak of them.
+        model: The arrays. Variables in no row and not in the objective have the last columns.
+        column_of: Column of each variable by its ``id``; fixed variables have none.
         rows_of: Name of a constraint component to its rows: int64[...].
-        name: Gives the name of a variable by number.
     """
 
     model: LinearModel
-    column_of: Ints
+    column_of: dict[int, int]
     rows_of: dict[str, Ints]
-    name: Callable[[int], str]
 
-    def column(self, number: int) -> int:
-        """The column of a variable; -1 if it is fixed."""
-        return int(self.column_of[number])
+    def columns_of(self, component: Any) -> dict[Any, int]:
+        """Index of a ``Var`` to column; without the fixed variables."""
+        columns = ((key, self.column_of.get(id(variable))) for key, variable in component.items())
+        return {key: column for key, column in columns if column is not None}
 
 
 @contextmanager
-def under_construction() -> Iterator[None]:
-    """Build or compile a model inside this context: faster, and without log output if it is stopped.
+def without_garbage_collection() -> Iterator[None]:
+    """Switch Python's cycle collector off: it would traverse the many small objects of a model again and again.
 
-    Python's cycle collector would traverse the many small objects repeatedly, and Pyomo would log an error if a rule
-    raises because time is up. Several threads may be inside: an abandoned strategy may still be building its model.
+    Several threads may be inside: an abandoned strategy may still be building its model.
     """
     with _entrance:
         if not _inside:
-            _before.append((gc.isenabled(), _PYOMO_LOG.level))
+            _enabled_before.append(gc.isenabled())
             gc.disable()
-            _PYOMO_LOG.setLevel(logging.CRITICAL)
         _inside.append(threading.get_ident())
     try:
         yield
     finally:
         with _entrance:
             _inside.remove(threading.get_ident())
-            if not _inside:
-                was_enabled, level = _before.pop()
-                _PYOMO_LOG.setLevel(level)
-                if was_enabled:
-                    gc.enable()
+            if not _inside and _enabled_before.pop():
+                gc.enable()
 
 
-def compile_model(model: Any, name: Callable[[int], str] | None = None) -> Compiled:
+def compile_model(stated: Any) -> CompiledModel:
     """Compile a Pyomo model that minimises a linear objective under linear rows.
 
     The result equals that of Pyomo's ``LinearStandardFormCompiler``, number for number, without rows that always hold,
-    and with last columns for the variables that it leaves out. It needs no SciPy, whose statistics Pyomo would import
-    in half a second.
+    and with last columns for the variables that it leaves out. It needs no SciPy.
 
     Args:
-        model: A ``ConcreteModel`` with one active objective, to be minimised. The index of every variable is its
-            number: from 0 on, over all components in the order in which they were added.
-        name: Gives the name of a variable by number; None for Pyomo's names.
+        stated: A ``ConcreteModel`` with one active objective, to be minimised.
 
     Raises:
-        ValueError: If something is not linear, or a variable has another index.
+        ValueError: If something is not linear.
     """
-    with under_construction():
-        numbered = [item for component in model.component_objects(pyo.Var) for item in component.items()]
-        if [number for number, _ in numbered] != list(range(len(numbered))):
-            raise ValueError("the index of a variable is not its number")
-        variables = [variable for _, variable in numbered]
-        terms = _Terms()
-        objective = next(model.component_data_objects(pyo.Objective, active=True))
-        offset = terms.add(objective.expr)
+    with without_garbage_collection():
+        variables: list[Any] = []
+        places: list[tuple[str, Any]] = []
+        for component in stated.component_objects(pyo.Var):
+            variables.extend(component.values())
+            places.extend((component.name, index) for index in component)
+        terms = _Terms({id(variable): number for number, variable in enumerate(variables)})
+        objective = next(stated.component_data_objects(pyo.Objective, active=True))
+        offset = terms.add_objective(objective.expr)
         sides: list[float] = []
         kinds: list[int] = []
         rows_of: dict[str, Ints] = {}
-        for rows in model.component_objects(pyo.Constraint, active=True):
+        for component in stated.component_objects(pyo.Constraint, active=True):
             first = len(sides)
-            for row in rows.values():
-                lower, body, upper = row.to_bounded_expression()
-                # 1 for <=, -1 for >=, 0 for ==; a row with two sides becomes two rows.
-                for side, kind in ((upper, 0),) if lower == upper else ((upper, 1), (lower, -1)):
-                    if side is not None:
-                        sides.append(side - terms.add(body))
-                        kinds.append(kind)
-            rows_of[rows.name] = np.arange(first, len(sides))
+            for constraint in component.values():
+                side, kind = terms.add_relation(constraint.expr)
+                sides.append(side)
+                kinds.append(kind)
+            rows_of[component.name] = np.arange(first, len(sides))
         rhs, kind_of = np.array(sides, dtype=np.float64), np.array(kinds, dtype=np.int64)
-        return _compiled(variables, terms, offset, rhs, kind_of, rows_of, name or (lambda k: str(variables[k].name)))
+        compiled = _compiled(variables, terms, offset, rhs, kind_of, rows_of)
+        # By component and index, not by variable: a variable has no name once the model of Pyomo is gone.
+        numbers = [terms.number_of[key] for key in compiled.column_of]
+        names = Names(numbers, lambda number: _name(*places[number]))
+        return replace(compiled, model=replace(compiled.model, column_names=names))
+
+
+def _name(component: str, index: Any) -> str:
+    """``R[3,2]``, as Pyomo calls its variables."""
+    if index is None:
+        return component
+    return f"{component}[{','.join(map(str, index))}]" if isinstance(index, tuple) else f"{component}[{index}]"
 
 
 @dataclass(slots=True)
 class _Terms:
-    """The terms of a sequence of linear expressions.
+    """The terms of the objective and of all rows, one after the other.
 
     Attributes:
+        number_of: Number of each variable by its ``id``.
         counts: Number of terms of each expression.
         numbers: Variable number of each term.
         coefs: Coefficient of each term.
     """
 
+    number_of: dict[int, int]
     counts: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     coefs: list[float] = field(default_factory=list)
 
-    def add(self, expression: Any) -> float:
-        """Append the terms of an expression; returns its constant."""
-        if type(expression) is not pyo.LinearExpression:
-            standard = pyo.generate_standard_repn(expression, quadratic=False)
-            if not standard.is_linear():
-                raise ValueError(f"not linear: {expression}")
-            expression = pyo.LinearExpression(
-                constant=standard.constant, linear_coefs=standard.linear_coefs, linear_vars=standard.linear_vars
-            )
-        constant, before, term_type = 0.0, len(self.numbers), pyo.MonomialTermExpression
-        for term in expression.args:
-            if type(term) is term_type:
-                coef, variable = term.args
-                self.numbers.append(variable.index())
-                self.coefs.append(coef)
-            elif isinstance(term, Real):
-                constant += float(term)
-            else:  # a variable by itself
-                self.numbers.append(term.index())
-                self.coefs.append(1.0)
+    def add_relation(self, relation: Any) -> tuple[float, int]:
+        """Append the terms of a row; returns its side, and 1 for <=, -1 for >=, 0 for ==.
+
+        Raises:
+            ValueError: If the relation is of another kind, or not linear.
+        """
+        kind = relation.__class__
+        if kind is not InequalityExpression and kind is not EqualityExpression:
+            raise ValueError(f"neither an equation nor an inequality with one side: {relation}")
+        left, right = relation.args
+        before = len(self.numbers)
+        if kind is InequalityExpression and left.__class__ in native_numeric_types:  # written: expression >= number
+            side, kind_of_row = left - self._collect(right, 1.0), -1
+        else:
+            side = -self._collect(left, 1.0) - self._collect(right, -1.0)
+            kind_of_row = 1 if kind is InequalityExpression else 0
         self.counts.append(len(self.numbers) - before)
+        return side, kind_of_row
+
+    def add_objective(self, expression: Any) -> float:
+        """Append the terms of the objective; returns its constant."""
+        before = len(self.numbers)
+        constant = self._collect(expression, 1.0)
+        self.counts.append(len(self.numbers) - before)
+        return constant
+
+    def _collect(self, expression: Any, factor: float) -> float:
+        """Append the terms of ``factor * expression``; returns its constant."""
+        number_of, constant = self.number_of, 0.0
+        for term in expression.args if expression.__class__ in _SUMS else (expression,):
+            kind = term.__class__
+            if kind is MonomialTermExpression:
+                coefficient, variable = term.args
+                self.numbers.append(number_of[id(variable)])
+                self.coefs.append(factor * coefficient)
+            elif (number := number_of.get(id(term))) is not None:
+                self.numbers.append(number)
+                self.coefs.append(factor)
+            elif kind is NegationExpression:
+                constant += self._collect(term.args[0], -factor)
+            elif kind in _SUMS:
+                constant += self._collect(term, factor)
+            elif kind is ProductExpression and term.args[0].__class__ in native_numeric_types:
+                constant += self._collect(term.args[1], factor * term.args[0])
+            elif kind in native_numeric_types:
+                constant += factor * term
+            else:
+                raise ValueError(f"not linear: {term}")
         return constant
 
 
@@ -154,8 +190,7 @@ def _compiled(
     rhs: Floats,
     kind: Ints,
     rows_of: dict[str, Ints],
-    name: Callable[[int], str],
-) -> Compiled:
+) -> CompiledModel:
     """Arrays of all terms, the objective first: duplicates summed, zeros and fixed variables out, columns sorted."""
     starts, place, coefs = compressed(
         np.repeat(np.arange(len(terms.counts)), terms.counts),
@@ -183,23 +218,21 @@ def _compiled(
     stays = (counts > 0) | ((kind <= 0) & (rhs > 0)) | ((kind >= 0) & (rhs < 0))
     rhs, kind = rhs[stays], kind[stays]
     place_of = np.cumsum(stays) - 1
-    rows_of = {name: place_of[rows[stays[rows]]] for name, rows in rows_of.items()}
     bounds = [v.bounds for v in columns]
-    return Compiled(
-        model=LinearModel(
-            cost=cost,
-            offset=offset,
-            lower=np.array([-np.inf if lower is None else lower for lower, _ in bounds], dtype=np.float64),
-            upper=np.array([np.inf if upper is None else upper for _, upper in bounds], dtype=np.float64),
-            integer=np.array([not v.is_continuous() for v in columns], dtype=np.bool_),
-            starts=np.concatenate([[0], np.cumsum(counts[stays])]).astype(np.int64),
-            indices=column_of[place[~own]],
-            values=coefs[~own],
-            row_lower=np.where(kind <= 0, rhs, -np.inf),
-            row_upper=np.where(kind >= 0, rhs, np.inf),
-            column_names=Names(numbers.tolist(), name),
-        ),
-        column_of=column_of,
-        rows_of=rows_of,
-        name=name,
+    model = LinearModel(
+        cost=cost,
+        offset=offset,
+        lower=np.array([-np.inf if lower is None else lower for lower, _ in bounds], dtype=np.float64),
+        upper=np.array([np.inf if upper is None else upper for _, upper in bounds], dtype=np.float64),
+        integer=np.array([not v.is_continuous() for v in columns], dtype=np.bool_),
+        starts=np.concatenate([[0], np.cumsum(counts[stays])]).astype(np.int64),
+        indices=column_of[place[~own]],
+        values=coefs[~own],
+        row_lower=np.where(kind <= 0, rhs, -np.inf),
+        row_upper=np.where(kind >= 0, rhs, np.inf),
+    )
+    return CompiledModel(
+        model=model,
+        column_of={id(variable): column for column, variable in enumerate(columns)},
+        rows_of={name: place_of[rows[stays[rows]]] for name, rows in rows_of.items()},
     )

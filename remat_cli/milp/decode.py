@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
@@ -17,19 +17,24 @@ from remat_cli.plan.liveness import DEAD, walk_back
 
 
 class Stated(Protocol):
-    """A model over R and S, in either formulation."""
+    """A model over R and S, in either formulation, with the columns of its variables."""
 
-    graph: Graph
-    budget_bytes: int
+    @property
+    def graph(self) -> Graph:
+        """The graph, with its closing node if it needs one."""
+
+    @property
+    def budget_bytes(self) -> int:
+        """Fixed memory included."""
 
     def computed(self, stage: int, node: int, /) -> int | None:
-        """The number of R as a variable; None if it is a constant."""
+        """The column of R; None if it is a constant."""
 
     def kept(self, stage: int, value: int, /) -> int | None:
-        """The number of S as a variable; None if there is none."""
+        """The column of S; None if there is none."""
 
     def choices(self) -> list[tuple[tuple[int, int], int | None]]:
-        """Every (stage, node) that a solution may compute, and its variable; None if it always does."""
+        """Every (stage, node) that a solution may compute, and its column; None if it always does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,35 +43,24 @@ class Decoder:
 
     Attributes:
         stated: The model as stated.
-        column_of: The column of a variable by number; -1 if it has none.
         pairs: (stage, node) of every choice, in the order in which they run.
-        columns: int64[len(pairs)], the column of each; -1 if there is none.
-        constant: float64[len(pairs)], the value of each that has no column.
+        columns: int64[len(pairs)], the column of each; -1 if it is always made.
     """
 
     stated: Stated
-    column_of: Callable[[int], int]
     pairs: tuple[tuple[int, int], ...]
     columns: Ints
-    constant: Floats
 
     @classmethod
-    def of(cls, stated: Stated, column_of: Callable[[int], int] = int) -> Decoder:
-        """The decoder of ``stated``; the numbers of its variables are their columns unless ``column_of`` differs."""
+    def of(cls, stated: Stated) -> Decoder:
+        """The decoder of ``stated``."""
         choices = sorted(stated.choices(), key=lambda choice: choice[0])
-        columns = [-1 if var is None else column_of(var) for _, var in choices]
-        return cls(
-            stated=stated,
-            column_of=column_of,
-            pairs=tuple(pair for pair, _ in choices),
-            columns=np.array(columns, dtype=np.int64),
-            # A variable in no row and without cost can be 0.
-            constant=np.array([1.0 if var is None else 0.0 for _, var in choices]),
-        )
+        columns = [-1 if column is None else column for _, column in choices]
+        return cls(stated, tuple(pair for pair, _ in choices), np.array(columns, dtype=np.int64))
 
     def chosen(self, values: Floats) -> list[tuple[int, int]]:
         """The (row, node) pairs that a solution computes, in the order in which they run."""
-        level = np.where(self.columns >= 0, values[self.columns], self.constant) if len(values) else self.constant
+        level = np.append(values, 1.0)[self.columns]  # column -1
         return [self.pairs[i] for i in np.flatnonzero(level > 0.5)]
 
     def computes(self, chosen: Sequence[tuple[int, int]]) -> tuple[int, ...]:
@@ -108,7 +102,7 @@ class Decoder:
                 reasons.append(stated.computed(t, reader))
             else:
                 reasons.append(stated.kept(t + 1, v))
-        columns = sorted({self.column_of(r) for r in reasons if r is not None})
+        columns = sorted({reason for reason in reasons if reason is not None})
         return Row(columns, [1.0] * len(columns), -math.inf, len(columns) - 1.0) if columns else None
 
 

@@ -32,12 +32,11 @@ UNIT = build_graph("unit-chain{n=17}")
 
 
 def stated(graph: Graph, budget: int, formulation: Formulation | None = None) -> Decoder:
-    model = build(graph, budget, formulation or Formulation(), Control())
-    return Decoder.of(model, model.compiled().column)
+    return Decoder.of(build(graph, budget, formulation or Formulation(), Control()))
 
 
 def arrays(decoder: Decoder) -> LinearModel:
-    return decoder.stated.compiled().model
+    return decoder.stated.model
 
 
 def solved(decoder: Decoder, *, relax: bool = False, gap: float = 1e-7) -> Outcome:
@@ -201,7 +200,7 @@ def test_cover_cuts_reject_what_is_over_the_budget_and_nothing_else() -> None:
             continue
         # The no-remat schedule is over the budget; its cuts must reject it and keep an optimal one.
         decoder = stated(graph, full - 2)
-        keep_all = [(t, t) for t in range(len(decoder.stated.rows))]
+        keep_all = [(t, t) for t in range(len(decoder.stated.problem.rows))]
         cuts = decoder.cover_cuts(keep_all)
         assert cuts
         outcome = Highs().solve(Request(arrays(decoder).with_rows(cuts), gap=1e-7, threads=1))

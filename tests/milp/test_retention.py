@@ -91,7 +91,7 @@ def test_equals_the_papers_milp_on_larger_graphs(seed: int) -> Iterator[str]:
     graph = graph_of(1000 + seed, 8, 11)
     budget = (no_remat_peak(graph) + peak_bound(graph).bytes) // 2
     decoder = build_checkmate(graph, budget, Formulation(), Control())
-    outcome = Highs().solve(Request(decoder.compiled().model, gap=1e-7, threads=1))
+    outcome = Highs().solve(Request(decoder.model, gap=1e-7, threads=1))
     paper = None if outcome.objective is None else round(outcome.objective * decoder.cost_scale, 6)
     assert optimum(graph, budget, all_rows=False) == paper
     yield from branch(graph, paper)

@@ -12,8 +12,6 @@ from remat_cli import running
 from remat_cli.control import Progress
 from remat_cli.errors import Interrupted, LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.milp.checkmate import CheckmateModel, Formulation, build
-from remat_cli.milp.compile import Compiled
 from remat_cli.milp.decode import Decoder
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.plan.liveness import priced
@@ -28,6 +26,7 @@ from remat_cli.tolerances import BOUND_MARGIN, INNER_GAP
 from remat_cli.units import format_cost
 
 if TYPE_CHECKING:
+    from remat_cli.milp.checkmate import CheckmateModel, Formulation
     from remat_cli.strategies.retention.second_look import SecondLook
 
 _LEAVE_OUT = "leave relax=true out for a plan"
@@ -80,6 +79,8 @@ class CheckmateIlp(Strategy):
         if large is not None:
             return large
         context.control.report(Progress("building the model"))
+        from remat_cli.milp.checkmate import Formulation  # half a second of Pyomo
+
         run = _Run.start(
             Task(task.graph, budget), Formulation(self.frontier, self.stage_split, ordered=self.ordered), context
         )
@@ -96,8 +97,7 @@ class _Run:
         task: Graph and budget.
         formulation: Form of the model.
         context: What the strategy may use.
-        stated: The model as stated.
-        model: Its arrays.
+        stated: The model.
         decoder: Reads the solver's answers.
         started_s: When it started, by ``time.monotonic()``.
         best: Cheapest schedule within the budget so far.
@@ -108,7 +108,6 @@ class _Run:
     formulation: Formulation
     context: Context
     stated: CheckmateModel
-    model: LinearModel
     decoder: Decoder
     started_s: float = field(default_factory=time.monotonic)
     best: tuple[float, Schedule] | None = None
@@ -116,29 +115,26 @@ class _Run:
 
     @classmethod
     def start(cls, task: Task, formulation: Formulation, context: Context) -> _Run:
-        """State and compile the model."""
-        budget_bytes = task.budget_bytes
+        """State the model."""
+        from remat_cli.milp.checkmate import build
+
+        budget_bytes, control = task.budget_bytes, context.control
         assert budget_bytes is not None
-
-        def state() -> tuple[CheckmateModel, Compiled]:
-            stated = build(task.graph, budget_bytes, formulation, context.control)
-            return stated, stated.compiled()
-
         try:
-            # Pyomo's compiler does not check the clock, and there is no partial result to wait for.
-            stated, compiled = running.run(state, context.control, grace_s=0.0)
+            # The clock is not checked while it is compiled, and there is no partial result to wait for.
+            stated = running.run(lambda: build(task.graph, budget_bytes, formulation, control), control, grace_s=0.0)
         except running.Abandoned:
-            context.control.check()
+            control.check()
             raise
-        context.control.check()
-        run = cls(task, formulation, context, stated, compiled.model, Decoder.of(stated, compiled.column))
+        control.check()
+        run = cls(task, formulation, context, stated, Decoder.of(stated))
         if not formulation.minimize_peak:
             run._keep(tuple(range(len(task.graph.nodes))))
         return run
 
     def relaxation(self) -> Found | NotFound:
         """The bound of the linear relaxation."""
-        outcome = self._solve(self.model.relaxed())
+        outcome = self._solve(self.stated.model.relaxed())
         if outcome.termination is Termination.INFEASIBLE:
             return self._nothing_fits()
         bounds: tuple[Bound, ...] = ()
@@ -153,11 +149,11 @@ class _Run:
     def _any_stages(self) -> str:
         """The schedules of the form without the frontier."""
         order = " with first computations in document order" if self.formulation.ordered else ""
-        return f"all schedules of {len(self.stated.rows)} stages, each at most one pass over all nodes{order}"
+        return f"all schedules of {len(self.stated.problem.rows)} stages, each at most one pass over all nodes{order}"
 
     def search(self) -> Found | NotFound:
         """Solve, cut off answers that exceed the budget by what was rounded off, and solve again."""
-        model = self.model
+        model = self.stated.model
         bound: float | None = None
         while True:
             outcome = self._solve(model)
@@ -214,6 +210,7 @@ class _Run:
         Args:
             share: Of the time left. Without a limit it gets as long as the first answer took, and a few seconds.
         """
+        from remat_cli.milp.checkmate import Formulation
         from remat_cli.strategies.retention.second_look import second_look
 
         if self.formulation != Formulation() or self.context.control.stopping():
@@ -302,7 +299,7 @@ class _Run:
         context = replace(self.context, control=replace(control, deadline_s=limit), gap=INNER_GAP)
         try:
             run = _Run.start(self.task, replace(self.formulation, minimize_peak=True), context)
-            outcome = run._solve(run.model)
+            outcome = run._solve(run.stated.model)
         except (LimitReached, Interrupted):
             return None, None
         graph, unit = self.task.graph, run.stated.memory.unit_bytes

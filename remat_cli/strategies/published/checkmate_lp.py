@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy,
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.published.model_size import too_large
-
-if TYPE_CHECKING:
-    from remat_cli.strategies.published.rounding import Relaxation
+from remat_cli.strategies.published.rounding import Relaxation, relaxation
 
 _THRESHOLDS = (0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
 _STEP = 0.05
@@ -93,8 +91,6 @@ class CheckmateLp(Strategy):
         large = too_large(task.graph, context.control) if self.formulation == "checkmate" else None
         if large is not None:
             return large
-        from remat_cli.strategies.published.rounding import relaxation  # half a second of Pyomo
-
         budget = no_remat_peak(task.graph) if task.budget_bytes is None else task.budget_bytes
         incumbent = Incumbent.empty(Task(task.graph, budget), context)
         incumbent.crediting = ("", True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from remat_cli.graph.model import Graph
-from remat_cli.milp.checkmate import CheckmateModel
-from remat_cli.milp.compile import Compiled
 from remat_cli.mip import Bools, Floats, Ints
+
+if TYPE_CHECKING:
+    from remat_cli.milp.checkmate import CheckmateModel
 
 _NEVER, _ALWAYS = -1, -2
 
@@ -29,16 +31,17 @@ class Entries:
     kept: Ints
 
     @classmethod
-    def of(cls, stated: CheckmateModel, compiled: Compiled) -> Entries:
-        """The entries of a model as stated and compiled."""
+    def of(cls, stated: CheckmateModel) -> Entries:
+        """The entries of a model."""
         graph = stated.graph
         n = len(graph.nodes)
         computed = np.full((n, n), _NEVER, dtype=np.int64)
         kept = np.full((n, len(graph.size)), _NEVER, dtype=np.int64)
-        for matrix, variables in ((computed, stated.R), (kept, stated.S)):
-            for place, var in variables.items():
-                constant = stated.fixed.get(var)
-                matrix[place] = (_ALWAYS if constant else _NEVER) if constant is not None else compiled.column_of[var]
+        for matrix, columns in ((computed, stated.R), (kept, stated.S)):
+            for place, column in columns.items():
+                matrix[place] = column
+        for place in stated.always:
+            computed[place] = _ALWAYS
         return cls(graph, computed, kept)
 
     def levels(self, values: Floats) -> tuple[Floats, Floats]:

@@ -11,7 +11,7 @@ import numpy as np
 from remat_cli import running
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
-from remat_cli.milp import checkmate, retention
+from remat_cli.milp import retention
 from remat_cli.milp.decode import Stated
 from remat_cli.mip import Bools, Floats, Ints, LinearModel
 from remat_cli.plan.matrices import least_recomputation_between
@@ -84,40 +84,37 @@ def relaxation(graph: Graph, budget_bytes: int, formulation: str, control: Contr
     """
     make = _checkmate if formulation == "checkmate" else _retention
     try:
-        # Pyomo's compiler does not check the clock.
+        # The clock is not checked while a model of Pyomo is compiled.
         return running.run(lambda: make(graph, budget_bytes, control), control, grace_s=0.0)
     except running.Abandoned:
         control.check()
         raise
 
 
-def _columns(stated: Stated, column_of: Callable[[int], int]) -> tuple[Ints, ...]:
+def _columns(stated: Stated) -> tuple[Ints, ...]:
     """See :class:`Relaxation`."""
     columns = []
     for v, i in enumerate(stated.graph.producer):
         kept = (stated.kept(t, v) for t in range(i + 1, len(stated.graph.nodes)))
-        found = [-1 if var is None else column_of(var) for var in kept]
-        columns.append(np.array(found, dtype=np.int64))
+        columns.append(np.array([-1 if column is None else column for column in kept], dtype=np.int64))
     return tuple(columns)
 
 
 def _checkmate(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
     """The paper's formulation; the budget bounds U, and the rows for workspace."""
-    stated = checkmate.build(graph, budget_bytes, checkmate.Formulation(), control)
-    compiled = stated.compiled()
-    model, columns = compiled.model.relaxed(), _columns(stated, compiled.column)
-    entries = Entries.of(stated, compiled)
+    from remat_cli.milp.checkmate import Formulation, build  # loads Pyomo, which the retention formulation does without
+
+    stated = build(graph, budget_bytes, Formulation(), control)
+    model, columns, entries = stated.model.relaxed(), _columns(stated), Entries.of(stated)
     fixed = graph.fixed_memory
-    used = compiled.column_of[list(stated.U.values())]
-    used = used[used >= 0]
-    rows = compiled.rows_of.get("budget", np.array([], dtype=np.int64))
+    used = np.array(list(stated.U.values()), dtype=np.int64)
 
     def for_budget(other_bytes: int) -> Relaxation:
         # Rows are shifted, not set: if a node always runs, its workspace was subtracted from their right-hand side.
         change = stated.memory.down(other_bytes - fixed) - stated.memory.down(budget_bytes - fixed)
         upper, row_upper = model.upper.copy(), model.row_upper.copy()
         upper[used] += change
-        row_upper[rows] += change
+        row_upper[stated.budget_rows] += change
         other = replace(model, upper=upper, row_upper=row_upper)
         return Relaxation(stated.graph, len(graph.nodes), other, stated.cost_scale, columns, for_budget, entries)
 
@@ -132,6 +129,6 @@ def _retention(graph: Graph, budget_bytes: int, control: Control) -> Relaxation:
         len(graph.nodes),
         stated.model().relaxed(),
         stated.cost_scale,
-        _columns(stated, int),
+        _columns(stated),
         lambda other_bytes: relaxation(graph, other_bytes, "retention", control),
     )
