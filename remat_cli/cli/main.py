@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.session import Session
@@ -123,6 +124,10 @@ class _Commands(click.Group):
             raise UsageError(f'there is no command "{args[0]}"', hint=hint)
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
@@ -147,7 +152,7 @@ def cli(ctx: click.Context, config: Path | None, no_config: bool) -> None:
     remat reads a dataflow graph, with a cost and sizes for each node, and a memory budget. It returns the cheapest
     execution plan that fits: which values to keep, and which to drop and recompute.
     """
-    from remat_cli.cli.config import command_defaults, find_config
+    from remat_cli.cli.config import command_defaults, find_config  # a parser that --help does not need
 
     if config is not None and no_config:
         raise UsageError("--config and --no-config exclude each other", hint="leave one of them out")
@@ -217,7 +222,7 @@ def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
     session = Session() if started_s is None else Session(started_s)
     session.arguments = tuple(sys.argv[1:] if arguments is None else arguments)
     if COMPLETION in os.environ:
-        import remat_cli.cli.completion  # noqa: F401 - for Click, which knows it from then on
+        import_module("remat_cli.cli.commands.completion")  # Click knows our completion for bash from then on
     try:
         code: Any = cli.main(args=arguments, prog_name="remat", standalone_mode=False, obj=session)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import click
 
 from remat_cli.printable import printable, printable_lines
+from remat_cli.reports.style import Style
 from remat_cli.standard_output import stdout
-
-if TYPE_CHECKING:
-    from remat_cli.reports.style import Style
 
 _NARROWEST = 40
 _PIPED_WIDTH = 100
@@ -42,8 +40,6 @@ class Output:
 
     def style(self, stream: TextIO | None = None) -> Style:
         """The style of reports on a stream, by default on theirs."""
-        from remat_cli.reports.style import Style
-
         if stream is None and self.file != "-":
             return self.file_style()
         stream = stream or self.report_stream
@@ -55,8 +51,6 @@ class Output:
 
     def file_style(self) -> Style:
         """The style of reports in a file."""
-        from remat_cli.reports.style import Style
-
         return Style(width=_PIPED_WIDTH, color=False, unicode=True)
 
     def colourful(self, stream: TextIO) -> bool:
@@ -88,7 +82,7 @@ class Output:
 
     def write(self, path: str, data: str | bytes, more: str = "") -> None:
         """Write a document to ``path`` (``-`` for standard output), and say so, with ``more`` about it."""
-        from remat_cli.files import write_bytes, write_text
+        from remat_cli.files import write_bytes, write_text  # --help writes nothing
 
         if isinstance(data, bytes):
             write_bytes(path, data)

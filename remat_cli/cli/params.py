@@ -31,8 +31,6 @@ from remat_cli.units import (
 F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
-    from remat_cli.plan.host import Host
-
     _ParamType = click.ParamType[Any]
 else:  # older releases of Click have no type argument
     _ParamType = click.ParamType
@@ -212,63 +210,6 @@ def output_option(command: F) -> F:
         show_default=True,
         help="Output file; - for standard output.",
     )(command)
-
-
-def solver_option(command: F) -> F:
-    """``--solver``."""
-    return click.option("--solver", type=SOLVER, default="highs", show_default=True, help="See remat solvers.")(command)
-
-
-def gap_option(command: F) -> F:
-    """``--gap``."""
-    return click.option(
-        "--gap",
-        type=SHARE,
-        default="0.01%",
-        show_default=True,
-        help="Stop when the cost is proven to be this close to the optimum: 0.01%, or as a share, 0.0001.",
-    )(command)
-
-
-def seed_option(command: F) -> F:
-    """``--seed`` of strategies."""
-    return click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")(
-        command
-    )
-
-
-def host_options(command: F) -> F:
-    """``--host-bandwidth``, ``--host-memory`` and ``--host-latency``."""
-    for option in (
-        click.option("--host-latency", type=DURATION, help="What every copy takes beside its bytes: 0.01ms."),
-        click.option("--host-memory", type=SIZE, help="Most host memory for values: 64GiB.  [default: no limit]"),
-        click.option(
-            "--host-bandwidth",
-            type=BANDWIDTHS,
-            help="Let values wait in host memory: 25GB/s, or 25GB/s:20GB/s to the host and back. Costs must be times.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def host_of(options: dict[str, Any]) -> Host | None:
-    """The host that the options describe; None without a bandwidth.
-
-    Raises:
-        UsageError: If one of the others is given without a bandwidth.
-    """
-    from remat_cli.plan.host import Host
-
-    if options["host_bandwidth"] is not None:
-        out, back = options["host_bandwidth"]
-        return Host(out, back, options["host_latency"] or 0.0, options["host_memory"])
-    for name in ("host_memory", "host_latency"):
-        if options[name] is not None:
-            raise UsageError(
-                f"--{name.replace('_', '-')} says nothing without a bandwidth", hint="add --host-bandwidth 25GB/s"
-            )
-    return None
 
 
 def node_link_option(command: F) -> F:

@@ -91,6 +91,10 @@ class Curve(Brief):
     outcome: Outcome
     wall_s: float
 
+    def unproven(self) -> tuple[Point, ...]:
+        """The points of which it is not known whether there is a plan, or a cheaper one."""
+        return tuple(p for p in self.points if p.status in (PointStatus.FEASIBLE, PointStatus.UNKNOWN))
+
     def _brief(self) -> dict[str, str]:
         return {
             "graph": self.graph.name,

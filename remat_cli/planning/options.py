@@ -9,7 +9,6 @@ from typing import Any
 
 from remat_cli.errors import UsageError, wrong_type
 from remat_cli.plan.host import Host
-from remat_cli.plan.io import host_to_document
 from remat_cli.plan.model import Plan
 from remat_cli.tolerances import GAP
 from remat_cli.units import MOST_SECONDS, as_float
@@ -132,4 +131,8 @@ class Limits(SolveOptions):
     def facts(self) -> dict[str, Any]:
         """The limits as data; a host only if there is one."""
         facts = {name: getattr(self, name) for name in _OF_EVERY_CELL if name != "host"}
-        return facts if self.host is None else facts | {"host": host_to_document(self.host)}
+        if self.host is None:
+            return facts
+        from remat_cli.plan.io import host_to_document  # with the readers of documents, which take a while to load
+
+        return facts | {"host": host_to_document(self.host)}

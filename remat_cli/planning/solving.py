@@ -8,7 +8,6 @@ from remat_cli.control import Ending, Progress
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.planning.cache import PlanCache
-from remat_cli.planning.cluster.dask import search_on_cluster
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.pooled_runs import PooledRuns
@@ -87,6 +86,8 @@ def _on_cluster(
     address: str, job: Job, budget_bytes: int, listener: Callable[[Progress], None] | None
 ) -> tuple[Found | NotFound, Ending]:
     """Search on the workers of a Dask cluster."""
+    from remat_cli.planning.cluster.dask import search_on_cluster  # most searches need no cluster
+
     pool = SolutionPool(job.graph, job.options.host)
     for start in job.starts:
         pool.add(start.found)

@@ -199,6 +199,17 @@ def test_commands_import_only_what_they_need(remat, arguments, forbidden):
     assert not loaded & forbidden
 
 
+def test_no_module_of_a_command_loads_what_takes_long():
+    """All that takes long loads when a command runs: help and completion of every command stay quick."""
+    code = (
+        "import sys; from remat_cli.cli.main import _COMMANDS, cli;"
+        "loaded = [cli.get_command(None, name) for name in _COMMANDS]; assert len(loaded) > 15;"
+        "print(*{m.partition('.')[0] for m in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
+    assert not set(done.stdout.split()) & (_SOLVING | _DOCUMENTS | {"numba", "jinja2", "plotly", "matplotlib"})
+
+
 # Completion
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import click
 
+from remat_cli.api.checking import check as judged
+from remat_cli.api.reading import read_graph
 from remat_cli.cli import params
-from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output, complain
+from remat_cli.cli.output_files import report_format
 from remat_cli.errors import ExitCode, UsageError
+from remat_cli.graph.model import Graph
+from remat_cli.plan.checks import Checked, check_files, matches
+from remat_cli.plan.io import load_plan
+from remat_cli.reports.checks import checks_github, checks_json, checks_text, worst_code
+from remat_cli.reports.ci import checks_junit, plans_sarif
+from remat_cli.reports.plan import plan_text
 from remat_cli.units import Budget
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from remat_cli.graph.model import Graph
-    from remat_cli.plan.checks import Checked
 
 _FORMATS = ("text", "json", "github", "junit", "sarif")
 _EPILOG = """\b
@@ -62,11 +64,6 @@ def command(
     The replay does not trust the plan. Claims of the strategy that made it, such as optimality, are shown as claims. A
     PLAN may be a folder, or a pattern such as 'plans/*.json'.
     """
-    from remat_cli.api.checking import check as judged
-    from remat_cli.plan.checks import check_files, matches
-    from remat_cli.plan.io import load_plan
-    from remat_cli.reports.checks import worst_code
-
     if "-" in plans and graph == "-":
         raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")
     if keys is not None and graph is None:
@@ -74,8 +71,6 @@ def command(
     format = report_format(output, _FORMATS, format)
     out = Output(color, quiet, file=output)
     if format == "text" and matches(plans[0]) == list(plans):  # one file, named: the full report, for people
-        from remat_cli.reports.plan import plan_text
-
         report = judged(load_plan(plans[0])[0], budget, graph=_graph(graph, keys))
         out.report(plan_text(report, out.style(), checking=True), beside=True)
         return ExitCode.OK if report.ok else ExitCode.NO
@@ -91,22 +86,15 @@ def command(
 def _graph(path: str | None, keys: str | None) -> Graph | None:
     if path is None:
         return None
-    from remat_cli.api.reading import read_graph
 
     return read_graph(path, keys)
 
 
 def _formatted(plans: Sequence[Checked], format: str, out: Output) -> str:
     """The report on all plans."""
-    from remat_cli.reports.checks import checks_github, checks_json, checks_text
-
     if format == "junit":
-        from remat_cli.reports.ci import checks_junit
-
         return checks_junit(plans)
     if format == "sarif":
-        from remat_cli.reports.ci import plans_sarif
-
         return plans_sarif(plans)
     if format == "text":
         return checks_text(plans, out.style())

@@ -7,24 +7,26 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from remat_cli.cli import params
-from remat_cli.cli.formats import refuse_terminal, report_format
+from remat_cli.api.reading import read_graph
+from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
+from remat_cli.cli import params, search_options
 from remat_cli.cli.output import Output, complain
+from remat_cli.cli.output_files import refuse_terminal, report_format
 from remat_cli.cli.session import current
 from remat_cli.cores import usable_cores
 from remat_cli.errors import ExitCode, UsageError
+from remat_cli.graph.model import Graph
+from remat_cli.plan.comparison import Comparison, Row
+from remat_cli.plan.linked import Linked
+from remat_cli.planning.comparison_results import unused_rows
+from remat_cli.planning.options import Limits
 from remat_cli.printable import printable
-from remat_cli.units import Budget
-
-if TYPE_CHECKING:
-    from remat_cli.graph.model import Graph
-    from remat_cli.plan.comparison import Comparison, Row
-    from remat_cli.plan.linked import Linked
-    from remat_cli.planning.options import Limits
+from remat_cli.reports.comparison import comparison_csv, comparison_json, linked_csv, linked_json
+from remat_cli.units import Budget, format_duration, format_percent
 
 _FORMATS = ("text", "json", "csv", "html", "svg", "png")
 _EPILOG = """\b
@@ -45,12 +47,12 @@ cell solved again. Exits with 0, or with 1 if no strategy has any plan."""
 @click.argument("graph", type=params.READABLE)
 @click.option("--budgets", type=params.BUDGETS, required=True, help="As in 4GB:16GB:1GB, 50%:90%:10% or 8GB,12GB.")
 @click.option("--strategies", default="all", show_default=True, help="Names with options, separated by commas.")
-@params.solver_option
+@search_options.solver_option
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for each cell.")
-@params.gap_option
+@search_options.gap_option
 @click.option("--threads", type=click.IntRange(1), help="Threads for each cell.  [default: the strategy's choice]")
-@params.seed_option
-@params.host_options
+@search_options.seed_option
+@search_options.host_options
 @click.option(
     "--links",
     metavar="LINK,...",
@@ -73,9 +75,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     Every plan is replayed by the same checker. GRAPH is a JSON or YAML file, or - for standard input.
     """
     from remat_cli.api.comparing import compare, compare_links
-    from remat_cli.api.reading import read_graph
     from remat_cli.planning.executors import DaskExecutor, LocalExecutor
-    from remat_cli.planning.options import Limits
 
     out = Output(options["color"], options["quiet"])
     format = report_format(output, _FORMATS, options["format"])
@@ -87,14 +87,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     if linked and options["host_bandwidth"] is not None:
         raise UsageError("--links has bandwidths of its own", hint="leave --host-bandwidth out")
     model = read_graph(graph, options["keys"])
-    limits = Limits(
-        solver=options["solver"],
-        time_limit_s=options["time_limit"],
-        gap=options["gap"],
-        threads=options["threads"],
-        seed=options["seed"],
-        host=None if linked else params.host_of(options),
-    )
+    limits = search_options.solve_options(options, Limits, host=None if linked else search_options.host_of(options))
     if options["results"] is not None and not linked:
         _note_unused(out, options["results"], model, limits)
     executor = LocalExecutor(options["jobs"] or usable_cores())
@@ -119,8 +112,6 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
 
 def _note_unused(out: Output, results: Path, model: Graph, limits: Limits) -> None:
     """Say that rows of the results file are not reused, and why."""
-    from remat_cli.planning.comparison_results import unused_rows
-
     number, names = unused_rows(results, model, limits)
     if not number:
         return
@@ -151,8 +142,6 @@ def _progress(out: Output, model: Graph) -> Iterator[Callable[[Row, int, int], N
 
 def _words(row: Row) -> str:
     """The outcome of a row in one line."""
-    from remat_cli.units import format_duration, format_percent
-
     if row.cost is None:
         end = {"none": "no plan fits"}.get(row.ended.value, f"{row.ended.value}: {row.message}")
     else:
@@ -161,9 +150,6 @@ def _words(row: Row) -> str:
 
 
 def _write(comparison: Comparison | Linked, format: str, output: str, out: Output, *, cdn: bool) -> None:
-    from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
-    from remat_cli.plan.linked import Linked
-    from remat_cli.reports.comparison import comparison_csv, comparison_json, linked_csv, linked_json
 
     if format in FIGURES:
         out.write(output, figure_of(comparison, format))

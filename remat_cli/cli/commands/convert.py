@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, cast
+from collections.abc import Sequence
+from typing import Literal, cast
 
 import click
 
+from remat_cli.api.reading import graph_of, node_link_keys, read_source
 from remat_cli.cli import params
-from remat_cli.cli.formats import output_format
 from remat_cli.cli.output import Output
+from remat_cli.cli.output_files import output_format
 from remat_cli.errors import UsageError
-from remat_cli.graph.document import Document
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from remat_cli.graph.model import Graph
-    from remat_cli.plan.model import Plan
+from remat_cli.files import read_text, require_writable
+from remat_cli.frontends.imported import Wishes, dimensions
+from remat_cli.frontends.kineto import measured_costs
+from remat_cli.frontends.models import import_model, model_format
+from remat_cli.graph.document import Document, kind_of
+from remat_cli.graph.io import document_text, graph_to_document
+from remat_cli.graph.model import Graph
+from remat_cli.graph.nodelink_out import graph_to_node_link
+from remat_cli.graph.provenance import origins
+from remat_cli.plan.io import plan_from_document, plan_to_document
+from remat_cli.plan.model import Compute, Plan
+from remat_cli.reports.graph import dot_text
+from remat_cli.zoo.training import Backward
 
 _EPILOG = """\b
 Examples:
@@ -95,8 +103,6 @@ def command(
     With --costs, the cost of a node is the mean time of the events with its id, or else with the name of its operation.
     It is device time if the trace has any, else host time.
     """
-    from remat_cli.files import require_writable
-
     out = Output(color, quiet)
     if scale_unmatched and costs is None:
         raise UsageError("--scale-unmatched needs --costs", hint="name a trace with --costs")
@@ -125,16 +131,9 @@ def _read(
     file: str, keys: str | None, dims: Sequence[str], backward: str, default_cost: int | None
 ) -> Document | tuple[Graph, list[str]]:
     """The document of a plan; or a graph, and where its costs and sizes come from."""
-    from remat_cli.frontends.imported import Wishes, dimensions
-    from remat_cli.frontends.models import import_model, model_format
-    from remat_cli.zoo.training import Backward
-
     wishes = Wishes(dimensions(dims), Backward(backward), default_cost)
     format = model_format(file)
     if format is None:
-        from remat_cli.api.reading import read_source
-        from remat_cli.graph.document import kind_of
-
         if wishes != Wishes():
             raise UsageError(
                 "--dim, --backward and --default-cost are for models, but this is not a model",
@@ -149,15 +148,11 @@ def _read(
 
 
 def _plan_text(document: Document, target: _Format, keys: str | None) -> tuple[str, list[str]]:
-    from remat_cli.graph.io import document_text
-    from remat_cli.plan.io import plan_from_document, plan_to_document
 
     if keys is not None:
         raise UsageError("--keys is for node-link graphs, but this is a plan", hint="leave it out")
     plan = plan_from_document(document)
     if target == "dot":
-        from remat_cli.reports.graph import dot_text
-
         return dot_text(plan.graph, _times(plan)), []
     if target == "node-link":
         raise UsageError("node-link JSON is for graphs, but this is a plan", hint="use --to json, yaml or dot")
@@ -166,18 +161,12 @@ def _plan_text(document: Document, target: _Format, keys: str | None) -> tuple[s
 
 def _graph(document: Document, keys: str | None) -> tuple[Graph, list[str]]:
     """The graph, and where its costs and sizes come from."""
-    from remat_cli.api.reading import graph_of, node_link_keys
-    from remat_cli.graph.provenance import origins
-
     graph = graph_of(document, keys)
     return graph, origins(document, graph, None if keys is None else node_link_keys(keys))
 
 
 def _measured(graph: Graph, costs: str, scale: bool) -> tuple[Graph, list[str]]:
     """The graph with costs from a trace, and notes on the nodes that were matched."""
-    from remat_cli.files import read_text
-    from remat_cli.frontends.kineto import measured_costs
-
     text, source = read_text(costs)
     found = measured_costs(graph, text, source, scale=scale)
     where = "device" if found.on_device else "host"
@@ -197,23 +186,16 @@ def _measured(graph: Graph, costs: str, scale: bool) -> tuple[Graph, list[str]]:
 def _graph_text(graph: Graph, target: _Format) -> tuple[str, list[str]]:
     """The text, and the facts of the graph that it leaves out."""
     if target == "dot":
-        from remat_cli.reports.graph import dot_text
-
         return dot_text(graph), []
     if target == "node-link":
-        from remat_cli.graph.nodelink_out import graph_to_node_link
-
         text, lost = graph_to_node_link(graph)
         return text, [f"node-link JSON cannot express {what}" for what in lost]
-    from remat_cli.graph.io import document_text, graph_to_document
 
     return document_text(graph_to_document(graph), target), []
 
 
 def _times(plan: Plan) -> list[int]:
     """How often the plan computes each node."""
-    from remat_cli.plan.model import Compute
-
     times = [0] * len(plan.graph.nodes)
     for statement in plan.statements:
         if isinstance(statement, Compute):

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import click
 
+from remat_cli.api.checking import diff
 from remat_cli.cli import params
-from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
+from remat_cli.cli.output_files import report_format
 from remat_cli.errors import ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from remat_cli.plan.difference import Difference
-    from remat_cli.plan.replay import Finding
+from remat_cli.plan.difference import Difference, beyond
+from remat_cli.plan.replay import Finding
+from remat_cli.reports import diff as reports
+from remat_cli.reports.documents import document_json
 
 _FORMATS = ("text", "json", "github", "markdown")
 _EPILOG = """\b
@@ -54,9 +53,6 @@ def command(
 
     Both plans are replayed; neither is trusted.
     """
-    from remat_cli.api.checking import diff
-    from remat_cli.plan.difference import beyond
-
     if old == new == "-":
         raise UsageError("the two plans cannot both come from standard input", hint="give one as a file")
     format = report_format(output, _FORMATS, format)
@@ -75,14 +71,11 @@ def command(
 def _formatted(
     difference: Difference, found: Sequence[Finding], tolerant: bool, format: str, old: str, new: str, out: Output
 ) -> str:
-    from remat_cli.reports import diff
 
     if format == "json":
-        from remat_cli.reports.documents import document_json
-
-        return document_json(diff.diff_document(difference, found, old_path=old, new_path=new))
+        return document_json(reports.diff_document(difference, found, old_path=old, new_path=new))
     if format == "github":
-        return diff.diff_github(difference, found, new_path=new)
+        return reports.diff_github(difference, found, new_path=new)
     if format == "markdown":
-        return diff.diff_markdown(difference, found, old_path=old, new_path=new, tolerant=tolerant)
-    return diff.diff_text(difference, found, out.style(), tolerant=tolerant)
+        return reports.diff_markdown(difference, found, old_path=old, new_path=new, tolerant=tolerant)
+    return reports.diff_text(difference, found, out.style(), tolerant=tolerant)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
+from remat_cli.api.checking import explain
 from remat_cli.cli import params
-from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
-from remat_cli.errors import ExitCode
+from remat_cli.cli.output_files import report_format
+from remat_cli.errors import ExitCode, RematError
+from remat_cli.plan.io import load_plan
+from remat_cli.reports.documents import document_json
+from remat_cli.reports.explanation import explanation_document, explanation_text
 
 _FORMATS = ("text", "json")
 _EPILOG = """\b
@@ -21,9 +25,6 @@ Exits with 0, or with 1 if the plan is invalid."""
 
 def _nodes(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The nodes of the plan that is on the command line; none if it cannot be read, for a shell takes no errors."""
-    from remat_cli.errors import RematError
-    from remat_cli.plan.io import load_plan
-
     plan = ctx.params.get("plan")
     if plan is None or plan == "-":
         return []
@@ -47,10 +48,6 @@ def command(plan: str, node: str, output: str, format: str, quiet: bool, color: 
     The report also has alternatives, each from replaying a changed plan: keep the node's values instead of recomputing
     them, and drop them instead of keeping them.
     """
-    from remat_cli.api.checking import explain
-    from remat_cli.reports.documents import document_json
-    from remat_cli.reports.explanation import explanation_document, explanation_text
-
     format = report_format(output, _FORMATS, format)
     out, explanation = Output(color, quiet, file=output), explain(plan, node)
     if format == "json":

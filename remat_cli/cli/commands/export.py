@@ -5,20 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
 from remat_cli.cli import params
-from remat_cli.cli.formats import document_format
 from remat_cli.cli.output import Output
+from remat_cli.cli.output_files import document_format
 from remat_cli.errors import UsageError
 from remat_cli.files import require_writable
-
-if TYPE_CHECKING:
-    from remat_cli.graph.model import Graph
-    from remat_cli.zoo.base import Architecture
+from remat_cli.frontends.frameworks import FRAMEWORKS
+from remat_cli.frontends.zoo import build_graph, zoo_costs
+from remat_cli.graph.io import document_text, graph_to_document
+from remat_cli.graph.model import Graph
+from remat_cli.reports.listing import Entry, listing_text
+from remat_cli.reports.parts import parts_text
+from remat_cli.spec import describe_options
+from remat_cli.zoo.base import Architecture
+from remat_cli.zoo.registry import ARCHITECTURES
 
 _EPILOG = """\b
 Examples:
@@ -35,9 +39,6 @@ Examples:
 
 def _sources(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The architectures of the zoo, which alone are known by name, and what begins the sources of models."""
-    from remat_cli.frontends.frameworks import FRAMEWORKS
-    from remat_cli.zoo.registry import ARCHITECTURES
-
     names = [*(f"zoo:{name}" for name in ARCHITECTURES.names()), *(f"{name}:" for name in FRAMEWORKS.names())]
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
@@ -97,7 +98,6 @@ def command(
     out = Output(color, quiet)
     if source is None:
         raise UsageError("there is no SOURCE", hint="name one, such as zoo:vgg16; remat export --list names all")
-    from remat_cli.graph.io import document_text, graph_to_document
 
     options = {name: word for name, word in (("compiler", compiler), ("scans", scans)) if word is not None}
     build = _builder(source, device, cost, options, lambda text: out.note(f"note: {text}"))
@@ -113,8 +113,6 @@ def command(
     ]:
         out.note(f"note: {note}")
     if len(graphs) > 1:
-        from remat_cli.reports.parts import parts_text
-
         if Path(output).exists():
             out.note(f"note: {output} was there before, and is not of this export")
         out.aside(parts_text(files, graphs, out.style(sys.stderr)))
@@ -150,8 +148,6 @@ def _builder(
     source: str, device: str | None, cost: str | None, options: Mapping[str, str], tell: Callable[[str], None]
 ) -> Callable[[], Sequence[Graph]]:
     """A function that makes the graphs of ``source``; names and options are checked now, before it is called."""
-    from remat_cli.frontends.frameworks import FRAMEWORKS
-
     scheme, separator, rest = source.partition(":")
     if separator and scheme in FRAMEWORKS.entries:
         framework = FRAMEWORKS.load(scheme)()
@@ -181,7 +177,6 @@ def _builder(
     if of_framework:
         framework = FRAMEWORKS.load(family)()
         return lambda: [framework.export_architecture(rest.strip(), tell=tell)]
-    from remat_cli.frontends.zoo import build_graph, zoo_costs
 
     named = cost or "flops"
     zoo_costs(named)  # refused before anything is built
@@ -189,10 +184,6 @@ def _builder(
 
 
 def _architectures(out: Output) -> str:
-    from remat_cli.frontends.frameworks import FRAMEWORKS
-    from remat_cli.reports.listing import Entry, listing_text
-    from remat_cli.spec import describe_options
-    from remat_cli.zoo.registry import ARCHITECTURES
 
     tables = [ARCHITECTURES, *(FRAMEWORKS.load(name).architectures for name in FRAMEWORKS.names())]
     classes: list[type[Architecture]] = [table.load(name) for table in tables for name in table.names()]

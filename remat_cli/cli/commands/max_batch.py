@@ -6,10 +6,15 @@ from typing import Any
 
 import click
 
-from remat_cli.cli import params
-from remat_cli.cli.formats import report_format
+from remat_cli.api.reading import read_graph
+from remat_cli.cli import params, search_options
 from remat_cli.cli.output import Output
+from remat_cli.cli.output_files import report_format
+from remat_cli.cli.progress import ProgressLine, showing
+from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode, UsageError
+from remat_cli.planning.options import SolveOptions
+from remat_cli.reports.batches import batch_json, batch_text
 
 _ONE_FORWARD = "one-forward"
 _FORMATS = ("text", "json")
@@ -43,11 +48,11 @@ nearest two. Exits with 1 if not even one sample fits."""
     help="Batch for which the graph was made; of several graphs, one for each.  [default: from their metadata]",
 )
 @click.option("--strategy", type=params.STRATEGY, default="auto", show_default=True, help="See remat strategies.")
-@params.solver_option
+@search_options.solver_option
 @click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command.  [default: 60s per batch]")
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
-@params.seed_option
-@params.host_options
+@search_options.seed_option
+@search_options.host_options
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
@@ -62,12 +67,7 @@ def command(
 
     Every batch that is reported has a replayed plan. A batch is called impossible only if that is proven.
     """
-    from remat_cli.api.reading import read_graph
     from remat_cli.api.solving import max_batch
-    from remat_cli.cli.progress import ProgressLine, showing
-    from remat_cli.cli.session import current
-    from remat_cli.planning.options import SolveOptions
-    from remat_cli.reports.batches import batch_json, batch_text
 
     started_s = current().started_s
     format = report_format(options["output"], _FORMATS, options["format"])
@@ -82,15 +82,8 @@ def command(
             hint="say for which batch each graph was made, in order: --batch 8,16,32",
         )
     given: Any = None if batch is None else batch if several else batch[0]
-    chosen = SolveOptions(
-        strategy=options["strategy"],
-        solver=options["solver"],
-        time_limit_s=options["time_limit"],
-        threads=options["threads"],
-        seed=options["seed"],
-        started_s=started_s,
-        host=params.host_of(options),
-    )
+    host = search_options.host_of(options)
+    chosen = search_options.solve_options(options, SolveOptions, started_s=started_s, host=host)
     line = ProgressLine(models[0].total_cost, started_s)
     with showing(line, quiet=out.quiet):
         answer = max_batch(

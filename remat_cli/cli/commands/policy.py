@@ -6,10 +6,16 @@ from typing import Any
 
 import click
 
-from remat_cli.cli import params
-from remat_cli.cli.formats import report_format
+from remat_cli.api.reading import read_graph
+from remat_cli.cli import params, search_options
 from remat_cli.cli.output import Output
+from remat_cli.cli.output_files import report_format
+from remat_cli.cli.progress import ProgressLine, showing
+from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode
+from remat_cli.planning.options import SolveOptions
+from remat_cli.reports.documents import document_json
+from remat_cli.reports.policy import policy_text
 
 _FORMATS = ("text", "json")
 _EPILOG = """\b
@@ -33,10 +39,10 @@ Exits with 1 if nothing that the tool can express fits the budget."""
     "jax-scan: the same inside of every scan. "
     "keras-layers: keras.RematScope with names of layers.",
 )
-@params.solver_option
+@search_options.solver_option
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for all of it.")
 @click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
-@params.seed_option
+@search_options.seed_option
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
@@ -50,25 +56,13 @@ def command(graph: str, to: str, **options: Any) -> int:
     tool's framework, since it has to say which modules and names there are. Memory is that of the graph: a training
     loop may hold more, such as logits.
     """
-    from remat_cli.api.reading import read_graph
     from remat_cli.api.solving import policy
-    from remat_cli.cli.progress import ProgressLine, showing
-    from remat_cli.cli.session import current
-    from remat_cli.planning.options import SolveOptions
-    from remat_cli.reports.documents import document_json
-    from remat_cli.reports.policy import policy_text
 
     started_s = current().started_s
     format = report_format(options["output"], _FORMATS, options["format"])
     out = Output(options["color"], options["quiet"], file=options["output"])
     model = read_graph(graph, options["keys"])
-    chosen = SolveOptions(
-        solver=options["solver"],
-        time_limit_s=options["time_limit"],
-        threads=options["threads"],
-        seed=options["seed"],
-        started_s=started_s,
-    )
+    chosen = search_options.solve_options(options, SolveOptions, started_s=started_s)
     line = ProgressLine(model.total_cost, started_s)
     with showing(line, quiet=out.quiet):
         found = policy(model, options["budget"], to, chosen, listener=line.update)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import click
 
 from remat_cli.cli import params
-from remat_cli.cli.formats import document_format
 from remat_cli.cli.output import Output
+from remat_cli.cli.output_files import document_format
+from remat_cli.files import require_writable
+from remat_cli.frontends.frameworks import framework_of
+from remat_cli.graph.io import document_text, graph_to_document, load_graph
 
 _EPILOG = """\b
 Examples:
@@ -50,10 +53,6 @@ def command(
     allocated (JAX: that XLA states). Inputs are random. A graph that was exported with another minor version of its
     framework, or for another device, is refused. Needs the extra remat[torch], remat[jax] or remat[tensorflow].
     """
-    from remat_cli.files import require_writable
-    from remat_cli.frontends.frameworks import framework_of
-    from remat_cli.graph.io import document_text, graph_to_document, load_graph
-
     out = Output(color, quiet)
     format = document_format(output)
     require_writable(output)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import click
 
 from remat_cli.cli import params
-from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
+from remat_cli.cli.output_files import report_format
 from remat_cli.errors import ExitCode, UsageError
+from remat_cli.frontends.frameworks import framework_of
+from remat_cli.graph.io import load_graph
+from remat_cli.plan.io import load_plan
+from remat_cli.reports.documents import document_json
+from remat_cli.reports.run import run_text
 
 _FORMATS = ("text", "json")
 _EPILOG = """\b
@@ -56,11 +61,6 @@ def command(
     """
     if plan == "-" and graph == "-":
         raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")
-    from remat_cli.frontends.frameworks import framework_of
-    from remat_cli.graph.io import load_graph
-    from remat_cli.plan.io import load_plan
-    from remat_cli.reports.documents import document_json
-    from remat_cli.reports.run import run_text
 
     format = report_format(output, _FORMATS, format)
     out = Output(color, quiet, file=output)

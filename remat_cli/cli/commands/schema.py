@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from remat_cli.cli import params
-from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
+from remat_cli.cli.output_files import report_format
 from remat_cli.errors import UsageError
+from remat_cli.graph.document import newest, schema_text
 
 _KINDS = (
     "batch",
@@ -41,8 +42,6 @@ _KINDS = (
 @params.quiet_option
 def command(document: str, version: int, output: str, quiet: bool) -> None:
     """Print the JSON Schema (2020-12) of a kind of document."""
-    from remat_cli.graph.document import newest, schema_text
-
     if version > newest(document):
         raise UsageError(f"there is no remat-{document}/{version}", hint=f"the newest is {newest(document)}")
     report_format(output, ("json",), "json")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+from remat_cli.api.reading import graph_of, read_source
+from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
 from remat_cli.cli import params
-from remat_cli.cli.formats import refuse_terminal, report_format
 from remat_cli.cli.output import Output
+from remat_cli.cli.output_files import refuse_terminal, report_format
 from remat_cli.cli.session import current
 from remat_cli.errors import UsageError
-
-if TYPE_CHECKING:
-    from remat_cli.graph.model import Graph
-    from remat_cli.plan.model import Plan
+from remat_cli.graph.document import kind_of
+from remat_cli.graph.model import Graph
+from remat_cli.graph.summary import summarize
+from remat_cli.plan.check import check
+from remat_cli.plan.io import plan_from_document
+from remat_cli.plan.model import Plan
+from remat_cli.reports.chrome_trace import plan_trace
+from remat_cli.reports.documents import document_json, report_document
+from remat_cli.reports.graph import graph_summary_document
 
 _FORMATS = ("text", "json", "html", "svg", "png", "trace")
 _EPILOG = """\b
@@ -43,10 +48,6 @@ def command(file: str, output: str, format: str, cdn: bool, keys: str | None, qu
     time, the cause of its peak, and the recomputed nodes. --format html writes a self-contained page for a browser; svg
     and png are figures for papers; trace is a plan for Perfetto and other viewers of Chrome's trace format.
     """
-    from remat_cli.api.reading import graph_of, read_source
-    from remat_cli.graph.document import kind_of
-    from remat_cli.plan.io import plan_from_document
-
     out = Output(color, quiet)
     format = report_format(output, _FORMATS, format)
     refuse_terminal(format, output)
@@ -63,7 +64,6 @@ def command(file: str, output: str, format: str, cdn: bool, keys: str | None, qu
 
 
 def _shown(shown: Graph | Plan, format: str, out: Output, *, cdn: bool) -> str | bytes:
-    from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
 
     if format in FIGURES:
         return figure_of(shown, format)
@@ -75,9 +75,6 @@ def _shown(shown: Graph | Plan, format: str, out: Output, *, cdn: bool) -> str |
 
 
 def _trace(shown: Graph | Plan) -> str:
-    from remat_cli.plan.check import check
-    from remat_cli.plan.model import Plan
-    from remat_cli.reports.chrome_trace import plan_trace
 
     if not isinstance(shown, Plan):
         raise UsageError("a trace shows a plan, but this is a graph", hint="solve it, and show the plan")
@@ -85,14 +82,8 @@ def _trace(shown: Graph | Plan) -> str:
 
 
 def _json(shown: Graph | Plan) -> str:
-    from remat_cli.graph.model import Graph
-    from remat_cli.reports.documents import document_json, report_document
 
     if isinstance(shown, Graph):
-        from remat_cli.graph.summary import summarize
-        from remat_cli.reports.graph import graph_summary_document
-
         return document_json(graph_summary_document(summarize(shown)))
-    from remat_cli.plan.check import check
 
     return document_json(report_document(check(shown)))

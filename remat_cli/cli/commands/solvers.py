@@ -7,9 +7,12 @@ from typing import Any
 import click
 
 from remat_cli.cli import params
-from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
+from remat_cli.cli.output_files import report_format
 from remat_cli.errors import ExitCode
+from remat_cli.reports.documents import document_json
+from remat_cli.reports.listing import Entry, listing_text
+from remat_cli.spec import describe_options
 
 _FORMATS = ("text", "json")
 _EPILOG = """\b
@@ -31,26 +34,19 @@ def command(check: bool, output: str, format: str, quiet: bool, color: str) -> i
 
     A solver of an extra that is not installed is listed, and no failure of --check.
     """
-    from remat_cli.solvers.registry import SOLVERS
+    from remat_cli.solvers.registry import SOLVERS  # loads numpy
 
     format = report_format(output, _FORMATS, format)
     out = Output(color, quiet, file=output)
     rows = [_facts(name, SOLVERS.load(name), check=check) for name in SOLVERS.names()]
     if format == "json":
-        from remat_cli.reports.documents import document_json
-
         out.report(document_json({"solvers": rows}))
     else:
-        from remat_cli.reports.listing import Entry, listing_text
-
         out.report(listing_text([Entry(r["name"], _summary(r), _notes(r), mark=_mark(r)) for r in rows], out.style()))
     return ExitCode.SOLVER if check and not all(r["solves"] or r["optional"] for r in rows) else ExitCode.OK
 
 
 def _facts(name: str, solver_class: Any, *, check: bool) -> dict[str, Any]:
-    from remat_cli.solvers.selfcheck import check_solver
-    from remat_cli.spec import describe_options
-
     solver = solver_class()
     found = solver.availability()
     facts = {
@@ -66,6 +62,8 @@ def _facts(name: str, solver_class: Any, *, check: bool) -> dict[str, Any]:
         "options": [list(o) for o in describe_options(solver_class)],
     }
     if check:
+        from remat_cli.solvers.selfcheck import check_solver
+
         result = check_solver(solver)
         facts |= {"solves": result.solved, "message": result.message, "licence": result.licence}
     return facts

@@ -5,9 +5,13 @@ from __future__ import annotations
 import click
 
 from remat_cli.cli import params
-from remat_cli.cli.formats import report_format
 from remat_cli.cli.output import Output
+from remat_cli.cli.output_files import report_format
 from remat_cli.errors import UsageError
+from remat_cli.reports.documents import document_json
+from remat_cli.reports.listing import Entry, listing_text
+from remat_cli.reports.stages import pipeline_rows, pipeline_text
+from remat_cli.spec import describe_options
 
 _FORMATS = ("text", "json")
 _EPILOG = """\b
@@ -29,7 +33,6 @@ def command(strategy: str | None, output: str, format: str, quiet: bool, color: 
     With the name of one that goes through stages, such as auto, list these: when each has its turn, for how long, and
     why.
     """
-    from remat_cli.spec import describe_options
     from remat_cli.strategies.base import IGNORABLE
     from remat_cli.strategies.registry import STRATEGIES
 
@@ -40,8 +43,6 @@ def command(strategy: str | None, output: str, format: str, quiet: bool, color: 
         return
     classes = [STRATEGIES.load(name) for name in STRATEGIES.names()]
     if format == "json":
-        from remat_cli.reports.documents import document_json
-
         rows = [
             {
                 "name": c.name,
@@ -57,7 +58,6 @@ def command(strategy: str | None, output: str, format: str, quiet: bool, color: 
         ]
         out.report(document_json({"strategies": rows}))
         return
-    from remat_cli.reports.listing import Entry, listing_text
 
     entries = []
     for c in classes:
@@ -72,7 +72,6 @@ def command(strategy: str | None, output: str, format: str, quiet: bool, color: 
 
 def _stages(spec: str, format: str, out: Output) -> None:
     """List the stages of one strategy."""
-    from remat_cli.reports.stages import pipeline_rows, pipeline_text
     from remat_cli.strategies.engine import Pipelined
     from remat_cli.strategies.registry import strategy_from_spec
 
@@ -80,8 +79,6 @@ def _stages(spec: str, format: str, out: Output) -> None:
     if not isinstance(strategy, Pipelined):
         raise UsageError(f"{strategy.name} is one method, without stages", hint="remat strategies lists its options")
     if format == "json":
-        from remat_cli.reports.documents import document_json
-
         out.report(document_json({"strategy": strategy.name, "stages": pipeline_rows(strategy.pipeline())}))
         return
     out.report(pipeline_text(strategy.name, strategy.pipeline(), out.style()))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from remat_cli.cli import params
-from remat_cli.cli.formats import report_format
+from remat_cli.api.reading import read_graph
+from remat_cli.api.showing import page_of
+from remat_cli.cli import params, search_options
 from remat_cli.cli.output import Output, complain
+from remat_cli.cli.output_files import report_format
 from remat_cli.cli.session import current
 from remat_cli.cores import usable_cores
 from remat_cli.errors import ExitCode
-
-if TYPE_CHECKING:
-    from remat_cli.plan.comparison import Row
-    from remat_cli.units import Budget
+from remat_cli.plan.comparison import Row
+from remat_cli.planning.options import Limits
+from remat_cli.printable import printable
+from remat_cli.reports.worth import worth_csv, worth_json, worth_text
+from remat_cli.units import Budget, format_duration
 
 _FORMATS = ("text", "json", "csv", "html")
 _EPILOG = """\b
@@ -41,11 +44,11 @@ there is no plan at all."""
 )
 @click.option("--host-latency", type=params.DURATION, help="What every copy takes beside its bytes: 0.01ms.")
 @click.option("--host-memory", type=params.SIZE, help="Most host memory for values: 64GiB.  [default: no limit]")
-@params.solver_option
+@search_options.solver_option
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for each plan.")
-@params.gap_option
+@search_options.gap_option
 @click.option("--threads", type=click.IntRange(1), help="Threads for each plan.  [default: the strategy's choice]")
-@params.seed_option
+@search_options.seed_option
 @click.option("--jobs", type=click.IntRange(1), help="Plans at a time.  [default: one per core]")
 @click.option(
     "--results",
@@ -64,23 +67,13 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
     GRAPH is a JSON or YAML file with costs that are times, or - for standard input.
     """
     from remat_cli.api.comparing import worth
-    from remat_cli.api.reading import read_graph
-    from remat_cli.api.showing import page_of
     from remat_cli.planning.executors import LocalExecutor
-    from remat_cli.planning.options import Limits
-    from remat_cli.reports.worth import worth_csv, worth_json, worth_text
 
     format = report_format(options["output"], _FORMATS, options["format"])
     params.require_drawing(format, options["cdn"])
     out = Output(options["color"], options["quiet"], file=options["output"])
     model = read_graph(graph, options["keys"])
-    limits = Limits(
-        solver=options["solver"],
-        time_limit_s=options["time_limit"],
-        gap=options["gap"],
-        threads=options["threads"],
-        seed=options["seed"],
-    )
+    limits = search_options.solve_options(options, Limits)
     found = worth(
         model,
         budgets,
@@ -108,9 +101,6 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
 
 def _said(row: Row, done: int, whole: int) -> None:
     """Report a finished plan on stderr."""
-    from remat_cli.printable import printable
-    from remat_cli.units import format_duration
-
     complain(
         printable(f"{done}/{whole}  {row.strategy} at {row.budget}: {row.ended.value}, {format_duration(row.wall_s)}")
     )
