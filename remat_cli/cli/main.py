@@ -20,7 +20,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from remat_cli.cli.output import Output, complain
-from remat_cli.cli.session import Session
+from remat_cli.cli.session import COMPLETION, Session
 from remat_cli.errors import ExitCode, OutOfResources, RematError, UsageError, on_command_line
 from remat_cli.printable import printable
 from remat_cli.registry import suggestion
@@ -30,8 +30,6 @@ from remat_cli.version import __version__
 
 _STARTED_S = time.monotonic()
 """``time.monotonic()`` at the start of the process, as nearly as it is known."""
-COMPLETION = "_REMAT_COMPLETE"
-"""Set in the environment when a shell asks for completions."""
 _GARBAGE = (100_000, 50, 50)
 """Objects and rounds between collections of garbage. With Python's own 700, 10 and 10, reading a graph of a million
 nodes takes twice as long. Garbage in cycles may grow to some tens of megabytes. Untuned."""

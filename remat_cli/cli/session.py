@@ -9,6 +9,9 @@ from pathlib import Path
 
 import click
 
+COMPLETION = "_REMAT_COMPLETE"
+"""Set in the environment when a shell asks for completions."""
+
 
 @dataclass(slots=True)
 class Session:

@@ -19,6 +19,7 @@ from click.shell_completion import (
 
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
+from remat_cli.cli.session import COMPLETION
 from remat_cli.files import require_writable
 
 _SOURCE = """\
@@ -50,12 +51,12 @@ To use it, add this line to your shell's start file:
 @params.quiet_option
 def command(shell: str, output: str, quiet: bool) -> None:
     """Print the completion script for a shell."""
-    from remat_cli.cli.main import COMPLETION, cli  # which loads this module
-
     found = get_completion_class(shell)
     assert found is not None, shell
     require_writable(output)
-    Output(quiet=quiet, file=output).report(f"{found(cli, {}, 'remat', COMPLETION).source()}\n")
+    Output(quiet=quiet, file=output).report(
+        f"{found(click.get_current_context().find_root().command, {}, 'remat', COMPLETION).source()}\n"
+    )
 
 
 @add_completion_class
