@@ -37,7 +37,6 @@ LONG_MODULES: dict[str, str] = {
 LONG_FUNCTIONS: dict[str, str] = {
     "remat_cli.api.fitting:fit": "most of it documents the arguments",
     "remat_cli.api.solving:max_batch": "most of it documents the arguments",
-    "remat_cli.cli.commands.export:command": "half of it is the text of --help",
 }
 """Functions that are longer, as ``module:function``, each with the reason."""
 CIRCLES: dict[frozenset[str], str] = {}

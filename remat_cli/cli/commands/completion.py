@@ -54,9 +54,8 @@ def command(shell: str, output: str, quiet: bool) -> None:
     found = get_completion_class(shell)
     assert found is not None, shell
     require_writable(output)
-    Output(quiet=quiet, file=output).report(
-        f"{found(click.get_current_context().find_root().command, {}, 'remat', COMPLETION).source()}\n"
-    )
+    remat = click.get_current_context().find_root().command
+    Output(quiet=quiet, file=output).report(f"{found(remat, {}, 'remat', COMPLETION).source()}\n")
 
 
 @add_completion_class
