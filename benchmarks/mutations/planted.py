@@ -198,16 +198,16 @@ MILP = (
     _one(
         "milp: block one node short",
         "a block between two cuts leaves out its last node",
-        "end = self.done(k + 1) + 1 if k + 1 < len(self.cuts)",
-        "end = self.done(k + 1) if k + 1 < len(self.cuts)",
+        "end = self.frontier(k + 1) + 1 if k + 1 < len(self.cuts)",
+        "end = self.frontier(k + 1) if k + 1 < len(self.cuts)",
         "strategies/test_cuts.py",
     ),
     _one(
         "milp: inputs counted twice",
-        "rows of what stands count the inputs of the recomputed node twice",
+        "rows of what is live through a stage count the inputs of the recomputed node twice",
         "if graph.size[v] == 0 or graph.producer[v] == k or v in node.inputs:",
         "if graph.size[v] == 0 or graph.producer[v] == k:",
-        "milp/test_standing.py",
+        "milp/test_live_through.py",
         "strategies/test_proofs.py",
     ),
     _one(
@@ -356,8 +356,8 @@ STRATEGIES = (
     _one(
         "strategies: rehearsal proves",
         "the bound of a model over a small support counts as a proof",
-        "StandingRows(model.stated), cheaper.ceiling, depth is None)",
-        "StandingRows(model.stated), cheaper.ceiling, True)",
+        "LiveThroughRows(model.stated), cheaper.ceiling, depth is None)",
+        "LiveThroughRows(model.stated), cheaper.ceiling, True)",
         "strategies/test_proofs.py",
     ),
     _one(

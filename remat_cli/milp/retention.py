@@ -1,9 +1,9 @@
-"""The retention MILP: the optimal frontier-advancing schedule with neither FREE nor U.
+"""States the retention MILP: the optimal frontier-advancing schedule with neither FREE nor U.
 
 R[t,i] = node i is recomputed in stage t (its first computation, in stage i, is a constant); S[t,v] = value v is kept
 from stage t-1 into stage t. While node t runs in stage t, the resident values are those that t reads, those that it
 writes, and those kept into stage t+1. So one row per stage over S alone is exact there (the *frontier rows*). The
-memory while a node k < t is recomputed in stage t takes another row (the *in-stage rows*). These are stated only for
+memory while a node k < t is recomputed in stage t takes another row (``milp/in_stage_rows``). These are stated only for
 steps that a solution violates, because there are n^2 of them and few ever bind.
 
 The model is stated over a *support*: the stages in which each node may be recomputed. Between two consecutive stages in
@@ -23,52 +23,12 @@ from remat_cli.control import Control
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
 from remat_cli.milp.memory_scale import MemoryScale
+from remat_cli.milp.support import Support, full_support, support_within, widened
 from remat_cli.mip import Block, Builder, LinearModel, Names, Row, linear
 from remat_cli.tolerances import SUM_ROUNDING
 
-Support = tuple[tuple[int, ...], ...]
-"""For every node the stages, ascending, in which it may be recomputed."""
-
-_CHEAP_SHARE = 0.05
-"""A node that costs less than this share of the mean cost counts as nearly free. Untuned."""
-_CHEAP_LENGTH = 0.25
-"""Length of a nearly free node in a chain of recomputation; that of others is 1. Untuned."""
 _DENSE_MOST = 400_000
 """Most terms of frontier rows that sum what is kept; beyond, they use a running sum over the stages. Untuned."""
-
-
-def support_within(graph: Graph, depth: float) -> Support:
-    """The stages near the uses of each node: optimal schedules recompute almost only there.
-
-    Node i may be recomputed in the stage of each of its readers, and in every stage in which a reader may itself be
-    recomputed, if the readers in between have a total length of at most ``depth``. A reader has length 1, or a quarter
-    if it costs less than a twentieth of the mean, so that chains of nearly free nodes may be long.
-
-    Args:
-        graph: The graph with its closing node.
-        depth: 0 for the stages of the readers alone; infinity for every stage that could be useful.
-    """
-    mean = graph.total_cost / max(1, len(graph.nodes))
-    length = [1.0 if node.cost >= _CHEAP_SHARE * mean else _CHEAP_LENGTH for node in graph.nodes]
-    reach: list[dict[int, float]] = [{} for _ in graph.nodes]
-    for i in range(len(graph.nodes) - 1, -1, -1):
-        near = reach[i]
-        for v in graph.values_of(i):
-            for j in graph.readers[v]:
-                near[j] = 0.0
-                if not graph.nodes[j].recompute:
-                    continue
-                for t, distance in reach[j].items():
-                    longer = distance + length[j]
-                    if longer <= depth and longer < near.get(t, math.inf):
-                        near[t] = longer
-    return tuple(tuple(sorted(near)) if graph.nodes[i].recompute else () for i, near in enumerate(reach))
-
-
-def full_support(graph: Graph) -> Support:
-    """Every stage after a node's own, for every recomputable node."""
-    n = len(graph.nodes)
-    return tuple(tuple(range(i + 1, n)) if node.recompute else () for i, node in enumerate(graph.nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +123,6 @@ class RetentionModel:
     def size(self) -> list[float]:
         """Size of every value, in units of ``memory``."""
         return [self.memory.down(size) for size in self.graph.size]
-
-
-def widened(graph: Graph, support: Support, steps: Iterable[tuple[int, int]]) -> Support:
-    """``support`` with the (stage, node) of ``steps`` added, so that it holds a schedule with these recomputations."""
-    stages = [set(of_node) for of_node in support]
-    for t, i in steps:
-        if i < t < len(graph.nodes) and graph.nodes[i].recompute:
-            stages[i].add(t)
-    return tuple(tuple(sorted(of_node)) for of_node in stages)
 
 
 def build(
@@ -334,80 +285,3 @@ def _run_memory(stated: RetentionModel) -> None:
         for k, var in enumerate(gaps.kept if size else ()):
             stated.running[gaps.events[k]][1].append((size, var))
             stated.running[gaps.events[k + 1]][1].append((-size, var))
-
-
-@dataclass(frozen=True, slots=True)
-class InStageRows:
-    """In-stage rows as a block to append.
-
-    Attributes:
-        block: Rows over variables of the main model and new variables w.
-        levels: Every w with the variables whose maximum it is, in an order in which they can be evaluated.
-    """
-
-    block: Block
-    levels: tuple[tuple[int, tuple[int, ...]], ...]
-
-
-def in_stage_rows(stated: RetentionModel, steps: Iterable[tuple[int, int]]) -> InStageRows | None:
-    """Rows for the memory in use while node k is recomputed in stage t, for each (t, k) of ``steps``.
-
-    Of the values of nodes between k and t those kept into stage t are resident. A value of a node before k is resident
-    if it is kept into stage t+1, or read in stage t by k or a later node. The continuous variable w states this: one
-    for each of those readers, each at least the next. Steps with a row already are skipped; None if none remains.
-    """
-    new = sorted({step for step in steps if step not in stated.stated_steps})
-    if not new:
-        return None
-    stated.stated_steps.update(new)
-    builder = _InStage(stated, stated.size)
-    rows = [builder.row(t, k) for t, k in new]
-    levels = tuple(builder.levels.items())
-    maxima = [linear(0.0, [(1.0, level), (-1.0, source)], math.inf) for level, sources in levels for source in sources]
-    return InStageRows(stated.block(len(levels), [*maxima, *rows]), levels)
-
-
-@dataclass(slots=True)
-class _InStage:
-    """Collects the w variables of in-stage rows.
-
-    Attributes:
-        stated: The model.
-        size: Size of every value, as in the model.
-        levels: Every w with the variables whose maximum it is.
-        known: The w of (stage, value, reader).
-    """
-
-    stated: RetentionModel
-    size: list[float]
-    levels: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    known: dict[tuple[int, int, int], int] = field(default_factory=dict)
-
-    def row(self, t: int, k: int) -> Row:
-        """The row for node k in stage t."""
-        stated, graph, size = self.stated, self.stated.graph, self.size
-        node = graph.nodes[k]
-        terms = [(stated.memory.down(sum(node.outputs) + node.workspace), stated.R[t, k])]
-        room = stated.room
-        read_by_t = set(graph.nodes[t].inputs)
-        for v in range(graph.first_value[k]):
-            if v in read_by_t:
-                room -= size[v]
-            elif size[v] and (level := self._level(t, v, k)) is not None:
-                terms.append((size[v], level))
-        for v in range(graph.first_value[k + 1], graph.first_value[t]):
-            kept = stated.kept(t, v)
-            if kept is not None and size[v]:
-                terms.append((size[v], kept))
-        return linear(-math.inf, terms, room)
-
-    def _level(self, t: int, v: int, k: int) -> int | None:
-        """The variable for v being live while k runs in stage t; None if it never is."""
-        readers = [j for j in self.stated.graph.readers[v] if k <= j < t and (t, j) in self.stated.R]
-        level = self.stated.kept(t + 1, v)
-        for j in reversed(readers):
-            if (t, v, j) not in self.known:
-                self.known[t, v, j] = number = self.stated.columns + len(self.levels)
-                self.levels[number] = (self.stated.R[t, j],) if level is None else (self.stated.R[t, j], level)
-            level = self.known[t, v, j]
-        return level

@@ -10,7 +10,7 @@ from remat_cli.control import Ending, Outcome, Progress
 from remat_cli.errors import SolverFailed, StrategyMismatch, Worded
 from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
-from remat_cli.milp.cover_running import least_peak
+from remat_cli.milp.cover_bound import least_peak
 from remat_cli.plan.model import PeakClaim, Scope
 from remat_cli.planning.cache import PlanCache
 from remat_cli.planning.job import Job

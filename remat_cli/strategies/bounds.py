@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 from remat_cli.milp import cover_bound as cover
-from remat_cli.milp import cover_running
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Termination
 from remat_cli.strategies.base import Bound, Context
@@ -38,8 +37,8 @@ def cover_bound(
     """
     trivial = Bound(graph.total_cost, Scope.ANY_ORDER)
     scope = Scope.ANY_ORDER if any_order else Scope.DOCUMENT_ORDER
-    if not any_order and cover_running.dense_terms(graph) > _MOST_TERMS:
-        model = cover_running.build(graph, budget_bytes, context.control)
+    if not any_order and cover.dense_terms(graph) > _MOST_TERMS:
+        model = cover.build_running(graph, budget_bytes, context.control)
     else:
         model = cover.build(graph, budget_bytes, any_order=any_order)
     if model is None:
@@ -67,7 +66,7 @@ def quick_bound(graph: Graph, budget_bytes: int, control: Control) -> Bound:
         A bound for document order; infinite as for :func:`cover_bound`.
     """
     base = graph.total_cost
-    if cover_running.dense_terms(graph) <= _MOST_TERMS:
+    if cover.dense_terms(graph) <= _MOST_TERMS:
         return Bound(base, Scope.ANY_ORDER)
     from remat_cli.strategies.cover_dual import dual_bound
 

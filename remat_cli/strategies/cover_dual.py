@@ -1,6 +1,6 @@
 """The cover bound of large graphs without a solver, by subgradient ascent on its dual: every iterate is a bound.
 
-Of the rows of :mod:`remat_cli.milp.cover_running`, one for each stage t over the budget,
+Of the rows of :mod:`remat_cli.milp.cover_bound`, one for each stage t over the budget,
 
     sum over the nodes i of a[t,i] x[i] >= need[t],    x[i] = 1 if node i is computed more than once,
 
@@ -27,7 +27,7 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import last_readers
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp.cover_running import Stage, stages_of
+from remat_cli.milp.cover_bound import Stage, stages_of
 from remat_cli.mip import Floats, Ints
 
 _MOST_STEPS = 2_000

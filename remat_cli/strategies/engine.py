@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from remat_cli.control import Control
 from remat_cli.errors import Interrupted, LimitReached, Worded
 from remat_cli.kernels import compiling
-from remat_cli.milp.cover_running import least_peak
+from remat_cli.milp.cover_bound import least_peak
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Context, Found, NotFound, StageRecord, Strategy, Task
 from remat_cli.strategies.beside import Beside

@@ -16,7 +16,7 @@ from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph, Node
 from remat_cli.milp import cover_bound, retention
-from remat_cli.milp.event_support import event_support
+from remat_cli.milp.support import Support, event_support, full_support
 from remat_cli.mip import LinearModel
 from remat_cli.solvers.base import Request
 from remat_cli.solvers.highs import Highs
@@ -39,7 +39,7 @@ def graph_of(seed: int, low: int, high: int) -> Graph:
     )
 
 
-def optimum(graph: Graph, budget: int, support: retention.Support) -> float | None:
+def optimum(graph: Graph, budget: int, support: Support) -> float | None:
     """Optimum over ``support`` without in-stage rows."""
     stated = retention.build(graph, budget, None, Control(), support=support)
     outcome = Highs().solve(Request(stated.model(), gap=1e-9, threads=1))
@@ -61,7 +61,7 @@ def test_event_support_loses_nothing(seed: int) -> Iterator[str]:
     graph = graph_of(seed, 5, 12)
     rng = random.Random(seed)
     budget = rng.randint(peak_bound(graph).bytes, no_remat_peak(graph))
-    full = optimum(graph, budget, retention.full_support(closed(graph)))
+    full = optimum(graph, budget, full_support(closed(graph)))
     costs = [node.cost for node in closed(graph).nodes]
     for most in (math.inf, *([] if full is None else [full - graph.total_cost])):
         assert optimum(graph, budget, event_support(closed(graph), costs, most)) == full
@@ -72,7 +72,7 @@ def test_event_support_is_small_where_it_counts() -> None:
     graph = closed(build_graph("resnet50{backward=operator}"))
     costs = [node.cost for node in graph.nodes]
     pairs = sum(map(len, event_support(graph, costs, 0.002 * graph.total_cost)))
-    assert pairs < 0.1 * sum(map(len, retention.full_support(graph)))
+    assert pairs < 0.1 * sum(map(len, full_support(graph)))
 
 
 def test_bound_is_never_above_the_truth_and_often_above_the_cover_bound() -> None:
@@ -138,5 +138,5 @@ def test_the_stage_after_one_that_reads_an_input_is_an_event() -> None:
     graph = Graph("after a reader", nodes, (7,))
     support = event_support(graph, [node.cost for node in nodes], math.inf)
     assert support[2] == (3, 4, 7)
-    assert optimum(graph, 24, support) == optimum(graph, 24, retention.full_support(graph)) == 13.0
+    assert optimum(graph, 24, support) == optimum(graph, 24, full_support(graph)) == 13.0
     assert optimum(graph, 24, tuple(tuple(t for t in stages if t != 4) for stages in support)) is None

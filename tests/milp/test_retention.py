@@ -14,10 +14,12 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp import cover_bound, cover_running, retention
+from remat_cli.milp import cover_bound, retention
 from remat_cli.milp.checkmate import Formulation
 from remat_cli.milp.checkmate import build as build_checkmate
 from remat_cli.milp.decode import Decoder, overfull
+from remat_cli.milp.in_stage_rows import in_stage_rows
+from remat_cli.milp.support import Support, full_support, support_within
 from remat_cli.mip import LinearModel
 from remat_cli.plan.derive import peak, prune
 from remat_cli.solvers.base import Request, Termination
@@ -35,7 +37,7 @@ def optimum(graph: Graph, budget: int, *, all_rows: bool) -> float | None:
     model = stated.model()
     steps = list(stated.R) if all_rows else []
     for _ in range(200):
-        rows = retention.in_stage_rows(stated, steps)
+        rows = in_stage_rows(stated, steps)
         if rows is not None:
             model = model.with_block(rows.block)
         outcome = Highs().solve(Request(model, gap=1e-7, threads=1))
@@ -100,7 +102,7 @@ def test_equals_the_papers_milp_on_larger_graphs(seed: int) -> Iterator[str]:
 def test_training_chain_relaxation_is_tight_where_the_papers_is_not() -> None:
     graph = build_graph("unit-chain{n=17}")
     stated = retention.build(graph, 4, None, Control())
-    rows = retention.in_stage_rows(stated, list(stated.R))
+    rows = in_stage_rows(stated, list(stated.R))
     assert rows is not None
     model = stated.model().with_block(rows.block)
     outcome = Highs().solve(Request(model.relaxed(), threads=1))
@@ -111,7 +113,7 @@ def test_training_chain_relaxation_is_tight_where_the_papers_is_not() -> None:
 @seeded(range(120), impossible=3, compared=35, tight=25)
 def test_cover_bound_is_never_above_the_truth(seed: int) -> Iterator[str]:
     graph = graph_of(seed)
-    floor = cover_running.least_peak(graph)
+    floor = cover_bound.least_peak(graph)
     assert peak_bound(graph).bytes <= floor <= least_peak(graph)
     for budget in budgets(graph):
         truth = cheapest(graph, budget)
@@ -138,7 +140,7 @@ def test_cover_bound_by_running_sums_is_the_same(seed: int) -> Iterator[str]:
     graph = graph_of(seed, 2, 14)
     for budget in budgets(graph):
         plain = cover_bound.build(graph, budget)
-        running = cover_running.build(graph, budget, Control())
+        running = cover_bound.build_running(graph, budget, Control())
         if plain is None or plain == cover_bound.IMPOSSIBLE:
             assert running == plain
             yield from ["impossible"] * (plain is not None)
@@ -173,16 +175,14 @@ def test_cover_bound_is_worth_something() -> None:
 
 def test_supports_grow_with_depth_and_stay_within_the_full_one() -> None:
     graph = closed(build_graph("linear{n=20}"))
-    full = retention.full_support(graph)
-    last: retention.Support = tuple(() for _ in graph.nodes)
+    full = full_support(graph)
+    last: Support = tuple(() for _ in graph.nodes)
     for depth in (0.0, 0.25, 1.0, 3.0, math.inf):
-        support = retention.support_within(graph, depth)
+        support = support_within(graph, depth)
         for i, stages in enumerate(support):
             assert set(last[i]) <= set(stages) <= set(full[i])
         last = support
-    assert retention.support_within(graph, 0.0)[3] == tuple(
-        sorted({j for v in graph.values_of(3) for j in graph.readers[v]})
-    )
+    assert support_within(graph, 0.0)[3] == tuple(sorted({j for v in graph.values_of(3) for j in graph.readers[v]}))
 
 
 def test_columns_are_called_by_what_they_mean_also_those_of_rows_on_demand() -> None:
@@ -195,7 +195,7 @@ def test_columns_are_called_by_what_they_mean_also_those_of_rows_on_demand() -> 
     assert {place: model.column_names[column] for place, column in kept.items()} == {
         (t, v): f"S[{t},{v}]" for t, v in kept
     }
-    rows = retention.in_stage_rows(stated, list(stated.R))
+    rows = in_stage_rows(stated, list(stated.R))
     assert rows is not None
     wider = model.with_block(rows.block, stated.names(stated.columns))
     assert list(wider.column_names[: model.columns]) == list(model.column_names)
@@ -205,7 +205,7 @@ def test_columns_are_called_by_what_they_mean_also_those_of_rows_on_demand() -> 
 
 def test_a_block_out_of_turn_is_refused() -> None:
     stated = retention.build(build_graph("unit-chain{n=6}"), 5, None, Control())
-    rows = retention.in_stage_rows(stated, list(stated.R))
+    rows = in_stage_rows(stated, list(stated.R))
     assert rows is not None
     wider = stated.model().with_block(rows.block)
     added = slice(rows.block.first, None)

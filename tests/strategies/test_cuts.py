@@ -16,7 +16,7 @@ from benchmarks.families import layered
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, no_remat_profile, working_set
 from remat_cli.graph.model import Graph
-from remat_cli.milp import crowded
+from remat_cli.milp import stage_cuts
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.liveness import heights
 from remat_cli.plan.model import Compute, Scope
@@ -57,10 +57,10 @@ def with_derived_values(rng: random.Random, graph: Graph) -> Graph:
 
 
 def solved(
-    graph: Graph, cuts: list[int], room: int, inside: list[crowded.Cut] | None = None, **options: Any
+    graph: Graph, cuts: list[int], room: int, inside: list[stage_cuts.Cut] | None = None, **options: Any
 ) -> tuple[float, tuple[int, ...]] | None:
     """The optimum, in the graph's unit, and the schedule; None if there is none."""
-    stated = crowded.build(graph, sorted([*((t, t) for t in cuts), *(inside or ())]), room, Control(), **options)
+    stated = stage_cuts.build(graph, sorted([*((t, t) for t in cuts), *(inside or ())]), room, Control(), **options)
     outcome = Highs().solve(Request(stated.model, Control(), gap=1e-9, threads=1))
     if outcome.termination is Termination.INFEASIBLE:
         return None
@@ -170,15 +170,15 @@ def test_leaving_derived_values_out_changes_no_optimum() -> None:
             random_outputs=rng.random() < 0.5,
         )
         graph = with_derived_values(rng, plain)
-        derived = crowded.derived_values(graph)
+        derived = stage_cuts.derived_values(graph)
         n, profile = len(graph.nodes), no_remat_profile(graph)
         cuts = sorted(rng.sample(range(n), rng.randint(1, n)))
         room = rng.randint(max(working_set(graph, t) for t in range(n)), max(profile))
         inside = [(t, rng.randrange(t)) for t in cuts if t - 1 in cuts and seed % 3 == 0 and rng.random() < 0.5]
         seen = frozenset(rng.sample(range(n), rng.randint(0, n))) if seed % 3 == 1 else frozenset()
         every = [(t, t) for t in cuts]
-        stated = crowded.build(graph, sorted([*every, *inside]), room, Control(), seen=seen, derived=derived)
-        fewer += bool(stated.left_out)
+        stated = stage_cuts.build(graph, sorted([*every, *inside]), room, Control(), seen=seen, derived=derived)
+        fewer += bool(stated.omitted)
         whole = solved(graph, cuts, room, inside, seen=seen)
         found = solved(graph, cuts, room, inside, seen=seen, derived=derived)
         assert (whole is None) == (found is None), seed
@@ -197,7 +197,7 @@ def test_leaving_derived_values_out_changes_no_optimum() -> None:
 
 def test_derived_values_cost_next_to_nothing_and_come_from_one_value_that_is_no_larger() -> None:
     graph = build_graph("resnet18")
-    derived = crowded.derived_values(graph)
+    derived = stage_cuts.derived_values(graph)
     assert 0 < len(derived) < len(graph.size)
     for v in derived:
         node = graph.nodes[graph.producer[v]]
@@ -206,7 +206,7 @@ def test_derived_values_cost_next_to_nothing_and_come_from_one_value_that_is_no_
         assert node.cost <= 1e-4 * graph.total_cost
         assert not node.id.endswith("conv")
     once = replace(graph, nodes=tuple(replace(node, recompute=False) for node in graph.nodes))
-    assert not crowded.derived_values(once)
+    assert not stage_cuts.derived_values(once)
 
 
 def test_what_is_offered_is_within_the_budget_and_its_bounds_hold() -> None:

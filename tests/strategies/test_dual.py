@@ -16,7 +16,7 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp import cover_running
+from remat_cli.milp import cover_bound
 from remat_cli.mip import LinearModel
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request
@@ -33,7 +33,7 @@ from remat_cli.zoo.registry import build_graph
 
 def relaxed(graph: Graph, budget: int) -> float:
     """The linear relaxation by a solver, as a share of C0."""
-    model = cover_running.build(graph, budget, Control())
+    model = cover_bound.build_running(graph, budget, Control())
     assert isinstance(model, LinearModel)
     outcome = Highs().solve(Request(model.relaxed(), Control(), threads=1))
     assert outcome.bound is not None
@@ -54,7 +54,7 @@ def test_no_weights_give_more_than_the_truth() -> None:
             telling += 0 < share < math.inf
             tight += share > 0 and base * (1 + share) >= best * (1 - 1e-9)
             closing = closed(graph)
-            stages = list(cover_running.stages_of(closing, budget))
+            stages = list(cover_bound.stages_of(closing, budget))
             cover = Cover.of(closing, stages, budget - graph.fixed_memory)
             for _ in range(5):
                 level, _ = cover.at(np.array([rng.choice((0.0, 10 ** rng.uniform(-4, 1))) for _ in stages]))
@@ -71,7 +71,7 @@ def test_it_comes_within_a_hundredth_of_the_linear_relaxation(seed: int) -> Iter
         budget = top * percent // 100
         share = dual_bound(graph, budget, Control())
         if math.isinf(share):
-            assert cover_running.build(graph, budget, Control()) == "impossible"
+            assert cover_bound.build_running(graph, budget, Control()) == "impossible"
             continue
         exact = relaxed(graph, budget)
         assert 0.99 * exact - 1e-7 <= share <= exact + 1e-7

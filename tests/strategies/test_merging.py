@@ -11,7 +11,7 @@ import pytest
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node
-from remat_cli.milp.cover_running import least_peak
+from remat_cli.milp.cover_bound import least_peak
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs

@@ -14,6 +14,7 @@ from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph, Node
 from remat_cli.milp import cover_bound, retention
+from remat_cli.milp.support import Support, full_support
 from remat_cli.mip import Row
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.planning.solving import SolveOptions, solve
@@ -87,7 +88,7 @@ def test_a_rehearsal_proves_nothing_and_finds_the_rows() -> None:
     assert stated > 3
 
 
-def optimum(graph: Graph, budget: int, cheaper: Cheaper | None, support: retention.Support) -> float | None:
+def optimum(graph: Graph, budget: int, cheaper: Cheaper | None, support: Support) -> float | None:
     """Optimum without in-stage rows, with the rows that everything below a ceiling meets."""
     stated = retention.build(graph, budget, None, Control(), support=support)
     model = stated.model()
@@ -111,7 +112,7 @@ def test_what_is_below_a_ceiling_stays_and_what_is_above_it_goes() -> None:
         )
         end = closed(graph)
         budget = rng.randint(peak_bound(graph).bytes, no_remat_peak(graph))
-        least = optimum(graph, budget, None, retention.full_support(end))
+        least = optimum(graph, budget, None, full_support(end))
         if least is None or least == graph.total_cost:
             continue
         stated = cover_bound.price_model(end, budget)
@@ -132,7 +133,7 @@ def test_what_is_below_a_ceiling_stays_and_what_is_above_it_goes() -> None:
     assert counted > 500
 
 
-def rows_of(graph: Graph, budget: int, cheaper: Cheaper, support: retention.Support) -> list[Row]:
+def rows_of(graph: Graph, budget: int, cheaper: Cheaper, support: Support) -> list[Row]:
     """The rows on counts, without the ceiling."""
     stated = retention.build(graph, budget, None, Control(), support=support)
     return cheaper.rows(stated, stated.model())[1:]

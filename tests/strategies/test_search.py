@@ -9,7 +9,7 @@ import pytest
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 from remat_cli.milp import retention
-from remat_cli.milp.retention import full_support, support_within, widened
+from remat_cli.milp.support import full_support, support_within, widened
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.annealing.workers import Annealing

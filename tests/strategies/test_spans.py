@@ -14,7 +14,7 @@ from benchmarks.families import FAMILIES
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, no_remat_profile, peak_bound, working_set
 from remat_cli.graph.model import Graph, Node
-from remat_cli.milp import crowded
+from remat_cli.milp import stage_cuts
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.replay import replay
 from remat_cli.solvers.base import Request, Termination
@@ -54,7 +54,7 @@ def test_the_bound_is_the_linear_relaxation_of_a_cut(seed: int) -> None:
         network = Network.of(graph, budget - graph.fixed_memory)
         if budget - graph.fixed_memory < working_set(graph, t):
             continue
-        stated = crowded.build(graph, [(t, t)], budget - graph.fixed_memory, Control())
+        stated = stage_cuts.build(graph, [(t, t)], budget - graph.fixed_memory, Control())
         outcome = Highs().solve(Request(stated.model.relaxed(), Control(), threads=1))
         bound = span_bound(graph, network, budget, t) / graph.total_cost - 1
         if outcome.termination is Termination.INFEASIBLE:

@@ -12,7 +12,7 @@ import pytest
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node
-from remat_cli.milp.retention import support_within
+from remat_cli.milp.support import support_within
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.replay import replay

@@ -1,4 +1,4 @@
-"""Schedules and bounds from a model of the stages that need the most memory alone (see ``milp/crowded``).
+"""Schedules and bounds from a model of the stages that need the most memory alone (see ``milp/stage_cuts``).
 
 The first model has one crowded stage, that of the no-remat peak. If its schedule exceeds the budget at another stage,
 the next model has that stage too. If it exceeds the budget only at a recomputation, the next model looks into the stage
@@ -16,7 +16,7 @@ from typing import ClassVar
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_profile, working_set, working_sets
 from remat_cli.graph.model import Graph
-from remat_cli.milp import crowded
+from remat_cli.milp import stage_cuts
 from remat_cli.plan.liveness import heights
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Termination
@@ -67,13 +67,13 @@ class CrowdedStages(Engine):
             schedule recomputed in a step over the budget, and those next to them.
         took_s: Seconds that the last solve took.
         exact: Whether the next solve goes on to the optimum even if it takes long.
-        derived: Values that a model may leave out (see ``milp/crowded``); none on a small graph, and none once a model
-            without them has nothing more to show.
+        derived: Values that a model may leave out (see ``milp/stage_cuts``); none on a small graph, and none once a
+            model without them has nothing more to show.
     """
 
     uses_solver: ClassVar[bool] = True
 
-    cuts: list[crowded.Cut] = field(default_factory=list)
+    cuts: list[stage_cuts.Cut] = field(default_factory=list)
     room: int = 0
     shares: Iterator[float] = field(default_factory=lambda: iter(_SHARES))
     small: bool = False
@@ -91,7 +91,7 @@ class CrowdedStages(Engine):
         if self.small:
             self.seen.update(range(len(profile)))
         else:
-            self.derived = crowded.derived_values(self.incumbent.graph)
+            self.derived = stage_cuts.derived_values(self.incumbent.graph)
         self.cuts = [(highest, highest)]
         self.room = self.incumbent.budget_bytes - self.incumbent.graph.fixed_memory
         large = [size for size in working_sets(self.incumbent.graph) if size >= _TIGHT_SHARE * self.room]
@@ -150,14 +150,14 @@ class CrowdedStages(Engine):
             Whether there are any that this model lacked.
         """
         places = _PLACES if self.tight and not (self.small and self.took_s < _LONG_S) else 1
-        more: list[crowded.Cut] = []
+        more: list[stage_cuts.Cut] = []
         stages: list[int] = []
         before = set(self.seen)
         for _, t, i in over:
             if t >= len(self.incumbent.graph.nodes) or len(stages) >= places:
                 continue
             if all(abs(t - other) >= _APART for other in stages):
-                found = [cut for cut in crowded.looked_at(self.cuts, t, i) if cut not in more]
+                found = [cut for cut in stage_cuts.missing_cuts(self.cuts, t, i) if cut not in more]
                 fresh = i < t and i not in self.seen
                 if fresh:  # the stage is looked into once more before it gets a cut at a recomputation
                     found = [cut for cut in found if cut[0] == cut[1]]
@@ -201,7 +201,7 @@ class CrowdedStages(Engine):
         self, control: Control, gap: float, derived: frozenset[int], *, bounding: bool
     ) -> tuple[int, ...] | None:
         graph, context = self.incumbent.graph, self.incumbent.context
-        stated = crowded.build(graph, self.cuts, self.room, context.control, seen=self.seen, derived=derived)
+        stated = stage_cuts.build(graph, self.cuts, self.room, context.control, seen=self.seen, derived=derived)
         outcome = context.solver.solve(context.request(stated.model, control, gap=gap))
         self.took_s = outcome.wall_s
         if bounding and outcome.termination is Termination.INFEASIBLE:

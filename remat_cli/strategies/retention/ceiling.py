@@ -20,10 +20,9 @@ import numpy as np
 
 from remat_cli.graph.closing import closed
 from remat_cli.graph.model import Graph
-from remat_cli.milp.cover_bound import Prices
-from remat_cli.milp.cover_running import dense_terms
-from remat_cli.milp.event_support import affordable, common, event_support
-from remat_cli.milp.retention import RetentionModel, Support
+from remat_cli.milp.cover_bound import Prices, dense_terms
+from remat_cli.milp.retention import RetentionModel
+from remat_cli.milp.support import Support, affordable, common, event_support
 from remat_cli.mip import LinearModel, Row
 from remat_cli.strategies.bounds import recompute_prices
 from remat_cli.strategies.incumbent import Incumbent
@@ -96,7 +95,7 @@ class Cheaper:
         return self._both(lambda prices, most: affordable(prices, most, self.graph), costs)
 
     def events(self) -> Support:
-        """The event support of the model without in-stage rows (see ``milp/event_support``)."""
+        """The event support of the model without in-stage rows (see ``milp/support``)."""
         costs = [node.cost for node in self.graph.nodes]
         return self._both(lambda prices, most: event_support(self.graph, prices, most), costs)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from remat_cli.graph.closing import closed
-from remat_cli.milp.retention import widened
+from remat_cli.milp.support import widened
 from remat_cli.solvers.base import Termination
 from remat_cli.strategies.annealing.pool import Pool
 from remat_cli.strategies.engine import Engine

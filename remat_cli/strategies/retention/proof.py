@@ -12,9 +12,8 @@ from typing import ClassVar
 
 from remat_cli.control import Control
 from remat_cli.milp.decode import overfull
-from remat_cli.milp.event_support import common
-from remat_cli.milp.retention import Support, support_within
-from remat_cli.milp.standing_rows import StandingRows
+from remat_cli.milp.in_stage_rows import LiveThroughRows
+from remat_cli.milp.support import Support, common, support_within
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Outcome, Termination
@@ -36,7 +35,7 @@ _NEIGHBOURS = 2
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A model over a support to which every schedule below a ceiling can be transformed (see ``milp/event_support``).
+    """A model over a support to which every schedule below a ceiling can be transformed (see ``milp/support``).
 
     Attributes:
         incumbent: Gets the bound and the schedules found.
@@ -74,7 +73,7 @@ class Proof:
 
 @dataclass(slots=True)
 class InStageProof:
-    """The model over the full support with rows for what is resident through a stage (see ``milp/standing_rows``).
+    """The model over the full support with rows for what is resident through a stage (see ``milp/in_stage_rows``).
 
     Attributes:
         incumbent: Gets the bound and the schedules found.
@@ -86,7 +85,7 @@ class InStageProof:
 
     incumbent: Incumbent
     model: Retention
-    rows: StandingRows
+    rows: LiveThroughRows
     ceiling: float
     proves: bool = True
 
@@ -105,7 +104,7 @@ class InStageProof:
         model = Retention.over(incumbent, None, support=support)
         if cheaper.ceiling < incumbent.cost:
             model.cuts += cheaper.rows(model.stated, model.stating)
-        return cls(incumbent, model, StandingRows(model.stated), cheaper.ceiling, depth is None)
+        return cls(incumbent, model, LiveThroughRows(model.stated), cheaper.ceiling, depth is None)
 
     def state(self, steps: Iterable[tuple[int, int]]) -> bool:
         """State the rows of (stage, node) ``steps``; whether one of them was new."""

@@ -10,8 +10,9 @@ import numpy as np
 
 from remat_cli.control import Control
 from remat_cli.milp.decode import Decoder, overfull
-from remat_cli.milp.event_support import common
-from remat_cli.milp.retention import InStageRows, RetentionModel, Support, build, in_stage_rows, support_within
+from remat_cli.milp.in_stage_rows import InStageRows, in_stage_rows
+from remat_cli.milp.retention import RetentionModel, build
+from remat_cli.milp.support import Support, common, support_within
 from remat_cli.mip import Block, Bools, Floats, LinearModel, Row
 from remat_cli.plan.matrices import least_recomputation_between, matrices_of
 from remat_cli.solvers.base import Outcome, SolverProgress

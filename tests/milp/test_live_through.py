@@ -13,7 +13,7 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.milp import retention
-from remat_cli.milp.standing_rows import StandingRows
+from remat_cli.milp.in_stage_rows import LiveThroughRows
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
 
@@ -22,7 +22,7 @@ def bound(graph: Graph, budget: int, *, rows: bool) -> float | None:
     """Optimum of the retention model without rows inside stages, or with all that hold in any order."""
     stated = retention.build(graph, budget, None, Control())
     model = stated.model()
-    standing = StandingRows(stated)
+    standing = LiveThroughRows(stated)
     block = standing.block(stated.R) if rows else None
     if block is not None:
         model = model.with_block(block)
@@ -49,7 +49,7 @@ def test_rows_in_several_blocks_come_to_the_same() -> None:
         budget = max(peak_bound(graph).bytes, no_remat_peak(graph) - 3)
         stated = retention.build(graph, budget, None, Control())
         model = stated.model()
-        standing = StandingRows(stated)
+        standing = LiveThroughRows(stated)
         for step in stated.R:
             block = standing.block([step])
             assert block is not None

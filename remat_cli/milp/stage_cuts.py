@@ -1,43 +1,31 @@
-"""A small model of what to keep across a few events and what to recompute between them, and the bound that it gives.
+"""States the stage-cut MILP: what to keep across a few stages, the *cuts*, and what to recompute between them.
 
-Let t_1 < ... < t_K be stages, the *cuts*. Block k is the part of the schedule after the first computation of node t_k,
-up to and including that of t_(k+1), or to the end. If a few stages need far more memory than the others, as the loss of
-a training step often does, what is kept across them decides most of a schedule.
+If a few stages need far more memory than the others, as the loss of a training step often does, what is kept across
+them decides most of a schedule. The optimum is a bound on every schedule in document order; the proofs are in
+``docs/mathematics.md``, "Bottleneck stages".
 
-Variables: S[k,v] = value v, made before t_k, is resident while t_k is first computed and is used after that; R[k,i] =
-node i < t_k is recomputed in block k. Minimise sum c_i R[k,i], subject to, for v of node i < t_k,
+Let t_1 < ... < t_K be the cuts. Block k is the part of the schedule after the first computation of node t_k, up to and
+including that of t_(k+1), or to the end. S[k,v] = value v, made before t_k, is resident while t_k is first computed and
+is used after that; R[k,i] = node i < t_k is recomputed in block k. Minimise sum c_i R[k,i], subject to, for v of node
+i < t_k,
 
     S[k,v] + R[k,i] >= 1             where a node of block k reads v, or v is a graph output and k = K;
     R[k,j] <= S[k,v] + R[k,i]        where node j < t_k reads v;
     S[k+1,v] <= S[k,v] + R[k,i];
     sum of the sizes of S[k,v] that t_k does not read <= room - what t_k reads and writes - its workspace.
 
-Every schedule in document order gives a solution that costs no more than its recomputations: a value that block k reads
-is resident when t_k runs, or is recomputed in the block at least once; the same holds of a value that is resident when
-t_(k+1) runs. So the least cost is a bound for document order. The model ignores the memory of recomputation in a block
-and that of all other stages.
+The memory of recomputation in a block and that of all other stages is ignored, but for two refinements:
 
-(With one cut this is the choice that partitioners of training steps make, such as AOTAutograd's knapsack over the
-values that the forward pass saves. With all stages as cuts it is the retention model without in-stage rows.)
+* **Inside a stage.** In a block that is one stage, between the cuts t - 1 and t, P[k,v] = 1 if value v is live through
+  it: resident at both cuts, or at the first one and read by t, and not recomputed in between. While node i is
+  recomputed in the block, all such values fit beside the working set of i. (Only in such a block may node t_k be
+  computed again.)
+* **At a recomputation.** Such a stage t may have one more cut (t, i): the last computation of node i < t in the stage,
+  or, if there is none, right after the first computation of t - 1. It parts the stage into two blocks; in the second
+  one i is not recomputed. At this cut the working set of i counts if i is recomputed in the first of the two.
 
-**Inside a stage.** A block that is one stage, between the cuts t - 1 and t, is looked into. Value v *stands* through
-it, P[k,v] = 1, if it is resident at both cuts, or at the first one and read by t, and is not recomputed in between. It
-is then there during the whole block, in whatever order the block computes. So while node i is recomputed in the block,
-all that stands fits beside the working set of i. (Only in such a block may node t_k itself be computed again.)
-
-**At a recomputation.** Such a stage t may have one more cut (t, i): the last computation of node i < t in the stage. If
-i is not recomputed in it, the cut comes right after the first computation of t - 1. It parts the stage into two blocks;
-in the second one i is not recomputed. So a value that is made before the cut and needed after it is resident at the
-cut, or is computed twice. That is what the order of computations in a stage comes down to at its tightest step. At the
-cut the working set of i counts if i is recomputed in the first of the two blocks. Nothing else changes, so the bound
-holds for every schedule in document order again.
-
-**Derived values.** Let node i cost next to nothing and make one value v from one value u that is no larger, as a
-normalisation or an activation does, and let the model count nothing for i. Take a solution that keeps v across cut k.
-Keep u instead, and recompute i in block k: no row at the cut needs more memory, unless t_k or a node at an earlier cut
-reads or makes v, and u is available, because whatever made v read it. So some cheapest solution does not keep v there,
-and S[k,v] is left out. Inside a stage that would not do, since i then needs u and v together: from the first block that
-is looked into, all values have their variables. What the bound loses is the cost of such recomputations.
+With one cut this is the choice that partitioners of training steps make, such as AOTAutograd's knapsack over the values
+that the forward pass saves. With all stages as cuts it is the retention model without in-stage rows.
 """
 
 from __future__ import annotations
@@ -53,7 +41,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.milp.memory_scale import MemoryScale
 from remat_cli.mip import Builder, Floats, LinearModel, Row, linear
 
-_NEXT_TO_NOTHING = 1e-4
+_NEGLIGIBLE_COST = 1e-4
 """Share of C0 that a node costs at most whose value is derived. Untuned; in `resnet50` they cost .15% together."""
 
 Cut = tuple[int, int]
@@ -73,9 +61,9 @@ class CutModel:
         memory: The form of sizes in the rows.
         seen: Nodes whose recomputation is seen inside a stage.
         kept: Column of S, by (k, value).
-        again: Column of R, by (k, node); nodes that may run only once have none.
-        stands: Column of P, by (k, value), for blocks in one stage; None where it is 1.
-        left_out: The (k, value) that have no S, because the value is derived.
+        recomputed: Column of R, by (k, node); nodes that may run only once have none.
+        live_through: Column of P, by (k, value), for blocks in one stage; None where it is 1.
+        omitted: The (k, value) that have no S, because the value is derived.
     """
 
     builder: Builder
@@ -85,48 +73,48 @@ class CutModel:
     memory: MemoryScale
     seen: AbstractSet[int]
     kept: dict[tuple[int, int], int] = field(default_factory=dict)
-    again: dict[tuple[int, int], int] = field(default_factory=dict)
-    stands: dict[tuple[int, int], int | None] = field(default_factory=dict)
-    left_out: set[tuple[int, int]] = field(default_factory=set)
+    recomputed: dict[tuple[int, int], int] = field(default_factory=dict)
+    live_through: dict[tuple[int, int], int | None] = field(default_factory=dict)
+    omitted: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def model(self) -> LinearModel:
         """The arrays."""
         return self.builder.build()
 
-    def done(self, k: int) -> int:
-        """The last node that is first computed up to cut k."""
+    def frontier(self, k: int) -> int:
+        """The last node whose first computation comes up to cut k."""
         t, i = self.cuts[k]
         return t if i == t else t - 1
 
     def block(self, k: int) -> range:
         """The nodes that are first computed in block k."""
-        end = self.done(k + 1) + 1 if k + 1 < len(self.cuts) else len(self.graph.nodes)
-        return range(self.done(k) + 1, end)
+        end = self.frontier(k + 1) + 1 if k + 1 < len(self.cuts) else len(self.graph.nodes)
+        return range(self.frontier(k) + 1, end)
 
-    def looked_into(self, k: int) -> bool:
+    def within_one_stage(self, k: int) -> bool:
         """Whether block k lies within one stage."""
-        return k + 1 < len(self.cuts) and self.cuts[k + 1][0] == self.done(k) + 1
+        return k + 1 < len(self.cuts) and self.cuts[k + 1][0] == self.frontier(k) + 1
 
-    def sees_into(self, k: int) -> bool:
-        """Whether rows say what happens inside block k, which lies within one stage."""
-        return self.looked_into(k) and (bool(self.seen) or self.cuts[k + 1][1] < self.cuts[k + 1][0])
+    def has_inside_rows(self, k: int) -> bool:
+        """Whether block k lies within one stage and has rows for the recomputations inside it."""
+        return self.within_one_stage(k) and (bool(self.seen) or self.cuts[k + 1][1] < self.cuts[k + 1][0])
 
-    def older(self, k: int) -> int:
+    def recomputable(self, k: int) -> int:
         """The nodes before this one may be recomputed in block k."""
         t, i = self.cuts[k]
-        return self.done(k) + 1 if i < t or self.looked_into(k) else t
+        return self.frontier(k) + 1 if i < t or self.within_one_stage(k) else t
 
     def sources(self, k: int, v: int) -> list[tuple[float, int]] | None:
         """Terms of which one must be 1 for v to be resident in block k; None if it is made after the cut."""
-        kept, again = self.kept.get((k, v)), self.again.get((k, self.graph.producer[v]))
-        if (k, v) in self.left_out and again is not None:
+        kept, again = self.kept.get((k, v)), self.recomputed.get((k, self.graph.producer[v]))
+        if (k, v) in self.omitted and again is not None:
             return [(1.0, again)]
         if kept is None:
             return None
         return [(1.0, kept)] if again is None else [(1.0, kept), (1.0, again)]
 
-    def own(self, i: int) -> float:
+    def working_set(self, i: int) -> float:
         """Working set of node i in the unit of the rows."""
         values = {*self.graph.nodes[i].inputs, *self.graph.values_of(i)}
         return sum(self.size(v) for v in values) + self.memory.down(self.graph.nodes[i].workspace)
@@ -150,11 +138,11 @@ class CutModel:
         for (k, v), column in self.kept.items():
             if values[column] > 0.5 or not graph.nodes[graph.producer[v]].recompute:
                 kept[k].add(v)
-        first = self.done(0)
+        first = self.frontier(0)
         computes = list(range(first + 1))
         there = set(range(graph.first_value[first + 1]))
         for k in range(len(self.cuts)):
-            there = {v for v in there if v in kept[k] or not ((k, v) in self.kept or (k, v) in self.left_out)}
+            there = {v for v in there if v in kept[k] or not ((k, v) in self.kept or (k, v) in self.omitted)}
             block = self.block(k)
             if not block and k + 1 < len(self.cuts):
                 computes += self._up_to(k, values, kept[k + 1], there)
@@ -171,7 +159,7 @@ class CutModel:
     def _up_to(self, k: int, values: Floats, found: set[int], there: set[int]) -> list[int]:
         """The recomputations of block k, which ends with one: that comes last, unless another one reads it."""
         i = self.cuts[k + 1][1]
-        column = self.again.get((k, i))
+        column = self.recomputed.get((k, i))
         if column is None or values[column] <= 0.5:
             return self._made_for(sorted(found), there)
         steps = self._made_for([*sorted(found), *self.graph.values_of(i)], there)
@@ -199,7 +187,7 @@ def derived_values(graph: Graph) -> frozenset[int]:
     found: set[int] = set()
     for i, node in enumerate(graph.nodes):
         made, read = graph.values_of(i), set(node.inputs)
-        if node.recompute and len(made) == len(read) == 1 and node.cost <= _NEXT_TO_NOTHING * graph.total_cost:
+        if node.recompute and len(made) == len(read) == 1 and node.cost <= _NEGLIGIBLE_COST * graph.total_cost:
             found.update(v for v in made for u in read if graph.size[u] <= graph.size[v])
     return frozenset(found)
 
@@ -236,28 +224,28 @@ def build(
     steps = [
         (k, i)
         for k, (t, last) in enumerate(cuts)
-        for i in range(stated.older(k))
+        for i in range(stated.recomputable(k))
         if graph.nodes[i].recompute and not i == last < t
     ]
     free = {graph.producer[v] for v in derived}
     costs = [0.0 if i in free else graph.nodes[i].cost / scale for _, i in steps]
-    stated.again.update(zip(steps, builder.binaries(costs), strict=True))
-    stated.left_out.update(_left_out(stated, derived))
-    made = ((k, v) for k in range(len(cuts)) for v in range(graph.first_value[stated.older(k)]))
-    places = [place for place in made if place not in stated.left_out]
+    stated.recomputed.update(zip(steps, builder.binaries(costs), strict=True))
+    stated.omitted.update(_omitted(stated, derived))
+    made = ((k, v) for k in range(len(cuts)) for v in range(graph.first_value[stated.recomputable(k)]))
+    places = [place for place in made if place not in stated.omitted]
     stated.kept.update(zip(places, builder.binaries([0.0] * len(places)), strict=True))
     builder.rows.extend(control.watched(_rows(stated)))
     return stated
 
 
-def _left_out(stated: CutModel, derived: AbstractSet[int]) -> Iterator[tuple[int, int]]:
+def _omitted(stated: CutModel, derived: AbstractSet[int]) -> Iterator[tuple[int, int]]:
     """The (k, value) for which no S is needed."""
     graph, left = stated.graph, set(derived)
     for k, (_, i) in enumerate(stated.cuts):
-        if stated.sees_into(k):
+        if stated.has_inside_rows(k):
             return
         left -= {*graph.nodes[i].inputs, *graph.values_of(i)}
-        yield from ((k, v) for v in left if v < graph.first_value[stated.older(k)])
+        yield from ((k, v) for v in left if v < graph.first_value[stated.recomputable(k)])
 
 
 def _rows(stated: CutModel) -> Iterator[Row]:
@@ -265,8 +253,8 @@ def _rows(stated: CutModel) -> Iterator[Row]:
     yield from _chains(stated)
     yield from _room(stated)
     for k in range(len(stated.cuts)):
-        if stated.sees_into(k):
-            yield from _standing(stated, k)
+        if stated.has_inside_rows(k):
+            yield from _live_through(stated, k)
             yield from _inside(stated, k)
 
 
@@ -284,7 +272,7 @@ def _reads(stated: CutModel) -> Iterator[Row]:
 
 def _chains(stated: CutModel) -> Iterator[Row]:
     """Rows for the inputs of recomputations, and for the values that are kept across the next cut."""
-    for (k, j), var in stated.again.items():
+    for (k, j), var in stated.recomputed.items():
         for v in stated.graph.nodes[j].inputs:
             sources = stated.sources(k, v)
             if sources is not None:
@@ -303,29 +291,29 @@ def _room(stated: CutModel) -> Iterator[Row]:
         terms = [(stated.size(v), stated.kept[k, v]) for v in beside]
         if i == t:
             yield linear(-math.inf, terms, stated.memory.down(stated.room_bytes - working_set(graph, t)))
-        elif (again := stated.again.get((k - 1, i))) is not None:
-            yield linear(-math.inf, [*terms, (stated.own(i), again)], stated.room)
+        elif (again := stated.recomputed.get((k - 1, i))) is not None:
+            yield linear(-math.inf, [*terms, (stated.working_set(i), again)], stated.room)
 
 
-def _standing(stated: CutModel, k: int) -> Iterator[Row]:
+def _live_through(stated: CutModel, k: int) -> Iterator[Row]:
     """Columns of P in block k, which lies within one stage, and their rows."""
     graph, (t, i) = stated.graph, stated.cuts[k + 1]
     inputs = graph.nodes[t].inputs if i == t else ()
     for v in range(graph.first_value[t]):
         if not graph.size[v]:
             continue
-        before, after, again = stated.kept[k, v], stated.kept[k + 1, v], stated.again.get((k, graph.producer[v]))
+        before, after, again = stated.kept[k, v], stated.kept[k + 1, v], stated.recomputed.get((k, graph.producer[v]))
         read = v in inputs
         if again is None:
-            stated.stands[k, v] = None if read else after
+            stated.live_through[k, v] = None if read else after
             continue
-        (stands,) = stated.builder.binaries([0.0])
-        stated.stands[k, v] = stands
-        yield linear(-math.inf, [(1.0, stands), (-1.0, before)], 0.0)
-        yield linear(1.0 if read else -math.inf, [(1.0, stands), (1.0, again)], 1.0)
+        (live,) = stated.builder.binaries([0.0])
+        stated.live_through[k, v] = live
+        yield linear(-math.inf, [(1.0, live), (-1.0, before)], 0.0)
+        yield linear(1.0 if read else -math.inf, [(1.0, live), (1.0, again)], 1.0)
         if not read:
-            yield linear(0.0, [(1.0, stands), (1.0, again), (-1.0, after)], math.inf)
-            yield linear(-math.inf, [(1.0, stands), (-1.0, after)], 0.0)
+            yield linear(0.0, [(1.0, live), (1.0, again), (-1.0, after)], math.inf)
+            yield linear(-math.inf, [(1.0, live), (-1.0, after)], 0.0)
 
 
 def _inside(stated: CutModel, k: int) -> Iterator[Row]:
@@ -333,17 +321,17 @@ def _inside(stated: CutModel, k: int) -> Iterator[Row]:
     graph, (t, last) = stated.graph, stated.cuts[k + 1]
     inputs = graph.nodes[t].inputs if last == t else ()
     for i in range(t):
-        again = stated.again.get((k, i))
+        again = stated.recomputed.get((k, i))
         if again is None or i not in stated.seen:
             continue
         own = {*graph.nodes[i].inputs, *graph.values_of(i)}
-        room, read = stated.room - stated.own(i), 0.0
-        most = stated.room - stated.own(t) if last == t else stated.room
+        room, read = stated.room - stated.working_set(i), 0.0
+        most = stated.room - stated.working_set(t) if last == t else stated.room
         terms: list[tuple[float, int]] = []
         for v in range(graph.first_value[t]):
-            if v in own or (k, v) not in stated.stands:
+            if v in own or (k, v) not in stated.live_through:
                 continue
-            column, size = stated.stands[k, v], stated.size(v)
+            column, size = stated.live_through[k, v], stated.size(v)
             if column is None:
                 room -= size
                 continue
@@ -352,7 +340,7 @@ def _inside(stated: CutModel, k: int) -> Iterator[Row]:
         if room < 0:
             yield linear(-math.inf, [(1.0, again)], 0.0)
             continue
-        # Even if i is not recomputed, what stands and is not read by t fits beside t.
+        # Even if i is not recomputed, what is live through the stage and not read by t fits beside t.
         most = min(math.fsum(size for size, _ in terms), read + most)
         if most > room:
             yield linear(-math.inf, [*terms, (most - room, again)], most)
@@ -361,7 +349,7 @@ def _inside(stated: CutModel, k: int) -> Iterator[Row]:
                     yield linear(-math.inf, [(1.0, column), (1.0, again)], 1.0)
 
 
-def looked_at(cuts: Sequence[Cut], t: int, i: int) -> list[Cut]:
+def missing_cuts(cuts: Sequence[Cut], t: int, i: int) -> list[Cut]:
     """The cuts that show the model a computation of node i in stage t, except those that are in ``cuts``.
 
     Args:

@@ -1,31 +1,67 @@
-"""The stages in which a node must be allowed to recompute for a bound on every schedule in document order.
+"""Chooses the support of the retention MILP: for every node the stages in which it may be recomputed.
 
-The retention model without in-stage rows is a relaxation of all schedules in document order, with any order and number
-of computes inside a stage: while node t runs for the first time, its inputs and outputs and the values kept into stage
-t+1 are resident in all of them. Over the full support (every stage, every node) its optimum is therefore a bound for
-document order. It stays one over the far smaller *event support* below.
-
-Call recomputations in one stage *adjacent* if one reads the other or both read one value, and a connected set of them
-a group. Stage t is an *event* of node k if node t reads k or an input u of k, if t-1 makes or reads u, or if t-1 is k.
-Take a cheapest solution with S no larger than needed, and a group K in stage t of which no node has an event there.
-Nothing else in stage t reads a value that K reads or writes. Let O be the values that K writes and stage t+1 receives,
-and D the values that K reads and stage t+1 does not receive. Moving K to stage t+1 adds D to the values kept into stage
-t+1 and removes O. Moving K to stage t-1 adds O to the values kept into stage t and removes D. Neither node t nor node
-t-1 reads or writes any of D. One of the two moves needs no more memory. D and O stay the same while K moves on in that
-direction, until a node of K has an event, K meets an adjacent group, or a recomputation meets another one of the same
-node and is saved. Each case lowers the number of recomputations or of groups without an event. So some cheapest
-solution has no such group: every recomputation is linked to one with an event in that stage, through recomputations of
-the same stage, all of which are paid for. In-stage rows are not invariant under these moves: with them the support must
-be the full one.
+Small supports find schedules. Two prove bounds on every schedule in document order: the full one, and the *event
+support*, which holds an optimum of the model without in-stage rows (proof: ``docs/mathematics.md``, "Events").
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 from remat_cli.graph.model import Graph
-from remat_cli.milp.retention import Support, full_support
+
+Support = tuple[tuple[int, ...], ...]
+"""For every node the stages, ascending, in which it may be recomputed."""
+
+_CHEAP_SHARE = 0.05
+"""A node that costs less than this share of the mean cost counts as nearly free. Untuned."""
+_CHEAP_LENGTH = 0.25
+"""Length of a nearly free node in a chain of recomputation; that of others is 1. Untuned."""
+
+
+def support_within(graph: Graph, depth: float) -> Support:
+    """The stages near the uses of each node: optimal schedules recompute almost only there.
+
+    Node i may be recomputed in the stage of each of its readers, and in every stage in which a reader may itself be
+    recomputed, if the readers in between have a total length of at most ``depth``. A reader has length 1, or a quarter
+    if it costs less than a twentieth of the mean, so that chains of nearly free nodes may be long.
+
+    Args:
+        graph: The graph with its closing node.
+        depth: 0 for the stages of the readers alone; infinity for every stage that could be useful.
+    """
+    mean = graph.total_cost / max(1, len(graph.nodes))
+    length = [1.0 if node.cost >= _CHEAP_SHARE * mean else _CHEAP_LENGTH for node in graph.nodes]
+    reach: list[dict[int, float]] = [{} for _ in graph.nodes]
+    for i in range(len(graph.nodes) - 1, -1, -1):
+        near = reach[i]
+        for v in graph.values_of(i):
+            for j in graph.readers[v]:
+                near[j] = 0.0
+                if not graph.nodes[j].recompute:
+                    continue
+                for t, distance in reach[j].items():
+                    longer = distance + length[j]
+                    if longer <= depth and longer < near.get(t, math.inf):
+                        near[t] = longer
+    return tuple(tuple(sorted(near)) if graph.nodes[i].recompute else () for i, near in enumerate(reach))
+
+
+def full_support(graph: Graph) -> Support:
+    """Every stage after a node's own, for every recomputable node."""
+    n = len(graph.nodes)
+    return tuple(tuple(range(i + 1, n)) if node.recompute else () for i, node in enumerate(graph.nodes))
+
+
+def widened(graph: Graph, support: Support, steps: Iterable[tuple[int, int]]) -> Support:
+    """``support`` with the (stage, node) of ``steps`` added, so that it holds a schedule with these recomputations."""
+    stages = [set(of_node) for of_node in support]
+    for t, i in steps:
+        if i < t < len(graph.nodes) and graph.nodes[i].recompute:
+            stages[i].add(t)
+    return tuple(tuple(sorted(of_node)) for of_node in stages)
 
 
 def affordable(prices: Sequence[float], most: float, graph: Graph) -> Support:
@@ -46,6 +82,11 @@ def common(one: Support, other: Support) -> Support:
 
 def event_support(graph: Graph, prices: Sequence[float], most: float) -> Support:
     """A support that holds some optimum of the model without in-stage rows.
+
+    Recomputations in one stage are *adjacent* if one reads the other or both read one value. Stage t is an *event* of
+    node k if node t reads k or an input u of k, if t-1 makes or reads u, or if t-1 is k. Some cheapest solution
+    recomputes a node only where adjacent recomputations link it to one with an event. In-stage rows break the exchange
+    that proves this: with them the support must be the full one.
 
     Args:
         graph: The graph with its closing node.
